@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from app.platform.values import Out
+from app.platform.values import Out, Sentence
 
 
 class PulledOut(Out):
@@ -60,7 +60,7 @@ class OwnReadingOut(Out):
     steps: list[StepOut]
     # of the last steps compared with those before
     drift: PulledOut | None
-    sentences: list[str]
+    sentences: list[Sentence]
 
 
 class AnnotatorsOut(Out):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from app.annotators.schemas import ConfidenceOut, ConfusionOut, OwnReadingOut, PulledOut
+from ml.messages import Message
 
 _MOST = 3
 
@@ -27,43 +28,63 @@ def sentences(reading: OwnReadingOut, names: Mapping[str, str]) -> list[str]:
 
 
 def _range(pulled: PulledOut) -> str:
-    return f"{share(pulled.low)} to {share(pulled.high)}"
+    return Message("{low} to {high}", low=share(pulled.low), high=share(pulled.high))
 
 
 def _than_all(pulled: PulledOut) -> str:
     """How an interval lies to everybody's value."""
     if pulled.low > pulled.everybody:
-        return "more than all annotators"
-    return "less than all annotators" if pulled.high < pulled.everybody else "no more and no less than chance allows"
+        return Message("more than all annotators")
+    return (
+        Message("less than all annotators")
+        if pulled.high < pulled.everybody
+        else Message("no more and no less than chance allows")
+    )
 
 
 def _pace(seconds: PulledOut | None) -> str:
     if seconds is None:
         return ""
-    return (
-        f"A case typically takes {seconds.value:.0f} s ({seconds.low:.0f} to {seconds.high:.0f}), "
-        f"by {seconds.n} reads; of all annotators {seconds.everybody:.0f} s."
+    return Message(
+        "A case typically takes {value:.0f} s ({low:.0f} to {high:.0f}), by {n} reads; of all "
+        "annotators {everybody:.0f} s.",
+        value=seconds.value,
+        low=seconds.low,
+        high=seconds.high,
+        n=seconds.n,
+        everybody=seconds.everybody,
     )
 
 
 def _self(pulled: PulledOut | None) -> str:
     if pulled is None:
-        return "Agreement with yourself is shown after ten cases that came a second time."
-    return (
-        f"Of cases that came a second time, {share(pulled.value)} ({_range(pulled)}) get the same answer, "
-        f"by {pulled.n} cases; of all annotators {share(pulled.everybody)}."
+        return Message("Agreement with yourself is shown after ten cases that came a second time.")
+    return Message(
+        "Of cases that came a second time, {value} ({pulled}) get the same answer, by {n} cases; "
+        "of all annotators {everybody}.",
+        value=share(pulled.value),
+        pulled=_range(pulled),
+        n=pulled.n,
+        everybody=share(pulled.everybody),
     )
 
 
 def _agreement(reading: OwnReadingOut) -> str:
     mean, surplus = reading.agreement, reading.agreement_surplus
     if mean is None or surplus is None:
-        return "The comparison with others begins after ten closed cases that others have read as well."
-    return (
-        f"Another annotator gives the same answer with a probability of {share(mean.value)} ({_range(mean)}), "
-        f"by {mean.n} closed cases. On the same cases that is {_points(surplus.value)} than for somebody like the "
-        f"others ({_points(surplus.low)} to {_points(surplus.high)}); for all annotators together it is "
-        f"{_points(surplus.everybody)}: {_than_all(surplus)}."
+        return Message("The comparison with others begins after ten closed cases that others have read as well.")
+    return Message(
+        "Another annotator gives the same answer with a probability of {value} ({mean}), by {n} "
+        "closed cases. On the same cases that is {value2} than for somebody like the others ({low} "
+        "to {high}); for all annotators together it is {everybody}: {surplus}.",
+        value=share(mean.value),
+        mean=_range(mean),
+        n=mean.n,
+        value2=_points(surplus.value),
+        low=_points(surplus.low),
+        high=_points(surplus.high),
+        everybody=_points(surplus.everybody),
+        surplus=_than_all(surplus),
     )
 
 
@@ -75,41 +96,60 @@ def _points(difference: float) -> str:
     """
     points = round(100 * difference)
     if points in {-1, 1}:
-        return "1 point lower" if points < 0 else "1 point higher"
-    return f"{-points} points lower" if points < 0 else f"{points} points higher"
+        return Message("1 point lower") if points < 0 else Message("1 point higher")
+    return (
+        Message("{points} points lower", points=-points)
+        if points < 0
+        else Message("{points} points higher", points=points)
+    )
 
 
 def _confusions(cells: Sequence[ConfusionOut], names: Mapping[str, str]) -> list[str]:
     notable = sorted((cell for cell in cells if cell.notable), key=lambda cell: cell.everybody - cell.share)
     if not notable:
-        return ["No answer differs from what all annotators say by more than chance allows."]
+        return [Message("No answer differs from what all annotators say by more than chance allows.")]
     return [
-        f"Where others say {names.get(cell.others_say, cell.others_say)}, the answer is "
-        f"{names.get(cell.says, cell.says)} in {share(cell.share)} of cases ({share(cell.low)} to {share(cell.high)}); "
-        f"of all annotators in {share(cell.everybody)}."
+        Message(
+            "Where others say {others_say}, the answer is {says} in {share} of cases ({low} to "
+            "{high}); of all annotators in {everybody}.",
+            others_say=names.get(cell.others_say, cell.others_say),
+            says=names.get(cell.says, cell.says),
+            share=share(cell.share),
+            low=share(cell.low),
+            high=share(cell.high),
+            everybody=share(cell.everybody),
+        )
         for cell in notable[:_MOST]
     ]
 
 
 def _confidence(row: ConfidenceOut) -> str:
     pulled = row.agreement
-    verdict = "as sure as others bear out"
+    verdict = Message("as sure as others bear out")
     if row.confidence > pulled.high:
-        verdict = "surer than others bear out"
+        verdict = Message("surer than others bear out")
     elif row.confidence < pulled.low:
-        verdict = "less sure than others bear out"
-    return (
-        f"Where the answer was {share(row.confidence)} sure, another annotator agrees in {share(pulled.value)} "
-        f"({_range(pulled)}) of {pulled.n} cases: {verdict}."
+        verdict = Message("less sure than others bear out")
+    return Message(
+        "Where the answer was {confidence} sure, another annotator agrees in {value} ({pulled}) of "
+        "{n} cases: {verdict}.",
+        confidence=share(row.confidence),
+        value=share(pulled.value),
+        pulled=_range(pulled),
+        n=pulled.n,
+        verdict=verdict,
     )
 
 
 def _cannot_tell(pulled: PulledOut | None) -> str:
     if pulled is None:
         return ""
-    return (
-        f"{share(pulled.value)} ({_range(pulled)}) of {pulled.n} reads end in \u201ccannot tell\u201d; "
-        f"of all annotators {share(pulled.everybody)}."
+    return Message(
+        "{value} ({pulled}) of {n} reads end in \u201ccannot tell\u201d; of all annotators {everybody}.",
+        value=share(pulled.value),
+        pulled=_range(pulled),
+        n=pulled.n,
+        everybody=share(pulled.everybody),
     )
 
 
@@ -117,7 +157,7 @@ def _drift(pulled: PulledOut | None) -> str:
     if pulled is None:
         return ""
     if pulled.high < 0:
-        return "In the last third of the cases others differ more from the answers than before."
+        return Message("In the last third of the cases others differ more from the answers than before.")
     if pulled.low > 0:
-        return "In the last third of the cases others differ less from the answers than before."
-    return "The last third of the cases differs from those before by no more than chance allows."
+        return Message("In the last third of the cases others differ less from the answers than before.")
+    return Message("The last third of the cases differs from those before by no more than chance allows.")

@@ -19,13 +19,14 @@ from app.platform.errors import Forbidden, Unauthenticated, Unavailable
 from app.platform.keys import AuditKeys, CookieKey
 from app.settings import Settings
 from app.tables import Account
+from ml.messages import Message
 
 COOKIE_SECONDS = 600
 _ALGORITHMS = ("RS256", "ES256", "PS256")
 _SUPPORTED = "id_token_signing_alg_values_supported"
 _TIMEOUT = 10
 _LEEWAY = 60
-_NOT_BEGUN_HERE = "this sign-in was not begun here, or took too long; begin again"
+_NOT_BEGUN_HERE = Message("this sign-in was not begun here, or took too long; begin again")
 
 
 @dataclass(frozen=True)

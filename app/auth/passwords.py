@@ -15,6 +15,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from app.platform.errors import Overloaded
+from ml.messages import Message
 
 MIN_LENGTH, MAX_LENGTH = 15, 200
 #: Passwords hashed at once, and how many may wait for that.
@@ -55,9 +56,15 @@ def check_new_password(password: str) -> None:
         ValueError: what is wrong with it.
     """
     if not MIN_LENGTH <= len(password) <= MAX_LENGTH:
-        raise ValueError(f"a password must have {MIN_LENGTH} to {MAX_LENGTH} characters")
+        raise ValueError(
+            Message(
+                "a password must have {min_length} to {max_length} characters",
+                min_length=MIN_LENGTH,
+                max_length=MAX_LENGTH,
+            )
+        )
     if len(set(password)) < 5:
-        raise ValueError("a password must have at least five different characters")
+        raise ValueError(Message("a password must have at least five different characters"))
 
 
 def hash_password(password: str) -> str:

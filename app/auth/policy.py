@@ -21,6 +21,7 @@ from app.platform.errors import Forbidden, Unauthenticated
 from app.platform.prepared import Prepared
 from app.platform.principal import SCOPES, Principal
 from app.platform.routing import walk_routes
+from ml.messages import Message
 
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 #: What paths of the API begin with; those of pages do not.
@@ -109,7 +110,9 @@ class Policy:
         if principal is None:
             raise Unauthenticated("send an API key as `Authorization: Bearer …`, or sign in")
         if not principal.scopes & self.scopes:
-            raise Forbidden(f"this needs the scope {self.wanted}, which your role or key does not have")
+            raise Forbidden(
+                Message("this needs the scope {wanted}, which your role or key does not have", wanted=self.wanted)
+            )
         return principal
 
 
@@ -129,7 +132,7 @@ class ServicePolicy(Policy):
         """
         principal = await super().__call__(request)
         if principal is None or principal.role != "service":
-            raise Forbidden(f"this is for keys of service accounts with the scope {self.wanted}")
+            raise Forbidden(Message("this is for keys of service accounts with the scope {wanted}", wanted=self.wanted))
         return principal
 
 

@@ -20,6 +20,7 @@ from app.platform.keys import AuditKeys
 from app.platform.prepared import Prepared
 from app.platform.principal import READING, ROLE_SCOPES, SCOPES, Principal, sees_more
 from app.tables import Account, ApiKey, BrowserSession, time_of
+from ml.messages import Message
 
 SESSION_IDLE = timedelta(minutes=30)
 SESSION_LIFETIME = timedelta(hours=12)
@@ -152,10 +153,12 @@ def add_account(session: Session, keys: AuditKeys, name: str, role: str, *, acto
         ValueError: an unknown role or an unusable name.
     """
     if role not in ROLE_SCOPES:
-        raise ValueError(f"unknown role {role!r}; there are {', '.join(ROLE_SCOPES)}")
+        raise ValueError(
+            Message("unknown role {role}; there are {role_scopes}", role=repr(role), role_scopes=", ".join(ROLE_SCOPES))
+        )
     name = normal_name(name)
     if not 1 <= len(name) <= 100 or not name.isprintable():
-        raise ValueError("a name must have 1 to 100 printable characters")
+        raise ValueError(Message("a name must have 1 to 100 printable characters"))
     if _account(session, name) is not None:
         raise Conflict("an account of this name exists")
     account = Account(name=name, role=role)
@@ -174,7 +177,7 @@ def link_subject(session: Session, keys: AuditKeys, name: str, subject: str, *, 
     """
     account = _account(session, name)
     if account is None:
-        raise NotFound(f"there is no account {name!r}")
+        raise NotFound(Message("there is no account {name}", name=repr(name)))
     other = session.execute(select(Account).where(Account.oidc_subject == subject)).scalar_one_or_none()
     if other is not None and other.id != account.id:
         raise Conflict("this subject belongs to another account")
@@ -190,7 +193,7 @@ def issue_one_time_password(session: Session, keys: AuditKeys, name: str, *, act
     """
     account = _account(session, name)
     if account is None:
-        raise NotFound(f"there is no account {name!r}")
+        raise NotFound(Message("there is no account {name}", name=repr(name)))
     password = "-".join(secrets.token_hex(2) for _ in range(5))
     account.one_time_sha256, account.password_hash = digest_of(password), None
     _end_sessions(session, account)
@@ -275,7 +278,7 @@ def set_disabled(session: Session, keys: AuditKeys, name: str, *, disabled: bool
     """
     account = _account(session, name)
     if account is None:
-        raise NotFound(f"there is no account {name!r}")
+        raise NotFound(Message("there is no account {name}", name=repr(name)))
     account.disabled_at = time_of(session) if disabled else None
     if disabled:
         _end_sessions(session, account)
@@ -308,10 +311,12 @@ def add_key(
     """
     account = _account(session, name)
     if account is None:
-        raise NotFound(f"there is no account {name!r}")
+        raise NotFound(Message("there is no account {name}", name=repr(name)))
     unknown = sorted(set(scopes) - set(SCOPES))
     if unknown:
-        raise ValueError(f"unknown scope {unknown[0]!r}; there are {', '.join(SCOPES)}")
+        raise ValueError(
+            Message("unknown scope {unknown}; there are {scopes}", unknown=repr(unknown[0]), scopes=", ".join(SCOPES))
+        )
     _require_blind_or_seeing(session, account, scopes)
     value = secrets.token_hex(32)
     key = ApiKey(account_id=account.id, secret_sha256=digest_of(value), scopes=sorted(scopes), expires_at=expires_at)
@@ -332,8 +337,11 @@ def _require_blind_or_seeing(session: Session, account: Account, scopes: list[st
     together = ROLE_SCOPES[account.role].union(scopes, *keys)
     if READING in together and sees_more(together):
         raise ValueError(
-            f"an account that reads is blind: its keys, revoked ones included, have no scope in addition to {READING}; "
-            "use two accounts"
+            Message(
+                "an account that reads is blind: its keys, revoked ones included, have no scope in "
+                "addition to {reading}; use two accounts",
+                reading=READING,
+            )
         )
 
 

@@ -15,9 +15,12 @@ from app.platform import audit_chain
 from app.platform.database import Database
 from app.platform.keys import AuditKeys
 from app.tables import Account
+from ml.messages import Message
 
 # one sentence for every reason, which gives nobody away
-_REFUSED = "wrong name or password, a password that was used before, or too many attempts: then wait a few minutes"
+_REFUSED = Message(
+    "wrong name or password, a password that was used before, or too many attempts: then wait a few minutes"
+)
 
 
 @dataclass(frozen=True)

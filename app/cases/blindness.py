@@ -36,14 +36,18 @@ from app.tables import (
 )
 from app.triage.queries import current_policy, policy_of_version
 from app.triage.twins import Pictured, are_twins, may_be_twin
+from ml.messages import messages
 
 Hidden = Literal["before-commit", "until-case-closed", "never"]
 
-_WORDS: dict[Hidden, str] = {
-    "before-commit": "commit your own label first; then this is shown",
-    "until-case-closed": "this is shown once all planned reads of the case are in, unless the policy keeps it closed",
-    "never": "the reading policy shows this to no annotator",
-}
+_WORDS: dict[Hidden, str] = messages(
+    {
+        "before-commit": "commit your own label first; then this is shown",
+        "until-case-closed": "this is shown once all planned reads of the case are in, "
+        "unless the policy keeps it closed",
+        "never": "the reading policy shows this to no annotator",
+    }
+)
 
 
 def has_committed(session: Session, principal: Principal, case_id: uuid.UUID) -> bool:

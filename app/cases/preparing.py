@@ -28,6 +28,7 @@ from app.tables import Case, CasePrediction, CaseTwin, NetworkOutput, new_id
 from app.triage.planning import coin, plan_case, policy_for_planning
 from ml.images.image_statistics import optical_density
 from ml.images.picture import Picture
+from ml.messages import Message
 from ml.release.predictor import Prediction
 
 _Made = TypeVar("_Made")
@@ -168,7 +169,7 @@ def _read_field(context: Context, served: Served, field: bytes, make: Callable[[
         with context.pictures.opened(field, served.predictor.release.preprocessing, png=True) as picture:
             return make(picture)
     except (TooLarge, UnsupportedImage, BrokenImage) as exc:
-        raise type(exc)(f"field: {exc.detail}") from exc
+        raise type(exc)(Message("field: {why}", why=exc.detail)) from exc
 
 
 @dataclass(frozen=True)

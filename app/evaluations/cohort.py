@@ -12,6 +12,7 @@ from app.evaluations.columns import Columns, number_of
 from app.evaluations.schemas import CannotTellOut, CapacityOut, CellOut, SelectionOut, WeightsOut
 from app.platform.values import MetricOut
 from ml.arrays import FloatArray, IntArray
+from ml.messages import Message
 from ml.metrics import Evaluation, Readings, evaluate
 from ml.metrics.homogeneity_test import reader_warnings
 from ml.metrics.jackknife import mean_replicates, select, to_estimate
@@ -276,13 +277,15 @@ def _cannot_tell(cohort: Cohort) -> list[CannotTellOut]:
 def cohort_warnings(cohort: Cohort) -> list[str]:
     """What a reader of the estimates must know about who was labelled."""
     texts = [text for weights in (cohort.first, cohort.second) if weights is not None for text in weights.warnings()]
-    outside = f"{cohort.outside_share:.0%} of the cases have labels of an outside system"
-    unknown = f"{outside}; how it selected them is unknown"
+    outside = Message(
+        "{outside_share:.0%} of the cases have labels of an outside system", outside_share=cohort.outside_share
+    )
+    unknown = Message("{outside}; how it selected them is unknown", outside=outside)
     if cohort.all_outside:
-        texts.append(f"{unknown}, and nobody else labelled: estimates are not weighted")
+        texts.append(Message("{unknown}, and nobody else labelled: estimates are not weighted", unknown=unknown))
     elif cohort.outside_share > 0:
-        effect = "each counts once" if cohort.weight is None else "weighted estimates leave them out"
-        texts.append(f"{unknown}, and {effect}")
+        effect = Message("each counts once") if cohort.weight is None else Message("weighted estimates leave them out")
+        texts.append(Message("{unknown}, and {effect}", unknown=unknown, effect=effect))
     return texts
 
 

@@ -10,6 +10,7 @@ from scipy.special import bdtrc, ndtr
 from app.evaluations.columns import Columns
 from app.evaluations.schemas import DriftOut
 from ml.arrays import FloatArray, IntArray
+from ml.messages import Message, messages
 from ml.metrics.class_mix import ClassMixChange, mix_change_of_patients
 from ml.metrics.histograms import class_frequencies
 from ml.metrics.jackknife import numbers_of
@@ -28,6 +29,14 @@ MIX_P_LIMIT, MIX_LIMIT = 0.0003, 0.05
 # patients from whom a variance between patients can be told, for so small a probability
 _MIN_CLUSTERS = 20
 _MIN_CASES = 20
+_FEATURES, _STAIN, _UNLIKE, _MIX = messages(
+    (
+        "the network's features{where} have moved by {moved:.1f} standard deviations of the reference",
+        "the stain{where} has moved by {abs:+.1f} standard deviations of the reference",
+        "{n_cases:.1%} of the images{where} are unlike the training cells, where {expected:.1%} would be expected",
+        "the mix of labels{where} differs from the reference by {distance:.0%} (total variation)",
+    )
+)
 # all cases, or positions
 _Rows = slice | npt.NDArray[np.intp]
 
@@ -92,22 +101,17 @@ def _row(site: str | None, data: Columns, rows: _Rows, labels: _Labels, referenc
     expected = reference.get("false_alarm_rate") or 1 - FAMILIAR_SHARE  # of releases before there were several checks
     chance = float(bdtrc(unfamiliar - 1, n_cases, expected)) if unfamiliar else 1.0
     mix = _label_shift(labels, data, rows, reference)
-    where = "" if site is None else f" at site {site}"
     moved, p_moved = _feature_shift(data.feature_distance[rows], reference)
+    where = "" if site is None else Message(" at site {site}", site=site)
     warnings = []
     if moved is not None and moved > FEATURE_LIMIT and p_moved < P_LIMIT:
-        warnings.append(f"the network's features{where} have moved by {moved:.1f} standard deviations of the reference")
+        warnings.append(Message(_FEATURES, where=where, moved=moved))
     if stain is not None and max(abs(value) for value in stain) > STAIN_LIMIT:
-        warnings.append(
-            f"the stain{where} has moved by {max(stain, key=abs):+.1f} standard deviations of the reference"
-        )
+        warnings.append(Message(_STAIN, where=where, abs=max(stain, key=abs)))
     if chance < P_LIMIT:
-        warnings.append(
-            f"{unfamiliar / n_cases:.1%} of the images{where} are unlike the training cells, "
-            f"where {expected:.1%} would be expected"
-        )
+        warnings.append(Message(_UNLIKE, n_cases=unfamiliar / n_cases, where=where, expected=expected))
     if mix is not None and _notable(mix):
-        warnings.append(f"the mix of labels{where} differs from the reference by {mix.distance:.0%} (total variation)")
+        warnings.append(Message(_MIX, where=where, distance=mix.distance))
     return DriftOut(
         site=site,
         n_cases=n_cases,

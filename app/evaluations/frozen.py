@@ -14,6 +14,7 @@ from app.platform.errors import Conflict, NotFound, Unavailable
 from app.platform.principal import Principal
 from app.releases.queries import existing_release
 from app.tables import Evaluation, Job
+from ml.messages import Message, Term
 
 KIND = "evaluation"
 
@@ -77,7 +78,9 @@ def report_file(session: Session, context: Context, evaluation_id: uuid.UUID, na
     """
     job, evaluation = _job_and_evaluation(session, evaluation_id)
     if evaluation is None:
-        raise Conflict(f"the evaluation is {job.state}; its report comes when it has succeeded")
+        raise Conflict(
+            Message("the evaluation is {state}; its report comes when it has succeeded", state=Term(job.state))
+        )
     folder = frozen_name(context.folders, evaluation_id, evaluation.snapshot_sha256)
     session.rollback()  # no transaction waits for the bucket
     try:

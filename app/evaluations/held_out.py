@@ -8,6 +8,7 @@ from app.evaluations.columns import Columns
 from app.evaluations.schemas import TrainedOnOut
 from app.platform.keys import DerivedKey
 from app.releases.training import what_is_known
+from ml.messages import Message
 from ml.release.card import CardContents
 
 
@@ -48,4 +49,9 @@ def left_out_warnings(found: TrainedOnOut) -> list[str]:
     """A sentence where cases were left out."""
     if not found.n_left_out:
         return []
-    return [f"{found.n_left_out:,} cases are left out because the release was trained on them, or on their patient"]
+    return [
+        Message(
+            "{n_left_out:,} cases are left out because the release was trained on them, or on their patient",
+            n_left_out=found.n_left_out,
+        )
+    ]

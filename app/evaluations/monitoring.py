@@ -14,6 +14,7 @@ import numpy as np
 from app.evaluations.columns import Columns
 from app.evaluations.schemas import MonitorStepOut, ScoreMonitorOut
 from ml.arrays import FloatArray, IntArray
+from ml.messages import Message
 from ml.metrics.score_monitor import (
     FLOOR,
     LEVEL,
@@ -131,11 +132,21 @@ def _shown(site: str | None, since: datetime, units: Units, path: CapitalPath) -
 
 
 def _warning(found: ScoreMonitorOut) -> str:
-    where = "" if found.site is None else f" at site {found.site}"
-    before = "" if found.reference_loss is None else f" after {found.reference_loss:.2f} in the reference period"
-    return (
-        f"the champion's log score{where} has become worse by more than {found.tolerance:g} per label (alarm on "
-        f"{found.alarm_on}; mean loss {found.recent_loss:.2f} in the last {_RECENT_DAYS} days{before})"
+    where = "" if found.site is None else Message(" at site {site}", site=found.site)
+    before = (
+        ""
+        if found.reference_loss is None
+        else Message(" after {reference_loss:.2f} in the reference period", reference_loss=found.reference_loss)
+    )
+    return Message(
+        "the champion's log score{where} has become worse by more than {tolerance:g} per label "
+        "(alarm on {alarm_on}; mean loss {recent_loss:.2f} in the last {recent_days} days{before})",
+        where=where,
+        tolerance=found.tolerance,
+        alarm_on=found.alarm_on,
+        recent_loss=found.recent_loss,
+        recent_days=_RECENT_DAYS,
+        before=before,
     )
 
 

@@ -21,6 +21,7 @@ from app.evaluations.snapshots import current_columns
 from app.releases.queries import champion_since, class_codes, existing_release, served_release_id
 from app.tables import Annotator, time_of
 from ml.arrays import FloatArray, IntArray
+from ml.messages import Message
 from ml.metrics.score_monitor import LEVEL, TOLERANCE, CapitalPath
 from ml.readers.drift import drift_paths, excess_log_loss, weekly_bands
 
@@ -127,12 +128,15 @@ def _shown(name: str, units: Answered, path: CapitalPath, n_classes: int) -> Rea
 
 def _sentence(name: str, alarm: date | None, n_weeks: int) -> str:
     if alarm is not None:
-        return (
-            f"{name} answers less as foreseen than they did: by more than {TOLERANCE:g} nats per label (alarm on "
-            f"{alarm})."
+        return Message(
+            "{name} answers less as foreseen than they did: by more than {tolerance:g} nats per label "
+            "(alarm on {alarm}).",
+            name=name,
+            tolerance=TOLERANCE,
+            alarm=alarm,
         )
-    over = "the week" if n_weeks == 1 else f"{n_weeks} weeks"
-    return f"No sign over {over} that {name} answers less as foreseen than they did."
+    over = Message("the week") if n_weeks == 1 else f"{n_weeks} weeks"
+    return Message("No sign over {over} that {name} answers less as foreseen than they did.", over=over, name=name)
 
 
 def _date(day: int) -> date:

@@ -2,7 +2,7 @@
 
 from datetime import date
 
-from app.platform.values import Out
+from app.platform.values import Out, Sentence
 
 
 class ReaderWeekOut(Out):
@@ -29,7 +29,7 @@ class ReaderDriftOut(Out):
     level: float
     alarm_on: date | None
     weeks: list[ReaderWeekOut]
-    sentence: str
+    sentence: Sentence
 
 
 class ReadersDriftOut(Out):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from app.evaluations.report import headline
 from app.evaluations.schemas import AgreementOut, AnnotatorAgreementOut, MetricsBody
 from app.platform.values import MetricOut
+from ml.messages import Message
 from ml.shown_numbers import count
 
 #: As many annotators as it takes to say where others like them would be.
@@ -45,23 +46,37 @@ class ReadersAnnex:
     def _sentences(self) -> Iterator[str]:
         n = len(self.readers)
         if not n:
-            yield "There are no labels yet."
+            yield Message("There are no labels yet.")
             return
-        each = f"{self.n_labels / self.n_cases:.1f} labels a case" if self.n_cases else "no case"
-        named = "1 annotator" if n == 1 else f"{count(n)} annotators"
-        yield f"{named} gave {count(self.n_labels)} labels of {count(self.n_cases)} cases, {each} on average."
+        each = (
+            Message("{n_cases:.1f} labels a case", n_cases=self.n_labels / self.n_cases)
+            if self.n_cases
+            else Message("no case")
+        )
+        named = Message("{n} annotator", n=n) if n == 1 else Message("{n} annotators", n=count(n))
+        yield Message(
+            "{named} gave {n_labels} labels of {n_cases} cases, {each} on average.",
+            named=named,
+            n_labels=count(self.n_labels),
+            n_cases=count(self.n_cases),
+            each=each,
+        )
         if self.n_labels < n * self.n_cases:
-            yield "Not everybody read every case."
+            yield Message("Not everybody read every case.")
         if self.for_new_ones:
             yield (
-                "The first interval is for these annotators, the second for new ones like them: it takes the "
-                "annotators as a sample too, and contains the first."
+                Message(
+                    "The first interval is for these annotators, the second for new ones like them: it takes the "
+                    "annotators as a sample too, and contains the first."
+                )
             )
         elif n < ENOUGH:
-            only = "is one annotator" if n == 1 else "are two annotators"
-            yield f"There {only} only: intervals for new annotators need three, and are left out."
+            only = Message("is one annotator") if n == 1 else Message("are two annotators")
+            yield Message("There {only} only: intervals for new annotators need three, and are left out.", only=only)
         else:
-            yield "Fewer than three annotators read cases of two patients: intervals for new annotators are left out."
+            yield Message(
+                "Fewer than three annotators read cases of two patients: intervals for new annotators are left out."
+            )
 
 
 def annex_of(document: MetricsBody, agreement: AgreementOut) -> ReadersAnnex:

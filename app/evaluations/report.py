@@ -12,6 +12,7 @@ from app.evaluations.report_sentences import ends, hours, percent
 from app.evaluations.schemas import MetricsBody
 from app.platform.formats import templates_in
 from app.platform.values import MetricOut
+from ml.messages import messages
 
 #: Templates of reports; pages use their sections.
 TEMPLATES = Path(__file__).parent / "templates"
@@ -25,23 +26,25 @@ FILTERS = {"percent": percent, "percent_ends": ends, "hours": hours}
 #: Digits of the headline metrics.
 SHOWN_DIGITS = 4
 #: What each headline metric says, in words.
-WORDS = {
-    "agreement": "share of the annotators who name the most probable class",
-    "accuracy": "share of cells with three labels whose most probable class is the annotators' most frequent one",
-    "L": "squared error of the class probabilities for one annotator's label (0 best, 2 worst)",
-    "skill": "by how much L is smaller than that of the class frequencies (1 best, 0 no better)",
-    "EL": "the part of L that better probabilities could avoid",
-    "CL_paired": "the part of EL that recalibration could avoid",
-    "DL": "the part of EL that needs a better network: EL = CL + DL, all three on the cases with two labels",
-    "CL": "CL over every case with a label, which is no part of the EL above",
-    "CE": "calibration error of the class probabilities, the root of CL₁",
-    "L_D": "squared error of the disagreement probability",
-    "skill_D": "by how much it is smaller than that of one constant for all cells (1 best, 0 no better)",
-    "L_D_minus_max": "L_D less that of 1 − max f taken for φ (below 0: better)",
-    "L_D_minus_gini": "L_D less that of 1 − Σf² taken for φ (below 0: better)",
-    "CL_D": "the part of it that recalibration could avoid",
-    "CE_D": "calibration error of the disagreement probability",
-}
+WORDS = messages(
+    {
+        "agreement": "share of the annotators who name the most probable class",
+        "accuracy": "share of cells with three labels whose most probable class is the annotators' most frequent one",
+        "L": "squared error of the class probabilities for one annotator's label (0 best, 2 worst)",
+        "skill": "by how much L is smaller than that of the class frequencies (1 best, 0 no better)",
+        "EL": "the part of L that better probabilities could avoid",
+        "CL_paired": "the part of EL that recalibration could avoid",
+        "DL": "the part of EL that needs a better network: EL = CL + DL, all three on the cases with two labels",
+        "CL": "CL over every case with a label, which is no part of the EL above",
+        "CE": "calibration error of the class probabilities, the root of CL₁",
+        "L_D": "squared error of the disagreement probability",
+        "skill_D": "by how much it is smaller than that of one constant for all cells (1 best, 0 no better)",
+        "L_D_minus_max": "L_D less that of 1 − max f taken for φ (below 0: better)",
+        "L_D_minus_gini": "L_D less that of 1 − Σf² taken for φ (below 0: better)",
+        "CL_D": "the part of it that recalibration could avoid",
+        "CE_D": "calibration error of the disagreement probability",
+    }
+)
 
 
 @cache

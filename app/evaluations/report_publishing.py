@@ -15,6 +15,7 @@ from importlib.metadata import version
 from typing import TypedDict
 from uuid import UUID
 
+from pydantic_core import to_jsonable_python
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session, undefer
 
@@ -31,6 +32,7 @@ from app.platform.errors import Invalid
 from app.platform.principal import Principal
 from app.releases.queries import champion
 from app.tables import Case, Job, PolicyRow, PublishedReportRow, ReadRequest, time_of
+from ml.messages import Message, packed
 
 KIND = "report"
 #: A report stays for this long at least, and for this many times as long as it took to make.
@@ -93,7 +95,7 @@ def ask_for_report(context: Context, principal: Principal, question: Question) -
             return
         of_site = select(Case.id).where(Case.site == question.site).limit(1)
         if question.site is not None and session.execute(of_site).first() is None:
-            raise Invalid(f"no case is of the site {question.site}")
+            raise Invalid(Message("no case is of the site {site}", site=question.site))
     with context.database.write() as session:
         key = key_of(question)
         insert_if_absent(
@@ -195,7 +197,7 @@ def renew_report(context: Context, key: str, write: Callable[[], AbstractContext
         as_of, basis = context.clock(), _basis(session)
         body = report_on(session, context, _question(row), as_of)
     values = {
-        "document": body.model_dump(mode="json", by_alias=True),
+        "document": to_jsonable_python(packed(body.model_dump(by_alias=True))),
         "as_of": as_of,
         "release_id": UUID(body.document.release),
         "basis": basis,

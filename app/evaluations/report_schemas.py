@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from app.evaluations.schemas import AgreementOut, DesignOut, GroupOut, MetricsOut
-from app.platform.values import MetricOut, Out
+from app.platform.values import MetricOut, Out, Sentence
 
 
 class SaidOut(Out):
@@ -135,4 +135,4 @@ class PublishedReport(Out):
     as_of: datetime | None = None
     newer: bool = False
     next_at: datetime | None = None
-    error: str | None = None
+    error: Sentence | None = None

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.platform.values import In, Line, MetricOut, Moment, Out
+from app.platform.values import In, Line, MetricOut, Moment, Out, Sentence
 from app.predictions.answer_sets import PublishedSets
 from ml.metrics import Evaluation
 
@@ -96,7 +96,7 @@ class DriftOut(Out):
     unfamiliar_share: float
     label_shift: float | None
     label_p_value: float | None
-    warnings: list[str]
+    warnings: list[Sentence]
 
 
 class MonitorStepOut(Out):
@@ -128,7 +128,7 @@ class ScoreMonitorOut(Out):
     log10_threshold: float
     alarm_on: date | None
     steps: list[MonitorStepOut]
-    warnings: list[str]
+    warnings: list[Sentence]
 
 
 class CapacityOut(MetricOut):
@@ -157,7 +157,7 @@ class EvaluationDocument(Out):
     classes: list[ClassMetricsOut]
     class_bins: list[BinOut]
     disagreement_bins: list[BinOut]
-    warnings: list[str]
+    warnings: list[Sentence]
 
     @classmethod
     def of(cls, evaluation: Evaluation) -> "EvaluationDocument":
@@ -330,7 +330,7 @@ class AgreementOut(Out):
     rater_marginals: RaterMarginalsOut | None = None
     corrections: CorrectionsOut | None = None
     after_reveal: AfterRevealOut | None = None
-    warnings: list[str]
+    warnings: list[Sentence]
 
 
 class FrozenDocument(MetricsBody):
@@ -347,8 +347,8 @@ class EvaluationOut(Out):
     id: str
     state: str
     progress: float
-    message: str
-    error: str | None
+    message: Sentence
+    error: Sentence | None
     created_at: datetime
     release: str | None
     snapshot_sha256: str | None

@@ -48,6 +48,7 @@ from app.predictions.answer_sets import PublishedSets, published_sets
 from app.releases.queries import champion, champion_since, class_codes, existing_release, served_release_id
 from app.tables import time_of
 from ml.agreement.coefficients import excess_disagreement_test
+from ml.messages import Message
 from ml.release.card import ReferenceDocument
 
 GroupBy = Literal["site", "month"]
@@ -176,8 +177,11 @@ def _dependence(cohort: Cohort) -> list[str]:
     if test.p_value >= _DEPENDENT:
         return []
     return [
-        f"annotators disagree more than the class probabilities allow (p = {test.p_value:.1g}): their labels may not "
-        "be independent given the image, or the classes are miscalibrated"
+        Message(
+            "annotators disagree more than the class probabilities allow (p = {p_value:.1g}): their "
+            "labels may not be independent given the image, or the classes are miscalibrated",
+            p_value=test.p_value,
+        )
     ]
 
 

@@ -12,6 +12,7 @@ from app.platform.keys import AuditKeys
 from app.platform.principal import Principal
 from app.platform.values import In, Line, Out
 from app.tables import ReportTargets
+from ml.messages import Message
 
 _Gap = Annotated[float, Field(gt=0, lt=1)]
 _Share = Annotated[float, Field(gt=0, lt=1)]
@@ -73,7 +74,9 @@ def set_targets(
     """
     before, wanted = current_targets(session), body.model_dump(exclude={"reason"})
     if seen is not None and seen != before.version:
-        raise PreconditionFailed(f"version {before.version} is in force, not {seen}")
+        raise PreconditionFailed(
+            Message("version {version} is in force, not {seen}", version=before.version, seen=seen)
+        )
     changed = {name: [getattr(before, name), value] for name, value in wanted.items() if getattr(before, name) != value}
     if not changed:
         raise Conflict("these are the targets in force already")

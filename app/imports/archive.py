@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from app.cases.schemas import CaseIn
 from app.imports.ignored import IMAGES, is_image, why_ignored
 from app.platform.faults import sentence_of
+from ml.messages import Message
 
 MANIFEST = "manifest.csv"
 MAX_ENTRIES, MAX_ROWS, MAX_IMAGE, MAX_MANIFEST = 200_000, 200_000, 12 * 1024**2, 64 * 1024**2
@@ -59,8 +60,14 @@ class Row:
             ValueError: which field is not acceptable, and why.
         """
         if self.surplus:
-            more = "a field" if self.surplus == 1 else f"{self.surplus} fields"
-            raise ValueError(f"the row has {more} more than {MANIFEST} has columns; put text with commas in quotes")
+            more = Message("a field") if self.surplus == 1 else f"{self.surplus} fields"
+            raise ValueError(
+                Message(
+                    "the row has {more} more than {manifest} has columns; put text with commas in quotes",
+                    more=more,
+                    manifest=MANIFEST,
+                )
+            )
         try:
             return CaseIn.model_validate(self.fields)
         except ValidationError as exc:
@@ -92,13 +99,29 @@ class Archive:
         self._zip, self._name, self._size = archive, name, size
         entries = [info for info in archive.infolist() if not info.is_dir()]
         if len(entries) > MAX_ENTRIES:
-            raise ArchiveError(f"{name}: {len(entries):,} entries; at most {MAX_ENTRIES:,} in one import")
+            raise ArchiveError(
+                Message(
+                    "{name}: {entries:,} entries; at most {max_entries:,} in one import",
+                    name=name,
+                    entries=len(entries),
+                    max_entries=MAX_ENTRIES,
+                )
+            )
         if sum(info.file_size for info in entries) > ALWAYS_ALLOWED + MAX_RATIO * size:
-            raise ArchiveError(f"{name}: unpacks to more than {MAX_RATIO} times its size")
+            raise ArchiveError(
+                Message("{name}: unpacks to more than {max_ratio} times its size", name=name, max_ratio=MAX_RATIO)
+            )
         self._entries = {info.filename: info for info in entries}
         manifests = [name for name in self._entries if PurePosixPath(name).name == MANIFEST]
         if len(manifests) > 1:
-            raise ArchiveError(f"{name}: contains {len(manifests)} files {MANIFEST}")
+            raise ArchiveError(
+                Message(
+                    "{name}: contains {manifests} files {manifest}",
+                    name=name,
+                    manifests=len(manifests),
+                    manifest=MANIFEST,
+                )
+            )
         self.rows = self._from_manifest(manifests[0]) if manifests else self._from_names()
         self.ignored = self._left_out(manifests[0] if manifests else None)
 
@@ -119,7 +142,15 @@ class Archive:
         if not names:
             others = [f"{name}: {why_ignored(name, manifest=False)}" for name in sorted(self._entries)[:3]]
             also = f" ({'; '.join(others)})" if others else ""
-            raise ArchiveError(f"{self._name}: contains no image ({', '.join(IMAGES)}) and no {MANIFEST}{also}")
+            raise ArchiveError(
+                Message(
+                    "{name}: contains no image ({images}) and no {manifest}{also}",
+                    name=self._name,
+                    images=", ".join(IMAGES),
+                    manifest=MANIFEST,
+                    also=also,
+                )
+            )
         ids = _short_names(names)
         return [Row(i, name, {"external_id": ids[name]}) for i, name in enumerate(names, 1)]
 
@@ -131,18 +162,42 @@ class Archive:
         """
         info = self._entries[manifest]
         if info.file_size > MAX_MANIFEST:
-            raise ArchiveError(f"{self._name}: {manifest} is larger than {MAX_MANIFEST // 1024**2} MiB")
+            raise ArchiveError(
+                Message(
+                    "{name}: {manifest} is larger than {max_manifest} MiB",
+                    name=self._name,
+                    manifest=manifest,
+                    max_manifest=MAX_MANIFEST // 1024**2,
+                )
+            )
         if info.file_size > max(MANIFEST_ALLOWED, MAX_RATIO * self._size):
-            raise ArchiveError(f"{self._name}: {manifest} unpacks to more than {MAX_RATIO} times the archive")
+            raise ArchiveError(
+                Message(
+                    "{name}: {manifest} unpacks to more than {max_ratio} times the archive",
+                    name=self._name,
+                    manifest=manifest,
+                    max_ratio=MAX_RATIO,
+                )
+            )
         try:
             with self._opened(info) as stream, io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
                 return list(self._rows(manifest, csv.DictReader(text)))
         except UnicodeDecodeError as exc:
-            raise ArchiveError(f"{self._name}: {manifest} cannot be read as UTF-8: {exc}") from exc
+            raise ArchiveError(
+                Message(
+                    "{name}: {manifest} cannot be read as UTF-8: {exc}", name=self._name, manifest=manifest, exc=exc
+                )
+            ) from exc
         except csv.Error as exc:
-            raise ArchiveError(f"{self._name}: {manifest} cannot be read as CSV: {exc}") from exc
+            raise ArchiveError(
+                Message("{name}: {manifest} cannot be read as CSV: {exc}", name=self._name, manifest=manifest, exc=exc)
+            ) from exc
         except _DAMAGE as exc:
-            raise ArchiveError(f"{self._name}: {manifest} is damaged in the archive: {exc}") from exc
+            raise ArchiveError(
+                Message(
+                    "{name}: {manifest} is damaged in the archive: {exc}", name=self._name, manifest=manifest, exc=exc
+                )
+            ) from exc
 
     def _rows(self, manifest: str, lines: "csv.DictReader[str]") -> Iterator[Row]:
         """Rows of a manifest's lines.
@@ -153,18 +208,37 @@ class Archive:
         header = lines.fieldnames or []
         missing, unknown = {"file", "external_id"} - set(header), set(header) - _COLUMNS
         if missing or unknown:
-            wrong = f"column {sorted(missing)[0]!r} is missing" if missing else f"unknown column {sorted(unknown)[0]!r}"
-            raise ArchiveError(f"{self._name}: {manifest}: {wrong}; columns are {', '.join(sorted(_COLUMNS))}")
+            wrong = (
+                Message("column {missing} is missing", missing=repr(sorted(missing)[0]))
+                if missing
+                else Message("unknown column {unknown}", unknown=repr(sorted(unknown)[0]))
+            )
+            raise ArchiveError(
+                Message(
+                    "{name}: {manifest}: {wrong}; columns are {columns}",
+                    name=self._name,
+                    manifest=manifest,
+                    wrong=wrong,
+                    columns=", ".join(sorted(_COLUMNS)),
+                )
+            )
         folder, number = PurePosixPath(manifest).parent, 0
         for number, line in enumerate(lines, 1):
             if number > MAX_ROWS:
-                raise ArchiveError(f"{self._name}: {manifest} has more than {MAX_ROWS:,} rows; send several archives")
+                raise ArchiveError(
+                    Message(
+                        "{name}: {manifest} has more than {max_rows:,} rows; send several archives",
+                        name=self._name,
+                        manifest=manifest,
+                        max_rows=MAX_ROWS,
+                    )
+                )
             fields = {key: value for key, value in line.items() if key in _COLUMNS - _FILES and value}
             surplus = len(line.get(None, []))  # under None: what has no column
             field = line.get("field") or ""
             yield Row(number, str(folder / (line["file"] or "")), fields, surplus, str(folder / field) if field else "")
         if not number:
-            raise ArchiveError(f"{self._name}: {manifest} has no row")
+            raise ArchiveError(Message("{name}: {manifest} has no row", name=self._name, manifest=manifest))
 
     def _opened(self, info: zipfile.ZipInfo) -> IO[bytes]:
         """An entry to read.
@@ -173,7 +247,13 @@ class Archive:
             ArchiveError: it is compressed in another way than archives may be.
         """
         if info.compress_type not in _METHODS:
-            raise ArchiveError(f"{self._name}: {info.filename} is compressed in another way than deflate")
+            raise ArchiveError(
+                Message(
+                    "{name}: {filename} is compressed in another way than deflate",
+                    name=self._name,
+                    filename=info.filename,
+                )
+            )
         return self._zip.open(info)
 
     def read(self, row: Row) -> bytes:
@@ -193,7 +273,7 @@ class Archive:
         try:
             return self._bytes(row.field) if row.field else None
         except ValueError as exc:
-            raise ValueError(f"field: {exc}") from exc
+            raise ValueError(Message("field: {why}", why=str(exc))) from exc
 
     def _bytes(self, file: str) -> bytes:
         """Bytes of a file that the manifest names.
@@ -203,17 +283,19 @@ class Archive:
         """
         path = PurePosixPath(file)
         if path.is_absolute() or ".." in path.parts:
-            raise ValueError(f"file {path.name!r} must lie in the folder of {MANIFEST}")
+            raise ValueError(
+                Message("file {name} must lie in the folder of {manifest}", name=repr(path.name), manifest=MANIFEST)
+            )
         info = self._entries.get(file)
         if info is None:
-            raise ValueError(f"file {path.name!r} is not in the archive")
+            raise ValueError(Message("file {name} is not in the archive", name=repr(path.name)))
         try:
             with self._opened(info) as stream:
                 data = stream.read(MAX_IMAGE + 1)
         except _DAMAGE as exc:
-            raise ValueError("the file is damaged in the archive") from exc
+            raise ValueError(Message("the file is damaged in the archive")) from exc
         if len(data) > MAX_IMAGE:
-            raise ValueError(f"the file is larger than {MAX_IMAGE // 1024**2} MiB")
+            raise ValueError(Message("the file is larger than {max_image} MiB", max_image=MAX_IMAGE // 1024**2))
         return data
 
 
@@ -246,7 +328,7 @@ def open_archive(path: Path) -> Iterator[Archive]:
             with zipfile.ZipFile(stream) as opened:
                 yield Archive(opened, path.name, path.stat().st_size)
     except zipfile.BadZipFile as exc:
-        raise ArchiveError(f"{path.name}: not a zip archive, or a damaged one") from exc
+        raise ArchiveError(Message("{name}: not a zip archive, or a damaged one", name=path.name)) from exc
 
 
 def _require_short_directory(stream: IO[bytes], name: str) -> None:
@@ -259,7 +341,13 @@ def _require_short_directory(stream: IO[bytes], name: str) -> None:
     """
     end = zipfile._EndRecData(stream)  # type: ignore[attr-defined]
     if end and end[zipfile._ECD_SIZE] > MAX_DIRECTORY:  # type: ignore[attr-defined]
-        raise ArchiveError(f"{name}: more entries than can be read; at most {MAX_ENTRIES:,} in one import")
+        raise ArchiveError(
+            Message(
+                "{name}: more entries than can be read; at most {max_entries:,} in one import",
+                name=name,
+                max_entries=MAX_ENTRIES,
+            )
+        )
 
 
 class Writable(Protocol):
@@ -283,7 +371,7 @@ def pack_folder(folder: Path, out: Writable) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     packed = {path for path in files if is_image(path.relative_to(folder).as_posix()) or path.name == MANIFEST}
     if not packed:
-        raise ArchiveError(f"{folder}: contains no image")
+        raise ArchiveError(Message("{folder}: contains no image", folder=folder))
     with zipfile.ZipFile(cast(IO[bytes], out), "w", zipfile.ZIP_STORED) as archive:
         for path in files:
             name = path.relative_to(folder).as_posix()

@@ -16,6 +16,7 @@ from app.jobs.running import RunningJob
 from app.platform.errors import Conflict, NotFound
 from app.platform.principal import Principal
 from app.tables import ImportRow, Job
+from ml.messages import Message
 
 #: Rows looked at before what is to be told of them is stored.
 _BATCH = 32
@@ -46,7 +47,7 @@ def check_import(job: RunningJob) -> CheckCounts:
             with job.write() as session:
                 session.add_all(_kept(job, row) for row in batch if row.detail and row.number not in stored)
                 shown = min(n_done, n_rows)
-                job.report_in(session, shown / n_rows, f"{shown:,} of {n_rows:,} rows")
+                job.report_in(session, shown / n_rows, Message("{count:,} of {rows:,} rows", count=shown, rows=n_rows))
     return counting.counts()
 
 

@@ -12,13 +12,14 @@ from app.context import Context
 from app.imports.archive import Archive, Row
 from app.imports.work import RowCounts, differences, named, of_the_row
 from app.platform.errors import Problem
+from ml.messages import Message
 
 _Status = Literal["created", "known", "failed"]
 
 
 def same_image_as(external_id: str) -> str:
     """What is told of a row with the image of a case that is there; one of the same archive is told by its row."""
-    return f"same image as {external_id}"
+    return Message("same image as {external_id}", external_id=external_id)
 
 
 class FailedRow(TypedDict):
@@ -92,7 +93,9 @@ class _Check:
         earlier = self._images.setdefault(pixels_sha256, number)
         said = fields.patient, fields.site, dict(fields.metadata)
         self._rows[fields.external_id] = _Known(sent.image_sha256, sent.field_sha256, *said)
-        return "created", first or ("" if earlier == number else f"same image as row {earlier}")
+        return "created", first or (
+            "" if earlier == number else Message("same image as row {earlier}", earlier=earlier)
+        )
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from app.platform.body_limits import MAX_ARCHIVE
 from app.platform.disk_space import require_space
 from app.platform.errors import Invalid, StorageFull, TooLarge
 from app.tables import new_id
+from ml.messages import Message
 
 _NAME = "the archive"
 # how many bytes are written before the free space is looked at again
@@ -65,8 +66,11 @@ class Receiver:
         quota = _LARGEST_AT_ONCE * self._limit
         if _size_of(self._path.parent) + self._elsewhere > quota:
             raise StorageFull(
-                f"other archives take the {quota // 1024**2:,} MiB that there are for archives; send this one when an "
-                "import has ended, or cancel one"
+                Message(
+                    "other archives take the {quota:,} MiB that there are for archives; send this one when an "
+                    "import has ended, or cancel one",
+                    quota=quota // 1024**2,
+                )
             )
 
     def write(self, chunk: bytes) -> int:
@@ -81,7 +85,7 @@ class Receiver:
             self._require_room()
             self._checked = self._size
         if self._limit is not None and self._size > self._limit:
-            raise TooLarge(f"{self._name} is larger than {self._limit // 1024**2} MiB")
+            raise TooLarge(Message("{name} is larger than {limit} MiB", name=self._name, limit=self._limit // 1024**2))
         self._digest.update(chunk)
         with _storing():
             return self._stream.write(chunk)

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from app.jobs.schemas import JobOut
-from app.platform.values import Out
+from app.platform.values import Out, Sentence
 
 #: Which rows are asked for: by their result, or known ones that say something else than their case.
 Status = Literal["created", "known", "failed", "ignored", "differs"]
@@ -20,7 +20,7 @@ class ImportRowOut(Out):
     external_id: str
     status: str
     case_id: str | None
-    detail: str
+    detail: Sentence
 
 
 class ImportOut(Out):

@@ -22,9 +22,10 @@ from app.platform.errors import Problem
 from app.platform.one_at_a_time import hold_digests
 from app.platform.principal import Principal
 from app.tables import Account, ImportRow, Job
+from ml.messages import Message, joined
 
 #: What a row that is about another patient than its case begins to say.
-DIFFERS = "differs from what is stored"
+DIFFERS = Message("differs from what is stored")
 #: Kind of the jobs that only say what an import would do, and how long their archives are kept: one that was found to
 #: be right is imported without being sent again.
 CHECK, KEPT_AFTER_CHECK = "check", timedelta(days=1)
@@ -114,7 +115,7 @@ def import_cases(job: RunningJob) -> ImportResult:
         account_id = session.get_one(Job, job.job_id).created_by
         account = None if account_id is None else session.get(Account, account_id)
     if account is None:
-        raise ValueError("the account that asked for the import is gone")
+        raise ValueError(Message("the account that asked for the import is gone"))
     principal = Principal(account.id, account.name, account.role, frozenset({"cases:write"}))
     with archive_of_job(job) as archive:
         part = job.parameters.get("part")
@@ -128,7 +129,11 @@ def import_cases(job: RunningJob) -> ImportResult:
                 for item in prepared:
                     session.add(_store(session, job, principal, item))
                     session.flush()
-                job.report_in(session, min(count / len(rows), 1.0), f"{count:,} of {len(rows):,} rows")
+                job.report_in(
+                    session,
+                    min(count / len(rows), 1.0),
+                    Message("{count:,} of {rows:,} rows", count=count, rows=len(rows)),
+                )
         waiting_files = [file for file in files if file.number not in done]
         for start in range(0, len(waiting_files), _IGNORED_BATCH):
             with job.write() as session:
@@ -160,8 +165,12 @@ def archive_of_job(job: RunningJob) -> Iterator[Archive]:
         with opened(job.context, job.job_id, job.parameters.get("check")) as archive:
             yield archive
     except FileNotFoundError as exc:
-        when = f"{KEPT_FOR_RETRIES.days} days after the import had ended, or when a patient was erased"
-        raise ArchiveError(f"the archive was deleted {when}; send it again, what is known is not stored twice") from exc
+        when = Message(
+            "{days} days after the import had ended, or when a patient was erased", days=KEPT_FOR_RETRIES.days
+        )
+        raise ArchiveError(
+            Message("the archive was deleted {when}; send it again, what is known is not stored twice", when=when)
+        ) from exc
 
 
 def delete_archives(context: Context, kept: timedelta | None = KEPT_FOR_RETRIES) -> int:
@@ -278,7 +287,7 @@ def differences(said: CaseIn, patient: str | None, site: str | None, metadata: M
     names = [name for name, value in stored.items() if getattr(said, name) not in (None, value)]
     if any(metadata.get(key) != value for key, value in said.metadata.items()):
         names.append("metadata")
-    return f"{DIFFERS}: {', '.join(names)}" if names else ""
+    return joined(": ", [DIFFERS, ", ".join(names)]) if names else ""
 
 
 def _left_out(job: RunningJob, file: Ignored) -> ImportRow:

@@ -18,6 +18,7 @@ from app.platform.durable import cancel_workflows
 from app.platform.errors import Conflict, NotFound
 from app.platform.principal import Principal
 from app.tables import Job, new_id
+from ml.messages import Message, Term
 
 
 def submit(
@@ -80,7 +81,9 @@ def retry(session: Session, context: Context, principal: Principal, job_id: uuid
         raise NotFound("there is no such job")
     job = job_by_id(session, job_id)
     if job.state not in {"failed", "cancelled"}:
-        raise Conflict(f"the job is {job.state}; only a failed or cancelled one is tried again")
+        raise Conflict(
+            Message("the job is {state}; only a failed or cancelled one is tried again", state=Term(job.state))
+        )
     workflow_id = f"{job.id}-{uuid.uuid4().hex[:8]}"
     session.execute(update(Job).where(Job.id == job.id).values(workflow_id=workflow_id))
     context.jobs.enqueue(session, job.kind, workflow_id, str(job.id))

@@ -46,6 +46,7 @@ from app.platform.durable import (
 )
 from app.platform.errors import Problem
 from app.tables import Job
+from ml.messages import packed, to_text
 
 #: How often a workflow whose process keeps dying is begun again before it is given up.
 MAX_RECOVERIES = 20
@@ -181,7 +182,8 @@ class Executor:
                 asked_by = trace_of(session, workflow_id) if tracing.is_on() else ""
             job = RunningJob(self.context, uuid.UUID(job_id), workflow_id, self.id, parameters, self.require_worker)
             with tracing.span(f"job {kind}", "consumer", asked_by, job=job_id):
-                return self._attempt(self.kinds[kind], job)
+                kept: JobResult = packed(self._attempt(self.kinds[kind], job))
+                return kept
         finally:
             self._running.discard(workflow_id)
 
@@ -208,7 +210,7 @@ class Executor:
                 self.broken.set()
                 raise WorkerStoppingError from None
             except (Problem, ValueError, OSError) as exc:
-                raise JobFailedError(exc.detail if isinstance(exc, Problem) else str(exc)) from None
+                raise JobFailedError(to_text(exc.detail if isinstance(exc, Problem) else str(exc))) from None
             except DBAPIError as exc:
                 if not may_be_tried_again(exc):
                     raise JobFailedError(_defect(job, exc)) from None

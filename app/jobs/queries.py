@@ -13,6 +13,7 @@ from app.jobs.running import JobResult
 from app.platform.durable import output_table, workflow_table
 from app.platform.errors import NotFound
 from app.tables import Job, JobBatch, JobCancellation
+from ml.messages import from_json, from_text
 
 _STATES = {
     "ENQUEUED": "queued",
@@ -151,7 +152,7 @@ def _view(row: Any) -> JobView:
         progress=1.0 if state == "succeeded" else row.progress,
         message="done" if state == "succeeded" else row.message,
         attempts=row.recovery_attempts or 0,
-        result=json.loads(row.output) if state == "succeeded" else None,
+        result=from_json(row.output) if state == "succeeded" else None,
         error=_error(row) if state == "failed" else None,
         created_at=row.created_at,
         started_at=row.started_at or _moment(row.started_at_epoch_ms),
@@ -162,7 +163,7 @@ def _view(row: Any) -> JobView:
 
 def _error(row: Any) -> str:
     if row.error is not None:
-        return str(json.loads(row.error)["message"])
+        return from_text(json.loads(row.error)["message"])
     if row.status is None:
         return "its workflow is missing from the database"
     return f"it was begun {row.recovery_attempts} times without ending"

@@ -13,6 +13,8 @@ from app.context import Context
 from app.jobs.cancelling import honour
 from app.platform.durable import workflow_table
 from app.tables import Job, JobBatch, JobCancellation, time_of
+from app.tables.jobs import MESSAGE_LENGTH
+from ml.messages import to_text
 
 #: What a job ends with: JSON values, declared by each kind of job.
 JobResult = Mapping[str, object]
@@ -124,7 +126,9 @@ class RunningJob:
 
     def report_in(self, session: Session, progress: float, message: str) -> None:
         """Say how far the job is, in the transaction that brings it there."""
-        values = {"progress": min(max(progress, 0.0), 1.0), "message": message[:500]}
+        fits = len(to_text(message)) <= MESSAGE_LENGTH
+        shown = message if fits else message[:MESSAGE_LENGTH]
+        values = {"progress": min(max(progress, 0.0), 1.0), "message": shown}
         session.execute(update(Job).where(Job.id == self.job_id).values(values))
 
     def batch(self, name: str, work: Callable[[Session], JobResult]) -> JobResult:

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from app.jobs.queries import JobView
-from app.platform.values import Out
+from app.platform.values import Out, Sentence
 
 
 class JobOut(Out):
@@ -15,11 +15,11 @@ class JobOut(Out):
     state: str
     parameters: dict[str, Any]
     progress: float
-    message: str
+    message: Sentence
     attempts: int
     cancel_requested: bool
     result: dict[str, Any] | None
-    error: str | None
+    error: Sentence | None
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None

@@ -12,80 +12,88 @@ from app.operations.audit_events import AuditEventOut
 from app.platform.errors import NoRelease
 from app.releases.queries import reading_classes
 from app.tables import Account, Annotator, ApiKey, Case, Job, PracticeSet, ReleaseRow
+from ml.messages import Message, messages
 
 #: Puts an English sentence into another language.
 Say = Callable[[str], str]
 #: What each action says, after who did it. In braces what the event is about.
-WORDS: Mapping[str, str] = {
-    "label.add": "labelled {case}: {label}{by}",
-    "label.correct": "corrected the label of {case}, still blind: {label}{by}",
-    "label.revise": "changed the label of {case}: {label}{by}",
-    "label.retract": "took back the label of {case}{by}",
-    "label.final": "saw {labels} become final",
-    "repeat.answer": "labelled {case} a second time: {label}",
-    "repeat.correct": "corrected the second label of {case}: {label}",
-    "repeat.revise": "changed the second label of {case}: {label}",
-    "repeat.retract": "took back the second label of {case}",
-    "repeat.decline": "declined to read {case} a second time: {reason}",
-    "read.decline": "declined to read {case}: {reason}",
-    "request.ask": "asked for {requests}",
-    "case.add": "stored {case}",
-    "case.erase": "erased {case}",
-    "patient.erase": "erased a patient: {n_cases} cases, {n_remarks} notes, {n_import_rows} rows of imports",
-    "predictions.add": "added predictions of {release} for {n_cases} cases",
-    "release.add": "added the release {release}",
-    "alias.move": "made {release} the {alias}",
-    "gate.attempt": "began attempt {number} on {champion}",
-    "gate.judge": "judged {release}",
-    "policy.change": "made version {policy} of the reading policy",
-    "targets.change": "set version {targets} of the laboratory's targets",
-    "readers.fit": "fitted version {version} of the model of the annotators",
-    "readers.switch": "switched the model of the annotators: {before}, then {after}",
-    "job.submit": "asked for {job}",
-    "job.cancel": "stopped {job}",
-    "job.retry": "tried {job} again",
-    "account.add": "added {account} as {role}",
-    "account.disable": "let {account} in no more",
-    "account.enable": "let {account} in again",
-    "account.link": "linked {account} to single sign-on",
-    "account.one_time_password": "made a one-time password for {account}",
-    "account.password": "chose a new password",
-    "account.throttle": "had sign-ins slowed down after wrong passwords",
-    "session.start": "signed in",
-    "key.add": "made an API key for {account}",
-    "key.revoke": "revoked an API key of {account}",
-    "key.rotate": "rotated the service's key",
-    "practice.set": "made the practice set {set}",
-    "practice.retire": "retired the practice set {set}",
-    "practice.begin": "began a run of {set}",
-    "practice.answer": "answered a cell of a practice run",
-    "practice.finish": "finished a practice run",
-    "reference.choose": "chose reference cells: {n_chosen} new, {n_dropped} dropped",
-    "reference.chosen": "took {case} as a reference cell of {class}",
-    "reference.pinned": "pinned {case} as a reference cell of {class}",
-    "reference.excluded": "excluded {case} from the reference cells of {class}",
-    "definition.change": "defined {class}",
-    "annotator.qualified": "qualified {annotator}",
-    "annotator.withdrawn": "withdrew the qualification of {annotator}",
-    "annotator.renewed": "allowed {annotator} further attempts",
-    "db.backup": "made a backup",
-    "db.restore": "restored a backup",
-    "rows.baseline": "recorded the digests of the first rows",
-    "rows.write": "recorded the digests of rows",
-}
+WORDS: Mapping[str, str] = messages(
+    {
+        "label.add": "labelled {case}: {label}{by}",
+        "label.correct": "corrected the label of {case}, still blind: {label}{by}",
+        "label.revise": "changed the label of {case}: {label}{by}",
+        "label.retract": "took back the label of {case}{by}",
+        "label.final": "saw {labels} become final",
+        "repeat.answer": "labelled {case} a second time: {label}",
+        "repeat.correct": "corrected the second label of {case}: {label}",
+        "repeat.revise": "changed the second label of {case}: {label}",
+        "repeat.retract": "took back the second label of {case}",
+        "repeat.decline": "declined to read {case} a second time: {reason}",
+        "read.decline": "declined to read {case}: {reason}",
+        "request.ask": "asked for {requests}",
+        "case.add": "stored {case}",
+        "case.erase": "erased {case}",
+        "patient.erase": "erased a patient: {n_cases} cases, {n_remarks} notes, {n_import_rows} rows of imports",
+        "predictions.add": "added predictions of {release} for {n_cases} cases",
+        "release.add": "added the release {release}",
+        "alias.move": "made {release} the {alias}",
+        "gate.attempt": "began attempt {number} on {champion}",
+        "gate.judge": "judged {release}",
+        "policy.change": "made version {policy} of the reading policy",
+        "targets.change": "set version {targets} of the laboratory's targets",
+        "readers.fit": "fitted version {version} of the model of the annotators",
+        "readers.switch": "switched the model of the annotators: {before}, then {after}",
+        "job.submit": "asked for {job}",
+        "job.cancel": "stopped {job}",
+        "job.retry": "tried {job} again",
+        "account.add": "added {account} as {role}",
+        "account.disable": "let {account} in no more",
+        "account.enable": "let {account} in again",
+        "account.link": "linked {account} to single sign-on",
+        "account.one_time_password": "made a one-time password for {account}",
+        "account.password": "chose a new password",
+        "account.throttle": "had sign-ins slowed down after wrong passwords",
+        "session.start": "signed in",
+        "key.add": "made an API key for {account}",
+        "key.revoke": "revoked an API key of {account}",
+        "key.rotate": "rotated the service's key",
+        "practice.set": "made the practice set {set}",
+        "practice.retire": "retired the practice set {set}",
+        "practice.begin": "began a run of {set}",
+        "practice.answer": "answered a cell of a practice run",
+        "practice.finish": "finished a practice run",
+        "reference.choose": "chose reference cells: {n_chosen} new, {n_dropped} dropped",
+        "reference.chosen": "took {case} as a reference cell of {class}",
+        "reference.pinned": "pinned {case} as a reference cell of {class}",
+        "reference.excluded": "excluded {case} from the reference cells of {class}",
+        "definition.change": "defined {class}",
+        "annotator.qualified": "qualified {annotator}",
+        "annotator.withdrawn": "withdrew the qualification of {annotator}",
+        "annotator.renewed": "allowed {annotator} further attempts",
+        "db.backup": "made a backup",
+        "db.restore": "restored a backup",
+        "rows.baseline": "recorded the digests of the first rows",
+        "rows.write": "recorded the digests of rows",
+    }
+)
 
 
 #: Jobs by their kind.
-_JOBS: Mapping[str, str] = {
-    "check": "a check of an import",
-    "evaluation": "a frozen evaluation",
-    "import": "an import",
-    "judgement": "the judgement of a release",
-    "prediction": "predictions of old cases",
-    "readers": "a model of the annotators",
-    "recalibration": "a recalibration",
-    "report": "a report",
-}
+_JOBS: Mapping[str, str] = messages(
+    {
+        "check": "a check of an import",
+        "evaluation": "a frozen evaluation",
+        "import": "an import",
+        "judgement": "the judgement of a release",
+        "prediction": "predictions of old cases",
+        "readers": "a model of the annotators",
+        "recalibration": "a recalibration",
+        "report": "a report",
+    }
+)
+
+_ONE = messages({"labels": "{n} label", "requests": "{n} further read"})
+_MANY = messages({"labels": "{n} labels", "requests": "{n} further reads"})
 
 
 @dataclass(frozen=True)
@@ -149,7 +157,7 @@ class _Names:
             named += [str(event.details[name]) for name in _REFERRING if event.details.get(name) is not None]
         ids = {found for found in map(_identifier, named) if found is not None}
         self.cases = {
-            row[0]: say("an erased case") if row[2] is not None else row[1]
+            row[0]: say(Message("an erased case")) if row[2] is not None else row[1]
             for row in session.execute(select(Case.id, Case.external_id, Case.erased_at).where(Case.id.in_(ids)))
         }
         of_keys = session.execute(select(ApiKey.id, ApiKey.account_id).where(ApiKey.id.in_(ids)))
@@ -175,7 +183,7 @@ class _Names:
             case "release" | "champion":
                 return self._release(_identifier(details.get("champion")) if name == "champion" else own)
             case "account":
-                return self._account(own, str(details.get("account", self.say("an account"))))
+                return self._account(own, str(details.get("account", self.say(Message("an account")))))
             case "job":
                 kind = str(details.get("kind") or (own and self.jobs.get(own)))
                 pages = {"check": f"/imports/checks/{own}", "import": f"/imports/{own}"}
@@ -195,24 +203,24 @@ class _Names:
                 return self.classes.get(details["class"], str(details["class"]))
             case "by":
                 by = self.annotators.get(_identifier(details.get("annotator")), "")
-                return "" if by in {"", event.actor} else self.say(f" (read by {by})")
+                return "" if by in {"", event.actor} else self.say(Message(" (read by {by})", by=by))
             case "annotator":
-                return self.annotators.get(own, str(details.get("annotator", self.say("an annotator"))))
+                return self.annotators.get(own, str(details.get("annotator", self.say(Message("an annotator")))))
             case "set":
                 return str(details.get("name") or self.sets.get(_identifier(details.get("set")) or own, ""))
             case "labels" | "requests":
-                n, noun = len(details.get(name, ())), {"labels": "label", "requests": "further read"}[name]
-                return self.say(f"{n} {noun}{'' if n == 1 else 's'}")
+                n = len(details.get(name, ()))
+                return self.say(Message((_ONE if n == 1 else _MANY)[name], n=n))
             case _:
                 return self.say(_as_text(details.get(name)))
 
     def _case(self, case_id: uuid.UUID | None) -> Part:
         name = self.cases.get(case_id) if case_id is not None else None
-        return Part(self.say("a case")) if name is None else Part(name, f"/cases/{case_id}")
+        return Part(self.say(Message("a case"))) if name is None else Part(name, f"/cases/{case_id}")
 
     def _release(self, release_id: uuid.UUID | None) -> Part:
         name = self.releases.get(release_id) if release_id is not None else None
-        return Part(self.say("a release")) if name is None else Part(name, f"/releases/{release_id}")
+        return Part(self.say(Message("a release"))) if name is None else Part(name, f"/releases/{release_id}")
 
     def _account(self, own: uuid.UUID | None, otherwise: str) -> Part:
         account_id, name = self.of_keys.get(own, (own, self.accounts.get(own, ""))) if own else (None, "")

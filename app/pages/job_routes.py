@@ -21,7 +21,7 @@ from app.jobs.schemas import job_out
 from app.pages.render import go, page
 from app.platform.database import Reader, Writer
 from app.platform.principal import Principal
-from app.recalibration.refusal import REFUSED, is_refusal
+from app.recalibration.refusal import is_refusal, what_is_refused
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Viewer = Annotated[Principal, Depends(Policy("metrics:read"))]
@@ -50,7 +50,7 @@ class Refusal:
 
 
 def _refusal(session: Session, job: JobView) -> Refusal:
-    what, *sentences = (job.error or "").removeprefix(REFUSED).split("\n")
+    what, *sentences = what_is_refused(job.error or "")
     newest = newest_label_at(session)
     came = newest is not None and newest > job.created_at  # one that came meanwhile may not have been seen
     return Refusal(what, sentences, came)

@@ -22,6 +22,7 @@ from app.platform.languages import gettext
 from app.platform.principal import ROLE_SCOPES, SCOPES, Principal
 from app.platform.values import PageText
 from app.tables import Account
+from ml.messages import Message
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Manager = Annotated[Principal, Depends(Policy("manage"))]
@@ -161,7 +162,7 @@ def _expiry(days: str, at: datetime) -> datetime | None:
         ValueError: no whole number of days.
     """
     if days and (not days.isascii() or not days.isdigit() or int(days) == 0):
-        raise ValueError("a whole number of days, or nothing for a key without end")
+        raise ValueError(Message("a whole number of days, or nothing for a key without end"))
     return at + timedelta(days=int(days)) if days else None
 
 

@@ -5,10 +5,12 @@ from collections.abc import Awaitable, Callable
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as AsgiMessage
 
 from app.platform.body_memory import BodyMemory
 from app.platform.errors import Overloaded, Problem, TooLarge, answer_to, problem_response
+from ml.messages import Message
 
 MAX_BODY = 1 * 1024**2
 MAX_UPLOAD = 12 * 1024**2
@@ -96,7 +98,11 @@ def _limit_of(path: str) -> int:
 
 def _too_large(limit: int) -> Problem:
     mebibytes = limit // 1024**2
-    return TooLarge(f"the body is larger than {f'{mebibytes} MiB' if mebibytes else f'{limit // 1024} KiB'}")
+    return TooLarge(
+        Message(
+            "the body is larger than {mebibytes}", mebibytes=f"{mebibytes} MiB" if mebibytes else f"{limit // 1024} KiB"
+        )
+    )
 
 
 class _Guard:
@@ -112,7 +118,7 @@ class _Guard:
     """
 
     def __init__(self, receive: Receive, send: Send, limit: int, seconds: float, memory: BodyMemory, size: int) -> None:
-        self._receive: Callable[[], Awaitable[Message]] = receive
+        self._receive: Callable[[], Awaitable[AsgiMessage]] = receive
         self._send, self._limit = send, limit
         self._seen, self._complete = 0, False
         self._seconds = seconds
@@ -121,7 +127,7 @@ class _Guard:
         self.problem: Problem | None = None
         self.started = False
 
-    async def receive(self) -> Message:
+    async def receive(self) -> AsgiMessage:
         if self._complete:
             return await self._receive()
         if self._deadline is None:
@@ -152,7 +158,7 @@ class _Guard:
             raise ClientDisconnect from exc
         self._deadline = asyncio.get_running_loop().time() + self._seconds
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: AsgiMessage) -> None:
         if self.problem is not None and not self.started:
             return
         self.started = True

@@ -46,6 +46,7 @@ from app.platform.sqlite_statements import keep_plans
 from app.platform.writer_queue import Place, WriterQueue
 from app.platform.written_rows import RecordedSession, note_rows
 from app.tables import CLOCK, Clock, now
+from ml.messages import from_json, to_json
 
 # versions in which a write-ahead log can lose a reset and corrupt the database, and those with the fix
 _WAL_BUG = ((3, 7, 0), (3, 51, 3))
@@ -95,7 +96,14 @@ def sqlite_engine(
     """
     module = sqlite_module()
     options = {"timeout": busy_seconds, "check_same_thread": False}
-    engine = create_engine(url, module=module, connect_args=options, poolclass=poolclass)
+    engine = create_engine(
+        url,
+        module=module,
+        connect_args=options,
+        poolclass=poolclass,
+        json_serializer=to_json,
+        json_deserializer=from_json,
+    )
     mode = "WAL" if wal_is_safe(module.sqlite_version_info) else "DELETE"
     busy = f"busy_timeout={round(1000 * busy_seconds)}"
 
@@ -143,7 +151,13 @@ def postgres_engine(url: str, *, overflow: int = MAX_OVERFLOW, poolclass: type[P
     sizes = {"pool_size": POOL_SIZE, "max_overflow": overflow} if poolclass is None else {}
     # a prepared statement stays with the server's connection, which a pooler gives to somebody else
     engine = create_engine(
-        url, poolclass=poolclass, pool_pre_ping=True, connect_args={"prepare_threshold": None}, **sizes
+        url,
+        poolclass=poolclass,
+        pool_pre_ping=True,
+        connect_args={"prepare_threshold": None},
+        **sizes,
+        json_serializer=to_json,
+        json_deserializer=from_json,
     )
     event.listen(engine, "begin", _begin_postgres)
     return engine

@@ -47,9 +47,10 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from app.platform.database_errors import may_be_tried_again
-from app.platform.faults import NOTHING_HERE, sentence_on_page
+from app.platform.faults import NOTHING_HERE, printable, sentence_on_page
 from app.platform.observability import log_defect
 from app.platform.routing import walk_routes
+from ml.messages import Message, joined
 
 PROBLEM_JSON = "application/problem+json"
 TYPE_PREFIX = "urn:secondread:problem:"
@@ -291,13 +292,8 @@ def problem_response(problem: Problem, errors: list[Fault] | None = None) -> JSO
     return JSONResponse(document, problem.status, headers, PROBLEM_JSON)
 
 
-def _printable(text: str) -> str:
-    """A name as UTF-8 can carry it: a lone surrogate in a key would break the answer."""
-    return text.encode("utf-8", "replace").decode()
-
-
 def _fault(place: Sequence[str | int], what: str) -> Fault:
-    return Fault(where=[_printable(part) if isinstance(part, str) else part for part in place], what=_printable(what))
+    return Fault(where=[printable(part) if isinstance(part, str) else part for part in place], what=printable(what))
 
 
 def answer_to(request: Request, problem: Problem, errors: list[Fault] | None = None) -> Response:
@@ -312,7 +308,7 @@ def _on_validation(request: Request, exc: RequestValidationError) -> Response:
     errors = [_fault(error["loc"], error["msg"]) for error in exc.errors()]
     render: PageRenderer | None = request.app.state.problem_page
     sentences = list(dict.fromkeys(map(sentence_on_page, exc.errors())))[:3]
-    page = None if render is None else render(request, Invalid(_printable("; ".join(sentences))))
+    page = None if render is None else render(request, Invalid(joined("; ", sentences)))
     return page or problem_response(Invalid("one or more values are not acceptable; see errors"), errors)
 
 
@@ -372,7 +368,9 @@ def _on_system(request: Request, exc: OSError) -> Response:
 
 def on_defect(request: Request, exc: Exception) -> Response:
     """A defect of the service: the caller learns nothing of it but where the server's log tells more."""
-    return answer_to(request, Problem(f"the service failed and stored nothing of it; reference {log_defect(exc)}"))
+    return answer_to(
+        request, Problem(Message("the service failed and stored nothing of it; reference {exc}", exc=log_defect(exc)))
+    )
 
 
 #: Draws a problem as a page where a person asked for one, else returns None.

@@ -6,6 +6,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from app.platform.errors import BadRequest, Invalid
+from ml.messages import Message
 
 
 class _Parts:
@@ -61,7 +62,7 @@ async def file_of_form(chunks: AsyncIterable[bytes], content_type: str, field: s
     """
     kind, options = parse_options_header(content_type)
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
-        raise Invalid(f"send a form, multipart/form-data, with a file in the field `{field}`")
+        raise Invalid(Message("send a form, multipart/form-data, with a file in the field `{field}`", field=field))
     parts = _Parts(field)
     try:
         parser = MultipartParser(
@@ -84,4 +85,4 @@ async def file_of_form(chunks: AsyncIterable[bytes], content_type: str, field: s
     if not parts.ended:
         raise BadRequest("the multipart body ends in the middle")
     if parts.seen != 1:
-        raise Invalid(f"the form must have one file in the field `{field}`")
+        raise Invalid(Message("the form must have one file in the field `{field}`", field=field))

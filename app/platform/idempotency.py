@@ -23,7 +23,7 @@ from app.platform.database import insert_if_absent
 from app.platform.errors import KeyMissing, KeyReused, Unavailable
 from app.platform.prepared import Prepared
 from app.platform.written_rows import noted_cases
-from app.tables import IdempotencyRecord, now
+from app.tables import IdempotencyRecord, time_of
 
 MAX_KEY_LENGTH = 200
 #: How long an answer is kept for retries of its request.
@@ -95,7 +95,7 @@ class Once:
             "request_sha256": digest,
             "status": _PENDING,
             "body": None,
-            "created_at": now(),
+            "created_at": time_of(session),
         }
         if not insert_if_absent(session, IdempotencyRecord, values):
             record = session.execute(select(IdempotencyRecord).where(*mine)).scalar_one_or_none()

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.platform.sentence_patterns import SentencePattern
+from ml.messages import Message, Term
 
 SOURCE = "en"
 #: By their codes, each by the name that it has for itself.
@@ -24,10 +24,6 @@ LANGUAGES: Mapping[str, str] = {SOURCE: "English", "de": "Deutsch", "ja": "æ—¥æœ
 FOLDER = Path(__file__).parents[1] / "pages" / "locales"
 #: Of sentences that the domains make in English for every caller: pages look them up as they are shown.
 SAID = "said"
-#: Values in sentences may be sentences themselves, so deep; what is little but values is found within others only.
-_DEPTH, _FEWEST = 3, 5
-#: Values that are codes. Others may be names, which stay as they are even where a code is called alike.
-_CODES = {"state"}
 #: Of codes in words, and of what the scripts say.
 TERM, SCRIPT = "term", "script"
 #: What a browser was told on the sign-in page.
@@ -129,28 +125,26 @@ def term(code: str) -> str:
 
 
 def said(text: str) -> str:
-    """A sentence that a domain has made in English, in the language of the page, or as it is without a translation.
+    """A sentence that a domain has made in English, in the language of the page, or as it is without a translation."""
+    return translated(text, known()) if text else text
 
-    The catalogue has it with ``{name}`` for every value. Sentences joined by semicolons are looked up one by one.
+
+def translated(text: str, catalogue: NullTranslations) -> str:
+    """A sentence of a domain by a catalogue, which has it with ``{name}`` for every value.
+
+    >>> translated(Message("at most {n} cases", n=12), NullTranslations())
+    'at most 12 cases'
     """
-    spoken = language()
-    return str(text) if spoken == SOURCE or not text else _said(spoken, str(text), _DEPTH)
-
-
-def _said(spoken: str, text: str, depth: int) -> str:
-    exact = catalogue(spoken).pgettext(SAID, text)
-    if exact != text or depth == 0:
-        return exact
-    for pattern, translated in _patterns(spoken):
-        found = pattern.values(text) if pattern.n_letters >= _FEWEST or depth < _DEPTH else None
-        if found is not None:
-            inside = {
-                name: catalogue(spoken).pgettext(TERM, value) if name in _CODES else _said(spoken, value, depth - 1)
-                for name, value in found.items()
-            }
-            return translated.format(**inside)
-    parts = text.split("; ")
-    return text if len(parts) == 1 else "; ".join(_said(spoken, part, depth - 1) for part in parts)
+    if isinstance(text, Term):
+        return catalogue.pgettext(TERM, text)
+    if not isinstance(text, Message):
+        return catalogue.pgettext(SAID, text)
+    found = catalogue.pgettext(SAID, text.code)
+    values = {
+        name: translated(value, catalogue) if isinstance(value, Message | Term) else value
+        for name, value in text.values.items()
+    }
+    return found.format_map(values) if values else found
 
 
 def entries(spoken: str, context: str) -> dict[str, str]:
@@ -159,13 +153,6 @@ def entries(spoken: str, context: str) -> dict[str, str]:
     start = f"{context}\x04"
     keys = [key for key in catalogued if isinstance(key, str) and key.startswith(start)]
     return {key.removeprefix(start): catalogued[key] for key in keys}
-
-
-@cache
-def _patterns(spoken: str) -> list[tuple[SentencePattern, str]]:
-    """Sentences with values in them, those with the most letters beside the values first."""
-    found = [(SentencePattern(message), text) for message, text in entries(spoken, SAID).items()]
-    return sorted((one for one in found if one[0].names), key=lambda one: -one[0].n_letters)
 
 
 def script_words() -> Markup | None:

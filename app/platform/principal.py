@@ -5,15 +5,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-SCOPES = {
-    "predict": "predict images without storing them",
-    "cases:read": "read cases, images, predictions, posteriors and labels",
-    "cases:write": "store cases",
-    "reads:own": "see images, give labels, and see one's own cases after committing",
-    "labels:write": "store labels of named annotators of an outside system",
-    "metrics:read": "read metrics, releases, policies and jobs",
-    "manage": "change policies, recalibrate, promote, manage people and keys, read the audit",
-}
+from ml.messages import messages
+
+SCOPES = messages(
+    {
+        "predict": "predict images without storing them",
+        "cases:read": "read cases, images, predictions, posteriors and labels",
+        "cases:write": "store cases",
+        "reads:own": "see images, give labels, and see one's own cases after committing",
+        "labels:write": "store labels of named annotators of an outside system",
+        "metrics:read": "read metrics, releases, policies and jobs",
+        "manage": "change policies, recalibrate, promote, manage people and keys, read the audit",
+    }
+)
 #: The scope of annotators.
 READING = "reads:own"
 _VIEWER = frozenset({"predict", "cases:read", "metrics:read"})

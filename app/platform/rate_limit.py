@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 
 from app.platform.errors import RateLimited
+from ml.messages import Message
 
 _SECONDS = 60.0
 
@@ -43,7 +44,9 @@ class RateLimit:
                 until.append(now + _SECONDS)
                 return
             wait = until[0] - now
-        raise RateLimited(f"more than {self._limit} requests per minute; slow down", max(1, math.ceil(wait)))
+        raise RateLimited(
+            Message("more than {limit} requests per minute; slow down", limit=self._limit), max(1, math.ceil(wait))
+        )
 
     def _forget_who_is_gone(self, now: float) -> None:
         while len(self._until) > 1 and next(iter(self._until.values()))[-1] <= now:

@@ -5,8 +5,19 @@ import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
+from ml.messages import Message
 from ml.metrics.jackknife import Estimate, EstimateDocument, ModelAssistedDocument
 
 
@@ -28,6 +39,15 @@ Line = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterVali
 PageText = Annotated[str, AfterValidator(_storable)]
 #: Longer text.
 Paragraph = Annotated[str, StringConstraints(max_length=2000), AfterValidator(_storable), _NO_NUL]
+
+
+def _with_code(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """A message as it is: to check a text makes another one of it."""
+    return value if isinstance(value, Message) else check(value)
+
+
+#: A sentence of the service; it may be a message.
+Sentence = Annotated[str, WrapValidator(_with_code)]
 
 
 def _in_utc(time: datetime) -> datetime:
@@ -144,7 +164,7 @@ class TriageOut(Out):
     decision: str
     priority: float
     expected_gain: float | None
-    reason: str
+    reason: Sentence
     pi: float
 
 
@@ -161,7 +181,7 @@ class AnswerSetOut(Out):
 
     level: float
     classes: list[str] | None
-    reason: str | None
+    reason: Sentence | None
     answers_of: AnswersOf
     site: str | None
     n_patients: int

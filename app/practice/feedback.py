@@ -11,8 +11,9 @@ from app.practice.words import feedback_sentences
 from app.reads.posterior import posterior
 from app.releases.queries import reading_classes
 from app.tables import PracticeItem, ReadRequest
+from ml.messages import Message
 
-_CLOSED = "This cell is being read again, or the policy keeps it closed: how others answered is not shown now."
+_CLOSED = Message("This cell is being read again, or the policy keeps it closed: how others answered is not shown now.")
 
 
 def feedback_on(session: Session, item: PracticeItem, label: str) -> FeedbackOut:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import Field, StringConstraints
 
-from app.platform.values import ClassOut, In, Line, Out, Paragraph
+from app.platform.values import ClassOut, In, Line, Out, Paragraph, Sentence
 
 Purpose = Literal["training", "qualification"]
 _Name = Annotated[Line, Field(max_length=100, pattern=r"\S")]
@@ -59,7 +59,7 @@ class PracticeSetOut(Out):
     n_finished: int
     n_passed: int
     report: SetReportOut
-    sentences: list[str]
+    sentences: list[Sentence]
 
 
 class PracticeSetsOut(Out):
@@ -98,7 +98,7 @@ class FeedbackOut(Out):
     label: str
     label_counts: dict[str, int] | None
     class_probs: dict[str, float] | None
-    sentences: list[str]
+    sentences: list[Sentence]
 
 
 class ResultOut(Out):
@@ -112,7 +112,7 @@ class ResultOut(Out):
     high: float
     p: float
     passed: bool
-    sentences: list[str]
+    sentences: list[Sentence]
 
 
 class RunOut(Out):
@@ -156,7 +156,7 @@ class OwnSetOut(Out):
     purpose: str
     n_per_run: int
     run: str | None
-    not_now: str | None
+    not_now: Sentence | None
 
 
 class OwnPracticeOut(Out):

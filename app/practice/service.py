@@ -39,6 +39,7 @@ from app.tables import (
 )
 from app.triage.qualified import standing_of
 from ml.agreement.qualification import balanced_choice, judge
+from ml.messages import Message
 
 _Details = Mapping[str, str | int | bool | None]
 _RESULT = tuple(name for name in ResultOut.model_fields if name != "sentences")
@@ -202,7 +203,7 @@ def answer(
     session.refresh(own.run)
     codes = [info.code for info in reading_classes(session)]
     if body.label not in codes:
-        raise Invalid(f"unknown class; the classes are {', '.join(codes)}")
+        raise Invalid(Message("unknown class; the classes are {codes}", codes=", ".join(codes)))
     given = runs.answer_of(session, item_id)
     if given is not None and given.class_code != body.label:
         raise AlreadyLabelled("you have given this cell another class; the first answer counts")

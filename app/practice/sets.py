@@ -32,6 +32,14 @@ from app.tables import Account, Annotator, PracticeCell, PracticeRun, PracticeSe
 from app.triage.qualified import standing_of
 from app.triage.queries import current_policy
 from ml.agreement.qualification import CLEAR_FROM, balanced_choice, pass_rates
+from ml.messages import Message, messages
+
+(_TOO_FEW,) = messages(
+    (
+        "{cells} settled cells with {min_labels} blind labels or more can be used, and {rows} fit what was asked for: "
+        "too few for a run",
+    )
+)
 
 
 def list_sets(session: Session) -> PracticeSetsOut:
@@ -90,10 +98,7 @@ def add_set(
     default = max(2, len(rows) // 2) if qualification else min(200, len(rows))
     n_per_run = body.n_per_run or min(200, default)
     if len(rows) < max(2, n_per_run):
-        raise Conflict(
-            f"{len(found.cells)} settled cells with {body.min_labels} blind labels or more can be used, and "
-            f"{len(rows)} fit what was asked for: too few for a run"
-        )
+        raise Conflict(Message(_TOO_FEW, cells=len(found.cells), min_labels=body.min_labels, rows=len(rows)))
     report = _report(session, found, chosen, n_per_run if qualification else None, rng)
     row = PracticeSet(
         name=body.name,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from app.practice.schemas import PassRatesOut, ResultOut
 from ml.agreement.qualification import LEVEL
+from ml.messages import Message, joined, listed
 
 #: Somebody who should not pass does so too often above this share.
 TOO_OFTEN = 0.10
@@ -11,10 +12,6 @@ TOO_OFTEN = 0.10
 
 def _percent(value: float) -> str:
     return f"{100 * value:.0f} %"
-
-
-def _listed(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def feedback_sentences(
@@ -30,35 +27,54 @@ def feedback_sentences(
     """
     said = sorted(((n, code) for code, n in counts.items() if n), key=lambda pair: (-pair[0], pair[1]))
     total, same = sum(counts.values()), counts.get(own, 0)
-    parts = [f"{n} said {names.get(code, code)}" for n, code in said]
-    parts[:1] = [f"{said[0][0]} of {total} said {names.get(said[0][1], said[0][1])}"]
-    as_they_did = f"as {same} of them did" if same else "as none of them did"
-    you = f"You said {names.get(own, own)}, {'as all of them did' if same == total else as_they_did}."
+    parts = [Message("{n} said {code}", n=n, code=names.get(code, code)) for n, code in said]
+    parts[:1] = [
+        Message("{said} of {total} said {said2}", said=said[0][0], total=total, said2=names.get(said[0][1], said[0][1]))
+    ]
+    as_they_did = Message("as {same} of them did", same=same) if same else Message("as none of them did")
+    you = Message(
+        "You said {own}, {as_they_did}.",
+        own=names.get(own, own),
+        as_they_did=Message("as all of them did") if same == total else as_they_did,
+    )
     likely = [(names.get(code, code), value) for code, value in sorted(probs.items(), key=lambda pair: -pair[1])]
-    first = f"{likely[0][0]} with a probability of {_percent(likely[0][1])}"
+    first = Message("{likely} with a probability of {likely2}", likely=likely[0][0], likely2=_percent(likely[0][1]))
     rest = [f"{name} {_percent(value)}" for name, value in likely[1:3] if value >= 0.01]
-    after = f"By these answers and the prediction, the next annotator says {', '.join([first, *rest])}."
-    return [f"{', '.join(parts)}. {you}", after]
+    after = Message(
+        "By these answers and the prediction, the next annotator says {rest}.", rest=joined(", ", [first, *rest])
+    )
+    return [joined(". ", [joined(", ", parts), you]), after]
 
 
 def result_sentences(result: ResultOut) -> list[str]:
     """What a qualification found, for the one who took it."""
     points = [f"{100 * value:+.0f}" for value in (result.difference, result.low, result.high)]
-    first = (
-        f"By what others said of these {result.n} cells, the answers have a mean probability of "
-        f"{_percent(result.mean)}; a member of the pool gets {_percent(result.of_pool)} on the same cells. The "
-        f"difference is {points[0]} points ({points[1]} to {points[2]})."
+    first = Message(
+        "By what others said of these {n} cells, the answers have a mean probability of {mean}; a "
+        "member of the pool gets {of_pool} on the same cells. The difference is {points} points "
+        "({points2} to {points3}).",
+        n=result.n,
+        mean=_percent(result.mean),
+        of_pool=_percent(result.of_pool),
+        points=points[0],
+        points2=points[1],
+        points3=points[2],
     )
     if result.passed:
         return [
             first,
-            "Passed: nothing in the answers is like guessing, or like taking one class for another, beyond chance.",
+            Message(
+                "Passed: nothing in the answers is like guessing, or like taking one class for another, beyond chance."
+            ),
         ]
-    rare = f"fewer than {100 * LEVEL:g} of 100"
+    rare = Message("fewer than {level:g} of 100", level=100 * LEVEL)
     return [
         first,
-        f"Not passed: in {rare} tests of somebody who answers like the others, the answers look as much like "
-        "guessing, or confusing two classes, as these.",
+        Message(
+            "Not passed: in {rare} tests of somebody who answers like the others, the answers look as "
+            "much like guessing, or confusing two classes, as these.",
+            rare=rare,
+        ),
     ]
 
 
@@ -67,15 +83,28 @@ def set_sentences(rates: PassRatesOut | None, names: Mapping[str, str]) -> list[
     if rates is None:
         return []
     sentences = [
-        f"Somebody who answers like the others passes with a probability of {_percent(rates.like_the_others)}, "
-        f"somebody who guesses with {_percent(rates.guessing)}."
+        Message(
+            "Somebody who answers like the others passes with a probability of {like_the_others}, "
+            "somebody who guesses with {guessing}.",
+            like_the_others=_percent(rates.like_the_others),
+            guessing=_percent(rates.guessing),
+        )
     ]
     weak = [f"{names.get(code, code)} ({_percent(rate)})" for code, rate in rates.confusing.items() if rate > TOO_OFTEN]
     if weak:
-        sentences.append(f"Who takes a class for another one half of the time passes too often with {_listed(weak)}.")
+        sentences.append(
+            Message(
+                "Who takes a class for another one half of the time passes too often with {weak}.", weak=listed(weak)
+            )
+        )
     elif rates.confusing:
         worst = max(rates.confusing.values())
-        sentences.append(f"Who takes any class for another one half of the time passes with {_percent(worst)} at most.")
+        sentences.append(
+            Message(
+                "Who takes any class for another one half of the time passes with {worst} at most.",
+                worst=_percent(worst),
+            )
+        )
     if rates.guessing > TOO_OFTEN or weak:
-        sentences.append("The test is too weak for these: take more cells per run.")
+        sentences.append(Message("The test is too weak for these: take more cells per run."))
     return sentences

@@ -11,14 +11,15 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from app.platform.prepared import Prepared
-from app.platform.values import AnswerSetOut, AnswersOf, MetricOut, Out
+from app.platform.values import AnswerSetOut, AnswersOf, MetricOut, Out, Sentence
 from app.tables import AnswerSets
 from ml.arrays import FloatArray
 from ml.conformal import MISSES, Thresholds, answer_sets, fewest_patients
+from ml.messages import Message
 
-UNFAMILIAR = "the image is unlike the cells of the release"
-NOT_YET = "no answers have calibrated sets of this release yet"
-SEVERAL = "sets are calibrated for cells with one label or none"
+UNFAMILIAR = Message("the image is unlike the cells of the release")
+NOT_YET = Message("no answers have calibrated sets of this release yet")
+SEVERAL = Message("sets are calibrated for cells with one label or none")
 
 
 class SiteThresholds(Out):
@@ -67,8 +68,8 @@ class PublishedSets(Out):
 
     misses: float = MISSES
     answers_of: AnswersOf = "annotators"
-    reason: str | None = None
-    notes: list[str] = Field(default_factory=list)
+    reason: Sentence | None = None
+    notes: list[Sentence] = Field(default_factory=list)
     prior: list[SiteThresholds] = Field(default_factory=list)
     after_label: list[SiteThresholds] = Field(default_factory=list)
     quality: list[SetQualityOut] = Field(default_factory=list)
@@ -166,5 +167,13 @@ def _why_none(published: PublishedSets, cell: Cell, limit: float | None, n_patie
         return None
     fewest = fewest_patients(published.misses)
     if cell.n_labels == 0:
-        return f"answers about cells of {n_patients} patients are known, and at least {fewest} are needed"
-    return f"cells of {n_patients} patients were read twice, and more are needed (at least {fewest})"
+        return Message(
+            "answers about cells of {n_patients} patients are known, and at least {fewest} are needed",
+            n_patients=n_patients,
+            fewest=fewest,
+        )
+    return Message(
+        "cells of {n_patients} patients were read twice, and more are needed (at least {fewest})",
+        n_patients=n_patients,
+        fewest=fewest,
+    )

@@ -26,6 +26,7 @@ from app.predictions.remote import Backend, OtherNetwork
 from app.tables import Alias
 from ml.cores import cores
 from ml.images.preprocess import Pixels
+from ml.messages import Message
 from ml.release.artifact import Release, ReleaseError, read_release
 from ml.release.device import Device, fallen_back, runs_on_cuda
 from ml.release.padded_runs import worth_taking
@@ -322,7 +323,8 @@ class Inference:
                 seconds = self._seconds_for(len(self._wanted), mine)
                 self._wanted.remove(mine)
                 self._wake_those_who_may_run()  # who waited behind may run beside those that do
-                raise Overloaded(f"the prediction waited {QUEUE_SECONDS:.0f} s; try again shortly", seconds)
+                why = Message("the prediction waited {seconds:.0f} s; try again shortly", seconds=QUEUE_SECONDS)
+                raise Overloaded(why, seconds)
         mine.turn.wait()  # its turn has come just now, or it is being run with others
 
     def _with_others(self, mine: "_Wanted") -> list["_Wanted"]:

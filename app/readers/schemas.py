@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from app.platform.values import In, Line, MetricOut, Out, Paragraph
+from app.platform.values import In, Line, MetricOut, Out, Paragraph, Sentence
 
 
 class NamedReaderOut(Out):
@@ -16,7 +16,7 @@ class NamedReaderOut(Out):
     n_labels: int
     confusions: dict[str, dict[str, float]]
     remark: Annotated[
-        str | None,
+        Sentence | None,
         Field(description="What they call otherwise than the population does, in a sentence; null: nothing."),
     ]
 
@@ -37,7 +37,7 @@ class ReaderFitOut(Out):
     gain_over_served: MetricOut | None
     gain_over_alike: MetricOut | None
     passed: bool
-    verdict: str
+    verdict: Sentence
     temperature: float
     log_concentration_shift: float
 

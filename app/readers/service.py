@@ -23,6 +23,7 @@ from app.readers.schemas import (
 from app.releases.queries import champion, existing_release, served_release_id
 from app.tables import ReaderModelInUse, ReaderModelRow
 from ml.arrays import FloatArray
+from ml.messages import Message
 from ml.readers.confusions import ReaderModel
 from ml.readers.sentences import remark
 
@@ -68,7 +69,11 @@ def detail(session: Session, version: int) -> ReaderModelDetailOut:
         model = ReaderModel.from_dict(row.document)
     except ValueError as exc:
         raise Conflict(
-            f"version {version} cannot be read ({exc}); `secondread db verify` tells what was changed"
+            Message(
+                "version {version} cannot be read ({exc}); `secondread db verify` tells what was changed",
+                version=version,
+                exc=exc,
+            )
         ) from exc
     classes = existing_release(session, row.release_id).card["classes"]
     codes, names = [info["code"] for info in classes], [info["name"] for info in classes]
@@ -134,7 +139,9 @@ def switch(
     chosen = in_use(session)
     present = 0 if chosen is None else chosen.revision
     if revision is not None and revision != present:
-        raise PreconditionFailed(f"the switch is at revision {present} now; look again before you move it")
+        raise PreconditionFailed(
+            Message("the switch is at revision {present} now; look again before you move it", present=present)
+        )
     if body.version is not None:
         _require_usable(session, model_of_version(session, body.version))
     before = None if chosen is None else chosen.version
@@ -161,6 +168,11 @@ def _require_usable(session: Session, row: ReaderModelRow) -> None:
     """
     fit = ReaderFitOut.model_validate(row.report)
     if not fit.passed:
-        raise Conflict(f"version {row.version} cannot be used: {fit.verdict}")
+        raise Conflict(Message("version {version} cannot be used: {verdict}", version=row.version, verdict=fit.verdict))
     if row.release_id != served_release_id(session):
-        raise Conflict(f"version {row.version} was fitted beside another release than the champion; fit a new one")
+        raise Conflict(
+            Message(
+                "version {version} was fitted beside another release than the champion; fit a new one",
+                version=row.version,
+            )
+        )

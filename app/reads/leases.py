@@ -27,6 +27,7 @@ from app.tables import Annotator, Case, Read, ReadRequest, Remark, Repeat, Repea
 from app.triage.planning import refresh_waiting
 from app.triage.qualified import require_qualified
 from app.triage.queries import current_policy
+from ml.messages import Message, Term
 
 
 def read_out(session: Session, read: AnyRead, classes: list[ClassOut]) -> ReadOut:
@@ -70,7 +71,11 @@ def lease_next(session: Session, context: Context, principal: Principal) -> Read
         give_back_overdue(session)
         n_leases = len(queries.leases_of(session, annotator.id))
     if n_leases >= MAX_LEASES:
-        raise TooManyLeases(f"{MAX_LEASES} cases are leased to you; answer, decline or give one back first")
+        raise TooManyLeases(
+            Message(
+                "{max_leases} cases are leased to you; answer, decline or give one back first", max_leases=MAX_LEASES
+            )
+        )
     taken = next_request(session, context.keys.readers.order, annotator.id)
     while taken is not None and isinstance(taken.request, Repeat) and not may_be_given(session, taken.request):
         taken = next_request(session, context.keys.readers.order, annotator.id)
@@ -143,7 +148,7 @@ def own_lease(session: Session, principal: Principal, read_id: uuid.UUID, *, cas
         read = change_row(session, read, state="leased", ended_at=None)
         lease = replace(lease, read=read, request=change_row(session, request, state="leased"))
     if read.state != "leased":
-        raise LeaseLost(f"this read is {read.state}; lease the next one")
+        raise LeaseLost(Message("this read is {state}; lease the next one", state=Term(read.state)))
     return lease
 
 

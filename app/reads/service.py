@@ -30,6 +30,7 @@ from app.reads.label_rows import head_of_chain, label_out, place_of, record, sto
 from app.reads.posterior import posterior_of, posterior_out, set_for_next
 from app.reads.schemas import LabelIn, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
 from app.tables import Annotator, Case, Label, Read, ReadRequest, time_of
+from ml.messages import Message
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def require_classes(classes: list[str], body: OwnLabelIn) -> None:
     """
     for what, code in (("class", body.label), ("second choice", body.second_choice)):
         if code is not None and code not in classes:
-            raise Invalid(f"unknown {what}; the classes are {', '.join(classes)}")
+            raise Invalid(Message("unknown {what}; the classes are {classes}", what=what, classes=", ".join(classes)))
 
 
 def _answer(session: Session, author: Author, label: Label) -> ReadRequest | None:

@@ -18,6 +18,7 @@ from scipy.special import ndtr
 
 from app.recalibration.needs import what_it_needs
 from app.recalibration.stability import Stability
+from ml.messages import Message, joined, listed, messages
 from ml.metrics.harm import harm, harms, is_estimated, losses_of
 from ml.metrics.jackknife import Estimate, ModelAssisted
 from ml.metrics.paired_change import Change
@@ -26,6 +27,12 @@ from ml.metrics.paired_change import Change
 ERROR_RATE = 0.05
 #: Annotators below which it cannot be seen whether a candidate leans on one of them.
 FEWEST_ANNOTATORS = 3
+(_RULE,) = messages(
+    (
+        "this is attempt {attempt} on this champion, in which one of the two must fall with p ≤ {each:.2g} (half of "
+        "the attempt's {attempt2:.2g})",
+    )
+)
 
 
 def level_of(attempt: int) -> float:
@@ -92,7 +99,7 @@ def of_the_whole(evidence: Evidence, attempt: int, max_increase: float | None = 
     if first is None:
         return found
     if isinstance(first, str):
-        return found + Decision([], [f"Harm since the first champion cannot be checked: {first}."])
+        return found + Decision([], [Message("Harm since the first champion cannot be checked: {first}.", first=first)])
     return found + _no_harm_since(first)
 
 
@@ -100,21 +107,22 @@ def _improvement(whole: Change, attempt: int) -> Decision:
     each = level_of(attempt) / 2
     found = changes_with_p(whole)
     better = [name for name, _, p in found if p is not None and p <= each]
-    told = "; ".join(
-        f"{name} changes by {loss.value:+.4f} ± {loss.se:.4f} ({_p(p)})"
-        for name, loss, p in found
-        if loss.se is not None and p is not None
-    )
-    rule = (
-        f"this is attempt {attempt} on this champion, in which one of the two must fall with p ≤ {each:.2g} (half of "
-        f"the attempt's {level_of(attempt):.2g})"
-    )
+    told = joined("; ", filter(None, map(_told, found))) or Message("no loss can be estimated")
+    rule = Message(_RULE, attempt=attempt, each=each, attempt2=level_of(attempt))
     if better:
-        return Decision([], [f"It is better in {' and '.join(better)}: {told or 'no loss can be estimated'}; {rule}."])
+        is_better = Message("It is better in {better}: {told}; {rule}.", better=listed(better), told=told, rule=rule)
+        return Decision([], [is_better])
     needed = what_it_needs([(name, loss) for name, loss, _ in found], level_of(attempt + 1) / 2)
-    return Decision(
-        [f"it is not surely better than the champion: {told or 'no loss can be estimated'}; {rule}"], [needed]
-    )
+    reason = Message("it is not surely better than the champion: {told}; {rule}", told=told, rule=rule)
+    return Decision([reason], [needed])
+
+
+def _told(found: tuple[str, Estimate | ModelAssisted, float | None]) -> Message | None:
+    """How a loss changes; None where that cannot be estimated."""
+    name, loss, p = found
+    if loss.se is None or p is None:
+        return None
+    return Message("{name} changes by {value:+.4f} ± {se:.4f} ({p})", name=name, value=loss.value, se=loss.se, p=_p(p))
 
 
 def changes_with_p(change: Change) -> list[tuple[str, Estimate | ModelAssisted, float | None]]:
@@ -151,13 +159,15 @@ def _no_harm(change: Change) -> Decision:
 
 def _no_harm_since(first: Change) -> Decision:
     """Each loss by itself: what cannot be checked of the one excuses no harm to the other."""
-    when = " since the first champion"
+    when = Message(" since the first champion")
     reasons, findings = [], []
     for name, estimate in losses_of(first):
         if is_estimated(estimate.efficient):
             reasons += harm(name, estimate.efficient, when)
         else:
-            findings.append(f"Harm to {name}{when} cannot be checked: too few labelled patients.")
+            findings.append(
+                Message("Harm to {name}{when} cannot be checked: too few labelled patients.", name=name, when=when)
+            )
     return Decision(reasons, findings)
 
 
@@ -167,7 +177,12 @@ def _within_margin(whole: Change, max_increase: float | None) -> Decision:
     ends = [(name, estimate.efficient.high) for name, estimate in losses_of(whole)]
     return Decision(
         [
-            f"{name} may rise by up to {high:.4f} (95 %), more than the {max_increase:g} of the change plan"
+            Message(
+                "{name} may rise by up to {high:.4f} (95 %), more than the {max_increase:g} of the change plan",
+                name=name,
+                high=high,
+                max_increase=max_increase,
+            )
             for name, high in ends
             if high is not None and high > max_increase
         ],
@@ -183,19 +198,29 @@ def of_each_annotator(evidence: Evidence) -> Decision:
     """
     n, without = evidence.n_annotators, evidence.without
     if n < FEWEST_ANNOTATORS:
-        few = {0: "nobody", 1: "only one annotator"}.get(n, "only two annotators")
-        return Decision([], [f"Whether it leans on one annotator cannot be checked: {few} labelled."])
+        few = {0: "nobody", 1: Message("only one annotator")}.get(n, Message("only two annotators"))
+        return Decision([], [Message("Whether it leans on one annotator cannot be checked: {few} labelled.", few=few)])
     stability = Stability(evidence.whole, evidence.cluster, n)
     reasons, findings = [], []
     for name, change in without.items():
         if isinstance(change, str):
-            findings.append(f"Whether it leans on {name} cannot be checked: {change}.")
+            findings.append(
+                Message("Whether it leans on {name} cannot be checked: {change}.", name=name, change=change)
+            )
             continue
         reasons += stability.reasons(name, change)
         lacking = [loss for loss, estimate in losses_of(change) if estimate.se is None]
         if lacking:
-            losses = " and ".join(lacking)
-            findings.append(f"Whether {losses} leans on {name} cannot be checked: too few labels remain without them.")
+            losses = listed(lacking)
+            findings.append(
+                Message(
+                    "Whether {losses} leans on {name} cannot be checked: too few labels remain without them.",
+                    losses=losses,
+                    name=name,
+                )
+            )
     if not reasons:
-        findings.append(f"Nobody's labels carry it alone ({stability.limit:.1f} standard errors are allowed).")
+        findings.append(
+            Message("Nobody's labels carry it alone ({limit:.1f} standard errors are allowed).", limit=stability.limit)
+        )
     return Decision(reasons, findings)

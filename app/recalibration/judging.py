@@ -21,6 +21,7 @@ from app.releases.gate import Attempt, Gate, SinceFirst, WithoutAnnotator, Worse
 from app.releases.history import begin_attempt, first_champion_id
 from app.releases.queries import existing_release, served_sha256
 from ml.arrays import FloatArray
+from ml.messages import Message
 from ml.metrics.paired_change import Change, paired_change, shifts_of
 from ml.release.artifact import ReleaseError, read_release
 
@@ -118,20 +119,20 @@ def since_first_champion(
     """
     first_id = first_champion_id(session)
     if first_id is None:
-        return SinceFirstChampion(None, "the audit does not tell which release was promoted first")
+        return SinceFirstChampion(None, Message("the audit does not tell which release was promoted first"))
     first_row, champion_row = existing_release(session, first_id), existing_release(session, champion_id)
     if served_sha256(first_row) == served_sha256(champion_row):
         return SinceFirstChampion(first_id, None)
     try:
         first = read_release(folders.path(f"releases/{first_id}"))
     except ReleaseError as exc:
-        return SinceFirstChampion(first_id, f"its folder cannot be read ({exc})")
+        return SinceFirstChampion(first_id, Message("its folder cannot be read ({exc})", exc=exc))
     outputs = stored_outputs(session, first.network_sha256, "evaluation", seen_by=first_id)
     row_of = {case_id: row for row, case_id in enumerate(outputs.case_ids)}
     rows = np.array([row_of.get(case_id, -1) for case_id in cohort.columns.ids()], dtype=np.intp)
     known = np.flatnonzero(rows >= 0)
     if not known.size:
-        return SinceFirstChampion(first_id, "its network has seen none of these cases")
+        return SinceFirstChampion(first_id, Message("its network has seen none of these cases"))
     before = outputs.take(rows[known]).predicted(first, first.calibration)
     change = change_between(cohort.take(rows >= 0), before, _Some.of(after, known))
     return SinceFirstChampion(first_id, change, int(known.size))
@@ -140,8 +141,12 @@ def since_first_champion(
 def forgotten(session: Session) -> tuple[str, ...]:
     """A sentence for each backup that was brought back: attempts which it does not know are not counted."""
     return tuple(
-        f"A backup was brought back on {at:%Y-%m-%d at %H:%M} UTC. It ended with event {last} of the audit; attempts "
-        "after it are not counted."
+        Message(
+            "A backup was brought back on {at:%Y-%m-%d at %H:%M} UTC. It ended with event {last} of "
+            "the audit; attempts after it are not counted.",
+            at=at,
+            last=last,
+        )
         for at, last in restored_at(session)
     )
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from scipy.special import ndtri
 
+from ml.messages import Message
 from ml.metrics.jackknife import Estimate, ModelAssisted
 
 #: Chance of being seen that is asked for, where a change is as large as it seems.
@@ -38,19 +39,26 @@ def what_it_needs(losses: Iterable[tuple[str, Estimate | ModelAssisted]], level:
     known = [(times_as_many(loss, level), name) for name, loss in losses]
     falls = [(times, name) for times, name in known if times is not None]
     if not falls:
-        return (
+        return Message(
             "What it would need: neither loss fell, so that more cases to judge by promise nothing. A better fit is "
             "needed: more labelled cases in the calibration partition, or labels that say something else than those "
             "that the champion was calibrated on."
         )
     times, name = min(falls)
     if times > _OUT_OF_REACH:
-        return (
-            f"What it would need: the fall of {name} is so small beside its error that more than {_OUT_OF_REACH} times "
-            "as many cases would have to judge; a better fit is the nearer way."
+        return Message(
+            "What it would need: the fall of {name} is so small beside its error that more than "
+            "{out_of_reach} times as many cases would have to judge; a better fit is the nearer way.",
+            name=name,
+            out_of_reach=_OUT_OF_REACH,
         )
     share = math.ceil(10 * times) / 10
-    return (
-        f"What it would need: if {name} truly falls by as much as it seems, {share:g} times as many judging cases show "
-        f"it in {POWER:.0%} of attempts (p ≤ {level:.2g} in the next one). How much it falls is itself uncertain."
+    return Message(
+        "What it would need: if {name} truly falls by as much as it seems, {share:g} times as many "
+        "judging cases show it in {power:.0%} of attempts (p ≤ {level:.2g} in the next one). How "
+        "much it falls is itself uncertain.",
+        name=name,
+        share=share,
+        power=POWER,
+        level=level,
     )

@@ -34,6 +34,7 @@ from app.releases.history import record_judgement, standing_gate
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.releases.training import what_is_known
 from app.tables import time_of
+from ml.messages import Message
 from ml.metrics.paired_change import Change
 from ml.release.card import CardContents
 
@@ -53,7 +54,7 @@ def judge_release(job: RunningJob) -> JobResult:
     release_id = uuid.UUID(job.parameters["release"])
     plan = ChangePlan.read(job.context.settings.change_plan)
     predict_again(job)
-    job.report(0.96, "judging against the champion")
+    job.report(0.96, Message("judging against the champion"))
     with job.context.database.read_moment() as session:
         material = _gather(session, release_id, job.context.keys.training)
         basis = _basis(material, plan)
@@ -77,7 +78,9 @@ def judge_release(job: RunningJob) -> JobResult:
 
 
 def _repeated(standing: Gate) -> Gate:
-    again = "Nothing that it is judged by has changed since: this verdict stands, and asking again was no attempt."
+    again = Message(
+        "Nothing that it is judged by has changed since: this verdict stands, and asking again was no attempt."
+    )
     return standing.model_copy(update={"findings": [again, *standing.findings]})
 
 
@@ -151,9 +154,9 @@ def _untold(card: CardContents, key: DerivedKey) -> tuple[str, ...]:
     """What a release does not say of its training, a sentence each."""
     images, patients = what_is_known(card, key)
     if images == "unknown":
-        return ("Which cells it was trained on is unknown; overlaps with the evaluation cannot be left out.",)
+        return (Message("Which cells it was trained on is unknown; overlaps with the evaluation cannot be left out."),)
     if patients == "unknown":
-        return ("Whether it was trained on other cells of the patients who judge it is unknown.",)
+        return (Message("Whether it was trained on other cells of the patients who judge it is unknown."),)
     return ()
 
 

@@ -20,6 +20,7 @@ from app.readers.storing import store_model
 from app.recalibration.service import Material, gather
 from ml.agreement.long_labels import LongLabels
 from ml.distributions.families import PredictiveDistribution, has_concentration
+from ml.messages import Message
 from ml.metrics.jackknife import Estimate
 from ml.readers.choosing import ALIKE, Choice, choose_readers
 from ml.readers.gate import HeldOutGain, held_out_gain
@@ -44,7 +45,7 @@ def fit_reader_model(job: RunningJob) -> JobResult:
     if known is not None:
         return known
     asked = ReaderFitIn.model_validate(job.parameters)
-    job.report(0.01, "reading labels and stored outputs")
+    job.report(0.01, Message("reading labels and stored outputs"))
     with job.context.database.read_moment() as session:
         material = gather(session, job.context)
     release_id, release = _beside(job, material, asked.release)
@@ -52,15 +53,22 @@ def fit_reader_model(job: RunningJob) -> JobResult:
     fitting.require_enough()
     prior = material.fitting.predicted(release, release.calibration)
     if not has_concentration(prior):
-        raise ValueError("the release's disagreement is not calibrated: labels move its predictions by nothing yet")
-    job.report(_FITTING, f"fitting {len(fitting.names)} annotators on {len(fitting.long.case):,} labels")
+        raise ValueError(
+            Message("the release's disagreement is not calibrated: labels move its predictions by nothing yet")
+        )
+    job.report(
+        _FITTING,
+        Message("fitting {names} annotators on {case:,} labels", names=len(fitting.names), case=len(fitting.long.case)),
+    )
     groups = np.unique(material.fitting.groups, return_inverse=True)[1].astype(np.int64)
 
     def progress(share: float) -> None:
-        job.report(_FITTING + (_JUDGING - _FITTING) * share, f"fitting {len(fitting.names)} annotators")
+        job.report(
+            _FITTING + (_JUDGING - _FITTING) * share, Message("fitting {names} annotators", names=len(fitting.names))
+        )
 
     choice = choose_readers(prior, fitting.long, fitting.names, groups, experts=asked.experts, progress=progress)
-    job.report(_JUDGING, "judging by the next label of cases that no fit has seen")
+    job.report(_JUDGING, Message("judging by the next label of cases that no fit has seen"))
     gain = None if choice.kind == ALIKE else _judged(material, release, choice)
     report = _report(fitting, choice, gain)
 
@@ -81,7 +89,7 @@ def _beside(job: RunningJob, material: Material, asked: uuid.UUID | None) -> tup
         return material.parent_id, material.parent
     release = read_release(job.context.folders.path(f"releases/{asked}"))
     if release.network_sha256 != material.parent.network_sha256:
-        raise ValueError("the release has another network than the champion; promote it, and fit then")
+        raise ValueError(Message("the release has another network than the champion; promote it, and fit then"))
     return asked, release
 
 
@@ -110,9 +118,15 @@ class _Named:
             ValueError: fewer than two annotators, or no case that two of them labelled.
         """
         if len(self.names) < FEWEST:
-            raise ValueError(f"labels of {len(self.names)} annotators; at least {FEWEST} are needed to tell them apart")
+            raise ValueError(
+                Message(
+                    "labels of {names} annotators; at least {fewest} are needed to tell them apart",
+                    names=len(self.names),
+                    fewest=FEWEST,
+                )
+            )
         if not (self.long.per_case >= FEWEST).any():
-            raise ValueError("no case of the calibration partition has labels of two annotators yet")
+            raise ValueError(Message("no case of the calibration partition has labels of two annotators yet"))
 
 
 def _judged(material: Material, release: Release, choice: Choice) -> HeldOutGain:
@@ -145,14 +159,19 @@ def _report(fitting: _Named, choice: Choice, gain: HeldOutGain | None) -> Reader
 def _verdict(gain: HeldOutGain | None) -> str:
     """What was found, in a sentence."""
     if gain is None:
-        return "left-out labels are predicted no better by who gave them: annotators are taken as alike"
+        return Message("left-out labels are predicted no better by who gave them: annotators are taken as alike")
     said = _shown(gain.over_served)
     if gain.passed:
-        return f"the next label is predicted better by {said} nats on cases that no fit has seen"
-    return f"it is not sure that the next label is predicted better on cases that no fit has seen (by {said} nats)"
+        return Message("the next label is predicted better by {said} nats on cases that no fit has seen", said=said)
+    return Message(
+        "it is not sure that the next label is predicted better on cases that no fit has seen (by {said} nats)",
+        said=said,
+    )
 
 
 def _shown(gain: Estimate) -> str:
     if gain.low is None or gain.high is None:
-        return f"{gain.value:.4f} (too few cases for an interval)"
-    return f"{gain.value:.4f} (95 % interval {gain.low:.4f} to {gain.high:.4f})"
+        return Message("{value:.4f} (too few cases for an interval)", value=gain.value)
+    return Message(
+        "{value:.4f} (95 % interval {low:.4f} to {high:.4f})", value=gain.value, low=gain.low, high=gain.high
+    )

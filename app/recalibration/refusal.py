@@ -8,6 +8,7 @@ import numpy as np
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.report import Moved
 from ml.distributions.families import PredictiveDistribution
+from ml.messages import Message, joined, listed, separated
 
 #: What the message of a refused recalibration begins with.
 REFUSED = "Refused: "
@@ -26,7 +27,7 @@ class RecalibrationRefusedError(ValueError):
     """
 
     def __init__(self, what: str, *sentences: str) -> None:
-        super().__init__("\n".join((f"{REFUSED}{what}", *sentences)))
+        super().__init__(joined("\n", (joined("", (REFUSED, what)), *sentences)))
 
 
 def is_refusal(error: str | None) -> bool:
@@ -34,37 +35,66 @@ def is_refusal(error: str | None) -> bool:
     return error is not None and error.startswith(REFUSED)
 
 
+def what_is_refused(error: str) -> list[str]:
+    """What a refusal says: what was refused, and then its sentences.
+
+    Args:
+        error: of the job.
+    """
+    refused, *sentences = separated(error, "\n")
+    parts = separated(refused, "")
+    return [refused.removeprefix(REFUSED) if len(parts) == 1 else parts[1], *sentences]
+
+
 def _further(missing: int, what: str) -> str:
     """How many further cases are needed altogether, so that as many as are missing come to the fit."""
     if missing <= 0:
         return ""
     altogether = math.ceil(missing / _SHARE_OF_FITS)
-    return (
-        f"{missing:,} more {what} are needed there. About {_percent(_SHARE_OF_FITS)} of all cases come there, since "
-        f"half of the patients evaluate and some are kept for answer sets: have about {altogether:,} more cases "
-        f"{'read twice (the reading policy says how many are)' if 'double' in what else 'labelled'}."
+    return Message(
+        "{missing:,} more {what} are needed there. About {share_of_fits} of all cases come there, "
+        "since half of the patients evaluate and some are kept for answer sets: have about "
+        "{altogether:,} more cases {what2}.",
+        missing=missing,
+        what=what,
+        share_of_fits=_percent(_SHARE_OF_FITS),
+        altogether=altogether,
+        what2=Message("read twice (the reading policy says how many are)") if "double" in what else "labelled",
     )
 
 
 def too_few_labels(plan: ChangePlan, n_cases: int, n_patients: int) -> RecalibrationRefusedError:
     """Too few labelled cases, or of too few patients."""
     needs = [
-        _further(plan.min_labelled_cases - n_cases, "labelled cases"),
+        _further(plan.min_labelled_cases - n_cases, Message("labelled cases")),
         _of_patients(plan.min_patients - n_patients),
     ]
     return RecalibrationRefusedError(
-        f"recalibration needs {plan.min_labelled_cases} labelled cases of {plan.min_patients} patients in the "
-        f"calibration partition; there are {n_cases} of {n_patients}.",
+        Message(
+            "recalibration needs {min_labelled_cases} labelled cases of {min_patients} patients in the "
+            "calibration partition; there are {n_cases} of {n_patients}.",
+            min_labelled_cases=plan.min_labelled_cases,
+            min_patients=plan.min_patients,
+            n_cases=n_cases,
+            n_patients=n_patients,
+        ),
         *filter(None, needs),
     )
 
 
 def too_few_double_reads(plan: ChangePlan, fewest: int, n_pairs: int, n_patients: int) -> RecalibrationRefusedError:
     """Too few cases that were read twice, or labelled cases of too few patients, to adapt."""
-    needs = [_further(fewest - n_pairs, "double reads"), _of_patients(plan.min_patients - n_patients)]
+    needs = [_further(fewest - n_pairs, Message("double reads")), _of_patients(plan.min_patients - n_patients)]
     return RecalibrationRefusedError(
-        f"adapting needs {fewest} cases with two blind planned labels, and labelled cases of {plan.min_patients} "
-        f"patients, in the calibration partition; there are {n_pairs}, of {n_patients}.",
+        Message(
+            "adapting needs {fewest} cases with two blind planned labels, and labelled cases of "
+            "{min_patients} patients, in the calibration partition; there are {n_pairs}, of "
+            "{n_patients}.",
+            fewest=fewest,
+            min_patients=plan.min_patients,
+            n_pairs=n_pairs,
+            n_patients=n_patients,
+        ),
         *filter(None, needs),
     )
 
@@ -72,7 +102,11 @@ def too_few_double_reads(plan: ChangePlan, fewest: int, n_pairs: int, n_patients
 def _of_patients(missing: int) -> str:
     if missing <= 0:
         return ""
-    return f"They must come from {missing:,} more patient{'' if missing == 1 else 's'} there."
+    return Message(
+        "They must come from {missing:,} more patient{plural} there.",
+        missing=missing,
+        plural="" if missing == 1 else "s",
+    )
 
 
 def beyond_the_plan(
@@ -94,13 +128,24 @@ def beyond_the_plan(
             plan.max_mean_log_concentration_change,
         ),
     }
-    needs = [f"{name} of {_above(value):g} or more" for name, (value, limit) in limits.items() if value > limit]
+    needs = [
+        Message("{name} of {value:g} or more", name=name, value=_above(value))
+        for name, (value, limit) in limits.items()
+        if value > limit
+    ]
     return RecalibrationRefusedError(
-        f"the change plan does not allow this change: {'; '.join(broken)}.",
+        Message("the change plan does not allow this change: {broken}.", broken=joined("; ", broken)),
         told,
-        f"It would need a change plan (SECONDREAD_CHANGE_PLAN) with {' and '.join(needs)}, which somebody answers for.",
-        f"Or it needs more labels: the fit saw {n_labelled:,} labelled cases, which move it by chance too. What is "
-        "left with twice as many is a real change of annotators, stain or cells.",
+        Message(
+            "It would need a change plan (SECONDREAD_CHANGE_PLAN) with {needs}, which somebody answers for.",
+            needs=listed(needs),
+        ),
+        Message(
+            "Or it needs more labels: the fit saw {n_labelled:,} labelled cases, which move it by "
+            "chance too. What is left with twice as many is a real change of annotators, stain or "
+            "cells.",
+            n_labelled=n_labelled,
+        ),
     )
 
 
@@ -114,10 +159,14 @@ def before_and_after(before: PredictiveDistribution, after: PredictiveDistributi
     """
     first, then = before.class_probs.mean(axis=0), after.class_probs.mean(axis=0)
     most = np.argsort(-np.abs(then - first))[:_SHOWN]
-    parts = [f"{names[k]} {_percent(first[k])}, then {_percent(then[k])}" for k in most]
+    parts = [Message("{k} {k2}, then {k3}", k=names[k], k2=_percent(first[k]), k3=_percent(then[k])) for k in most]
     two = [float(np.mean(each.disagreement_probs)) for each in (before, after)]
-    parts.append(f"two annotators differ {_percent(two[0])}, then {_percent(two[1])}")
-    return f"Before and after, on average over {len(before.class_probs):,} stored cases: {'; '.join(parts)}."
+    parts.append(Message("two annotators differ {two}, then {two2}", two=_percent(two[0]), two2=_percent(two[1])))
+    return Message(
+        "Before and after, on average over {class_probs:,} stored cases: {parts}.",
+        class_probs=len(before.class_probs),
+        parts=joined("; ", parts),
+    )
 
 
 def _percent(share: float) -> str:

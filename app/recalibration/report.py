@@ -120,7 +120,7 @@ class Findings(Out):
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        return self.model_dump(mode="json", exclude_unset=True)
+        return self.model_dump(exclude_unset=True) | {"change_plan": self.change_plan.to_dict()}
 
 
 class JudgementReport(Out):
@@ -135,7 +135,7 @@ class JudgementReport(Out):
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        return self.model_dump(mode="json", exclude_unset=True)
+        return self.model_dump(exclude_unset=True)
 
 
 class RecalibrationReport(Findings):

@@ -310,6 +310,8 @@ def _write(job: RunningJob, material: Material, made: Fitted, findings: Findings
         files = {name: (parent.path / name).read_bytes() for name in names}
         candidate = write_release(folder, files, made.calibration, card, readme_text(card))
         folders.publish(f"releases/{release_id}", folder)
+        # the row's card keeps the codes of the gate's sentences
+        candidate = replace(candidate, card={**candidate.card, "recalibration": card["recalibration"]})
 
         def add(session: Session) -> JobResult:
             # its network is the champion's, which has been run

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, StrictBool, ValidationError, model_validator
 
-from app.platform.values import MetricOut, Out
+from app.platform.values import MetricOut, Out, Sentence
 from ml.release.card import CardContents
 
 #: ``not_judged``: no gate of this service has compared the release with a champion.
@@ -34,7 +34,7 @@ class WithoutAnnotator(Out):
     """The judgement with one annotator's labels left out of fit and judgement, or why there is none."""
 
     annotator: str
-    failed: str | None = None
+    failed: Sentence | None = None
     L: MetricOut | None = None
     L_D: MetricOut | None = None
     worse: dict[str, Worse] | None = None
@@ -62,7 +62,7 @@ class SinceFirst(Out):
 
     release: str | None
     is_champion: bool = False
-    unknown: str | None = None
+    unknown: Sentence | None = None
     n_cases: int | None = None
     L: MetricOut | None = None
     L_D: MetricOut | None = None
@@ -84,11 +84,11 @@ class Gate(Out):
     """
 
     passed: StrictBool
-    reasons: list[str]
+    reasons: list[Sentence]
     L: MetricOut
     L_D: MetricOut
     without_annotator: list[WithoutAnnotator]
-    findings: list[str] = Field(default_factory=list)
+    findings: list[Sentence] = Field(default_factory=list)
     champion: str | None = None
     attempt: Attempt | None = None
     since_first: SinceFirst | None = None
@@ -111,7 +111,7 @@ class Gate(Out):
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as it stands on the card."""
-        return self.model_dump(mode="json", exclude_unset=True)
+        return self.model_dump(exclude_unset=True)
 
 
 def gate_of(card: CardContents) -> Gate | None:

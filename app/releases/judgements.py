@@ -11,6 +11,7 @@ from app.platform.errors import Conflict
 from app.platform.principal import Principal
 from app.releases.gate import gate_fault
 from app.releases.queries import existing_release, served_release_id
+from ml.messages import Message
 
 # judgements among which one that has not ended is looked for
 _RECENT = 100
@@ -30,7 +31,7 @@ def submit_judgement(session: Session, context: Context, principal: Principal | 
     if served_release_id(session) == release_id:
         raise Conflict("this release is the champion; there is nothing to judge it against")
     if (fault := gate_fault(row.card)) is not None:
-        raise Conflict(f"{fault}; such a release cannot be promoted")
+        raise Conflict(Message("{fault}; such a release cannot be promoted", fault=fault))
     parameters = {"release": str(release_id)}
     for job in newest_jobs(session, _RECENT, "judgement"):
         if job.state in OPEN and job.parameters == parameters:

@@ -18,6 +18,12 @@ from app.releases.judgements import submit_judgement
 from app.releases.queries import aliases, all_releases, existing_release, served_release_id
 from app.releases.schemas import AliasesOut, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleaseOut, ReleasesOut
 from app.tables import Alias, ReleaseRow
+from ml.messages import Message, joined
+
+_NOT_JUDGED = Message(
+    "no gate has judged this release against the present champion; ask for that first (`secondread release judge`, "
+    "the button on its page, or POST /v1/releases/{id}/judgements)"
+)
 
 
 def aliases_out(session: Session) -> AliasesOut:
@@ -67,17 +73,19 @@ def move_alias(
     """
     row, alias = existing_release(session, release_id), session.get(Alias, name)
     if name == "champion" and (fault := gate_fault(row.card)) is not None:
-        raise Conflict(f"{fault}; such a release cannot be promoted")
+        raise Conflict(Message("{fault}; such a release cannot be promoted", fault=fault))
     replaces_another = name == "champion" and alias is not None and alias.release_id != release_id
     overruled: Verdict | None = None
     if replaces_another and alias is not None:
         overruled = _require_choice(session, row, alias.release_id, reason, despite_gate=despite_gate)
     present = 0 if alias is None else alias.revision
     if revision is not None and revision != present:
-        raise PreconditionFailed(f"{name} is at revision {present} now; look again before you move it")
+        raise PreconditionFailed(
+            Message("{name} is at revision {present} now; look again before you move it", name=name, present=present)
+        )
     before = None if alias is None else alias.release_id
     if not swap(session, Alias, {"name": name}, {"release_id": release_id}, present):
-        raise Conflict(f"{name} was moved meanwhile; look again")
+        raise Conflict(Message("{name} was moved meanwhile; look again", name=name))
     details = {"alias": name, "before": None if before is None else str(before), "after": str(release_id)}
     details |= {"despite_gate": overruled} if overruled else {}
     ask_predictions(session, context, release_id, None)
@@ -110,12 +118,15 @@ def _require_choice(
         return None
     if not despite_gate:
         verdict = (
-            "no gate has judged this release against the present champion; ask for that first (`secondread release "
-            "judge`, the button on its page, or POST /v1/releases/{id}/judgements)"
+            _NOT_JUDGED
             if gate is None
-            else f"the gate refused this candidate: {'; '.join(gate.reasons)}"
+            else Message("the gate refused this candidate: {reasons}", reasons=joined("; ", gate.reasons))
         )
-        raise Conflict(f"{verdict}; to promote it all the same, choose so (despite_gate) and give the reason")
+        raise Conflict(
+            Message(
+                "{verdict}; to promote it all the same, choose so (despite_gate) and give the reason", verdict=verdict
+            )
+        )
     if not reason.strip():
         raise Invalid("say why this release is promoted although the gate did not let it through")
     return verdict_of(gate)

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from app.platform.keys import DerivedKey
 from app.platform.values import Out
 from app.tables import Case
+from ml.messages import Message, joined
 from ml.release.card import CardContents
 from ml.release.training_index import TrainingIndex, as_digests
 
@@ -84,12 +85,12 @@ class OverlapOut(Out):
     def sentence(self) -> str:
         """The same for people."""
         if self.images == "unknown":
-            return "which cells it was trained on is unknown: it carries no digests of them"
-        of = f"{self.n_trained_on:,} of {self.n_cases:,}"
-        text = f"{of} stored cases were trained on, and are left out where it is judged"
+            return Message("which cells it was trained on is unknown: it carries no digests of them")
+        of = Message("{n_trained_on:,} of {n_cases:,}", n_trained_on=self.n_trained_on, n_cases=self.n_cases)
+        parts = [Message("{of} stored cases were trained on, and are left out where it is judged", of=of)]
         if self.patients == "unknown":
-            text += "; whether it was trained on other cells of the same patients is unknown"
-        return text
+            parts.append(Message("; whether it was trained on other cells of the same patients is unknown"))
+        return joined("", parts)
 
 
 def what_is_known(

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from sqlalchemy import Connection, DateTime, Dialect, Engine, LargeBinary, MetaData, Uuid
+from sqlalchemy import Connection, DateTime, Dialect, Engine, LargeBinary, MetaData, String, Text, Uuid
 from sqlalchemy.engine.interfaces import ExecutionContext
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import TypeDecorator
 from uuid_utils import compat
+
+from ml.messages import from_text, to_text
 
 _NAMES = {
     "ix": "ix_%(column_0_label)s",
@@ -73,6 +75,28 @@ class UtcDateTime(TypeDecorator[datetime]):
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         """Give the zone back."""
         return None if value is None else value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class MessageText(TypeDecorator[str]):
+    """Text that may be a message, which comes back with its code and values."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Store code and values."""
+        return None if value is None else to_text(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        """Give the message back."""
+        return None if value is None else from_text(value)
+
+
+class MessageLine(MessageText):
+    """The same of a limited length."""
+
+    impl = String
+    cache_ok = True
 
 
 class Table(DeclarativeBase):

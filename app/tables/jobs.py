@@ -7,10 +7,13 @@ import uuid
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, Float, ForeignKey, Integer, String, Text
+from sqlalchemy import JSON, CheckConstraint, Float, ForeignKey, Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.tables.base import Forgettable, Identified, Table, UtcDateTime, time_of_row
+from app.tables.base import Forgettable, Identified, MessageLine, MessageText, Table, UtcDateTime, time_of_row
+
+#: Of what is being done, as it is stored.
+MESSAGE_LENGTH = 500
 
 
 class Job(Identified, Table):
@@ -24,7 +27,7 @@ class Job(Identified, Table):
     parameters: Mapped[dict[str, Any]] = mapped_column(JSON)
     # share done, 0 to 1, and what is being done
     progress: Mapped[float] = mapped_column(Float(53), default=0.0)
-    message: Mapped[str] = mapped_column(String(500), default="")
+    message: Mapped[str] = mapped_column(MessageLine(MESSAGE_LENGTH), default="")
     # by the first attempt
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("accounts.id"))
@@ -63,7 +66,7 @@ class ImportRow(Forgettable, Table):
     patient: Mapped[str | None] = mapped_column(String(200))
     status: Mapped[str] = mapped_column(String(20))
     case_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("cases.id"))
-    detail: Mapped[str] = mapped_column(Text)
+    detail: Mapped[str] = mapped_column(MessageText)
 
 
 class Evaluation(Identified, Table):

@@ -12,11 +12,12 @@ from app.auth.annotators import annotator_of_account, reading_annotators
 from app.platform.errors import Forbidden
 from app.tables import Annotator, Label, PolicyRow, Qualification
 from app.triage.queries import current_policy
+from ml.messages import Message
 
 #: Why somebody may read, or may not yet.
 Because = Literal["not-required", "passed", "qualified", "earlier-labels", "withdrawn", "not-yet"]
 
-NOT_YET = (
+NOT_YET = Message(
     "you are given cases once you are qualified: open Practice (/practice, GET /v1/practice), take a qualification "
     "there, or ask an admin"
 )

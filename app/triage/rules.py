@@ -15,6 +15,7 @@ import numpy as np
 from ml.arrays import FloatArray
 from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
 from ml.distributions.families import DirichletCpe, PredictiveDistribution, has_concentration
+from ml.messages import Message, messages
 from ml.metrics.selection_designs import graded_probabilities, graded_scale
 
 Decision = Literal["single_read", "second_read"]
@@ -23,6 +24,19 @@ Arm = Literal["triage", "audit"]
 
 #: Bits in which the perceptual hashes of near-duplicates differ at most.
 NEAR_DUPLICATE_BITS = 4
+#: Why a threshold selects a case or not: by expected gain, selected, calibrated.
+_REASONS = messages(
+    {
+        (True, True, True): "expected gain above {threshold}",
+        (True, True, False): "expected gain above {threshold} (not calibrated)",
+        (True, False, True): "expected gain at most {threshold}",
+        (True, False, False): "expected gain at most {threshold} (not calibrated)",
+        (False, True, True): "disagreement above {threshold}",
+        (False, True, False): "disagreement above {threshold} (not calibrated)",
+        (False, False, True): "disagreement at most {threshold}",
+        (False, False, False): "disagreement at most {threshold} (not calibrated)",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -88,9 +102,9 @@ def triage(
     priority = min(1.0, disagreement / (1 - 1 / distribution.class_probs.shape[1]))
     pi, reason = _judge(rule, disagreement, gain)
     if out_of_distribution:  # what the network says of such a cell is no ground for a priority or a gain
-        pi, reason, priority, gain = 1.0, "unlike the cells that the network was trained on", 1.0, None
+        pi, reason, priority, gain = 1.0, Message("unlike the cells that the network was trained on"), 1.0, None
     elif pi > rule.audit_rate and near_duplicate:
-        pi, reason = rule.audit_rate, "near-duplicate of a cell of this patient that is read twice"
+        pi, reason = rule.audit_rate, Message("near-duplicate of a cell of this patient that is read twice")
     return Triage("second_read" if pi >= 1 else "single_read", priority, gain, reason, pi)
 
 
@@ -100,21 +114,25 @@ def _judge(rule: Rule, disagreement: float, gain: float | None) -> tuple[float, 
         return _graded(rule, disagreement)
     by_gain = rule.score == "expected_gain" and gain is not None
     value = gain if by_gain and gain is not None else disagreement
-    name, digits = ("expected gain", 4) if by_gain else ("disagreement", 2)
-    note = "" if gain is not None else " (not calibrated)"
+    name, digits = (Message("expected gain"), 4) if by_gain else ("disagreement", 2)
+    note = "" if gain is not None else Message(" (not calibrated)")
     if math.isinf(rule.threshold):
-        return rule.audit_rate, f"no threshold for {name} yet: too few earlier cases{note}"
+        return rule.audit_rate, Message(
+            "no threshold for {name} yet: too few earlier cases{note}", name=name, note=note
+        )
     selected = value > rule.threshold
-    reason = f"{name} {'above' if selected else 'at most'} {rule.threshold:.{digits}f}{note}"
+    reason = Message(_REASONS[by_gain, selected, gain is not None], threshold=f"{rule.threshold:.{digits}f}")
     return 1.0 if selected else rule.audit_rate, reason
 
 
 def _graded(rule: Rule, disagreement: float) -> tuple[float, str]:
     """Probability of a second read by the graded rule, and why in words."""
     if math.isinf(rule.threshold):
-        return rule.audit_rate, "no scale for disagreement yet: too few earlier cases"
+        return rule.audit_rate, Message("no scale for disagreement yet: too few earlier cases")
     pi = float(graded_probabilities(np.array([disagreement]), rule.threshold, rule.audit_rate)[0])
-    return pi, f"disagreement {disagreement:.2f}: read twice with a probability of {pi:.2f}"
+    return pi, Message(
+        "disagreement {disagreement:.2f}: read twice with a probability of {pi:.2f}", disagreement=disagreement, pi=pi
+    )
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from app.platform.values import In, Line, Out
+from ml.messages import Message
 
 
 class PolicyIn(In):
@@ -40,9 +41,9 @@ class PolicyIn(In):
         )
         name = "the graded rule" if self.rule == "graded" else f"the rule by {self.rule.replace('_', ' ')}"
         if getattr(self, wanted) is None:
-            raise ValueError(f"{name} needs {wanted}")
+            raise ValueError(Message("{name} needs {wanted}", name=name, wanted=wanted))
         if getattr(self, other) is not None:
-            raise ValueError(f"{name} takes no {other}")
+            raise ValueError(Message("{name} takes no {other}", name=name, other=other))
         return self
 
 

@@ -15,6 +15,7 @@ from ml.agreement.dawid_skene import fit_long
 from ml.agreement.long_labels import LongLabels
 from ml.agreement.report import AgreementReport, AnnotatorAgreement, ClassAgreement, PairAgreement, SiteAgreement
 from ml.arrays import FloatArray, IntArray
+from ml.messages import Message, messages
 from ml.metrics.homogeneity_test import differ, marginal_homogeneity_test
 from ml.metrics.intervals import SHARE
 from ml.metrics.jackknife import Estimate, Sample, mean_replicates, select, to_estimate
@@ -39,6 +40,19 @@ MIN_SHARED = 5
 MAX_PAIRS = 1_000
 #: Confusion matrices are left out beyond this many numbers, or this many labels times classes.
 MAX_CONFUSION = 10_000_000
+_DIFFER, _TOO_LARGE = messages(
+    (
+        "annotators use the classes differently (p = {p_value:.3f}): labels are not exchangeable",
+        "confusion matrices of {names:,} annotators and {n_classes:,} classes are left out",
+    )
+)
+#: Of pairs that are left out, by whether it is one.
+_FEW = messages(
+    {
+        True: "{few:,} pair of annotators shares fewer than {min_shared} cases: no kappa of theirs",
+        False: "{few:,} pairs of annotators share fewer than {min_shared} cases: no kappa of theirs",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -165,7 +179,9 @@ def agreement_of(labelled: Labels, where: Where, options: AgreementOptions) -> A
         classes=_by_class(labelled, groups),
         sites=sites,
         rater_marginals=None,
-        warnings=[] if (counts.sum(axis=1) >= 2).any() else ["no case has two labels: agreement cannot be measured"],
+        warnings=[]
+        if (counts.sum(axis=1) >= 2).any()
+        else [Message("no case has two labels: agreement cannot be measured")],
     )
     if not report.n_labels:
         return report
@@ -173,7 +189,9 @@ def agreement_of(labelled: Labels, where: Where, options: AgreementOptions) -> A
 
 
 def _without_names(report: AgreementReport) -> AgreementReport:
-    text = "annotators are not named: no pairs, no annotators, and no test of whether they use the classes alike"
+    text = Message(
+        "annotators are not named: no pairs, no annotators, and no test of whether they use the classes alike"
+    )
     return replace(report, warnings=[*report.warnings, text])
 
 
@@ -193,14 +211,10 @@ def _with_annotators(
         seed=options.seed,
     )
     pairs, skipped = _pairs(long, names, groups, options)
-    texts = (
-        [f"annotators use the classes differently (p = {test.p_value:.3f}): labels are not exchangeable"]
-        if differ(test.p_value)
-        else []
-    )
+    texts = [Message(_DIFFER, p_value=test.p_value)] if differ(test.p_value) else []
     confusion = _confusion(long)
     if confusion is None:
-        texts.append(f"confusion matrices of {len(names):,} annotators and {n_classes:,} classes are left out")
+        texts.append(Message(_TOO_LARGE, names=len(names), n_classes=n_classes))
     agreeing = _agreement_with_others(long, labelled.counts, groups)
     n_labels = np.bincount(long.annotator, minlength=len(names)).tolist()
     return replace(
@@ -252,11 +266,16 @@ def _pairs(
     texts = []
     few = int((~enough).sum())
     if few:
-        what = "pair of annotators shares" if few == 1 else "pairs of annotators share"
-        texts.append(f"{few:,} {what} fewer than {options.min_shared} cases: no kappa of theirs")
+        texts.append(Message(_FEW[few == 1], few=few, min_shared=options.min_shared))
     first, second, size = shared.row[enough], shared.col[enough], shared.data[enough]
     if size.size > MAX_PAIRS:
-        texts.append(f"of {size.size:,} pairs of annotators the {MAX_PAIRS:,} that share the most cases are shown")
+        texts.append(
+            Message(
+                "of {size:,} pairs of annotators the {max_pairs:,} that share the most cases are shown",
+                size=size.size,
+                max_pairs=MAX_PAIRS,
+            )
+        )
         most = np.argsort(-size, kind="stable")[:MAX_PAIRS]
         first, second = first[most], second[most]
     order = np.lexsort((second, first))

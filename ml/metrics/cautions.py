@@ -3,12 +3,26 @@
 import numpy as np
 from scipy.special import stdtrit
 
+from ml.messages import Message, messages
 from ml.metrics.jackknife import Estimate, Sample
 
 #: Share of the weight in bins that CL cannot use, above which it is named.
 UNUSABLE_SHARE = 0.05
 #: Chance with which a perfect prediction is called impossible.
 _LEVEL = 0.001
+_CLASSES = messages(
+    {
+        True: "the class probabilities are worse than the class frequencies ({name} {value}, {low} to {high})",
+        False: "the class probabilities are no better than the class frequencies so far "
+        "({name} {value}, {low} to {high})",
+    }
+)
+_DISAGREEMENT = messages(
+    {
+        True: "the disagreement probability is worse than a constant ({name} {value}, {low} to {high})",
+        False: "the disagreement probability is no better than a constant so far ({name} {value}, {low} to {high})",
+    }
+)
 
 
 def cautions(metrics: dict[str, Estimate], paired: Sample) -> list[str]:
@@ -29,15 +43,24 @@ def _impossible(dispersion: Estimate, paired: Sample) -> list[str]:
     if not high < 0:
         return []
     return [
-        f"DL is {dispersion.value:.4f} ({dispersion.low:.4f} to {dispersion.high:.4f}), which is impossible for an "
-        "honest prediction: were these labels used to make it?"
+        Message(
+            "DL is {value:.4f} ({low:.4f} to {high:.4f}), which is impossible for an honest "
+            "prediction: were these labels used to make it?",
+            value=dispersion.value,
+            low=dispersion.low,
+            high=dispersion.high,
+        )
     ]
 
 
 def _unusable_bins(metrics: dict[str, Estimate]) -> list[str]:
     return [
-        f"{metrics[name].singleton_mass:.0%} of the weight of {name} is in bins that it cannot use, with one case "
-        "(or one patient) each, which count as 0: take fewer bins"
+        Message(
+            "{singleton_mass:.0%} of the weight of {name} is in bins that it cannot use, with one case "
+            "(or one patient) each, which count as 0: take fewer bins",
+            singleton_mass=metrics[name].singleton_mass,
+            name=name,
+        )
         for name in ("CL", "CL_paired", "CL_D")
         if metrics[name].singleton_mass > UNUSABLE_SHARE
     ]
@@ -46,13 +69,10 @@ def _unusable_bins(metrics: dict[str, Estimate]) -> list[str]:
 def _without_skill(metrics: dict[str, Estimate]) -> list[str]:
     """Predictions that are not shown to be better than a constant."""
     texts = []
-    for name, what, constant in (
-        ("skill", "the class probabilities are", "the class frequencies"),
-        ("skill_D", "the disagreement probability is", "a constant"),
-    ):
+    for name, sentences in (("skill", _CLASSES), ("skill_D", _DISAGREEMENT)):
         estimate = metrics[name]
         if estimate.low is None or estimate.high is None or not np.isfinite(estimate.value) or estimate.low > 0:
             continue
-        verdict = f"worse than {constant}" if estimate.high < 0 else f"no better than {constant} so far"
-        texts.append(f"{what} {verdict} ({name} {estimate.value:.3f}, {estimate.low:.3f} to {estimate.high:.3f})")
+        shown = {"value": f"{estimate.value:.3f}", "low": f"{estimate.low:.3f}", "high": f"{estimate.high:.3f}"}
+        texts.append(Message(sentences[estimate.high < 0], name=name, **shown))
     return texts

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_vector
 from ml.distributions.families import gini
+from ml.messages import Message
 from ml.metrics.binning import BinSums, Debias
 from ml.metrics.cautions import cautions
 from ml.metrics.crossed import Readings
@@ -333,27 +334,38 @@ def _too_few_readers(labelled: UsedCases, paired: UsedCases, readings: Readings 
     """A sentence where nothing can be said about new readers."""
     if readings is None or labelled.sample.rows.size == 0 or (labelled.reads is not None and paired.reads is not None):
         return []
-    whose = "" if labelled.reads is None or not paired.sample.rows.size else "cases that were labelled twice, and "
+    whose = (
+        "" if labelled.reads is None or not paired.sample.rows.size else Message("cases that were labelled twice, and ")
+    )
     return [
-        f"fewer than three annotators labelled {whose}several cases or patients: intervals are for these annotators, "
-        "there is none for new ones"
+        Message(
+            "fewer than three annotators labelled {whose}several cases or patients: intervals are for "
+            "these annotators, there is none for new ones",
+            whose=whose,
+        )
     ]
 
 
 def _warnings(labelled: Sample, paired: Sample, weighted: bool, weighted2: bool) -> tuple[str, ...]:
     texts = []
     if labelled.rows.size == 0:
-        texts.append("no case has a label: every metric is empty")
+        texts.append(Message("no case has a label: every metric is empty"))
     if paired.rows.size == 0:
-        texts.append("no case has two labels: EL, DL and every disagreement metric are empty")
+        texts.append(Message("no case has two labels: EL, DL and every disagreement metric are empty"))
     if weighted and not weighted2:
-        texts.append("order-2 metrics use the order-1 weights, since no order-2 weights were given")
+        texts.append(Message("order-2 metrics use the order-1 weights, since no order-2 weights were given"))
     for sample, order in ((labelled, 1), (paired, 2)):
         if (weighted or (weighted2 and order == 2)) and 0 < sample.ess < SMALL_ESS:
             texts.append(
-                f"effective sample size {sample.ess:.0f} of order-{order} metrics is below {SMALL_ESS} "
-                f"(largest weight {sample.weight.max():.3g})"
+                Message(
+                    "effective sample size {ess:.0f} of order-{order} metrics is below {small_ess} (largest "
+                    "weight {largest:.3g})",
+                    ess=sample.ess,
+                    order=order,
+                    small_ess=SMALL_ESS,
+                    largest=sample.weight.max(),
+                )
             )
         if sample.cluster is not None and sample.n_clusters < 2:
-            texts.append(f"fewer than two clusters for order-{order} metrics: no standard error")
+            texts.append(Message("fewer than two clusters for order-{order} metrics: no standard error", order=order))
     return tuple(texts)

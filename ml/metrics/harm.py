@@ -6,6 +6,7 @@ and no better.
 
 import numpy as np
 
+from ml.messages import Message
 from ml.metrics.jackknife import Estimate, ModelAssisted
 from ml.metrics.paired_change import Change
 
@@ -33,7 +34,15 @@ def harm(name: str, loss: Estimate | ModelAssisted, when: str = "") -> list[str]
     """
     if loss.se is None or loss.value <= HARM_LIMIT * loss.se:
         return []
-    return [f"{name} seems worse{when}, by {loss.value:.4f}; one standard error ({loss.se:.4f}) is allowed"]
+    return [
+        Message(
+            "{name} seems worse{when}, by {value:.4f}; one standard error ({se:.4f}) is allowed",
+            name=name,
+            when=when,
+            value=loss.value,
+            se=loss.se,
+        )
+    ]
 
 
 def harms(change: Change) -> list[str]:
@@ -47,5 +56,5 @@ def harms(change: Change) -> list[str]:
         if is_estimated(estimate.efficient):
             reasons += harm(name, estimate.efficient)
         else:
-            reasons.append(f"the change of {name} cannot be estimated: too few labelled patients")
+            reasons.append(Message("the change of {name} cannot be estimated: too few labelled patients", name=name))
     return reasons

@@ -7,6 +7,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from ml.arrays import FloatArray, IntArray
+from ml.messages import Message
 from ml.metrics.binning import sums_by_slot
 from ml.metrics.inputs import check_clusters
 from ml.named_columns import same_rows
@@ -123,8 +124,11 @@ def reader_warnings(case: IntArray, annotator: IntArray, label: IntArray, cluste
     if not differ(test.p_value):
         return []
     return [
-        f"annotators use the classes differently (p = {test.p_value:.3f}): the intervals, which leave out cases, speak "
-        "for these annotators, not for others"
+        Message(
+            "annotators use the classes differently (p = {p_value:.3f}): the intervals, which leave "
+            "out cases, speak for these annotators, not for others",
+            p_value=test.p_value,
+        )
     ]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
+from ml.messages import Message
 
 QUINTILES = 5
 #: Share of planned reads without an answer above which estimates are warned about.
@@ -83,12 +84,22 @@ class SelectionWeights:
         texts = []
         if self.non_response > NON_RESPONSE_LIMIT:
             texts.append(
-                f"{self.non_response:.1%} of the cases planned for {self.order} "
-                f"label{'' if self.order == 1 else 's'} did not get them; adjusted by arm and disagreement"
+                Message(
+                    "{non_response:.1%} of the cases planned for {order} label{plural} did not get them; "
+                    "adjusted by arm and disagreement",
+                    non_response=self.non_response,
+                    order=self.order,
+                    plural="" if self.order == 1 else "s",
+                )
             )
         lost = sum(cell.planned - cell.waiting for cell in self.cells if cell.answered == 0)
         if lost:
-            texts.append(f"{lost} planned cases lie in cells where nobody answered: no weight can stand in for them")
+            texts.append(
+                Message(
+                    "{lost} planned cases lie in cells where nobody answered: no weight can stand in for them",
+                    lost=lost,
+                )
+            )
         return texts
 
 

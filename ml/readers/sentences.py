@@ -4,19 +4,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ml.messages import Message
 from ml.readers.confusions import ReaderModel
 
 #: A habit is told where it is at least this much more frequent than the population's, and this frequent.
 MORE_THAN_OTHERS, OFTEN = 0.1, 0.15
 _SHARES = (
-    (0.175, "about one case in seven"),
-    (0.225, "about a fifth of cases"),
-    (0.29, "about a quarter of cases"),
-    (0.415, "about a third of cases"),
-    (0.585, "about half of cases"),
-    (0.71, "about two thirds of cases"),
-    (0.85, "about three quarters of cases"),
-    (1.01, "nearly all cases"),
+    (0.175, Message("about one case in seven")),
+    (0.225, Message("about a fifth of cases")),
+    (0.29, Message("about a quarter of cases")),
+    (0.415, Message("about a third of cases")),
+    (0.585, Message("about half of cases")),
+    (0.71, Message("about two thirds of cases")),
+    (0.85, Message("about three quarters of cases")),
+    (1.01, Message("nearly all cases")),
 )
 
 
@@ -46,4 +47,10 @@ def remark(model: ReaderModel, name: str, classes: Sequence[str]) -> str | None:
         return None
     opinion, answer = divmod(int(np.where(told, confusions, -np.inf).argmax()), len(classes))
     share = share_in_words(float(confusions[opinion, answer]))
-    return f"{name} calls {classes[opinion]} {classes[answer]} in {share}: counted for less."
+    return Message(
+        "{name} calls {opinion} {answer} in {share}: counted for less.",
+        name=name,
+        opinion=classes[opinion],
+        answer=classes[answer],
+        share=share,
+    )

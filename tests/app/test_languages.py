@@ -24,6 +24,7 @@ from app.reads.schemas import DeclineReason
 from app.releases.queries import reading_classes
 from app.tables import Case, ReleaseRow
 from app.triage.rules import Arm
+from ml import messages
 from tests.support import languages as sources
 from tests.support.reports import report_page
 from tests.support.service import PEOPLE, Service, cell_png, collect
@@ -196,7 +197,6 @@ def pseudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     languages.catalogue.cache_clear()
     yield
     languages.catalogue.cache_clear()
-    languages._patterns.cache_clear()
     languages._script_words.cache_clear()
 
 
@@ -290,16 +290,18 @@ def test_scripts_find_their_words_in_the_page(service: Service, language: str) -
 
 
 def test_names_stay_as_they_are_where_a_code_is_called_alike() -> None:
-    assert languages.catalogue("de").pgettext(languages.TERM, "open") == "offen"
-    assert languages._said("de", "open", 3) == "open"
-    assert languages._said("de", "this read is open; lease the next one", 3).startswith("diese Befundung ist offen;")
-    assert languages._said("de", "there is no account open", 3) == "es gibt kein Konto open"
+    german = languages.catalogue("de")
+    read = messages.Message("this read is {state}; lease the next one", state=messages.Term("open"))
+    account = messages.Message("there is no account {name}", name="open")
+    assert languages.translated(read, german).startswith("diese Befundung ist offen;")
+    assert languages.translated(account, german) == "es gibt kein Konto open"
 
 
 def test_what_a_domain_says_is_found_with_its_values() -> None:
     german = languages.catalogue("de")
-    assert languages._said("de", "at most 12 cases are leased", 3) == "at most 12 cases are leased"
-    assert languages._said("de", "7 cases are leased to you; answer, decline or give one back first", 3) == (
-        german.pgettext(languages.SAID, "{max_leases} cases are leased to you; answer, decline or give one back first")
-    ).format(max_leases=7)
-    assert languages._said("de", "sign in first; no release is served yet", 3).startswith("melden Sie sich erst an; ")
+    code = "{max_leases} cases are leased to you; answer, decline or give one back first"
+    found = languages.translated(messages.Message(code, max_leases=7), german)
+    assert found == german.pgettext(languages.SAID, code).format(max_leases=7)
+    assert languages.translated("at most 12 cases are leased", german) == "at most 12 cases are leased"
+    both = messages.joined("; ", [messages.Message("sign in first"), messages.Message("no release is served yet")])
+    assert languages.translated(both, german).startswith("melden Sie sich erst an; ")

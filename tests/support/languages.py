@@ -1,13 +1,15 @@
 """The sentences of the pages, found in their source: ``python -m tests.support.languages`` renews the catalogues.
 
 A context tells what is looked up how: none for templates and Python, ``script`` for what the pages' scripts say,
-``term`` for codes in words, ``said`` for sentences that the domains make in English for every caller.
+``term`` for codes in words, ``said`` for messages of the domains: calls of ``Message`` and ``messages``, what problems
+are made with, and their titles.
 """
 
 import ast
 import io
 import re
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 from babel.messages import Catalog
@@ -18,8 +20,8 @@ from jinja2.ext import babel_extract
 from app.evaluations.report import TEMPLATES
 from app.pages.assets import FOLDER as SCRIPTS
 from app.pages.terms import TERMS
-from app.platform import languages
-from tests.support.said import said_in_domains
+from app.platform import errors, languages
+from ml.messages import key_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "app" / "pages"
@@ -27,6 +29,15 @@ PAGES = ROOT / "app" / "pages"
 ENGLISH = {"api.html", "frozen_report.html"}
 _PYTHON = {"gettext", "ngettext", "noted"}
 _SCRIPT = re.compile(r'\bt\(\s*"((?:[^"\\]|\\.)*)"')
+
+_PROBLEMS = {
+    name: one for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, errors.Problem)
+}
+_MADE = {"Message", "NotQualified", *_PROBLEMS}
+#: Statuses of the framework's own errors, whose phrases are titles.
+_FRAMEWORK = (404, 405, 413, 422)
+#: Folders whose problems reach no page.
+_ELSEWHERE = {"cli", "demo", "operations"}
 
 #: A sentence: where it stands, its context, what it says, and what it says of many.
 Sentence = tuple[str, str | None, str, str | None]
@@ -68,11 +79,37 @@ def _of_scripts() -> Iterator[Sentence]:
             yield path.name, languages.SCRIPT, found[1], None
 
 
+def _of_domains() -> Iterator[Sentence]:
+    titles = [one.title for one in _PROBLEMS.values()]
+    phrases = [HTTPStatus(status).phrase for status in _FRAMEWORK]
+    yield from (("errors.py", languages.SAID, text, None) for text in dict.fromkeys([*titles, *phrases]))
+    for path in sorted([*(ROOT / "app").rglob("*.py"), *(ROOT / "ml").rglob("*.py")]):
+        made = {"Message"} if path.is_relative_to(ROOT / "ml") or path.parent.name in _ELSEWHERE else _MADE
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+                first = node.args[0]
+                if node.func.id in made:
+                    found = _texts(first)
+                elif node.func.id == "messages" and isinstance(first, ast.Dict | ast.Tuple):
+                    values = first.values if isinstance(first, ast.Dict) else first.elts
+                    found = (text for value in values for text in _texts(value))
+                else:
+                    continue
+                yield from ((path.name, languages.SAID, text, None) for text in found)
+
+
+def _texts(node: ast.expr) -> Iterator[str]:
+    """The text of an expression without formats of its values, of both branches where there are two."""
+    if isinstance(node, ast.IfExp):
+        yield from (*_texts(node.body), *_texts(node.orelse))
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield key_of(node.value)
+
+
 def sentences() -> list[Sentence]:
     """Every sentence of the pages."""
     terms: list[Sentence] = [("terms.py", languages.TERM, text, None) for text in TERMS]
-    said: list[Sentence] = [(name, languages.SAID, text, None) for name, text in said_in_domains()]
-    return [*_of_templates(), *_of_python(), *_of_scripts(), *terms, *said]
+    return [*_of_templates(), *_of_python(), *_of_scripts(), *terms, *_of_domains()]
 
 
 def template_of(found: list[Sentence]) -> Catalog:
