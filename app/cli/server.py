@@ -105,9 +105,14 @@ def _run_several(settings: "Settings", address: str, port: int, processes: int) 
             # else the process that wakes first accepts all connections that wait
             "UV_TCP_SINGLE_ACCEPT": "1",
         }
-        several = {"factory": True, "workers": processes, "timeout_worker_healthcheck": _HANGS_SECONDS}
         config = uvicorn.Config(
-            "app.cli.server:one_of_several", host=address, port=port, **several, **_limits(settings)
+            "app.cli.server:one_of_several",
+            host=address,
+            port=port,
+            factory=True,
+            workers=processes,
+            timeout_worker_healthcheck=_HANGS_SECONDS,
+            **_limits(settings),
         )
         supervisor = Multiprocess(config, sockets=[config.bind_socket()])
         supervisor.run()
