@@ -1,24 +1,20 @@
-"""What ``serve`` runs: one process, or several on one port.
+"""What ``serve`` runs: one process, or several on one port, which uvicorn keeps alive.
 
 An interpreter runs one thread at a time: one process predicts with one core and a little, one per core with all of
-them. The one that was started then serves nothing itself: it has the port, and keeps the others alive.
+them. With several the one that was started serves nothing itself.
 """
 
-import errno
+import multiprocessing
 import os
 import shutil
 import signal
-import socket
-import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from app.cli.keeping import Kept, kept_alive
 from app.cli.shared import keep_private, warn_of_open_home
 
 if TYPE_CHECKING:
@@ -28,11 +24,8 @@ if TYPE_CHECKING:
 
 #: How long a server that was asked to stop works on the requests it has.
 DRAIN_SECONDS = 20
-#: How much longer one of several processes may take to end before it is killed.
-_LONGER_SECONDS = 10
-#: Connections that may wait to be accepted.
-_BACKLOG = 2048
-_LOOK_SECONDS = 0.5
+#: A process that does not answer uvicorn for so long is replaced.
+_HANGS_SECONDS = 10
 _Made = TypeVar("_Made")
 
 
@@ -68,24 +61,27 @@ def run(application: "FastAPI", address: str, port: int, processes: int) -> None
         processes: that serve; with more than one each makes an application of its own.
 
     Raises:
-        OSError: the port is not free; with one process uvicorn says so.
+        SystemExit: one of several processes could not start; where the port is not free uvicorn ends the process.
     """
     import uvicorn
 
     from app.platform.memory_budget import give_back_freed_memory
 
+    settings = application.state.context.settings
     if processes > 1:
         application.state.context.database.engine.dispose()
-        _run_several(address, port, processes)
+        if not _run_several(settings, address, port, processes):
+            raise SystemExit(1)
         return
     give_back_freed_memory()
-    _with_limits(uvicorn.run, application.state.context.settings)(application, host=address, port=port)
+    _with_limits(uvicorn.run, settings)(application, host=address, port=port)
 
 
 def _with_limits(make: Callable[..., _Made], settings: "Settings") -> Callable[..., _Made]:
     """What runs or describes a server of uvicorn's, with the limits that every process has."""
-    from app.platform.connections import REFUSED_BEYOND, bounded_connections
+    from app.platform.connections import REFUSED_BEYOND, BoundedConnection
 
+    BoundedConnection.trusted = tuple(settings.trusted_proxies)
     return partial(
         make,
         log_level="warning",
@@ -94,108 +90,59 @@ def _with_limits(make: Callable[..., _Made], settings: "Settings") -> Callable[.
         timeout_graceful_shutdown=DRAIN_SECONDS,
         server_header=False,
         forwarded_allow_ips=settings.trusted_proxies,
-        http=bounded_connections(settings.trusted_proxies),
+        http=BoundedConnection,
         ws="none",
     )
 
 
-def _run_several(address: str, port: int, processes: int) -> None:
-    """Keep some processes alive that serve a port, until somebody asks to stop.
+def _run_several(settings: "Settings", address: str, port: int, processes: int) -> bool:
+    """Serve by several processes, and replace one that dies; False where one could not start."""
+    import uvicorn
+    from uvicorn.config import STARTUP_FAILURE
+    from uvicorn.supervisors import Multiprocess
 
-    Raises:
-        OSError: the port is not free.
-    """
     from app.platform.observability import COUNTED_TOGETHER
 
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    with (
-        listening(address, port) as sockets,
-        tempfile.TemporaryDirectory(prefix="secondread-counted-") as folder,
-    ):
-        descriptors = [one.fileno() for one in sockets]
-        command = f"from app.cli.server import serve_one; serve_one({descriptors}, {os.getpid()})"
-        environment = os.environ | {
+    with tempfile.TemporaryDirectory(prefix="secondread-counted-") as folder:
+        os.environ |= {
             "SECONDREAD_PROCESSES": str(processes),
             COUNTED_TOGETHER: folder,
-            # whoever wakes first would else accept all connections that wait, and work while the others look on
+            # else the process that wakes first accepts all connections that wait
             "UV_TCP_SINGLE_ACCEPT": "1",
         }
-        kept = Kept(
-            "a server process",
-            [sys.executable, "-c", command],
-            environment,
-            descriptors,
-            DRAIN_SECONDS + _LONGER_SECONDS,
+        config = _with_limits(uvicorn.Config, settings)(
+            "app.cli.server:one_of_several",
+            factory=True,
+            host=address,
+            port=port,
+            workers=processes,
+            timeout_worker_healthcheck=_HANGS_SECONDS,
         )
-        with kept_alive(kept, processes):
-            stop.wait()
-            for one in sockets:  # else who comes now would wait for an answer that nobody gives
-                one.close()
+        supervisor = Multiprocess(config, sockets=[config.bind_socket()])
+        supervisor.run()
+    return all(one.exitcode != STARTUP_FAILURE for one in supervisor.processes)
 
 
-@contextmanager
-def listening(address: str, port: int) -> Iterator[list[socket.socket]]:
-    """Sockets that listen at every address of a name, as uvicorn's does: ``localhost`` is often 127.0.0.1 and ::1.
-
-    Args:
-        address: to listen on, or its name.
-        port: to listen on.
-
-    Raises:
-        OSError: the port is not free at one of them, or this machine has none of them.
-    """
-    found = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    with ExitStack() as opened:
-        sockets, absent = list[socket.socket](), None
-        for family, _, _, _, place in dict.fromkeys(found):
-            chosen = (place[0], sockets[0].getsockname()[1] if sockets else port, *place[2:])  # one, where any will do
-            try:
-                sockets.append(opened.enter_context(socket.create_server(chosen, family=family, backlog=_BACKLOG)))
-            except OSError as exc:
-                if exc.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
-                    raise
-                absent = exc  # a name may have an address of a family that is switched off
-        if not sockets and absent is not None:
-            raise absent
-        yield sockets
-
-
-def serve_one(descriptors: Sequence[int], parent: int) -> None:
-    """Serve as one of several processes.
-
-    Args:
-        descriptors: of the sockets that listen.
-        parent: process that keeps this one alive; it may be gone already.
-
-    Raises:
-        SystemExit: always; with status 1 where it could not begin.
-    """
-    import uvicorn
-
+def one_of_several() -> "FastAPI":
+    """The application of one of several processes, which ends when the process that started it was killed."""
     from app.main import create_app
+    from app.platform.connections import BoundedConnection
     from app.platform.memory_budget import give_back_freed_memory
     from app.platform.observability import COUNTED_TOGETHER, count_with_others
 
     folder = Path(os.environ[COUNTED_TOGETHER])
-    threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     settings = _settings()
+    BoundedConnection.trusted = tuple(settings.trusted_proxies)
     application = create_app(settings, sharing=settings.processes)
     count_with_others(folder)
     give_back_freed_memory()
-    server = uvicorn.Server(_with_limits(uvicorn.Config, settings)(application))
-    server.run(sockets=[socket.socket(fileno=descriptor) for descriptor in descriptors])
-    raise SystemExit(0 if server.started else 1)
+    return application
 
 
-def _end_with(parent: int, folder: Path) -> None:
-    """End this process, with the requests that it has, once the one that keeps it alive was killed.
-
-    Else it kept the port, and what was counted together lay there for good.
-    """
-    looking = threading.Event()
-    while os.getppid() == parent:
-        looking.wait(_LOOK_SECONDS)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.kill(os.getpid(), signal.SIGTERM)
+def _end_with_parent(folder: Path) -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        shutil.rmtree(folder, ignore_errors=True)
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -46,7 +46,7 @@ def serve(
     """Serve the API and the pages; on SQLite the worker too."""
     from contextlib import nullcontext
 
-    from app.cli.keeping import Kept, kept_alive
+    from app.cli.keeping import kept_alive
     from app.cli.server import application_here, run
 
     with loading():
@@ -56,7 +56,7 @@ def serve(
     address, number = host or settings.host, settings.port if port is None else port
     say(f"secondread: http://{address}:{number}")
     with_worker = settings.worker and settings.sqlalchemy_url.startswith("sqlite")
-    with kept_alive(Kept("the worker", _worker_command())) if with_worker else nullcontext():
+    with kept_alive("the worker", _worker_command()) if with_worker else nullcontext():
         run(application, address, number, settings.processes if processes is None else processes)
 
 
@@ -75,9 +75,6 @@ def _prepare(application: "FastAPI") -> None:
     compare_first(application.state.context)
     _say_where(application.state.context)
     _check_backend(application.state.context)
-    late = application.state.reports.check_at_start(application.state.database)
-    if late is not None:
-        say(f"warning: {late}")
 
 
 def _say_where(context: "Context") -> None:
@@ -100,8 +97,11 @@ def _check_backend(context: "Context") -> None:
 
 def _worker_command() -> list[str]:
     """The one worker of a SQLite database, as a process of lower priority than the server."""
+    from app.platform.observability import COUNTED_TOGETHER
+
     command = [sys.executable, "-c", "from app.cli.main import main; main()", "worker", "--parent", str(os.getpid())]
-    return ["nice", "-n", "5", *command]
+    # what several servers count together is none of its business
+    return ["env", "-u", COUNTED_TOGETHER, "nice", "-n", "5", *command]
 
 
 @commands.command(epilog=_settings_epilog())

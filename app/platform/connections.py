@@ -24,8 +24,9 @@ IN_ALL, REFUSED_BEYOND = 480, 512
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """A connection of uvicorn's that is ended when it costs too much."""
+    """A connection of uvicorn's that is ended when it costs too much; those of one process are counted together."""
 
+    #: addresses or networks of proxies that may have any number
     trusted: ClassVar[tuple[str, ...]] = ()
     open_connections: ClassVar[Counter[str]] = Counter()
     #: those that ask for nothing now, the one that has done so for the longest time first
@@ -104,13 +105,3 @@ class BoundedConnection(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
-
-
-def bounded_connections(trusted_proxies: list[str]) -> type[BoundedConnection]:
-    """Connections of one server, counted together.
-
-    Args:
-        trusted_proxies: addresses or networks that may have any number.
-    """
-    attributes = {"trusted": tuple(trusted_proxies), "open_connections": Counter[str](), "idle": {}}
-    return type("ServerConnection", (BoundedConnection,), attributes)

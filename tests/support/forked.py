@@ -27,6 +27,8 @@ def _become(command: Sequence[str], code: str, environment: Mapping[str, str], f
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(file, descriptor)
         os.close(file)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdin = os.fdopen(0)  # where a command has it; uvicorn hands its number on
     sys.argv = list(command)
     # a worker that has lost its lock starts anew by this line
     sys.orig_argv = [sys.executable, "-c", "from app.cli.main import main; main()", *command[1:]]
