@@ -10,8 +10,10 @@ import shutil
 import signal
 import tempfile
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from app.cli.shared import keep_private, warn_of_open_home
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 DRAIN_SECONDS = 20
 #: A process that does not answer uvicorn for so long is replaced.
 _HANGS_SECONDS = 10
+_Made = TypeVar("_Made")
 
 
 def application_here() -> "FastAPI":
@@ -71,29 +74,31 @@ def run(application: "FastAPI", address: str, port: int, processes: int) -> None
             raise SystemExit(1)
         return
     give_back_freed_memory()
-    uvicorn.run(application, host=address, port=port, **_limits(settings))
+    _with_limits(uvicorn.run, settings)(application, host=address, port=port)
 
 
-def _limits(settings: "Settings") -> dict[str, Any]:
-    """What every server of uvicorn's is told."""
+def _with_limits(make: Callable[..., _Made], settings: "Settings") -> Callable[..., _Made]:
+    """What runs or describes a server of uvicorn's, with the limits that every process has."""
     from app.platform.connections import REFUSED_BEYOND, BoundedConnection
 
     BoundedConnection.trusted = tuple(settings.trusted_proxies)
-    return {
-        "log_level": "warning",
-        "access_log": False,
-        "limit_concurrency": REFUSED_BEYOND,
-        "timeout_graceful_shutdown": DRAIN_SECONDS,
-        "server_header": False,
-        "forwarded_allow_ips": settings.trusted_proxies,
-        "http": BoundedConnection,
-        "ws": "none",
-    }
+    return partial(
+        make,
+        log_level="warning",
+        access_log=False,
+        limit_concurrency=REFUSED_BEYOND,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+        server_header=False,
+        forwarded_allow_ips=settings.trusted_proxies,
+        http=BoundedConnection,
+        ws="none",
+    )
 
 
 def _run_several(settings: "Settings", address: str, port: int, processes: int) -> bool:
     """Serve by several processes, and replace one that dies; False where one could not start."""
     import uvicorn
+    from uvicorn.config import STARTUP_FAILURE
     from uvicorn.supervisors import Multiprocess
 
     from app.platform.observability import COUNTED_TOGETHER
@@ -105,30 +110,30 @@ def _run_several(settings: "Settings", address: str, port: int, processes: int) 
             # else the process that wakes first accepts all connections that wait
             "UV_TCP_SINGLE_ACCEPT": "1",
         }
-        config = uvicorn.Config(
+        config = _with_limits(uvicorn.Config, settings)(
             "app.cli.server:one_of_several",
+            factory=True,
             host=address,
             port=port,
-            factory=True,
             workers=processes,
             timeout_worker_healthcheck=_HANGS_SECONDS,
-            **_limits(settings),
         )
         supervisor = Multiprocess(config, sockets=[config.bind_socket()])
         supervisor.run()
-    return all(one.exitcode != uvicorn.config.STARTUP_FAILURE for one in supervisor.processes)
+    return all(one.exitcode != STARTUP_FAILURE for one in supervisor.processes)
 
 
 def one_of_several() -> "FastAPI":
     """The application of one of several processes, which ends when the process that started it was killed."""
     from app.main import create_app
+    from app.platform.connections import BoundedConnection
     from app.platform.memory_budget import give_back_freed_memory
     from app.platform.observability import COUNTED_TOGETHER, count_with_others
 
     folder = Path(os.environ[COUNTED_TOGETHER])
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     settings = _settings()
-    _limits(settings)
+    BoundedConnection.trusted = tuple(settings.trusted_proxies)
     application = create_app(settings, sharing=settings.processes)
     count_with_others(folder)
     give_back_freed_memory()
