@@ -156,6 +156,10 @@ def test_a_retry_with_the_same_key_stores_one_label(service: Service) -> None:
     assert (first.status_code, again.status_code) == (201, 201)
     assert again.json() == first.json()
     assert service.post("anna", path, "k", json={"label": other}).status_code == 422
+    spelled = {"content": f' {{"note": null,  "label": "{code}"}}', "headers": {"Content-Type": "application/json"}}
+    assert service.post("anna", path, "k", **spelled).json() == first.json()
+    elsewhere = service.post("anna", path.replace("/labels", "/correction"), "k", json={"label": code})
+    assert elsewhere.json()["type"] == "urn:secondread:problem:idempotency-key-reused"
 
 
 @pytest.mark.both_databases

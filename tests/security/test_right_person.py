@@ -118,6 +118,25 @@ def test_a_form_that_is_sent_again_stores_nothing_and_another_class_is_refused(s
     assert labels(service) == [("anna", codes[0])]
 
 
+@both_databases
+def test_a_form_with_a_key_is_done_once_and_the_key_is_of_its_request(service: Service) -> None:
+    case, anna = service.add_case(), first_password(service, "anna")
+    service.lease_on("anna", case["id"])
+    form = answer_form(service, anna, case["id"]).replace("/label", "/decline")
+    assert submit(service, anna, form, reason="other") == (422, "invalid")
+    for _ in range(2):
+        assert submit(service, anna, form, reason="other", form_key="k") == (204, "")
+    assert submit(service, anna, form, reason="cannot_tell", form_key="k") == (422, "idempotency-key-reused")
+    assert submit(service, anna, form, reason="other", form_key="l") == (409, "lease-lost")
+    admin = first_password(service, "admin")
+    decision = {"kind": "qualified", "reason": "known to read well", "form_key": "k"}
+    path = "/practice/decisions"
+    for _ in range(2):
+        data = {"name": "anna", **decision}
+        assert service.client.post(path, data=data, headers=admin, follow_redirects=False).status_code == 303
+    assert submit(service, admin, path, name="ben", **decision) == (422, "idempotency-key-reused")
+
+
 def test_the_page_of_a_case_without_a_read_has_no_form(service: Service) -> None:
     case, anna = service.add_case(), first_password(service, "anna")
     shown = service.client.get(f"/cases/{case['id']}", headers=anna | {"Accept": "text/html"}).text
