@@ -82,7 +82,7 @@ def set_sentences(rates: PassRatesOut | None, names: Mapping[str, str]) -> list[
     """What a qualification by a set can and cannot tell, for those who make it."""
     if rates is None:
         return []
-    sentences = [
+    sentences: list[str] = [
         Message(
             "Somebody who answers like the others passes with a probability of {like_the_others}, "
             "somebody who guesses with {guessing}.",

@@ -320,11 +320,10 @@ class Inference:
             return
         with self._lock:
             if mine in self._wanted:
-                seconds = self._seconds_for(len(self._wanted), mine)
+                wait = self._seconds_for(len(self._wanted), mine)
                 self._wanted.remove(mine)
                 self._wake_those_who_may_run()  # who waited behind may run beside those that do
-                why = Message("the prediction waited {seconds:.0f} s; try again shortly", seconds=QUEUE_SECONDS)
-                raise Overloaded(why, seconds)
+                raise Overloaded(Message("the prediction waited {n:.0f} s; try again shortly", n=QUEUE_SECONDS), wait)
         mine.turn.wait()  # its turn has come just now, or it is being run with others
 
     def _with_others(self, mine: "_Wanted") -> list["_Wanted"]:

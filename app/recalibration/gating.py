@@ -160,7 +160,8 @@ def _no_harm(change: Change) -> Decision:
 def _no_harm_since(first: Change) -> Decision:
     """Each loss by itself: what cannot be checked of the one excuses no harm to the other."""
     when = Message(" since the first champion")
-    reasons, findings = [], []
+    reasons: list[str] = []
+    findings: list[str] = []
     for name, estimate in losses_of(first):
         if is_estimated(estimate.efficient):
             reasons += harm(name, estimate.efficient, when)
@@ -201,7 +202,8 @@ def of_each_annotator(evidence: Evidence) -> Decision:
         few = {0: "nobody", 1: Message("only one annotator")}.get(n, Message("only two annotators"))
         return Decision([], [Message("Whether it leans on one annotator cannot be checked: {few} labelled.", few=few)])
     stability = Stability(evidence.whole, evidence.cluster, n)
-    reasons, findings = [], []
+    reasons: list[str] = []
+    findings: list[str] = []
     for name, change in without.items():
         if isinstance(change, str):
             findings.append(

@@ -53,10 +53,10 @@ class UtcDateTime(TypeDecorator[datetime]):
         return None if value is None else value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-class MessageText(TypeDecorator[str]):
-    """Text that may be a message, which comes back with its code and values."""
+class MessageLine(TypeDecorator[str]):
+    """Text of a limited length that may be a message, which comes back with its code and values."""
 
-    impl = Text
+    impl = String
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
@@ -68,10 +68,10 @@ class MessageText(TypeDecorator[str]):
         return None if value is None else from_text(value)
 
 
-class MessageLine(MessageText):
-    """The same of a limited length."""
+class MessageText(MessageLine):
+    """The same of any length."""
 
-    impl = String
+    impl = Text
     cache_ok = True
 
 

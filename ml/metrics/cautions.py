@@ -68,7 +68,7 @@ def _unusable_bins(metrics: dict[str, Estimate]) -> list[str]:
 
 def _without_skill(metrics: dict[str, Estimate]) -> list[str]:
     """Predictions that are not shown to be better than a constant."""
-    texts = []
+    texts: list[str] = []
     for name, sentences in (("skill", _CLASSES), ("skill_D", _DISAGREEMENT)):
         estimate = metrics[name]
         if estimate.low is None or estimate.high is None or not np.isfinite(estimate.value) or estimate.low > 0:

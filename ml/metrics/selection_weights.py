@@ -81,7 +81,7 @@ class SelectionWeights:
 
     def warnings(self) -> list[str]:
         """What a reader must know."""
-        texts = []
+        texts: list[str] = []
         if self.non_response > NON_RESPONSE_LIMIT:
             texts.append(
                 Message(
