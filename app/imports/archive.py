@@ -316,19 +316,24 @@ def _short_names(names: list[str]) -> dict[str, str]:
 
 
 @contextmanager
-def open_archive(path: Path) -> Iterator[Archive]:
+def open_archive(path: Path, name: str | None = None) -> Iterator[Archive]:
     """Open an archive on disk.
+
+    Args:
+        path: where it lies.
+        name: for messages; that of the file where left out.
 
     Raises:
         ArchiveError: not a zip, or one that cannot be imported.
     """
+    name = name or path.name
     try:
         with path.open("rb") as stream:
-            _require_short_directory(stream, path.name)
+            _require_short_directory(stream, name)
             with zipfile.ZipFile(stream) as opened:
-                yield Archive(opened, path.name, path.stat().st_size)
+                yield Archive(opened, name, path.stat().st_size)
     except zipfile.BadZipFile as exc:
-        raise ArchiveError(Message("{name}: not a zip archive, or a damaged one", name=path.name)) from exc
+        raise ArchiveError(Message("{name}: not a zip archive, or a damaged one", name=name)) from exc
 
 
 def _require_short_directory(stream: IO[bytes], name: str) -> None:

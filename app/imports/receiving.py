@@ -104,10 +104,10 @@ class Receiver:
             self._stream.flush()
             os.fsync(self._stream.fileno())
         try:
-            with open_archive(self._path) as archive:
+            with open_archive(self._path, self._name) as archive:
                 return ReceivedArchive(self._path, self._digest.hexdigest(), len(archive.rows), new_id())
         except ArchiveError as exc:
-            raise Invalid(str(exc).replace(self._path.name, self._name)) from exc
+            raise Invalid(str(exc)) from exc
 
 
 def _size_of(folder: Path) -> int:

@@ -263,7 +263,7 @@ def _pairs(
     """Kappa of the pairs who share enough cases, and what to say about the others."""
     shared = triu(long.shares, k=1).tocoo()
     enough = shared.data >= options.min_shared
-    texts = []
+    texts: list[str] = []
     few = int((~enough).sum())
     if few:
         texts.append(Message(_FEW[few == 1], few=few, min_shared=options.min_shared))

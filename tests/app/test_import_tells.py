@@ -38,6 +38,8 @@ def test_a_row_that_says_something_else_than_its_case_tells_so(service: Service)
     assert (case["patient"], case["site"]) == ("p1", "north")
     page = service.get("admin", f"/imports/{shown['job']['id']}").text
     assert "1 row says something else" in page
+    german = service.get("admin", f"/imports/{shown['job']['id']}", headers={"Accept-Language": "de"}).text
+    assert "weicht von dem ab, was gespeichert ist: patient, site, metadata" in german
 
 
 @pytest.mark.both_databases

@@ -23,6 +23,9 @@ def test_too_few_labels_say_how_many_more_are_needed_and_nobody_tries_again_in_v
     assert sentences[0].startswith("Refused: recalibration needs 50 labelled cases of 10 patients")
     assert "more labelled cases are needed there" in sentences[1]
     assert "more patients there" in sentences[2]
+    page = service.get("admin", "/jobs", headers={"Accept-Language": "de"}).text
+    assert "die Rekalibrierung braucht im Kalibrierungsteil 50 befundete Fälle von 10 Patienten; es sind " in page
+    assert "Dort müssen sie von " in page
     page = service.get("admin", "/jobs").text
     assert "The newest recalibration was refused" in page
     assert "No label has come since" in page
