@@ -153,7 +153,7 @@ def streamed(world: World) -> Any:
         labels = write_csv(world.labels_table, Path(name) / "labels.csv")
         predictions = write_csv(world.predictions_table(complete=True), Path(name) / "predictions.csv")
         options: dict[str, Any] = {"n_bins": world.n_bins, "debias": world.debias, "batch_rows": 17, **world.columns}
-        document = dict(evaluate_stream(labels, predictions, **options))
+        document: Mapping[str, Any] = evaluate_stream(labels, predictions, **options)
     metrics = {
         metric: {name: value for name, value in estimate.items() if value is not None and not is_usual(name, value)}
         for metric, estimate in document["metrics"].items()
