@@ -9,12 +9,13 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from app.annotators.routes import router as annotators
 from app.auth.fair_share import FairShare
-from app.auth.policy import require_policies
+from app.auth.policy import openapi_security, require_policies
 from app.auth.throttle import SignInThrottle
 from app.cases.in_force import HeldInForce
 from app.cases.routes import router as cases
 from app.context import Context, build_context
 from app.description.document import describe, operation_id
+from app.evaluations.report_routes import router as reports
 from app.evaluations.routes import router as evaluations
 from app.imports.routes import router as imports
 from app.jobs.routes import router as jobs
@@ -67,6 +68,7 @@ _ROUTERS = (
     policies,
     imports,
     evaluations,
+    reports,
     releases,
     jobs,
     audit_events,
@@ -154,7 +156,7 @@ def create_app(settings: Settings | None = None, *, sharing: int = 1) -> FastAPI
         app.include_router(router)
     app.mount("/static", Assets(), name="static")
     require_policies(app, _ROUTERS)
-    describe(app)
+    describe(app, openapi_security)
     app.add_middleware(BodyLimits)
     app.add_middleware(FairShare, at_once=settings.requests_at_once)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.allowed_hosts)

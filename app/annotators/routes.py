@@ -15,13 +15,15 @@ from app.platform.values import Line
 router = APIRouter(tags=["annotators"], route_class=GuardedRoute)
 
 
-@router.get("/v1/annotators", responses=responses(), dependencies=[Depends(Policy("manage"))])
+@router.get(
+    "/v1/annotators", operation_id="list_annotators", responses=responses(), dependencies=[Depends(Policy("manage"))]
+)
 def list_annotators(session: Reader) -> AnnotatorsOut:
     """Annotators with accounts, by name."""
     return service.list_annotators(session)
 
 
-@router.get("/v1/annotators/{name}", responses=responses(NotFound))
+@router.get("/v1/annotators/{name}", operation_id="get_annotator", responses=responses(NotFound))
 def get_annotator(
     name: Line, principal: Annotated[Principal, Depends(Policy("reads:own", "manage"))], session: Reader
 ) -> OwnReadingOut:

@@ -187,6 +187,15 @@ def policy_of(route: APIRoute) -> Policy | None:
     return next(iter(guards), None)
 
 
+def openapi_security(route: APIRoute) -> list[dict[str, list[str]]]:
+    """Credentials, any one of which opens an operation; none for a public one."""
+    policy = policy_of(route)
+    if policy is monitoring:
+        return [{"metrics_token": []}]
+    scopes = sorted(policy.scopes) if policy is not None else []
+    return [{scheme: [scope]} for scope in scopes for scheme in ("api_key", "session")]
+
+
 class GuardedRoute(APIRoute):
     """A route that asks its guard before a byte of the body is read: FastAPI itself parses the body first.
 

@@ -37,6 +37,7 @@ _UPLOAD_ERRORS = (BadRequest, TooLarge, UnsupportedImage)
 
 @router.post(
     "/v1/predictions",
+    operation_id="predict",
     response_model=PredictionOut,
     responses=responses(*_UPLOAD_ERRORS),
     openapi_extra=upload_schema(case=False),
@@ -52,6 +53,7 @@ async def predict(request: Request, context: Parts, data: Annotated[bytes, Depen
 
 @router.post(
     "/v1/cases",
+    operation_id="add_case",
     status_code=201,
     response_model=CaseOut,
     responses={
@@ -83,7 +85,7 @@ _Limit = Annotated[int, Query(ge=1, le=200)]
 _Text = Annotated[Line | None, Query()]
 
 
-@router.get("/v1/cases", responses=responses(), dependencies=[_Viewing])
+@router.get("/v1/cases", operation_id="list_cases", responses=responses(), dependencies=[_Viewing])
 def list_cases(
     session: Reader,
     cursor: _Cursor = None,
@@ -100,13 +102,13 @@ def list_cases(
     return service.list_cases(session, chosen, cursor, limit)
 
 
-@router.get("/v1/worklist", responses=responses(), dependencies=[_Viewing])
+@router.get("/v1/worklist", operation_id="list_worklist", responses=responses(), dependencies=[_Viewing])
 def list_worklist(session: Reader, cursor: _Cursor = None, limit: _Limit = 50) -> WorklistOut:
     """Cases of which another read is wanted, those in most need first, with the reason."""
     return service.worklist(session, cursor, limit)
 
 
-@router.get("/v1/cases/{case_id}", responses=responses(NotFound, BlindReadPending))
+@router.get("/v1/cases/{case_id}", operation_id="get_case", responses=responses(NotFound, BlindReadPending))
 def get_case(asked: CaseInPath, context: Parts, principal: _Reading, session: Reader) -> CaseOut:
     """A case with its prediction; annotators see it after committing their own label."""
     case = asked.found(session)
@@ -123,7 +125,9 @@ def get_case(asked: CaseInPath, context: Parts, principal: _Reading, session: Re
     return shown.model_copy(update=known_as)
 
 
-@router.get("/v1/cases/{case_id}/predictions", responses=responses(NotFound, BlindReadPending))
+@router.get(
+    "/v1/cases/{case_id}/predictions", operation_id="list_predictions", responses=responses(NotFound, BlindReadPending)
+)
 def list_predictions(asked: CaseInPath, context: Parts, principal: _Reading, session: Reader) -> PredictionsOut:
     """Every prediction of a case, newest first; each keeps the release that made it."""
     case = asked.found(session)
@@ -138,7 +142,13 @@ _PNG = responses(NotFound) | {200: {"content": {"image/png": {"schema": {"type":
 _Pixels = Depends(Policy("cases:read", "reads:own"))
 
 
-@router.get("/v1/cases/{case_id}/image", response_class=Response, responses=_PNG, dependencies=[_Pixels])
+@router.get(
+    "/v1/cases/{case_id}/image",
+    operation_id="get_image",
+    response_class=Response,
+    responses=_PNG,
+    dependencies=[_Pixels],
+)
 def get_image(asked: CaseInPath, context: Parts, session: Reader) -> Response:
     """The stored pixels as PNG, without metadata."""
     case = asked.found(session)
@@ -146,7 +156,13 @@ def get_image(asked: CaseInPath, context: Parts, session: Reader) -> Response:
     return image_answer(context, stored.stored_sha256)
 
 
-@router.get("/v1/cases/{case_id}/field", response_class=Response, responses=_PNG, dependencies=[_Pixels])
+@router.get(
+    "/v1/cases/{case_id}/field",
+    operation_id="get_field",
+    response_class=Response,
+    responses=_PNG,
+    dependencies=[_Pixels],
+)
 def get_field(asked: CaseInPath, context: Parts, session: Reader) -> Response:
     """The wider field around the cell as PNG, without metadata, where one was sent."""
     case = asked.found(session)

@@ -5,13 +5,12 @@ its own (400, 428) and not the general 422; here they are declared as required.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from app.auth.policy import monitoring, policy_of
 from app.auth.sites import COOKIE, SECURE_COOKIE
 from app.description.examples import EXAMPLES, Example, path_values, query_values
 from app.platform.errors import PROBLEM_JSON, TYPE_PREFIX, Problem
@@ -45,7 +44,7 @@ def operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def describe(app: FastAPI) -> None:
+def describe(app: FastAPI, security: Callable[[APIRoute], list[dict[str, list[str]]]]) -> None:
     """Complete the application's OpenAPI, once it is made."""
     make = app.openapi
 
@@ -53,13 +52,15 @@ def describe(app: FastAPI) -> None:
         known = app.openapi_schema is not None
         document = make()
         if not known:
-            _complete(app, document)
+            _complete(app, document, security)
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _complete(app: FastAPI, document: dict[str, Any]) -> None:
+def _complete(
+    app: FastAPI, document: dict[str, Any], security: Callable[[APIRoute], list[dict[str, list[str]]]]
+) -> None:
     document["info"]["license"] = {"name": "Apache-2.0", "identifier": "Apache-2.0"}
     document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
     document["components"]["securitySchemes"] = _schemes()
@@ -69,7 +70,7 @@ def _complete(app: FastAPI, document: dict[str, Any]) -> None:
             _headers(operation)
             _words(operation)
             _errors(operation, document["components"].setdefault("examples", {}))
-            operation["security"] = _security(routes[method, path])
+            operation["security"] = security(routes[method, path])
             example = EXAMPLES.get(operation["operationId"])
             if example is not None:
                 _add_example(operation, path, example)
@@ -99,15 +100,6 @@ def _schemes() -> dict[str, Any]:
             "description": "The token of the setting `SECONDREAD_METRICS_TOKEN`.",
         },
     }
-
-
-def _security(route: APIRoute) -> list[dict[str, list[str]]]:
-    """Any one of these opens an operation; none: it is public."""
-    policy = policy_of(route)
-    if policy is monitoring:
-        return [{"metrics_token": []}]
-    scopes = sorted(policy.scopes) if policy is not None else []
-    return [{scheme: [scope]} for scope in scopes for scheme in ("api_key", "session")]
 
 
 def _headers(operation: dict[str, Any]) -> None:

@@ -43,6 +43,7 @@ async def _received(request: Request, context: Parts) -> AsyncIterator[ReceivedA
 
 @router.post(
     "/v1/imports",
+    operation_id="start_import",
     status_code=202,
     response_model=JobOut,
     responses=responses(KeyMissing, TooLarge, UnsupportedImage, StorageFull),
@@ -64,6 +65,7 @@ def start_import(
 
 @router.get(
     "/v1/imports/{import_id}",
+    operation_id="get_import",
     responses=responses(NotFound),
     dependencies=[Depends(Policy("cases:read", "cases:write"))],
 )

@@ -20,19 +20,19 @@ _Viewing = Depends(Policy("metrics:read"))
 _Managing = Annotated[Principal, Depends(Policy("manage"))]
 
 
-@router.get("/v1/jobs", responses=responses(), dependencies=[_Viewing])
+@router.get("/v1/jobs", operation_id="list_jobs", responses=responses(), dependencies=[_Viewing])
 def list_jobs(session: Reader) -> JobsOut:
     """The newest 200 jobs."""
     return JobsOut(items=[job_out(job) for job in newest_jobs(session, 200)])
 
 
-@router.get("/v1/jobs/{job_id}", responses=responses(NotFound), dependencies=[_Viewing])
+@router.get("/v1/jobs/{job_id}", operation_id="get_job", responses=responses(NotFound), dependencies=[_Viewing])
 def get_job(job_id: uuid.UUID, session: Reader) -> JobOut:
     """A job: state, progress, result."""
     return job_out(job_by_id(session, job_id))
 
 
-@router.delete("/v1/jobs/{job_id}", responses=responses(NotFound))
+@router.delete("/v1/jobs/{job_id}", operation_id="cancel_job", responses=responses(NotFound))
 def cancel_job(job_id: uuid.UUID, context: Parts, principal: _Managing) -> JobOut:
     """Cancel a job; what it has stored so far stays."""
     return job_out(engine.cancel(context, principal, job_id))
@@ -40,6 +40,7 @@ def cancel_job(job_id: uuid.UUID, context: Parts, principal: _Managing) -> JobOu
 
 @router.post(
     "/v1/jobs/{job_id}/retry",
+    operation_id="retry_job",
     status_code=202,
     response_model=JobOut,
     responses=responses(KeyMissing, NotFound, Conflict),

@@ -52,44 +52,44 @@ def protocol_error(request: Request, problem: Problem) -> Response | None:
     return JSONResponse({"error": problem.detail}, problem.status, kept)
 
 
-@router.get("", dependencies=_CALLER)
+@router.get("", operation_id="server_metadata", dependencies=_CALLER)
 def server_metadata() -> ServerOut:
     """Name and version of the server."""
     return ServerOut(name="secondread", version=package_version("secondread"), extensions=["binary_tensor_data"])
 
 
-@router.get("/health/live", dependencies=[Depends(public)])
+@router.get("/health/live", operation_id="server_live", dependencies=[Depends(public)])
 async def server_live() -> LiveOut:
     """The process answers, however many requests wait for a thread."""
     return LiveOut(live=True)
 
 
-@router.get("/health/ready", dependencies=[Depends(public)])
+@router.get("/health/ready", operation_id="server_ready", dependencies=[Depends(public)])
 def server_ready(context: Parts) -> Response:
     """Database and release can serve; what `/readyz` says."""
     ready = readyz(context).status_code == 200
     return JSONResponse({"ready": ready}, 200 if ready else 503)
 
 
-@router.get("/models/{model}", dependencies=_CALLER)
+@router.get("/models/{model}", operation_id="model_metadata", dependencies=_CALLER)
 def model_metadata(model: str, context: Parts) -> ModelOut:
     """Inputs and outputs of a model."""
     return metadata(find_model(context, model, None))
 
 
-@router.get("/models/{model}/versions/{version}", dependencies=_CALLER)
+@router.get("/models/{model}/versions/{version}", operation_id="model_version_metadata", dependencies=_CALLER)
 def model_version_metadata(model: str, version: str, context: Parts) -> ModelOut:
     """The same of a version, which is the identifier of a release."""
     return metadata(find_model(context, model, version))
 
 
-@router.get("/models/{model}/ready", dependencies=_CALLER)
+@router.get("/models/{model}/ready", operation_id="model_ready", dependencies=_CALLER)
 def model_ready(model: str, context: Parts) -> ModelReadyOut:
     """Whether a model can be asked."""
     return ModelReadyOut(name=find_model(context, model, None).name, ready=True)
 
 
-@router.get("/models/{model}/versions/{version}/ready", dependencies=_CALLER)
+@router.get("/models/{model}/versions/{version}/ready", operation_id="model_version_ready", dependencies=_CALLER)
 def model_version_ready(model: str, version: str, context: Parts) -> ModelReadyOut:
     """The same of a version."""
     return ModelReadyOut(name=find_model(context, model, version).name, ready=True)
@@ -115,13 +115,13 @@ def _answer(context: Parts, request: Request, model: str, version: str | None, b
     return Response(content, media_type="application/octet-stream", headers=headers)
 
 
-@router.post("/models/{model}/infer", dependencies=_CALLER)
+@router.post("/models/{model}/infer", operation_id="infer", dependencies=_CALLER)
 def infer(model: str, context: Parts, request: Request, body: Annotated[bytes, Depends(_body)]) -> Response:
     """Predict images without storing them."""
     return _answer(context, request, model, None, body)
 
 
-@router.post("/models/{model}/versions/{version}/infer", dependencies=_CALLER)
+@router.post("/models/{model}/versions/{version}/infer", operation_id="infer_by_version", dependencies=_CALLER)
 def infer_by_version(
     model: str, version: str, context: Parts, request: Request, body: Annotated[bytes, Depends(_body)]
 ) -> Response:

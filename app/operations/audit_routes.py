@@ -13,7 +13,7 @@ from app.platform.values import Line
 router = APIRouter(tags=["audit"], dependencies=[Depends(Policy("manage"))], route_class=GuardedRoute)
 
 
-@router.get("/v1/audit-events", responses=responses())
+@router.get("/v1/audit-events", operation_id="list_audit_events", responses=responses())
 def list_audit_events(
     session: Reader,
     cursor: Annotated[int | None, Query(ge=1, le=2**63 - 1, description="`next_cursor` of the page before.")] = None,

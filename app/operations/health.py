@@ -40,7 +40,7 @@ class ReadyOut(Out):
     device: str = "cpu"
 
 
-@router.get("/healthz", dependencies=[Depends(public)])
+@router.get("/healthz", operation_id="healthz", dependencies=[Depends(public)])
 async def healthz() -> HealthOut:
     """The process answers, however many requests wait for a thread."""
     return HealthOut(status="ok")
@@ -48,6 +48,7 @@ async def healthz() -> HealthOut:
 
 @router.get(
     "/readyz",
+    operation_id="readyz",
     response_model=ReadyOut,
     responses={503: {"model": ReadyOut, "description": "not ready"}},
     dependencies=[Depends(public)],
@@ -91,6 +92,7 @@ def readyz(context: Parts) -> Response:
 
 @router.get(
     "/metrics",
+    operation_id="prometheus",
     response_class=Response,
     responses={200: {"content": {"text/plain": {}}}, **responses()},
     dependencies=[Depends(monitoring)],

@@ -51,6 +51,14 @@ def sentence(text: str) -> str:
 
 #: By their names in templates.
 FILTERS: dict[str, Callable[..., str]] = {
-    function.__name__: function
-    for function in (probability, change, count, share, interval, new_interval, decimal, said, sentence, term)
+    "probability": probability,
+    "change": change,
+    "count": count,
+    "share": share,
+    "interval": interval,
+    "new_interval": new_interval,
+    "decimal": decimal,
+    "said": said,
+    "sentence": sentence,
+    "term": term,
 }

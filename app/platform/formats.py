@@ -70,21 +70,21 @@ def by_group(classes: list[ClassOut]) -> list[tuple[str, list[ClassOut]]]:
 
 #: Filters for templates, by their names.
 FILTERS = {
-    function.__name__: function
-    for function in (
-        probability,
-        change,
-        interval,
-        new_interval,
-        count,
-        share,
-        moment,
-        words,
-        upper_first,
-        sentence,
-        by_group,
-    )
-} | {"said": as_it_is, "decimal": as_it_is, "term": words}
+    "probability": probability,
+    "change": change,
+    "interval": interval,
+    "new_interval": new_interval,
+    "count": count,
+    "share": share,
+    "moment": moment,
+    "words": words,
+    "upper_first": upper_first,
+    "sentence": sentence,
+    "by_group": by_group,
+    "said": as_it_is,
+    "decimal": as_it_is,
+    "term": words,
+}
 
 
 def templates_in(*folders: Path) -> Environment:

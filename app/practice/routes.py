@@ -36,14 +36,18 @@ _Annotator = Annotated[Principal, Depends(Policy("reads:own"))]
 _Manager = Annotated[Principal, Depends(Policy("manage"))]
 
 
-@router.get("/v1/practice", responses=responses())
+@router.get("/v1/practice", operation_id="get_practice", responses=responses())
 def get_practice(principal: _Annotator, session: Reader) -> OwnPracticeOut:
     """Whether reads go to the caller, which sets they may work through, and their runs."""
     return service.own_practice(session, principal)
 
 
 @router.post(
-    "/v1/practice/runs", status_code=201, response_model=RunOut, responses=responses(KeyMissing, NotFound, Conflict)
+    "/v1/practice/runs",
+    operation_id="begin_practice_run",
+    status_code=201,
+    response_model=RunOut,
+    responses=responses(KeyMissing, NotFound, Conflict),
 )
 def begin_practice_run(
     body: RunIn, context: Parts, principal: _Annotator, once: Idempotent, session: Writer
@@ -52,13 +56,13 @@ def begin_practice_run(
     return once(session, body, lambda: service.begin(session, context, principal, body))
 
 
-@router.get("/v1/practice/runs/{run_id}", responses=responses(NotFound))
+@router.get("/v1/practice/runs/{run_id}", operation_id="get_practice_run", responses=responses(NotFound))
 def get_practice_run(run_id: uuid.UUID, principal: _Annotator, session: Reader) -> RunOut:
     """One of the caller's own runs; a qualification has its result at the end."""
     return service.show_run(session, principal, run_id)
 
 
-@router.get("/v1/practice/items/{item_id}", responses=responses(NotFound))
+@router.get("/v1/practice/items/{item_id}", operation_id="get_practice_item", responses=responses(NotFound))
 def get_practice_item(item_id: uuid.UUID, context: Parts, principal: _Annotator, session: Reader) -> PracticeItemOut:
     """The next cell of a run, or in training one that the caller has answered, with how others answered."""
     shown = service.show_item(session, principal, item_id)
@@ -70,6 +74,7 @@ def get_practice_item(item_id: uuid.UUID, context: Parts, principal: _Annotator,
 
 @router.get(
     "/v1/practice/items/{item_id}/image",
+    operation_id="get_practice_image",
     response_class=Response,
     responses={
         200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}},
@@ -84,6 +89,7 @@ def get_practice_image(item_id: uuid.UUID, context: Parts, principal: _Annotator
 
 @router.post(
     "/v1/practice/items/{item_id}/answer",
+    operation_id="answer_practice_item",
     status_code=201,
     response_model=AnsweredOut,
     responses=responses(KeyMissing, NotFound, AlreadyLabelled),
@@ -100,7 +106,12 @@ def answer_practice_item(
     )
 
 
-@router.get("/v1/practice/sets", responses=responses(), dependencies=[Depends(Policy("manage"))])
+@router.get(
+    "/v1/practice/sets",
+    operation_id="list_practice_sets",
+    responses=responses(),
+    dependencies=[Depends(Policy("manage"))],
+)
 def list_practice_sets(session: Reader) -> PracticeSetsOut:
     """Every set, newest first, with what was chosen and who would pass."""
     return sets.list_sets(session)
@@ -108,6 +119,7 @@ def list_practice_sets(session: Reader) -> PracticeSetsOut:
 
 @router.post(
     "/v1/practice/sets",
+    operation_id="add_practice_set",
     status_code=201,
     response_model=PracticeSetOut,
     responses=responses(KeyMissing, Conflict),
@@ -119,13 +131,18 @@ def add_practice_set(
     return once(session, body, lambda: sets.add_set(session, context, principal, body))
 
 
-@router.post("/v1/practice/sets/{set_id}/retirement", responses=responses(NotFound))
+@router.post("/v1/practice/sets/{set_id}/retirement", operation_id="retire_practice_set", responses=responses(NotFound))
 def retire_practice_set(set_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> PracticeSetOut:
     """Let nobody begin a run of a set any more; again changes nothing."""
     return sets.retire(session, context, principal, set_id)
 
 
-@router.get("/v1/practice/annotators", responses=responses(), dependencies=[Depends(Policy("manage"))])
+@router.get(
+    "/v1/practice/annotators",
+    operation_id="list_qualifications",
+    responses=responses(),
+    dependencies=[Depends(Policy("manage"))],
+)
 def list_qualifications(session: Reader) -> QualifiedListOut:
     """Whether reads go to each annotator with an account, and why."""
     return sets.list_qualified(session)
@@ -133,6 +150,7 @@ def list_qualifications(session: Reader) -> QualifiedListOut:
 
 @router.post(
     "/v1/practice/annotators/{name}/decisions",
+    operation_id="decide_qualification",
     status_code=201,
     response_model=QualifiedOut,
     responses=responses(KeyMissing, NotFound),

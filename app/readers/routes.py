@@ -29,13 +29,15 @@ _Managing = Annotated[Principal, Depends(Policy("manage"))]
 _Manager = Depends(Policy("manage"))
 
 
-@router.get("/v1/reader-models", responses=responses(), dependencies=[_Manager])
+@router.get("/v1/reader-models", operation_id="list_reader_models", responses=responses(), dependencies=[_Manager])
 def list_reader_models(session: Reader) -> ReaderModelsOut:
     """Every model of the annotators, newest first, and which one weighs labels by who gave them."""
     return service.list_models(session)
 
 
-@router.get("/v1/reader-models/in-use", responses=responses(), dependencies=[_Manager])
+@router.get(
+    "/v1/reader-models/in-use", operation_id="get_reader_model_in_use", responses=responses(), dependencies=[_Manager]
+)
 def get_reader_model_in_use(session: Reader, response: Response) -> ReaderModelInUseOut:
     """Which version weighs labels; its ETag is what If-Match needs to move the switch."""
     shown = service.switch_position(session)
@@ -43,14 +45,23 @@ def get_reader_model_in_use(session: Reader, response: Response) -> ReaderModelI
     return shown
 
 
-@router.get("/v1/reader-models/{version}", responses=responses(Conflict, NotFound), dependencies=[_Manager])
+@router.get(
+    "/v1/reader-models/{version}",
+    operation_id="get_reader_model",
+    responses=responses(Conflict, NotFound),
+    dependencies=[_Manager],
+)
 def get_reader_model(version: Annotated[int, Path(ge=1, le=2**31 - 1)], session: Reader) -> ReaderModelDetailOut:
     """A model with what it holds of each annotator."""
     return service.detail(session, version)
 
 
 @router.post(
-    "/v1/reader-models", status_code=202, response_model=JobOut, responses=responses(Conflict, KeyMissing, NotFound)
+    "/v1/reader-models",
+    operation_id="fit_reader_model",
+    status_code=202,
+    response_model=JobOut,
+    responses=responses(Conflict, KeyMissing, NotFound),
 )
 def fit_reader_model(
     body: ReaderFitIn,
@@ -65,6 +76,7 @@ def fit_reader_model(
 
 @router.put(
     "/v1/reader-models/in-use",
+    operation_id="switch_reader_model",
     responses=responses(BadRequest, Conflict, Invalid, NotFound, PreconditionFailed, PreconditionRequired),
 )
 def switch_reader_model(

@@ -50,6 +50,7 @@ _Labelling = Annotated[Principal, Depends(Policy("reads:own", "labels:write"))]
 
 @router.post(
     "/v1/reads",
+    operation_id="lease_read",
     status_code=201,
     response_model=ReadOut,
     responses={204: {"description": "Nothing to read now."}, **responses(KeyMissing, TooManyLeases)},
@@ -64,33 +65,38 @@ def lease_read(context: Parts, principal: _Annotating, once: Idempotent, session
     return once(session, None, take)
 
 
-@router.get("/v1/reads", responses=responses())
+@router.get("/v1/reads", operation_id="list_reads", responses=responses())
 def list_reads(context: Parts, principal: _Annotating, session: Reader) -> ReadsOut:
     """The caller's leases, oldest first."""
     held = leases.list_leases(session, principal)
     return ReadsOut(items=[read_for(context.keys.readers, principal, read) for read in held])
 
 
-@router.get("/v1/reads/{read_id}", responses=responses(NotFound))
+@router.get("/v1/reads/{read_id}", operation_id="get_read", responses=responses(NotFound))
 def get_read(read_id: uuid.UUID, context: Parts, principal: _Annotating, session: Reader) -> ReadOut:
     """One of the caller's own reads."""
     return read_for(context.keys.readers, principal, leases.show(session, principal, read_id))
 
 
-@router.patch("/v1/reads/{read_id}", responses=responses(NotFound, LeaseLost))
+@router.patch("/v1/reads/{read_id}", operation_id="extend_read", responses=responses(NotFound, LeaseLost))
 def extend_read(read_id: uuid.UUID, context: Parts, principal: _Annotating, session: Writer) -> ReadOut:
     """Extend a lease, up to six times its length in all."""
     return read_for(context.keys.readers, principal, leases.heartbeat(session, principal, read_id))
 
 
-@router.delete("/v1/reads/{read_id}", status_code=204, responses=responses(NotFound, LeaseLost))
+@router.delete(
+    "/v1/reads/{read_id}", operation_id="release_read", status_code=204, responses=responses(NotFound, LeaseLost)
+)
 def release_read(read_id: uuid.UUID, principal: _Annotating, session: Writer) -> None:
     """Give a lease back; the case may come again."""
     leases.release(session, principal, read_id)
 
 
 @router.post(
-    "/v1/reads/{read_id}/decline", response_model=ReadOut, responses=responses(KeyMissing, NotFound, LeaseLost)
+    "/v1/reads/{read_id}/decline",
+    operation_id="decline_read",
+    response_model=ReadOut,
+    responses=responses(KeyMissing, NotFound, LeaseLost),
 )
 def decline_read(
     read_id: uuid.UUID, body: DeclineIn, context: Parts, principal: _Annotating, once: Idempotent, session: Writer
@@ -106,6 +112,7 @@ def decline_read(
 
 @router.post(
     "/v1/reads/{read_id}/labels",
+    operation_id="commit_read",
     status_code=201,
     response_model=SubmittedOut,
     responses=responses(KeyMissing, NotFound, LeaseLost, AlreadyLabelled),
@@ -124,6 +131,7 @@ def commit_read(
 
 @router.post(
     "/v1/reads/{read_id}/correction",
+    operation_id="correct_read",
     status_code=201,
     response_model=SubmittedOut,
     responses=responses(KeyMissing, NotFound, LabelFinal, Superseded),
@@ -142,6 +150,7 @@ def correct_read(
 
 @router.post(
     "/v1/cases/{case_id}/labels",
+    operation_id="submit_label",
     status_code=201,
     response_model=SubmittedOut,
     responses=responses(KeyMissing, NotFound, AlreadyLabelled),
@@ -155,6 +164,7 @@ def submit_label(
 
 @router.post(
     "/v1/labels/{label_id}/revisions",
+    operation_id="revise_label",
     status_code=201,
     response_model=SubmittedOut,
     responses=responses(KeyMissing, NotFound, Superseded),
@@ -173,6 +183,7 @@ def revise_label(
 
 @router.post(
     "/v1/labels/{label_id}/retraction",
+    operation_id="retract_label",
     status_code=201,
     response_model=SubmittedOut,
     responses=responses(KeyMissing, NotFound, Superseded),
@@ -189,7 +200,7 @@ def retract_label(
     return once(session, body, store)
 
 
-@router.get("/v1/cases/{case_id}/labels", responses=responses(NotFound, BlindReadPending))
+@router.get("/v1/cases/{case_id}/labels", operation_id="list_labels", responses=responses(NotFound, BlindReadPending))
 def list_labels(
     asked: CaseInPath,
     context: Parts,
@@ -207,7 +218,9 @@ def list_labels(
     return labels_for(context.keys.readers, principal, result)
 
 
-@router.get("/v1/cases/{case_id}/posterior", responses=responses(NotFound, BlindReadPending))
+@router.get(
+    "/v1/cases/{case_id}/posterior", operation_id="get_posterior", responses=responses(NotFound, BlindReadPending)
+)
 def get_posterior(
     asked: CaseInPath,
     context: Parts,

@@ -31,19 +31,21 @@ _Viewing = Depends(Policy("metrics:read"))
 _Managing = Annotated[Principal, Depends(Policy("manage"))]
 
 
-@router.get("/v1/releases", responses=responses(), dependencies=[_Viewing])
+@router.get("/v1/releases", operation_id="list_releases", responses=responses(), dependencies=[_Viewing])
 def list_releases(session: Reader) -> ReleasesOut:
     """Every release, newest first."""
     return service.list_releases(session)
 
 
-@router.get("/v1/releases/{release_id}", responses=responses(NotFound), dependencies=[_Viewing])
+@router.get(
+    "/v1/releases/{release_id}", operation_id="get_release", responses=responses(NotFound), dependencies=[_Viewing]
+)
 def get_release(release_id: uuid.UUID, session: Reader) -> ReleaseDetailOut:
     """A release with its card."""
     return service.detail(session, release_id)
 
 
-@router.get("/v1/aliases", responses=responses(), dependencies=[_Viewing])
+@router.get("/v1/aliases", operation_id="list_aliases", responses=responses(), dependencies=[_Viewing])
 def list_aliases(session: Reader) -> AliasesOut:
     """Which releases are champion and challenger; the revision is what If-Match wants."""
     return service.aliases_out(session)
@@ -51,6 +53,7 @@ def list_aliases(session: Reader) -> AliasesOut:
 
 @router.put(
     "/v1/aliases/{name}",
+    operation_id="move_alias",
     responses=responses(BadRequest, Conflict, Forbidden, NotFound, PreconditionFailed, PreconditionRequired),
 )
 def move_alias(
@@ -80,6 +83,7 @@ def move_alias(
 
 @router.post(
     "/v1/releases/{release_id}/judgements",
+    operation_id="judge_release",
     status_code=202,
     response_model=JobOut,
     responses=responses(Conflict, KeyMissing, NotFound),
@@ -95,7 +99,13 @@ def judge_release(
     return once(session, None, lambda: service.ask_judgement(session, context, principal, release_id))
 
 
-@router.post("/v1/recalibrations", status_code=202, response_model=JobOut, responses=responses(KeyMissing))
+@router.post(
+    "/v1/recalibrations",
+    operation_id="recalibrate",
+    status_code=202,
+    response_model=JobOut,
+    responses=responses(KeyMissing),
+)
 def recalibrate(
     body: RecalibrationIn,
     context: Parts,

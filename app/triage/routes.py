@@ -16,13 +16,21 @@ from app.triage.schemas import PoliciesOut, PolicyIn, PolicyOut
 router = APIRouter(tags=["policies"], route_class=GuardedRoute)
 
 
-@router.get("/v1/policies", responses=responses(), dependencies=[Depends(Policy("metrics:read"))])
+@router.get(
+    "/v1/policies", operation_id="list_policies", responses=responses(), dependencies=[Depends(Policy("metrics:read"))]
+)
 def list_policies(session: Reader) -> PoliciesOut:
     """Every version of the reading policy, newest first; the first one is in force."""
     return service.list_policies(session)
 
 
-@router.post("/v1/policies", status_code=201, response_model=PolicyOut, responses=responses(KeyMissing, Conflict))
+@router.post(
+    "/v1/policies",
+    operation_id="add_policy",
+    status_code=201,
+    response_model=PolicyOut,
+    responses=responses(KeyMissing, Conflict),
+)
 def add_policy(
     body: PolicyIn,
     context: Parts,

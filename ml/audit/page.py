@@ -121,8 +121,7 @@ def _environment() -> Environment:
         loader=FileSystemLoader(_TEMPLATES), autoescape=select_autoescape(), undefined=StrictUndefined
     )
     environment.trim_blocks = environment.lstrip_blocks = True
-    functions = (finite, probability, change, interval, new_interval, count, share, symbol, by_order)
-    environment.filters.update({function.__name__: function for function in functions})
+    environment.filters.update({"finite": finite, "probability": probability, "change": change, "interval": interval, "new_interval": new_interval, "count": count, "share": share, "symbol": symbol, "by_order": by_order})
     return environment
 
 
