@@ -7,11 +7,11 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from app.http.errors import Problem
 from app.platform.blob_store import FolderStore
 from app.platform.bucket import CachedBucket
 from app.platform.database import Database
 from app.platform.durable import JobQueue
-from app.platform.errors import Problem
 from app.platform.image_store import ImageStore
 from app.platform.keys import KeyRing, Keys, derive
 from app.platform.shared_folders import SharedFolders

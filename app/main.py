@@ -14,9 +14,13 @@ from app.auth.throttle import SignInThrottle
 from app.cases.in_force import HeldInForce
 from app.cases.routes import router as cases
 from app.context import Context, build_context
-from app.description.document import describe, operation_id
 from app.evaluations.report_routes import router as reports
 from app.evaluations.routes import router as evaluations
+from app.http import errors, observability, traces
+from app.http.languages import Languages
+from app.http.limits import BodyLimits, RateLimit
+from app.http.openapi import describe, operation_id
+from app.http.unexpected_errors import Defects
 from app.imports.routes import router as imports
 from app.jobs.routes import router as jobs
 from app.open_inference.routes import protocol_error
@@ -41,12 +45,7 @@ from app.pages.render import problem_page
 from app.pages.report_routes import router as report_pages
 from app.pages.resident_routes import router as resident_pages
 from app.pages.sign_in import router as sign_in_pages
-from app.platform import errors, observability, tracing
-from app.platform.body_limits import BodyLimits
-from app.platform.defects import Defects
 from app.platform.installation import claim
-from app.platform.languages import Languages
-from app.platform.rate_limit import RateLimit
 from app.practice.routes import router as practice
 from app.readers.routes import router as readers
 from app.reads.routes import router as reads
@@ -107,7 +106,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         pass
     with renewing_copies(context):
         yield
-    tracing.end()
+    traces.end()
     context.front.close()
     context.inference.close()
     context.database.engine.dispose()
@@ -140,7 +139,7 @@ def create_app(settings: Settings | None = None, *, sharing: int = 1) -> FastAPI
         lifespan=_lifespan,
         docs_url=None,
         redoc_url=None,
-        # its spans have paths and parameters, its records the words of exceptions: see app.platform.tracing
+        # its spans have paths and parameters, its records the words of exceptions: see app.http.traces
         telemetry={
             "tracing": False,
             "metrics": False,

@@ -20,9 +20,9 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from app.http.days import zone_named
+from app.http.errors import in_words
 from app.platform.bucket import SCHEMES
-from app.platform.days import zone_named
-from app.platform.faults import in_words
 from app.platform.keys import KeyRing
 
 

@@ -16,11 +16,11 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.context import Context
+from app.http.errors import Unavailable
 from app.job_kinds import FUNCTIONS, SCHEDULES
 from app.jobs.executor import Executor
 from app.operations.copies import renewing_copies
 from app.operations.forgetting import erase_again_as_listed
-from app.platform.errors import Unavailable
 from app.platform.installation import claim
 from app.platform.migrate import require_head
 from app.platform.sealing import Sealer

@@ -29,8 +29,8 @@ from sqlalchemy import select
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
+from app.http.principal import Principal
 from app.platform.database import Database
-from app.platform.principal import Principal
 from app.tables import Account, Annotator, Case, Label
 from benchmarks.serving import CORES, PER_CORE
 from tests.support.postgres import PostgresServer, find_binaries

@@ -15,7 +15,7 @@ import numpy as np
 from ml.metrics import exact_metrics
 from ml.metrics.binning import contributions, usable_bins
 from ml.metrics.histograms import class_frequencies, observed_disagreement
-from ml.metrics.jackknife import select
+from ml.metrics.jackknife import select_sample
 from ml.metrics.reliability import Binned
 from tests.simulation.laboratory import AUDIT_RATE, CLASSES, open_laboratory
 
@@ -46,7 +46,7 @@ def main() -> None:
     for run in range(asked.runs):
         lab = open_laboratory(run, asked.cases)
         pi = np.where(lab.prediction.disagreement_probs > above, 1.0, AUDIT_RATE)
-        sample = select(lab.u < pi, 1 / pi, lab.cluster)
+        sample = select_sample(lab.u < pi, 1 / pi, lab.cluster)
         counts = np.eye(CLASSES, dtype=np.int64)[lab.labels[sample.rows]].sum(axis=1)
         by_class = class_frequencies(counts), lab.prediction.class_probs[sample.rows]
         differ = observed_disagreement(counts)[:, None], lab.prediction.disagreement_probs[sample.rows][:, None]

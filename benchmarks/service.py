@@ -28,9 +28,9 @@ from app.cases.schemas import CaseIn
 from app.context import Context, build_context
 from app.evaluations.cohort import Question
 from app.evaluations.service import metrics
+from app.http.principal import Principal
 from app.jobs import engine
 from app.platform.migrate import upgrade
-from app.platform.principal import Principal
 from app.settings import Settings
 from app.tables import Case
 from tests.support.jobs import work_off

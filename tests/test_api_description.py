@@ -10,10 +10,10 @@ from jsonschema import Draft202012Validator, FormatChecker
 
 from app.auth.policy import monitoring, policy_of
 from app.auth.sites import COOKIE
-from app.description.examples import EXAMPLES
+from app.http.errors import PROBLEM_JSON, TYPE_PREFIX
+from app.http.openapi import EXAMPLES
+from app.http.routing import walk_routes
 from app.main import create_app
-from app.platform.errors import PROBLEM_JSON, TYPE_PREFIX
-from app.platform.routing import walk_routes
 from app.settings import Settings
 
 #: Answers that are no JSON, or none.

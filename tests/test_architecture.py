@@ -220,8 +220,8 @@ OPEN = {f"{kind}[str, {value}]" for kind in ("dict", "Mapping") for value in ("A
 #: Where a document is truly open, and why; every other one is a dataclass, a pydantic model or a ``TypedDict``.
 OPEN_DOCUMENTS = {
     "app.cases.uploads.upload_schema": "OpenAPI, as FastAPI takes it",
-    "app.platform.errors.responses": "OpenAPI, as FastAPI takes it",
-    "app.description.document": "OpenAPI, as FastAPI makes it",
+    "app.http.errors.responses": "OpenAPI, as FastAPI takes it",
+    "app.http.openapi": "OpenAPI, as FastAPI makes it",
     "app.evaluations.report.chart_csv": "rows of any chart",
     "app.pages.report_views._Rows": "rows of any chart",
     "app.pages.report_views._estimate": "columns are named after what is estimated",

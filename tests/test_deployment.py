@@ -103,7 +103,7 @@ def test_every_file_that_is_mounted_is_there() -> None:
 
 
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:
-    from app.platform import observability
+    from app.http import observability
 
     exposed = observability.exposition().decode()
     dashboard = json.loads((ROOT / "docker" / "grafana" / "dashboards" / "secondread.json").read_text())

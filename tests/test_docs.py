@@ -16,7 +16,7 @@ import pytest
 import typer
 from PIL import Image
 
-from app.platform import errors
+from app.http import errors
 from app.settings import Settings
 from tests.support.command import run_here
 from tests.support.process import Installation
@@ -265,8 +265,8 @@ def test_the_reference_lists_every_command() -> None:
 
 def test_the_reference_lists_every_route_with_its_scopes(tmp_path: Path) -> None:
     from app.auth.policy import policy_of
+    from app.http.routing import walk_routes
     from app.main import create_app
-    from app.platform.routing import walk_routes
 
     rows = re.findall(r"^\| `([A-Z]+) (/\S*)` \| ([^|]+) \|", reference(), re.MULTILINE)
     listed = {(method, path): scopes for method, path, scopes in rows}

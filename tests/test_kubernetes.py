@@ -12,7 +12,7 @@ import pytest
 
 import secondread
 from app.cli.server import DRAIN_SECONDS
-from app.platform import observability
+from app.http import observability
 from app.settings import Settings
 from app.worker import BEAT, STOP_SECONDS
 from tests.support.manifests import (

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from app.platform.observability import COUNTED_TOGETHER
+from app.http.observability import COUNTED_TOGETHER
 from tests.support.process import METRICS_TOKEN, Installation
 from tests.support.service import cell_png
 from tests.support.waiting import patient, wait_until

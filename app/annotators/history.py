@@ -15,18 +15,7 @@ from app.cases.provisional import CORRECTABLE
 from app.cases.queries import predictions_of
 from app.predictions.stored import stored_predictions
 from app.releases.queries import reading_classes
-from app.tables import (
-    Annotator,
-    Case,
-    HeldBack,
-    Label,
-    PolicyRow,
-    Read,
-    ReadRequest,
-    Repeat,
-    RepeatAnswer,
-    RepeatRead,
-)
+from app.tables import Annotator, Case, HeldBack, Label, PolicyRow, Read, ReadRequest, Repeat, RepeatAnswer, RepeatRead
 from ml.arrays import FloatArray
 from ml.distributions.families import has_concentration
 

@@ -18,8 +18,8 @@ from app.annotators.numbers import Compared, in_steps
 from app.annotators.schemas import AnnotatorsOut, OwnReadingOut, PulledOut
 from app.annotators.words import sentences
 from app.auth.annotators import annotator_of_account
-from app.platform.errors import NotFound
-from app.platform.principal import READING, Principal
+from app.http.errors import NotFound
+from app.http.principal import READING, Principal
 from app.tables import Annotator, time_of
 
 #: Name that stands for the caller.

@@ -6,11 +6,11 @@ from contextlib import suppress
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
+from app.http.errors import Forbidden
+from app.http.principal import ROLE_SCOPES, Principal, sees_more
 from app.platform.database import insert_if_absent
-from app.platform.errors import Forbidden
 from app.platform.plain_rows import Joined, table_of
 from app.platform.prepared import Prepared
-from app.platform.principal import ROLE_SCOPES, Principal, sees_more
 from app.tables import Account, Annotator, ApiKey, new_id, time_of
 
 

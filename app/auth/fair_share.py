@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.auth.sites import session_token
 from app.auth.throttle import network_of
-from app.platform.errors import Overloaded, answer_to
+from app.http.errors import Overloaded, answer_to
 
 #: Requests of one address that are worked on at once at least, with whatever credentials; times those of a caller.
 PER_ADDRESS, CALLERS_PER_ADDRESS = 32, 4

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.auth.service import begin_session
-from app.platform.errors import Forbidden, Unauthenticated, Unavailable
+from app.http.errors import Forbidden, Unauthenticated, Unavailable
 from app.platform.keys import AuditKeys, CookieKey
 from app.settings import Settings
 from app.tables import Account

@@ -14,7 +14,7 @@ from typing import TypeVar
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from app.platform.errors import Overloaded
+from app.http.errors import Overloaded
 from ml.messages import Message
 
 MIN_LENGTH, MAX_LENGTH = 15, 200

@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.platform.errors import Invalid
+from app.http.errors import Invalid
 from app.tables import Account, ApiKey, BrowserSession
 
 

@@ -13,12 +13,12 @@ from sqlalchemy import ColumnElement, bindparam, select
 from sqlalchemy.orm import Session
 
 from app.auth.passwords import hash_password, verify_password
+from app.http.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
+from app.http.principal import READING, ROLE_SCOPES, SCOPES, Principal, sees_more
 from app.platform import audit_chain
 from app.platform.database import Database
-from app.platform.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
 from app.platform.keys import AuditKeys
 from app.platform.prepared import Prepared
-from app.platform.principal import READING, ROLE_SCOPES, SCOPES, Principal, sees_more
 from app.tables import Account, ApiKey, BrowserSession, time_of
 from ml.messages import Message
 

@@ -4,7 +4,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Request
 
-from app.platform.errors import CrossSite
+from app.http.errors import CrossSite
 from app.settings import Settings
 
 COOKIE, SECURE_COOKIE = "sr_session", "__Host-sr_session"

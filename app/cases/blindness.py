@@ -13,10 +13,10 @@ from app.auth.annotators import annotator_of_account, role_or_key_sees_more
 from app.cases import provisional
 from app.cases.handles import NamedCase
 from app.cases.held_back import is_held_back_from
+from app.http.errors import BlindReadPending
+from app.http.principal import Principal
 from app.platform.database import Database, insert_if_absent
-from app.platform.errors import BlindReadPending
 from app.platform.prepared import Prepared
-from app.platform.principal import Principal
 from app.predictions.queries import shown_first
 from app.tables import (
     SHOWN_KINDS,

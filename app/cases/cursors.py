@@ -6,7 +6,7 @@ import math
 import struct
 import uuid
 
-from app.platform.errors import Invalid
+from app.http.errors import Invalid
 
 _NEED = struct.Struct("<d16s")
 

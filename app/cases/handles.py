@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 
 from app.auth.policy import caller_of
 from app.context import Parts
+from app.http.principal import Principal
 from app.platform.keys import ReaderKeys
-from app.platform.principal import Principal
 from app.tables import Case, Repeat
 
 

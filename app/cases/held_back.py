@@ -10,7 +10,7 @@ import uuid
 from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
-from app.platform.principal import Principal
+from app.http.principal import Principal
 from app.tables import Annotator, HeldBack, Label, PolicyRow
 
 #: Cases held back for each repeat: of those that stay closed to an annotator about one in six is a repeat.

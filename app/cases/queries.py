@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Select, func, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
-from app.platform.errors import NotFound
+from app.http.errors import NotFound
 from app.predictions.queries import shown_first
 from app.tables import Annotator, Case, CasePrediction, CaseTwin, Label, Read, ReaderDraw, ReadRequest, Repeat
 

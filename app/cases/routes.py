@@ -15,8 +15,7 @@ from app.cases.schemas import CaseOut, CasesOut, PredictionsOut, WorklistOut
 from app.cases.showing import show_case
 from app.cases.uploads import CaseForm, case_form, image_bytes, upload_schema
 from app.context import Parts
-from app.platform.database import Reader, Writer
-from app.platform.errors import (
+from app.http.errors import (
     BadRequest,
     BlindReadPending,
     NotFound,
@@ -26,9 +25,10 @@ from app.platform.errors import (
     UnsupportedImage,
     responses,
 )
+from app.http.models import Line, Moment, PredictionOut
+from app.http.principal import Principal
+from app.platform.database import Reader, Writer
 from app.platform.idempotency import Idempotent
-from app.platform.principal import Principal
-from app.platform.values import Line, Moment, PredictionOut
 
 router = APIRouter(tags=["cases"], route_class=GuardedRoute)
 _Reading = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]

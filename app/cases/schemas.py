@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from app.platform.values import In, Line, Out, PredictionOut
+from app.http.models import In, Line, Out, PredictionOut
 
 
 def _json_object(value: Any) -> Any:

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from app.cases import queries
 from app.cases.schemas import CaseOut
-from app.platform.values import PredictionOut, TriageOut
+from app.http.models import PredictionOut, TriageOut
 from app.predictions.answer_sets import Cell, PublishedSets, answer_set, published_sets
 from app.predictions.stored import stored_prediction
 from app.releases.queries import class_codes_of

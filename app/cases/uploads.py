@@ -10,8 +10,8 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from app.cases.schemas import CaseIn
-from app.platform.body_limits import MAX_UPLOAD
-from app.platform.errors import BadRequest, Invalid
+from app.http.errors import BadRequest, Invalid
+from app.http.limits import MAX_UPLOAD
 
 _MAX_FIELDS, _MAX_PART = 10, 64 * 1024
 _IMAGE_TYPES = ["image/png", "image/jpeg", "image/tiff", "application/octet-stream"]

@@ -236,11 +236,11 @@ def main() -> None:
 
 def _service_errors(exc: Exception) -> str | None:
     """One line for the service's own errors and those of the database; None for anything else."""
-    if "app.platform.errors" not in sys.modules:
+    if "app.http.errors" not in sys.modules:
         return None
     from sqlalchemy.exc import DBAPIError
 
-    from app.platform.errors import Problem
+    from app.http.errors import Problem
 
     if isinstance(exc, Problem):
         return exc.detail

@@ -40,11 +40,11 @@ def application_here() -> "FastAPI":
 
 def _settings() -> "Settings":
     """Settings of a process that serves, with its log and its traces begun."""
-    from app.platform import observability, tracing
+    from app.http import observability, traces
     from app.settings import collector_variable, read_settings
 
     keep_private()
-    tracing.begin("serve", collector_variable())
+    traces.begin("serve", collector_variable())
     settings = read_settings()
     settings.home.mkdir(parents=True, exist_ok=True)
     observability.configure_logging()
@@ -65,7 +65,7 @@ def run(application: "FastAPI", address: str, port: int, processes: int) -> None
     """
     import uvicorn
 
-    from app.platform.memory_budget import give_back_freed_memory
+    from app.http.limits import give_back_freed_memory
 
     settings = application.state.context.settings
     if processes > 1:
@@ -79,7 +79,7 @@ def run(application: "FastAPI", address: str, port: int, processes: int) -> None
 
 def _with_limits(make: Callable[..., _Made], settings: "Settings") -> Callable[..., _Made]:
     """What runs or describes a server of uvicorn's, with the limits that every process has."""
-    from app.platform.connections import REFUSED_BEYOND, BoundedConnection
+    from app.http.connection_limits import REFUSED_BEYOND, BoundedConnection
 
     BoundedConnection.trusted = tuple(settings.trusted_proxies)
     return partial(
@@ -101,7 +101,7 @@ def _run_several(settings: "Settings", address: str, port: int, processes: int) 
     from uvicorn.config import STARTUP_FAILURE
     from uvicorn.supervisors import Multiprocess
 
-    from app.platform.observability import COUNTED_TOGETHER
+    from app.http.observability import COUNTED_TOGETHER
 
     with tempfile.TemporaryDirectory(prefix="secondread-counted-") as folder:
         os.environ |= {
@@ -125,10 +125,10 @@ def _run_several(settings: "Settings", address: str, port: int, processes: int) 
 
 def one_of_several() -> "FastAPI":
     """The application of one of several processes, which ends when the process that started it was killed."""
+    from app.http.connection_limits import BoundedConnection
+    from app.http.limits import give_back_freed_memory
+    from app.http.observability import COUNTED_TOGETHER, count_with_others
     from app.main import create_app
-    from app.platform.connections import BoundedConnection
-    from app.platform.memory_budget import give_back_freed_memory
-    from app.platform.observability import COUNTED_TOGETHER, count_with_others
 
     folder = Path(os.environ[COUNTED_TOGETHER])
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()

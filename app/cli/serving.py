@@ -96,7 +96,7 @@ def _check_backend(context: "Context") -> None:
 
 def _worker_command() -> list[str]:
     """The one worker of a SQLite database, as a process of lower priority than the server."""
-    from app.platform.observability import COUNTED_TOGETHER
+    from app.http.observability import COUNTED_TOGETHER
 
     command = [sys.executable, "-c", "from app.cli.main import main; main()", "worker", "--parent", str(os.getpid())]
     # what several servers count together is none of its business
@@ -107,18 +107,18 @@ def _worker_command() -> list[str]:
 def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> None:
     """Do jobs: recalibrations, evaluations, imports. On SQLite `serve` starts it; on PostgreSQL run one or more."""
     with loading():
-        from app.platform import observability, tracing
+        from app.http import observability, traces
         from app.settings import collector_variable
         from app.worker import main as work
 
     observability.configure_logging()
-    tracing.begin("worker", collector_variable())
+    traces.begin("worker", collector_variable())
     with parts(check_schema=False, direct=True) as context:  # a worker waits for its database
         if parent is None:  # else `serve` has said so
             warn_of_open_home(context.settings.home)
             _say_where(context)
         work(context, parent)
-    tracing.end()
+    traces.end()
 
 
 @commands.command()

@@ -16,8 +16,8 @@ from app.cases.schemas import CaseIn
 from app.context import Context
 from app.demo.people import ROBOT, Say
 from app.demo.progress import progress_bar
+from app.http.principal import Principal
 from app.platform.one_at_a_time import hold_digests
-from app.platform.principal import Principal
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label
 from app.references.definitions import DefinitionIn, define

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from app.evaluations.columns import Columns, number_of
 from app.evaluations.schemas import CannotTellOut, CapacityOut, CellOut, SelectionOut, WeightsOut
-from app.platform.values import MetricOut
+from app.http.models import MetricOut
 from ml.arrays import FloatArray, IntArray
 from ml.messages import Message
 from ml.metrics import Evaluation, Readings, evaluate
 from ml.metrics.homogeneity_test import reader_warnings
-from ml.metrics.jackknife import mean_replicates, select, to_estimate
+from ml.metrics.jackknife import mean_replicates, select_sample, to_estimate
 from ml.metrics.selection_weights import QUINTILES, SelectionWeights, quintiles, selection_weights
 from ml.metrics.triage_curves import triage_recall
 
@@ -307,7 +307,7 @@ def differing_annotators(cohort: Cohort) -> list[str]:
 def gain_of(cohort: Cohort) -> MetricOut | None:
     """Posterior gain of one label by all splits; None without a concentration or two labels."""
     data, weight = cohort.columns, cohort.weight2
-    sample = select(_pairs(data, weight) & ~np.isnan(data.posterior_gain), weight, data.cluster)
+    sample = select_sample(_pairs(data, weight) & ~np.isnan(data.posterior_gain), weight, data.cluster)
     if sample.rows.size == 0:
         return None
     return MetricOut.of(to_estimate(mean_replicates(data.posterior_gain[sample.rows], sample), sample))

@@ -14,7 +14,7 @@ from app.evaluations.columns import Columns
 from app.evaluations.held_out import held_out, left_out, trained_on_out
 from app.evaluations.schemas import ComparedOut, ComparisonOut
 from app.evaluations.snapshots import current_columns
-from app.platform.values import MetricOut
+from app.http.models import MetricOut
 from app.releases.queries import class_codes, existing_release, served_release_id
 from ml.metrics.paired_change import paired_changes
 

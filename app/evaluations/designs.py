@@ -8,7 +8,7 @@ from app.evaluations.cohort import Cohort
 from app.evaluations.schemas import DesignOut
 from ml.arrays import FloatArray
 from ml.metrics.histograms import epistemic_terms, observed_disagreement, statistic_terms
-from ml.metrics.jackknife import select
+from ml.metrics.jackknife import select_sample
 from ml.metrics.selection_designs import (
     disagreements_caught,
     graded_probabilities,
@@ -28,7 +28,7 @@ def designs_of(cohort: Cohort, floor: float) -> list[DesignOut]:
     data, weight = cohort.columns, cohort.weight2
     if weight is None:
         return []
-    sample = select((data.n_labels >= 2) & (weight > 0), weight, data.cluster)
+    sample = select_sample((data.n_labels >= 2) & (weight > 0), weight, data.cluster)
     counts, dpe = data.label_counts[sample.rows], data.disagreement_probs[sample.rows]
     observed = observed_disagreement(counts)
     if not observed.any():

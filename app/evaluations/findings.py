@@ -7,11 +7,11 @@ import numpy.typing as npt
 
 from app.evaluations.cohort import Cohort
 from app.evaluations.report_schemas import FindingsOut, PairOut, SaidOut, ShareOut, TrendOut, WhatIfOut, WorkloadOut
-from app.platform.values import MetricOut
+from app.http.models import MetricOut
 from ml.arrays import FloatArray
 from ml.metrics.histograms import agreement_terms, class_frequencies, observed_disagreement
 from ml.metrics.intervals import SHARE
-from ml.metrics.jackknife import Replicates, Sample, mean_replicates, select, to_estimate
+from ml.metrics.jackknife import Replicates, Sample, mean_replicates, select_sample, to_estimate
 from ml.metrics.selection_weights import QUINTILES
 from ml.metrics.triage_curves import triage_recall
 
@@ -42,7 +42,7 @@ def _read_twice(cohort: Cohort) -> _Mask:
 
 
 def _sample(cohort: Cohort, rows: _Mask, weight: FloatArray | None) -> Sample:
-    return select(rows, weight, cohort.columns.cluster)
+    return select_sample(rows, weight, cohort.columns.cluster)
 
 
 def _mean(values: FloatArray, sample: Sample) -> MetricOut:

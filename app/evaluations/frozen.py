@@ -8,10 +8,10 @@ from sqlalchemy.orm import Session, defer
 from app.context import Context
 from app.evaluations.frozen_files import frozen_name
 from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationsOut
+from app.http.errors import Conflict, NotFound, Unavailable
+from app.http.principal import Principal
 from app.jobs import engine
 from app.jobs.queries import JobView, jobs_where
-from app.platform.errors import Conflict, NotFound, Unavailable
-from app.platform.principal import Principal
 from app.releases.queries import existing_release
 from app.tables import Evaluation, Job
 from ml.messages import Message, Term

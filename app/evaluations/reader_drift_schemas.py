@@ -2,7 +2,7 @@
 
 from datetime import date
 
-from app.platform.values import Out, Sentence
+from app.http.models import Out, Sentence
 
 
 class ReaderWeekOut(Out):

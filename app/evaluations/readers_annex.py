@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from app.evaluations.report import headline
 from app.evaluations.schemas import AgreementOut, AnnotatorAgreementOut, MetricsBody
-from app.platform.values import MetricOut
+from app.http.models import MetricOut
 from ml.messages import Message
 from ml.shown_numbers import count
 

@@ -10,8 +10,8 @@ from jinja2 import Environment
 
 from app.evaluations.report_sentences import ends, hours, percent
 from app.evaluations.schemas import MetricsBody
-from app.platform.formats import templates_in
-from app.platform.values import MetricOut
+from app.http.formats import templates_in
+from app.http.models import MetricOut
 from ml.messages import messages
 
 #: Templates of reports; pages use their sections.

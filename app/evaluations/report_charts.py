@@ -12,7 +12,7 @@ from typing import NamedTuple
 from app.evaluations.report_schemas import TrendOut, WeekOut, WhatIfOut
 from app.evaluations.report_sentences import ends, percent
 from app.evaluations.schemas import BinOut, ScoreMonitorOut
-from app.platform.languages import decimal, gettext, noted
+from app.http.languages import decimal, gettext, noted
 
 
 class Tick(NamedTuple):

@@ -14,8 +14,8 @@ from app.evaluations.report_schemas import ReportBody, ReportParts
 from app.evaluations.report_sentences import Sentence, sentences
 from app.evaluations.schemas import EvaluationIn
 from app.evaluations.targets import TargetsOut
-from app.platform.languages import gettext
-from app.platform.values import MetricOut
+from app.http.languages import gettext
+from app.http.models import MetricOut
 from app.triage.queries import current_policy
 
 

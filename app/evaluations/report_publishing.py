@@ -23,13 +23,13 @@ from app.context import Context
 from app.evaluations.cohort import Question
 from app.evaluations.report_making import report_on
 from app.evaluations.report_schemas import PublishedReport, ReportBody
+from app.http.errors import Invalid
+from app.http.principal import Principal
 from app.jobs import engine
 from app.jobs.queries import OPEN, JobView, jobs_where
 from app.jobs.running import RunningJob
 from app.platform import audit_chain
 from app.platform.database import insert_if_absent
-from app.platform.errors import Invalid
-from app.platform.principal import Principal
 from app.releases.queries import champion
 from app.tables import Case, Job, PolicyRow, PublishedReportRow, ReadRequest, time_of
 from ml.messages import Message, packed

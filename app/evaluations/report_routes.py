@@ -9,14 +9,9 @@ from fastapi.responses import JSONResponse
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
 from app.evaluations import frozen
-from app.evaluations.schemas import (
-    EvaluationIn,
-    EvaluationOut,
-    EvaluationsOut,
-)
+from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationsOut
 from app.evaluations.targets import TargetsIn, TargetsOut, current_targets, set_targets
-from app.platform.database import Reader, Writer
-from app.platform.errors import (
+from app.http.errors import (
     BadRequest,
     Conflict,
     KeyMissing,
@@ -25,8 +20,9 @@ from app.platform.errors import (
     PreconditionRequired,
     responses,
 )
+from app.http.principal import Principal
+from app.platform.database import Reader, Writer
 from app.platform.idempotency import Idempotent
-from app.platform.principal import Principal
 from app.platform.revisions import Revision
 
 router = APIRouter(tags=["evaluations"], route_class=GuardedRoute)

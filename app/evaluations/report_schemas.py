@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from app.evaluations.schemas import AgreementOut, DesignOut, GroupOut, MetricsOut
-from app.platform.values import MetricOut, Out, Sentence
+from app.http.models import MetricOut, Out, Sentence
 
 
 class SaidOut(Out):

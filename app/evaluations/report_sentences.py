@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 
 from app.evaluations.report_schemas import DurationOut, ReportBody, SaidOut
 from app.evaluations.targets import TargetsOut
-from app.platform.languages import decimal, gettext, ngettext, noted
-from app.platform.values import MetricOut
+from app.http.languages import decimal, gettext, ngettext, noted
+from app.http.models import MetricOut
 
 State = Literal["met", "met-so-far", "missed-so-far", "missed", "unknown"]
 #: A verdict in words, with a sign of its own: nobody has to tell colours apart.

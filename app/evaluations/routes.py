@@ -12,17 +12,10 @@ from app.evaluations.cohort import Question
 from app.evaluations.comparison import compare
 from app.evaluations.reader_drift import reader_drift
 from app.evaluations.reader_drift_schemas import ReadersDriftOut
-from app.evaluations.schemas import (
-    AgreementOut,
-    ComparisonOut,
-    MetricsOut,
-)
+from app.evaluations.schemas import AgreementOut, ComparisonOut, MetricsOut
+from app.http.errors import NotFound, responses
+from app.http.models import Line, Moment
 from app.platform.database import Reader
-from app.platform.errors import (
-    NotFound,
-    responses,
-)
-from app.platform.values import Line, Moment
 
 router = APIRouter(tags=["evaluations"], route_class=GuardedRoute)
 _VIEWING = [Depends(Policy("metrics:read"))]

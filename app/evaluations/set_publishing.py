@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.evaluations.set_cells import Cells, read_cells
+from app.http.models import AnswersOf, MetricOut
 from app.platform import audit_chain
 from app.platform.database import insert_if_absent
-from app.platform.values import AnswersOf, MetricOut
 from app.predictions.answer_sets import PublishedSets, SetQualityOut, SiteThresholds
 from app.releases.queries import champion, class_codes, existing_release
 from app.tables import AnswerSets, ReleaseRow, time_of

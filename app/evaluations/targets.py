@@ -6,11 +6,11 @@ from pydantic import Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.http.errors import Conflict, PreconditionFailed
+from app.http.models import In, Line, Out
+from app.http.principal import Principal
 from app.platform import audit_chain
-from app.platform.errors import Conflict, PreconditionFailed
 from app.platform.keys import AuditKeys
-from app.platform.principal import Principal
-from app.platform.values import In, Line, Out
 from app.tables import ReportTargets
 from ml.messages import Message
 

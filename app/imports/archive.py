@@ -14,8 +14,8 @@ from typing import IO, Protocol, cast
 from pydantic import ValidationError
 
 from app.cases.schemas import CaseIn
+from app.http.errors import sentence_of
 from app.imports.ignored import IMAGES, is_image, why_ignored
-from app.platform.faults import sentence_of
 from ml.messages import Message
 
 MANIFEST = "manifest.csv"

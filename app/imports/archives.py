@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 
 from app.context import Context
+from app.http.errors import NotFound, Unavailable
 from app.imports.archive import Archive, ArchiveError, open_archive
 from app.platform.blob_store import BlobStore, Damaged
 from app.platform.disk_space import require_space
-from app.platform.errors import NotFound, Unavailable
 
 _IMPORTS = "imports"
 

@@ -7,14 +7,14 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.http.errors import Conflict, NotFound
+from app.http.principal import Principal
 from app.imports.archives import ReceivedArchive, hand_on, is_kept
 from app.imports.checking import CheckCounts, CheckedRow, Counting, checked_rows
 from app.imports.work import CHECK, archive_of_job, submit_with
 from app.jobs import engine
 from app.jobs.queries import JobView, jobs_where
 from app.jobs.running import RunningJob
-from app.platform.errors import Conflict, NotFound
-from app.platform.principal import Principal
 from app.tables import ImportRow, Job
 from ml.messages import Message
 

@@ -9,9 +9,9 @@ from app.cases import queries
 from app.cases.preparing import UploadDigests, look_at_case, refuse_other_image
 from app.cases.schemas import CaseIn
 from app.context import Context
+from app.http.errors import Problem
 from app.imports.archive import Archive, Row
 from app.imports.work import RowCounts, differences, named, of_the_row
-from app.platform.errors import Problem
 from ml.messages import Message
 
 _Status = Literal["created", "known", "failed"]

@@ -8,6 +8,8 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
+from app.http.errors import KeyMissing, NotFound, StorageFull, TooLarge, UnsupportedImage, responses
+from app.http.principal import Principal
 from app.imports.archives import ReceivedArchive
 from app.imports.receiving import receive_body
 from app.imports.schemas import ImportOut, Status
@@ -15,9 +17,7 @@ from app.imports.showing import show_import
 from app.imports.work import begin_import
 from app.jobs.schemas import JobOut, job_out
 from app.platform.database import Reader, Writer
-from app.platform.errors import KeyMissing, NotFound, StorageFull, TooLarge, UnsupportedImage, responses
 from app.platform.idempotency import Idempotent
-from app.platform.principal import Principal
 
 router = APIRouter(tags=["imports"], route_class=GuardedRoute)
 _ZIP = {"application/zip", "application/x-zip-compressed", "application/octet-stream"}

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
+from app.http.models import Out, Sentence
 from app.jobs.schemas import JobOut
-from app.platform.values import Out, Sentence
 
 #: Which rows are asked for: by their result, or known ones that say something else than their case.
 Status = Literal["created", "known", "failed", "ignored", "differs"]

@@ -5,11 +5,11 @@ import uuid
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.http.errors import NotFound
 from app.imports.schemas import ImportOut, ImportRowOut
 from app.imports.work import counts_of, differing_rows
 from app.jobs.queries import jobs_where
 from app.jobs.schemas import job_out
-from app.platform.errors import NotFound
 from app.tables import ImportRow, Job
 
 

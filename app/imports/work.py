@@ -13,14 +13,14 @@ from sqlalchemy.orm import Session
 from app.cases.preparing import NewCase, prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
+from app.http.errors import Problem
+from app.http.principal import Principal
 from app.imports.archive import Archive, ArchiveError, Ignored, Row
 from app.imports.archives import ReceivedArchive, hand_over, opened, stored_archives
 from app.jobs import engine
 from app.jobs.queries import OPEN, JobView, jobs_where
 from app.jobs.running import RunningJob
-from app.platform.errors import Problem
 from app.platform.one_at_a_time import hold_digests
-from app.platform.principal import Principal
 from app.tables import Account, ImportRow, Job
 from ml.messages import Message, joined
 

@@ -22,6 +22,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.context import Context
+from app.http import traces
+from app.http.errors import Problem, may_be_tried_again
 from app.jobs.cancelling import honour_if_free, unanswered
 from app.jobs.locks import taken_for_dead, worker_lock
 from app.jobs.running import (
@@ -33,8 +35,7 @@ from app.jobs.running import (
     RunningJob,
     WorkerStoppingError,
 )
-from app.platform import audit_chain, tracing
-from app.platform.database_errors import may_be_tried_again
+from app.platform import audit_chain
 from app.platform.durable import (
     APPLICATION,
     APPLICATION_VERSION,
@@ -44,7 +45,6 @@ from app.platform.durable import (
     trace_of,
     workflow_table,
 )
-from app.platform.errors import Problem
 from app.tables import Job
 from ml.messages import packed, to_text
 
@@ -179,9 +179,9 @@ class Executor:
         try:
             with self.context.database.read() as session:
                 parameters = session.get_one(Job, uuid.UUID(job_id)).parameters
-                asked_by = trace_of(session, workflow_id) if tracing.is_on() else ""
+                asked_by = trace_of(session, workflow_id) if traces.is_on() else ""
             job = RunningJob(self.context, uuid.UUID(job_id), workflow_id, self.id, parameters, self.require_worker)
-            with tracing.span(f"job {kind}", "consumer", asked_by, job=job_id):
+            with traces.span(f"job {kind}", "consumer", asked_by, job=job_id):
                 kept: JobResult = packed(self._attempt(self.kinds[kind], job))
                 return kept
         finally:

@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlalchemy.orm import Session
 
+from app.http.errors import NotFound
 from app.jobs.running import JobResult
 from app.platform.durable import output_table, workflow_table
-from app.platform.errors import NotFound
 from app.tables import Job, JobBatch, JobCancellation
 from ml.messages import from_json, from_text
 

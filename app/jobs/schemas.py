@@ -3,8 +3,8 @@
 from datetime import datetime
 from typing import Any
 
+from app.http.models import Out, Sentence
 from app.jobs.queries import JobView
-from app.platform.values import Out, Sentence
 
 
 class JobOut(Out):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from app.context import Context
-from app.platform.errors import NoRelease, NotFound
+from app.http.errors import NoRelease, NotFound
 from app.predictions.inference import Served
 from app.releases.queries import all_releases, champion, releases_named
 from app.tables import ReleaseRow

@@ -9,11 +9,11 @@ from pydantic import BaseModel
 
 from app.auth.policy import GuardedRoute, ServicePolicy, public
 from app.context import Parts
+from app.http.errors import Problem, UnsupportedImage, problem_response
+from app.http.limits import PROTOCOL
 from app.open_inference import service
 from app.open_inference.models import ModelOut, find_model, metadata
 from app.operations.health import readyz
-from app.platform.body_limits import PROTOCOL
-from app.platform.errors import Problem, UnsupportedImage, problem_response
 from app.platform.tensors import HEADER_LENGTH
 
 router = APIRouter(prefix="/v2", route_class=GuardedRoute, include_in_schema=False)

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from app.context import Context
+from app.http.errors import BadRequest
+from app.http.limits import MemoryBudget
 from app.open_inference.models import MAX_ROWS, Model
-from app.platform.errors import BadRequest
-from app.platform.memory_budget import MemoryBudget
 from app.platform.tensors import (
     MAX_JSON,
     Message,

@@ -8,8 +8,8 @@ from string import Formatter
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.http.errors import NoRelease
 from app.operations.audit_events import AuditEventOut
-from app.platform.errors import NoRelease
 from app.releases.queries import reading_classes
 from app.tables import Account, Annotator, ApiKey, Case, Job, PracticeSet, ReleaseRow
 from ml.messages import Message, messages

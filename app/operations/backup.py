@@ -15,12 +15,12 @@ from sqlalchemy.orm import Session
 import migrations
 from app.context import Context
 from app.evaluations.frozen_files import EVALUATIONS, folder_of, frozen_name
+from app.http.errors import NotFound
 from app.operations.anchor import known_erasures
 from app.operations.erasure_list import ErasureListError, read_list
 from app.platform import audit_chain
 from app.platform.blob_store import BlobStore, Damaged
 from app.platform.database import make_engine
-from app.platform.errors import NotFound
 from app.platform.keys import KeyRing, derive
 from app.platform.migrate import require_known_revision
 from app.platform.shared_folders import SharedFolders

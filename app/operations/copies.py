@@ -15,8 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.context import Context
 from app.evaluations.snapshots import bring_snapshots
+from app.http.errors import Problem
 from app.operations.unused_files import remove_unfinished
-from app.platform.errors import Problem
 from app.tables import Erasure
 
 _EVERY_SECONDS = 30.0

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from app.cases.queries import cases_with_images
 from app.context import Context
 from app.evaluations.snapshots import discard_all
+from app.http.errors import Conflict
 from app.imports.archive import ArchiveError
 from app.imports.archives import opened
 from app.imports.work import CHECK, delete_archives
@@ -16,7 +17,6 @@ from app.jobs.queries import OPEN, JobView, jobs_where
 from app.operations.erasure import Whom, erase_again, erase_patient
 from app.operations.erasure_list import ErasureListError, add_missing, is_begun, outstanding, read_list
 from app.operations.unused_files import sweep_files
-from app.platform.errors import Conflict
 from app.platform.freed_space import overwrite
 from app.platform.one_at_a_time import hold_digests
 from app.tables import AuditEvent, Case, Erasure, Job

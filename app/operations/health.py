@@ -8,13 +8,14 @@ from sqlalchemy.orm import Session
 from app.auth.policy import GuardedRoute, monitoring, public
 from app.context import Parts
 from app.evaluations.publishing import published_estimates
+from app.http import observability
+from app.http.errors import Problem, responses
+from app.http.models import Out
 from app.jobs.locks import living_workers
 from app.jobs.queries import counts_by_state
-from app.platform import audit_chain, observability
+from app.platform import audit_chain
 from app.platform.database import settings_without_force
-from app.platform.errors import Problem, responses
 from app.platform.sealing import waiting
-from app.platform.values import Out
 from app.releases.queries import champion
 
 router = APIRouter(tags=["operations"], route_class=GuardedRoute)

@@ -12,6 +12,7 @@ from app.cases.queries import named_images
 from app.context import Context
 from app.evaluations.frozen_files import frozen_name, snapshot_sha256
 from app.evaluations.snapshots import damaged_snapshots
+from app.http.errors import NotFound, Unavailable
 from app.jobs.locks import living_workers
 from app.operations.anchor import missing_heads, restores, split_head
 from app.operations.derived import wrong_columns
@@ -19,7 +20,6 @@ from app.operations.proven import guarded, unproven_rows
 from app.operations.twin_pairs import wrong_pairs
 from app.platform import audit_chain, chain_check
 from app.platform.covered_rows import COVERED, NOT_COVERED
-from app.platform.errors import NotFound, Unavailable
 from app.platform.sealing import held_up
 from app.releases.queries import all_releases
 from app.tables import Evaluation, ReleaseRow

@@ -11,12 +11,12 @@ from app.auth.policy import GuardedRoute, Policy
 from app.cases.blindness import note_exposure
 from app.cases.queries import flagged_labels
 from app.context import Parts
+from app.http.languages import gettext
+from app.http.models import Line
+from app.http.principal import Principal
 from app.pages.render import page
 from app.pages.settled_views import MOST, settled_since
 from app.platform.database import Reader
-from app.platform.languages import gettext
-from app.platform.principal import Principal
-from app.platform.values import Line
 from app.tables import Case
 
 #: Flags shown at once.

@@ -13,14 +13,15 @@ from sqlalchemy.orm import Session
 from app.auth.policy import GuardedRoute, Policy
 from app.auth.queries import all_accounts
 from app.context import Parts
+from app.http import languages
+from app.http.models import PageText
+from app.http.principal import Principal
 from app.operations.audit_events import AuditEventsOut, Days, page_of_events
 from app.operations.audit_words import WORDS, Part, Say, plain, sentences, short
 from app.pages.render import page
 from app.pages.tables import csv_file
-from app.platform import audit_chain, languages
+from app.platform import audit_chain
 from app.platform.database import Reader
-from app.platform.principal import Principal
-from app.platform.values import PageText
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Manager = Annotated[Principal, Depends(Policy("manage"))]

@@ -6,11 +6,10 @@ from fastapi import Depends, Form, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.evaluations.targets import TargetsIn
-from app.platform.errors import Invalid
-from app.platform.faults import in_words
+from app.http.errors import Invalid, in_words
+from app.http.languages import said
+from app.http.models import PageText
 from app.platform.idempotency import Once
-from app.platform.languages import said
-from app.platform.values import PageText
 from app.triage.schemas import PolicyIn, PolicyOut
 
 _Model = TypeVar("_Model", bound=BaseModel)

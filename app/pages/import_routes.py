@@ -10,6 +10,8 @@ from sqlalchemy.orm import Session
 
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
+from app.http.errors import BadRequest, Invalid, Problem, StorageFull, TooLarge
+from app.http.principal import Principal
 from app.imports.archive import MAX_ENTRIES, MAX_ROWS
 from app.imports.archives import ReceivedArchive
 from app.imports.check_job import begin_check, can_be_imported, check_of, import_checked, import_of
@@ -22,9 +24,7 @@ from app.jobs.schemas import job_out
 from app.pages.render import go, page
 from app.pages.tables import csv_file
 from app.platform.database import Reader, Writer
-from app.platform.errors import BadRequest, Invalid, Problem, StorageFull, TooLarge
 from app.platform.form_file import file_of_form
-from app.platform.principal import Principal
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Importer = Annotated[Principal, Depends(Policy("cases:write"))]

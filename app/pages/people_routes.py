@@ -14,13 +14,13 @@ from app.auth.policy import GuardedRoute, Policy
 from app.auth.queries import account_of_key, existing_account
 from app.context import Context, Parts
 from app.evaluations.report import WORDS
+from app.http.errors import Conflict, Forbidden
+from app.http.languages import gettext
+from app.http.models import PageText
+from app.http.principal import ROLE_SCOPES, SCOPES, Principal
 from app.pages import people_views
 from app.pages.render import go, page
 from app.platform.database import Reader, Writer
-from app.platform.errors import Conflict, Forbidden
-from app.platform.languages import gettext
-from app.platform.principal import ROLE_SCOPES, SCOPES, Principal
-from app.platform.values import PageText
 from app.tables import Account
 from ml.messages import Message
 

@@ -12,7 +12,7 @@ from app.annotators.schemas import PulledOut
 from app.annotators.service import agreements, last_monday
 from app.auth.queries import all_accounts, existing_account, keys_by_account, last_sign_ins
 from app.context import Context
-from app.platform.errors import NoRelease
+from app.http.errors import NoRelease
 from app.tables import Account, ApiKey
 
 #: Agreements change on Mondays; an erasure in between is seen after so many seconds.

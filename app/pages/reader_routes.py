@@ -11,15 +11,15 @@ from app.cases.blindness import hidden_because, note_exposure
 from app.cases.handles import CaseInPath, case_handle
 from app.cases.queries import CaseFilter, has_field
 from app.context import Parts
+from app.http.errors import Invalid
+from app.http.models import PageText
+from app.http.principal import Principal
 from app.pages import reader_views
 from app.pages.first_steps import first_steps
 from app.pages.forms import IdempotentForm, checked
 from app.pages.handles import answer_of_handle, read_of_handle
 from app.pages.render import go, page
 from app.platform.database import Reader, Writer
-from app.platform.errors import Invalid
-from app.platform.principal import Principal
-from app.platform.values import PageText
 from app.reads.answering import answer_read
 from app.reads.changes import retract, revise
 from app.reads.corrections import correct_once

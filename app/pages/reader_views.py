@@ -14,13 +14,13 @@ from app.cases.handles import NamedCase, case_handle
 from app.cases.pixel_size import microns_per_pixel_of
 from app.cases.schemas import CaseOut, RequestOut, WorklistOut
 from app.cases.showing import show_case
+from app.http.languages import decimal, gettext, ngettext
+from app.http.models import ClassOut, PosteriorOut
+from app.http.principal import Principal
 from app.pages.charts import Bars, posterior_bars
 from app.pages.handles import correction_handle, read_handle
 from app.pages.reference_views import ShownClass, classes_at_stake
 from app.platform.keys import ReaderKeys
-from app.platform.languages import decimal, gettext, ngettext
-from app.platform.principal import Principal
-from app.platform.values import ClassOut, PosteriorOut
 from app.readers.queries import model_in_use
 from app.reads.corrections import correctable
 from app.reads.label_rows import label_out

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from app.platform.errors import NotFound
+from app.http.errors import NotFound
+from app.http.models import ClassOut
 from app.platform.keys import ReaderKeys
-from app.platform.values import ClassOut
 from app.references.candidates import candidates
 from app.references.cells import Cell, cells_of, shown_cells
 from app.references.definitions import definitions, versions

@@ -12,7 +12,7 @@ from app.evaluations.cohort import Question
 from app.evaluations.comparison import compare
 from app.evaluations.report import WORDS
 from app.evaluations.schemas import ComparisonOut
-from app.platform.values import MetricOut
+from app.http.models import MetricOut
 from app.recalibration.report import AdaptationOut
 from app.releases import service as releases_service
 from app.releases.gate import Gate, gate_of, verdict_of

@@ -11,13 +11,13 @@ from fastapi.templating import Jinja2Templates
 from app.auth.policy import caller_of
 from app.auth.service import SEEN_EVERY, SESSION_IDLE
 from app.evaluations.report import FILTERS, TEMPLATES
+from app.http import languages
+from app.http.errors import Problem, Unauthenticated
+from app.http.formats import templates_in
+from app.http.principal import Principal
 from app.pages import shown
 from app.pages.assets import asset
 from app.pages.handles import account_handle
-from app.platform import languages
-from app.platform.errors import Problem, Unauthenticated
-from app.platform.formats import templates_in
-from app.platform.principal import Principal
 
 SEE_OTHER = 303
 _FAILED = 500

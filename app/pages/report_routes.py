@@ -14,14 +14,14 @@ from app.context import Parts
 from app.evaluations import frozen
 from app.evaluations.schemas import EvaluationIn
 from app.evaluations.targets import set_targets
+from app.http.errors import Conflict, NotFound
+from app.http.models import PageText
+from app.http.principal import Principal
 from app.pages import report_views
 from app.pages.forms import PolicyForm, TargetsForm, WrongFields, checked
 from app.pages.render import go, page
 from app.pages.report_views import ReportFilter
 from app.platform.database import Reader, Writer
-from app.platform.errors import Conflict, NotFound
-from app.platform.principal import Principal
-from app.platform.values import PageText
 from app.triage.service import add_policy, list_policies
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)

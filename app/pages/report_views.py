@@ -13,8 +13,8 @@ from app.evaluations.report_publishing import ask_for_report, published_report
 from app.evaluations.report_schemas import PublishedReport, ReportBody, TrendOut, WhatIfOut
 from app.evaluations.schemas import BinOut, DesignOut, EvaluationOut
 from app.evaluations.targets import TargetsOut, current_targets
-from app.platform.principal import Principal
-from app.platform.values import MetricOut
+from app.http.models import MetricOut
+from app.http.principal import Principal
 
 #: Tables that a report offers as CSV.
 NUMBERS = ("disagreement", "classes", "each-class", "triage", "pairs", "weeks", "sites", "months", "alarm", "losses")

@@ -8,10 +8,10 @@ from sqlalchemy.orm import Session
 from app.cases.handles import case_handle
 from app.cases.pixel_size import microns_per_pixel_of
 from app.context import Context
+from app.http.models import Out
+from app.http.principal import Principal
 from app.pages.handles import read_handle
 from app.pages.reader_views import case_number
-from app.platform.principal import Principal
-from app.platform.values import Out
 from app.reads.leases import MAX_LEASES, give_back_overdue, lease_next, list_leases
 from app.reads.progress import progress
 from app.triage.queries import current_policy

@@ -1,9 +1,9 @@
-"""Numbers and codes on pages, in the language of the page: the filters of ``app/platform/formats.py`` over again."""
+"""Numbers and codes on pages, in the language of the page: the filters of ``app/http/formats.py`` over again."""
 
 from collections.abc import Callable
 
-from app.platform import formats
-from app.platform.languages import decimal, gettext, language, said, term
+from app.http import formats
+from app.http.languages import decimal, gettext, language, said, term
 from ml import shown_numbers
 from ml.shown_numbers import NOTHING, HasInterval, HasNewInterval
 

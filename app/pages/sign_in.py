@@ -12,13 +12,13 @@ from app.auth.sites import COOKIE, SECURE_COOKIE, is_secure, refuse_cross_site, 
 from app.cases import provisional
 from app.context import Context, Parts
 from app.demo.notice import notice_of
+from app.http.errors import Forbidden, Invalid, NotFound, Problem, Unauthenticated
+from app.http.languages import COOKIE as LANGUAGE_COOKIE
+from app.http.languages import LANGUAGES
+from app.http.models import PageText
+from app.http.principal import Principal
 from app.pages.render import go, page
 from app.platform.database import Reader, Writer
-from app.platform.errors import Forbidden, Invalid, NotFound, Problem, Unauthenticated
-from app.platform.languages import COOKIE as LANGUAGE_COOKIE
-from app.platform.languages import LANGUAGES
-from app.platform.principal import Principal
-from app.platform.values import PageText
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]

@@ -18,9 +18,9 @@ from asgi_correlation_id import correlation_id
 from sqlalchemy import ColumnElement, bindparam, null, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from app.http.errors import Unavailable
 from app.platform import signing
 from app.platform.covered_rows import Row
-from app.platform.errors import Unavailable
 from app.platform.keys import AuditKeys, Signer
 from app.platform.one_at_a_time import Turn, take_turn
 from app.platform.plain_rows import insertion

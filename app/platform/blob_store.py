@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from app.http.errors import NotFound, StorageFull, Unavailable
 from app.platform.disk_space import require_space
-from app.platform.errors import NotFound, StorageFull, Unavailable
 from ml.files import file_sha256, sync_folder
 
 _KEY = re.compile(r"(?:[a-z0-9-]+/)*([0-9a-f]{64})(?:\.[a-z]+)?")

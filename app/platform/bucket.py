@@ -15,8 +15,8 @@ from typing import Any
 
 import structlog
 
+from app.http.errors import NotFound, Unavailable
 from app.platform.blob_store import Damaged, Stored, digest_of, require_digest
-from app.platform.errors import NotFound, Unavailable
 from ml.files import file_sha256
 
 #: Addresses of buckets, by how they begin.

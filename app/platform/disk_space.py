@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from app.platform.errors import StorageFull
+from app.http.errors import StorageFull
 
 
 def require_space(folder: Path, min_free_bytes: int, size: int = 0) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import JSON, ColumnClause, Engine, NullPool, TableClause, column, select, table, update
 from sqlalchemy.orm import Session
 
-from app.platform import tracing
+from app.http import traces
 from app.platform.database import postgres_engine, sqlite_engine
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def trace_of(session: Session, workflow_id: str) -> str:
     workflows = workflow_table(session.get_bind().dialect.name)
     query = select(attributes).select_from(workflows).where(workflows.c.workflow_uuid == workflow_id)
     known = session.execute(query).scalar_one()
-    return str(known.get(tracing.TRACEPARENT, "")) if isinstance(known, dict) else ""
+    return str(known.get(traces.TRACEPARENT, "")) if isinstance(known, dict) else ""
 
 
 def output_table(dialect: str) -> TableClause:
@@ -191,7 +191,7 @@ class JobQueue:
             arguments: of the workflow; JSON values.
         """
         options: EnqueueOptions = {"queue_name": kind, "workflow_name": kind, "workflow_id": workflow_id}
-        trace = tracing.carried()
+        trace = traces.carried()
         if trace:
             options["attributes"] = dict(trace)
         self.client.enqueue_in_transaction(session, options, *arguments)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterable, AsyncIterator
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from app.platform.errors import BadRequest, Invalid
+from app.http.errors import BadRequest, Invalid
 from ml.messages import Message
 
 

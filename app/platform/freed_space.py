@@ -8,15 +8,7 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, te
 from sqlalchemy.exc import OperationalError
 
 from app.platform.database import sqlite_engine
-from app.tables import (
-    Case,
-    CaseTwin,
-    IdempotencyRecord,
-    ImportRow,
-    NetworkOutput,
-    ReadRequest,
-    Remark,
-)
+from app.tables import Case, CaseTwin, IdempotencyRecord, ImportRow, NetworkOutput, ReadRequest, Remark
 
 #: Tables whose rows are deleted or changed when a patient is erased.
 ERASED_FROM = tuple(

@@ -19,8 +19,8 @@ from pydantic_core import to_jsonable_python
 from sqlalchemy import bindparam, delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
+from app.http.errors import KeyMissing, KeyReused, Unavailable
 from app.platform.database import insert_if_absent
-from app.platform.errors import KeyMissing, KeyReused, Unavailable
 from app.platform.prepared import Prepared
 from app.platform.written_rows import noted_cases
 from app.tables import IdempotencyRecord, time_of

@@ -3,8 +3,8 @@
 import hashlib
 from collections.abc import Callable
 
+from app.http.errors import NotFound, Unavailable
 from app.platform.blob_store import BlobStore, Damaged, digest_of
-from app.platform.errors import NotFound, Unavailable
 
 
 class ImageStore:

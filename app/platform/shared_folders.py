@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from app.http.errors import StorageFull, Unavailable
 from app.platform.blob_store import BlobStore, Damaged
-from app.platform.errors import StorageFull, Unavailable
 from ml.files import file_sha256, read_json, write_json
 
 _PACKAGE = ".package.tar"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.platform.errors import NotFound
+from app.http.errors import NotFound
 from app.tables import (
     Annotator,
     Case,

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import Field, StringConstraints
 
-from app.platform.values import ClassOut, In, Line, Out, Paragraph, Sentence
+from app.http.models import ClassOut, In, Line, Out, Paragraph, Sentence
 
 Purpose = Literal["training", "qualification"]
 _Name = Annotated[Line, Field(max_length=100, pattern=r"\S")]

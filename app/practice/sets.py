@@ -8,9 +8,9 @@ from sqlalchemy.orm import Session
 
 from app.auth.annotators import new_annotator
 from app.context import Context
+from app.http.errors import Conflict, NotFound
+from app.http.principal import Principal
 from app.platform import audit_chain
-from app.platform.errors import Conflict, NotFound
-from app.platform.principal import Principal
 from app.practice import runs
 from app.practice.cells import Outcomes, candidates, slips_of_pool
 from app.practice.schemas import (

@@ -10,8 +10,8 @@ from pydantic import Field
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
+from app.http.models import AnswerSetOut, AnswersOf, MetricOut, Out, Sentence
 from app.platform.prepared import Prepared
-from app.platform.values import AnswerSetOut, AnswersOf, MetricOut, Out, Sentence
 from app.tables import AnswerSets
 from ml.arrays import FloatArray
 from ml.conformal import MISSES, Thresholds, answer_sets, fewest_patients

@@ -13,8 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar
 
-from app.platform.errors import Overloaded
-from app.platform.observability import WAITING
+from app.http.errors import Overloaded
+from app.http.observability import WAITING
 
 #: At once at most, on any number of cores: more would wait for the interpreter, not for a core.
 MOST_AT_ONCE = 4

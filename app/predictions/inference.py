@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from app.platform.errors import NoRelease, Overloaded, Unavailable
-from app.platform.observability import BATCHES, WAITING
-from app.platform.tracing import span
+from app.http.errors import NoRelease, Overloaded, Unavailable
+from app.http.observability import BATCHES, WAITING
+from app.http.traces import span
 from app.predictions.remote import Backend, OtherNetwork
 from app.tables import Alias
 from ml.cores import cores

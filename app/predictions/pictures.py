@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from app.platform.errors import BrokenImage, TooLarge, UnsupportedImage
-from app.platform.memory_budget import MemoryBudget
+from app.http.errors import BrokenImage, TooLarge, UnsupportedImage
+from app.http.limits import MemoryBudget
 from ml.images.limited import read_limited
 from ml.images.picture import Cost, Picture, cost_of, read_picture
 from ml.images.preprocess import ImageRejectedError, Preprocessing

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from app.platform import tracing
-from app.platform.errors import Unavailable
+from app.http import traces
+from app.http.errors import Unavailable
 from app.platform.tensors import (
     HEADER_LENGTH,
     Tensor,
@@ -181,8 +181,8 @@ class RemoteNetwork:
         wanted = [{"name": name, "parameters": {"binary_data": True}} for name in _OUTPUTS]
         body, size = write_message({"outputs": wanted}, "inputs", [Tensor("image", inputs, binary=True)])
         headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(size)}
-        with tracing.span("inference backend", "client"):
-            answer = self._ask("POST", "/infer", body, headers | tracing.carried())
+        with traces.span("inference backend", "client"):
+            answer = self._ask("POST", "/infer", body, headers | traces.carried())
         try:
             return self._outputs(answer, len(inputs))
         except TensorError as exc:

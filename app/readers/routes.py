@@ -6,9 +6,7 @@ from fastapi import APIRouter, Depends, Path, Response
 
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
-from app.jobs.schemas import JobOut
-from app.platform.database import Reader, Writer
-from app.platform.errors import (
+from app.http.errors import (
     BadRequest,
     Conflict,
     Invalid,
@@ -18,8 +16,10 @@ from app.platform.errors import (
     PreconditionRequired,
     responses,
 )
+from app.http.principal import Principal
+from app.jobs.schemas import JobOut
+from app.platform.database import Reader, Writer
 from app.platform.idempotency import Idempotent
-from app.platform.principal import Principal
 from app.platform.revisions import Revision
 from app.readers import service
 from app.readers.schemas import ReaderFitIn, ReaderModelDetailOut, ReaderModelInUseOut, ReaderModelsOut, ReaderSwitchIn

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from app.platform.values import In, Line, MetricOut, Out, Paragraph, Sentence
+from app.http.models import In, Line, MetricOut, Out, Paragraph, Sentence
 
 
 class NamedReaderOut(Out):

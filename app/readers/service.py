@@ -3,11 +3,11 @@
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.http.errors import Conflict, PreconditionFailed
+from app.http.principal import Principal
 from app.jobs import engine
 from app.jobs.schemas import JobOut, job_out
 from app.platform import audit_chain
-from app.platform.errors import Conflict, PreconditionFailed
-from app.platform.principal import Principal
 from app.platform.revisions import swap
 from app.readers.queries import ONLY, all_models, in_use, model_of_version
 from app.readers.schemas import (

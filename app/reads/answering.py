@@ -6,8 +6,8 @@ from typing import cast
 from sqlalchemy.orm import Session
 
 from app.context import Context
-from app.platform.errors import AlreadyLabelled, LeaseLost
-from app.platform.principal import Principal
+from app.http.errors import AlreadyLabelled, LeaseLost
+from app.http.principal import Principal
 from app.reads import leases, queries, repeat_answers
 from app.reads.at_hand import CaseAtHand, case_at_hand
 from app.reads.schemas import OwnLabelIn, SubmittedOut

@@ -9,7 +9,7 @@ from sqlalchemy import Select, bindparam, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.cases.queries import NamedLabel
-from app.platform.errors import NotFound
+from app.http.errors import NotFound
 from app.platform.plain_rows import Joined, table_of
 from app.platform.prepared import Prepared
 from app.predictions.queries import shown_first

@@ -5,8 +5,8 @@ import uuid
 from sqlalchemy.orm import Session
 
 from app.context import Context
-from app.platform.errors import NotFound
-from app.platform.principal import Principal
+from app.http.errors import NotFound
+from app.http.principal import Principal
 from app.reads import repeat_answers, service
 from app.reads.schemas import RetractionIn, RevisionIn, SubmittedOut
 

@@ -11,9 +11,9 @@ from app.cases.blindness import hidden_before_final, was_exposed
 from app.cases.provisional import is_over
 from app.cases.queries import NamedLabel, label_history
 from app.context import Context
+from app.http.errors import LabelFinal, Superseded
+from app.http.principal import Principal
 from app.platform import audit_chain
-from app.platform.errors import LabelFinal, Superseded
-from app.platform.principal import Principal
 from app.platform.written_rows import note_deleted
 from app.reads import queries, repeat_answers
 from app.reads.adjudication import Labelled, adjudicate_if_undecided

@@ -7,9 +7,9 @@ from sqlalchemy.orm import Session
 
 from app.cases.queries import NamedLabel
 from app.context import Context
+from app.http.principal import Principal
 from app.platform import audit_chain
 from app.platform.plain_rows import insert_row
-from app.platform.principal import Principal
 from app.reads.recorded import label_details
 from app.reads.schemas import LabelOut, OwnLabelIn
 from app.tables import Annotator, Case, Label, Remark

@@ -10,12 +10,12 @@ from sqlalchemy.orm import Session
 from app.auth.annotators import account_sees_more, annotator_of_account, locked_annotator, own_annotator
 from app.cases import provisional
 from app.context import Context
+from app.http.errors import Forbidden, LeaseLost, TooManyLeases
+from app.http.models import ClassOut
+from app.http.principal import Principal
 from app.platform import audit_chain
 from app.platform.database import Database
-from app.platform.errors import Forbidden, LeaseLost, TooManyLeases
 from app.platform.plain_rows import change_row, insert_row
-from app.platform.principal import Principal
-from app.platform.values import ClassOut
 from app.reads import queries
 from app.reads.at_hand import LockedLease, locked_lease
 from app.reads.queries import AnyRead, AnyRequest

@@ -3,8 +3,8 @@
 import uuid
 
 from app.cases.handles import case_handle
+from app.http.principal import Principal
 from app.platform.keys import ReaderKeys
-from app.platform.principal import Principal
 from app.reads.schemas import LabelOut, LabelsOut, ReadOut, SubmittedOut
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from app.cases import provisional
 from app.cases import queries as cases
 from app.cases.queries import NamedLabel, blind_opinions
-from app.platform.values import AnswerSetOut, PosteriorOut
+from app.http.models import AnswerSetOut, PosteriorOut
 from app.predictions.answer_sets import Cell, answer_set, sets_in_force
 from app.predictions.stored import stored_prediction
 from app.readers.queries import in_use, model_of

@@ -8,8 +8,8 @@ from sqlalchemy import ColumnElement, CompoundSelect, func, select, union_all
 from sqlalchemy.orm import Session
 
 from app.auth.annotators import annotator_of_account
-from app.platform.days import day_began
-from app.platform.principal import Principal
+from app.http.days import day_began
+from app.http.principal import Principal
 from app.reads.queries import leases_of
 from app.reads.queue import count_waiting
 from app.tables import Annotator, Label, Read, Repeat, RepeatAnswer, RepeatRead, time_of

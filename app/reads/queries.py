@@ -9,10 +9,10 @@ from typing import TypeAlias, TypeVar
 from sqlalchemy import ColumnElement, and_, bindparam, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.platform.errors import NotFound
+from app.http.errors import NotFound
+from app.http.principal import Principal
 from app.platform.plain_rows import Joined, columns, plain_row, run
 from app.platform.prepared import Prepared
-from app.platform.principal import Principal
 from app.tables import (
     LEASED,
     Alias,

@@ -32,10 +32,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from app.http.principal import Principal
 from app.platform.keys import DerivedKey
 from app.platform.plain_rows import columns, plain_row, run, table_of
 from app.platform.prepared import Prepared
-from app.platform.principal import Principal
 from app.reads.queries import AnyRequest
 from app.tables import (
     SHOWN_KINDS,

@@ -14,10 +14,10 @@ from sqlalchemy.orm import Session
 from app.cases.blindness import hidden_of_repeat, was_exposed, was_exposed_to
 from app.cases.provisional import CORRECTABLE, leave_case
 from app.context import Context
+from app.http.errors import LabelFinal, NotFound, Superseded
+from app.http.principal import Principal
 from app.platform import audit_chain
-from app.platform.errors import LabelFinal, NotFound, Superseded
 from app.platform.plain_rows import change_row, insert_row
-from app.platform.principal import Principal
 from app.reads.at_hand import LockedCase, LockedLease, case_at_hand, facts_of_case
 from app.reads.queries import AnyRead
 from app.reads.schemas import LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut

@@ -10,8 +10,7 @@ from app.cases import queries
 from app.cases.blindness import ensure_revealed, note_exposure
 from app.cases.handles import CaseInPath
 from app.context import Parts
-from app.platform.database import Reader, Writer
-from app.platform.errors import (
+from app.http.errors import (
     AlreadyLabelled,
     BlindReadPending,
     KeyMissing,
@@ -22,9 +21,10 @@ from app.platform.errors import (
     TooManyLeases,
     responses,
 )
+from app.http.models import PosteriorOut
+from app.http.principal import Principal
+from app.platform.database import Reader, Writer
 from app.platform.idempotency import Idempotent
-from app.platform.principal import Principal
-from app.platform.values import PosteriorOut
 from app.reads import answering, changes, corrections, leases, service
 from app.reads.label_rows import label_out
 from app.reads.naming import labels_for, read_for, submitted_for

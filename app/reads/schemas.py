@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from app.platform.values import ClassOut, In, Line, Out, Paragraph, PosteriorOut
+from app.http.models import ClassOut, In, Line, Out, Paragraph, PosteriorOut
 
 AnnotatorName = Annotated[Line, Field(max_length=100)]
 DeclineReason = Literal["cannot_tell", "image_quality", "not_my_field", "know_this_case", "other"]

@@ -20,9 +20,9 @@ from app.cases.blindness import (
 from app.cases.held_back import hold_some_back, is_held_back
 from app.cases.queries import NamedLabel, blind_opinions
 from app.context import Context
-from app.platform.errors import AlreadyLabelled, Forbidden, Invalid, NotFound, Superseded
+from app.http.errors import AlreadyLabelled, Forbidden, Invalid, NotFound, Superseded
+from app.http.principal import Principal
 from app.platform.plain_rows import change_row
-from app.platform.principal import Principal
 from app.reads import queries
 from app.reads.adjudication import Labelled, adjudicate_if_undecided
 from app.reads.at_hand import CaseAtHand, FactsOfCase, case_at_hand, facts_of_case

@@ -14,8 +14,8 @@ from app.evaluations.columns import Columns
 from app.evaluations.held_out import held_out, left_out
 from app.evaluations.queries import LabelRow, blind_labels, label_rows
 from app.evaluations.reading import read_columns
+from app.http.errors import Conflict
 from app.jobs.running import JobResult, RunningJob
-from app.platform.errors import Conflict
 from app.platform.keys import DerivedKey
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.gating import FEWEST_ANNOTATORS, Evidence

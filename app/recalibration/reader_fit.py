@@ -13,8 +13,8 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from app.evaluations.queries import LabelRow
+from app.http.models import MetricOut
 from app.jobs.running import JobResult, RunningJob
-from app.platform.values import MetricOut
 from app.readers.schemas import ReaderFitIn, ReaderFitOut
 from app.readers.storing import store_model
 from app.recalibration.service import Material, gather

@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from app.platform.values import MetricOut, Out
+from app.http.models import MetricOut, Out
 from app.recalibration.change_plan import ChangePlan
 from app.releases.gate import Gate
 from ml.calibration.new_crowd import AdaptationDocument

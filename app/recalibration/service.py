@@ -21,9 +21,9 @@ from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
 from app.evaluations.held_out import held_out, left_out
 from app.evaluations.queries import LabelRow, blind_labels, label_rows
 from app.evaluations.reading import read_columns
+from app.http.models import MetricOut
 from app.jobs import engine
 from app.jobs.running import JobResult, RunningJob
-from app.platform.values import MetricOut
 from app.readers.schemas import ReaderFitIn
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.fitting import Fitted, card_report, fitted, labelled_cases, require_labels
@@ -36,14 +36,7 @@ from app.recalibration.judging import (
     since_first_champion,
     without_annotator,
 )
-from app.recalibration.outputs import (
-    StoredOutputs,
-    fitting_labels,
-    histograms,
-    n_seen_by,
-    stored_outputs,
-    without_kept,
-)
+from app.recalibration.outputs import StoredOutputs, fitting_labels, histograms, n_seen_by, stored_outputs, without_kept
 from app.recalibration.refusal import RecalibrationRefusedError, before_and_after, beyond_the_plan
 from app.recalibration.report import Findings, FitOut, Moved, RecalibrationReport
 from app.releases.adding import UNFINISHED, register_release

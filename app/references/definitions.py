@@ -6,10 +6,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.http.errors import NotFound
+from app.http.models import In, Paragraph
+from app.http.principal import Principal
 from app.platform import audit_chain
-from app.platform.errors import NotFound
-from app.platform.principal import Principal
-from app.platform.values import In, Paragraph
 from app.releases.queries import reading_classes
 from app.tables import Account, ClassDefinition
 

@@ -7,10 +7,10 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.http.errors import NotFound
+from app.http.models import In, Line
+from app.http.principal import Principal
 from app.platform import audit_chain
-from app.platform.errors import NotFound
-from app.platform.principal import Principal
-from app.platform.values import In, Line
 from app.references.candidates import candidates
 from app.references.cells import Cell, cells_of
 from app.references.selecting import Candidate, select_cells

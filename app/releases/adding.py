@@ -9,9 +9,9 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.http.errors import Conflict, StorageFull
 from app.platform import audit_chain
 from app.platform.database import Database
-from app.platform.errors import Conflict, StorageFull
 from app.platform.keys import AuditKeys
 from app.platform.shared_folders import SharedFolders
 from app.releases.gate import gate_of, verdict_of

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, StrictBool, ValidationError, model_validator
 
-from app.platform.values import MetricOut, Out, Sentence
+from app.http.models import MetricOut, Out, Sentence
 from ml.release.card import CardContents
 
 #: ``not_judged``: no gate of this service has compared the release with a champion.

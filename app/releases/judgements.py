@@ -5,10 +5,10 @@ import uuid
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.http.errors import Conflict
+from app.http.principal import Principal
 from app.jobs import engine
 from app.jobs.queries import OPEN, JobView, newest_jobs
-from app.platform.errors import Conflict
-from app.platform.principal import Principal
 from app.releases.gate import gate_fault
 from app.releases.queries import existing_release, served_release_id
 from ml.messages import Message

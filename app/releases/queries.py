@@ -8,8 +8,8 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.platform.errors import NoRelease, NotFound
-from app.platform.values import ClassOut
+from app.http.errors import NoRelease, NotFound
+from app.http.models import ClassOut
 from app.tables import Alias, AuditEvent, ReleaseRow
 from ml.release.artifact import HEAD_FILE
 

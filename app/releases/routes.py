@@ -8,9 +8,7 @@ from fastapi import APIRouter, Depends, Response
 from app.auth.policy import GuardedRoute, Policy
 from app.auth.service import confirm_password
 from app.context import Parts
-from app.jobs.schemas import JobOut
-from app.platform.database import Reader, Writer
-from app.platform.errors import (
+from app.http.errors import (
     BadRequest,
     Conflict,
     Forbidden,
@@ -20,8 +18,10 @@ from app.platform.errors import (
     PreconditionRequired,
     responses,
 )
+from app.http.principal import Principal
+from app.jobs.schemas import JobOut
+from app.platform.database import Reader, Writer
 from app.platform.idempotency import Idempotent
-from app.platform.principal import Principal
 from app.platform.revisions import Revision
 from app.releases import service
 from app.releases.schemas import AliasesOut, AliasIn, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleasesOut

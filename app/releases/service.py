@@ -5,13 +5,13 @@ import uuid
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.http.errors import Conflict, Invalid, PreconditionFailed
+from app.http.models import ClassOut
+from app.http.principal import Principal
 from app.jobs import engine
 from app.jobs.schemas import JobOut, job_out
 from app.platform import audit_chain
-from app.platform.errors import Conflict, Invalid, PreconditionFailed
-from app.platform.principal import Principal
 from app.platform.revisions import swap
-from app.platform.values import ClassOut
 from app.releases.gate import Verdict, gate_fault, verdict_of
 from app.releases.history import gate_against, last_gate
 from app.releases.judgements import submit_judgement

@@ -13,8 +13,8 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.http.models import Out
 from app.platform.keys import DerivedKey
-from app.platform.values import Out
 from app.tables import Case
 from ml.messages import Message, joined
 from ml.release.card import CardContents

@@ -7,14 +7,7 @@ from app.tables.cases import Case, CasePrediction, CaseTwin, NetworkOutput
 from app.tables.draws import ReaderDraw
 from app.tables.jobs import Evaluation, ImportRow, Job, JobBatch, JobCancellation
 from app.tables.labels import Annotator, Label, ProvisionalLabel, Remark
-from app.tables.practice import (
-    PracticeAnswer,
-    PracticeCell,
-    PracticeItem,
-    PracticeRun,
-    PracticeSet,
-    Qualification,
-)
+from app.tables.practice import PracticeAnswer, PracticeCell, PracticeItem, PracticeRun, PracticeSet, Qualification
 from app.tables.readers import ReaderModelInUse, ReaderModelRow
 from app.tables.reads import LEASED, DailyThreshold, Exposure, Look, PolicyRow, Read, ReadRequest
 from app.tables.records import STAMPS, AuditEvent, AuditHead, CaseChange, Erasure, IdempotencyRecord, Installation

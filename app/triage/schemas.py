@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from app.platform.values import In, Line, Out
+from app.http.models import In, Line, Out
 from ml.messages import Message
 
 

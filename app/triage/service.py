@@ -3,10 +3,10 @@
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.http.errors import Conflict
+from app.http.principal import Principal
 from app.platform import audit_chain
-from app.platform.errors import Conflict
 from app.platform.keys import AuditKeys
-from app.platform.principal import Principal
 from app.tables import Label, PolicyRow, ReaderDraw, ReadRequest, time_of
 from app.triage.drawing import GRACE
 from app.triage.queries import all_policies, current_policy

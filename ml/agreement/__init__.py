@@ -16,13 +16,7 @@ from ml.agreement.coefficients import (
     krippendorff_alpha,
 )
 from ml.agreement.dawid_skene import DawidSkene, dawid_skene
-from ml.agreement.report import (
-    AgreementReport,
-    AnnotatorAgreement,
-    ClassAgreement,
-    PairAgreement,
-    SiteAgreement,
-)
+from ml.agreement.report import AgreementReport, AnnotatorAgreement, ClassAgreement, PairAgreement, SiteAgreement
 from ml.metrics.homogeneity_test import HomogeneityTest, marginal_homogeneity_test
 
 if TYPE_CHECKING:

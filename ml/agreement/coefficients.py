@@ -17,7 +17,7 @@ from ml.arrays import FloatArray, IntArray, as_label_counts
 from ml.distributions.families import gini
 from ml.metrics.histograms import observed_disagreement
 from ml.metrics.inputs import check_clusters, check_inputs
-from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, select, to_estimate
+from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, select_sample, to_estimate
 from ml.metrics.ordinal import quadratic_kappa
 from ml.named_columns import same_rows, values_of
 
@@ -73,7 +73,7 @@ def krippendorff_alpha(
     same_rows(label_counts=label_counts, cluster=cluster)
     # an ordinal scale is the order of the columns, so only an array can say it
     counts = as_label_counts(label_counts if level == "ordinal" else values_of(label_counts, "label_counts"))
-    sample = select(counts.sum(axis=1) >= 2, None, check_clusters(cluster, len(counts)))
+    sample = select_sample(counts.sum(axis=1) >= 2, None, check_clusters(cluster, len(counts)))
     y = counts[sample.rows].astype(np.float64)
     value, without = (_ordinal_alpha if level == "ordinal" else _nominal_alpha)(y, sample)
     return _estimate(value, without, sample)
@@ -162,7 +162,7 @@ def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None =
             f"Fleiss' kappa needs the same number of labels per case, at least two, got {sizes[:5].tolist()}; "
             "Krippendorff's alpha takes any numbers"
         )
-    sample = select(np.ones(len(counts), dtype=bool), None, check_clusters(cluster, len(counts)))
+    sample = select_sample(np.ones(len(counts), dtype=bool), None, check_clusters(cluster, len(counts)))
     n = float(sizes[0])
     agree = ((counts * (counts - 1)).sum(axis=1) / (n * (n - 1)))[:, None]
     parts = _per_cluster(np.concatenate([agree, counts, np.ones_like(agree)], axis=1)[sample.rows], sample)
@@ -207,7 +207,7 @@ def cohen_kappa(
     if a.shape != b.shape:
         raise ValueError(f"both annotators' labels must have one shape, got {a.shape} and {b.shape}")
     matrix = as_label_matrix(np.stack([a, b], axis=-1), n_classes)
-    sample = select(np.asarray((matrix >= 0).all(axis=1)), None, check_clusters(cluster, len(matrix)))
+    sample = select_sample(np.asarray((matrix >= 0).all(axis=1)), None, check_clusters(cluster, len(matrix)))
     a, b = matrix[sample.rows].T
     return kappa_of(a, b, n_classes, sample, level)
 

@@ -18,7 +18,7 @@ from ml.arrays import FloatArray, IntArray
 from ml.messages import Message, messages
 from ml.metrics.homogeneity_test import differ, marginal_homogeneity_test
 from ml.metrics.intervals import SHARE
-from ml.metrics.jackknife import Estimate, Sample, mean_replicates, select, to_estimate
+from ml.metrics.jackknife import Estimate, Sample, mean_replicates, select_sample, to_estimate
 from ml.tables.files import (
     Labels,
     Place,
@@ -238,7 +238,7 @@ def _confusion(long: LongLabels) -> FloatArray | None:
 
 def _sample_of(cases: IntArray, groups: IntArray | None, n_cases: int) -> Sample:
     """Some cases as a sample whose rows are positions among them; the others count as dropped."""
-    sample = select(np.ones(cases.size, dtype=bool), None, None if groups is None else groups[cases])
+    sample = select_sample(np.ones(cases.size, dtype=bool), None, None if groups is None else groups[cases])
     return replace(sample, dropped=n_cases - cases.size)
 
 

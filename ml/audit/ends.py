@@ -11,7 +11,7 @@ from ml.arrays import FloatArray
 from ml.metrics.evaluation import ReliabilityBin
 from ml.metrics.histograms import class_frequencies, observed_disagreement
 from ml.metrics.inputs import check_inputs, check_weights
-from ml.metrics.jackknife import Sample, select
+from ml.metrics.jackknife import Sample, select_sample
 from ml.metrics.reliability import Binned
 from ml.tables.matching import Cases
 
@@ -39,7 +39,7 @@ def end_bins(cases: Cases) -> Ends:
     data = check_inputs(counts, cases.predictions.class_probs, cases.weights, cases.cluster)
     first, totals = data.sample(1), cases.counts.sum(axis=1)
     weights2 = check_weights(cases.weights if cases.weights2 is None else cases.weights2, len(totals))
-    second = select(totals >= 2, weights2, data.cluster)
+    second = select_sample(totals >= 2, weights2, data.cluster)
     observed = observed_disagreement(cases.counts[second.rows])[:, None]
     said = cases.predictions.disagreement_probs[second.rows][:, None]
     return Ends(

@@ -121,7 +121,19 @@ def _environment() -> Environment:
         loader=FileSystemLoader(_TEMPLATES), autoescape=select_autoescape(), undefined=StrictUndefined
     )
     environment.trim_blocks = environment.lstrip_blocks = True
-    environment.filters.update({"finite": finite, "probability": probability, "change": change, "interval": interval, "new_interval": new_interval, "count": count, "share": share, "symbol": symbol, "by_order": by_order})
+    environment.filters.update(
+        {
+            "finite": finite,
+            "probability": probability,
+            "change": change,
+            "interval": interval,
+            "new_interval": new_interval,
+            "count": count,
+            "share": share,
+            "symbol": symbol,
+            "by_order": by_order,
+        }
+    )
     return environment
 
 

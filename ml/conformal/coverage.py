@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray
 from ml.metrics.intervals import SHARE, Bounds
-from ml.metrics.jackknife import Estimate, mean_replicates, select, to_estimate
+from ml.metrics.jackknife import Estimate, mean_replicates, select_sample, to_estimate
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def judge_sets(
     Returns:
         Means weighted by the masses.
     """
-    sample = select((answers >= 0) & (masses > 0), masses, patients)
+    sample = select_sample((answers >= 0) & (masses > 0), masses, patients)
     inside = np.take_along_axis(sets[sample.rows], answers[sample.rows, None], axis=1)[:, 0]
     size = sets[sample.rows].sum(axis=1)
 

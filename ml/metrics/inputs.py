@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
-from ml.metrics.jackknife import Sample, select
+from ml.metrics.jackknife import Sample, select_sample
 from ml.named_columns import by_class, same_rows
 
 
@@ -47,7 +47,7 @@ class Inputs:
 
     def sample(self, min_labels: int) -> Sample:
         """Select the cases with that many labels."""
-        return select(self.n_labels >= min_labels, self.weight, self.cluster)
+        return select_sample(self.n_labels >= min_labels, self.weight, self.cluster)
 
 
 def check_inputs(

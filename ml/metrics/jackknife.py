@@ -194,7 +194,7 @@ def _effective(weight: FloatArray) -> float:
     return float(weight.sum()) ** 2 / squares if squares > 0 else 0.0
 
 
-def select(usable: npt.NDArray[np.bool_], weight: FloatArray | None, cluster: npt.NDArray[Any] | None) -> Sample:
+def select_sample(usable: npt.NDArray[np.bool_], weight: FloatArray | None, cluster: npt.NDArray[Any] | None) -> Sample:
     """Select the usable cases; the others are counted as dropped."""
     rows = np.flatnonzero(usable)
     weights = np.ones(rows.size) if weight is None else weight[rows]

@@ -7,7 +7,7 @@ from ml.arrays import as_class_probs, as_vector
 from ml.distributions.families import gini
 from ml.metrics.binning import Debias
 from ml.metrics.histograms import accuracy_terms, agreement_terms
-from ml.metrics.jackknife import Estimate, mean_replicates, root, select, to_estimate
+from ml.metrics.jackknife import Estimate, mean_replicates, root, select_sample, to_estimate
 from ml.metrics.reliability import Binned
 from ml.metrics.skill import frequency_loss, rate_loss, skill_replicates
 from ml.named_columns import same_rows
@@ -44,7 +44,7 @@ def exact_metrics(
     if truth.shape != probs.shape:
         raise ValueError(f"true_probs {truth.shape} and class_probs {probs.shape} must have one shape")
     dpe = as_vector(disagreement_probs, len(probs), "disagreement_probs", 0.0, 1.0)
-    sample = select(np.ones(len(truth), dtype=np.bool_), None, None)
+    sample = select_sample(np.ones(len(truth), dtype=np.bool_), None, None)
     differ = gini(truth)
     epistemic = ((truth - probs) ** 2).sum(axis=1)
     means = {

@@ -14,7 +14,7 @@ from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.histograms import epistemic_terms, squared_terms
 from ml.metrics.inputs import check_clusters, check_weights
-from ml.metrics.jackknife import Estimate, Sample, mean_replicates, select, to_estimate
+from ml.metrics.jackknife import Estimate, Sample, mean_replicates, select_sample, to_estimate
 from ml.named_columns import refuse_row_names
 
 #: Terms (N, K) of a loss of probabilities (N, K) on label histograms (N, K).
@@ -54,7 +54,7 @@ def _sample(
     if counts.shape != distribution.class_probs.shape:
         raise ValueError(f"label_counts {counts.shape} do not fit predictions {distribution.class_probs.shape}")
     weight, groups = check_weights(sample_weight, len(counts)), check_clusters(cluster, len(counts))
-    return counts, select(counts.sum(axis=1) >= min_labels, weight, groups)
+    return counts, select_sample(counts.sum(axis=1) >= min_labels, weight, groups)
 
 
 def posterior_gain_terms(label_counts: npt.ArrayLike, distribution: PredictiveDistribution) -> FloatArray:

@@ -14,7 +14,7 @@ from ml.arrays import FloatArray, as_class_probs, as_label_counts
 from ml.metrics.histograms import observed_disagreement
 from ml.metrics.inputs import check_clusters, check_weights
 from ml.metrics.intervals import SHARE
-from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, select, to_estimate
+from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, select_sample, to_estimate
 from ml.named_columns import same_rows
 
 
@@ -60,7 +60,7 @@ class _Ranked:
         if score.shape != (len(counts),) or np.isnan(score).any():
             raise ValueError(f"scores must be {len(counts)} numbers without NaN, got shape {score.shape}")
         weight, groups = check_weights(sample_weight, len(counts)), check_clusters(cluster, len(counts))
-        sample = select(counts.sum(axis=1) >= 2, weight, groups)
+        sample = select_sample(counts.sum(axis=1) >= 2, weight, groups)
         if sample.weight.sum() <= 0:
             raise ValueError("no case has two labels: disagreements cannot be counted")
         kept = score[sample.rows]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from ml.agreement.long_labels import LongLabels
 from ml.arrays import FloatArray
 from ml.distributions.families import PredictiveDistribution
-from ml.metrics.jackknife import Estimate, mean_replicates, select, to_estimate
+from ml.metrics.jackknife import Estimate, mean_replicates, select_sample, to_estimate
 from ml.readers.confusions import ReaderModel
 from ml.readers.fitting import Material, left_out
 
@@ -76,6 +76,6 @@ def held_out_gain(
     usable = long.per_case >= 2
     if weights is not None:
         usable &= weights > 0
-    sample = select(usable, weights, cluster)
+    sample = select_sample(usable, weights, cluster)
     over = [to_estimate(mean_replicates(sample.take(other - by_case[0]), sample), sample) for other in by_case[1:]]
     return HeldOutGain(over[0], over[1])

@@ -18,16 +18,7 @@ from ml.metrics.binning import Debias
 from ml.metrics.group_jackknife import evaluate_groups
 from ml.metrics.group_sums import GroupSums
 from ml.metrics.jackknife import EstimateDocument
-from ml.tables.files import (
-    Labels,
-    Place,
-    Predictions,
-    TableError,
-    align,
-    case_column,
-    check_labels,
-    check_predictions,
-)
+from ml.tables.files import Labels, Place, Predictions, TableError, align, case_column, check_labels, check_predictions
 from ml.tables.matching import aligned_counts, aligned_first_counts, aligned_weights
 from ml.tables.sorted_spans import Span, labels_of, predictions_of, whole
 from ml.tables.trained_cells import TRAINED_ON

@@ -3,6 +3,8 @@
 ``python -m tests.support.api_files`` makes it again; nobody edits it.
 """
 
+from secondread.client import models
+
 # ruff: noqa
 
 from collections.abc import Iterator, Mapping
@@ -10,8 +12,12 @@ from datetime import datetime
 from typing import Literal
 from urllib.parse import quote
 
-from secondread.client import models
-from secondread.client._core import Id, Model, Request, new_key, texts
+
+from secondread.client._core import Id
+from secondread.client._core import Model
+from secondread.client._core import Request
+from secondread.client._core import new_key
+from secondread.client._core import texts
 
 
 class Operations:

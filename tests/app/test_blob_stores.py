@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from app.http.errors import NotFound, StorageFull, Unavailable
 from app.platform.blob_store import BlobStore, Damaged, FolderStore, digest_of
 from app.platform.bucket import Bucket, CachedBucket
-from app.platform.errors import NotFound, StorageFull, Unavailable
 from app.platform.shared_folders import SharedFolders
 from tests.support.bucket import BucketServer
 from tests.support.process import free_port

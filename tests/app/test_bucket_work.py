@@ -13,6 +13,7 @@ from sqlalchemy import select
 
 from app.context import build_context
 from app.evaluations.freezing import move_into_bucket
+from app.http.errors import Unavailable
 from app.imports import work
 from app.imports.archives import opened
 from app.imports.work import KEPT_FOR_RETRIES, delete_archives
@@ -22,7 +23,6 @@ from app.operations.copies import renew_copies
 from app.operations.unused_files import sweep_files
 from app.operations.verify import verify_all
 from app.platform.bucket import Bucket
-from app.platform.errors import Unavailable
 from app.platform.shared_folders import SharedFolders
 from app.settings import Settings
 from app.tables import Evaluation, new_id

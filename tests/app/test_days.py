@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import ValidationError
 
-from app.platform.days import day_began, zone_named
+from app.http.days import day_began, zone_named
 from app.settings import Settings, read_settings
 from tests.app.test_leases import classes_of, commit, lease
 from tests.support.service import Service, cell_png

@@ -82,7 +82,7 @@ def estimate_lines(service: Service) -> list[str]:
 def test_gauges_are_published_by_the_worker_and_no_query_changes_them(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.platform.observability._COUNT_SECONDS", -1.0)  # count at every scrape
+    monkeypatch.setattr("app.http.observability._COUNT_SECONDS", -1.0)  # count at every scrape
     collect(service, [cell_png(i) for i in range(16)], patients=True)
     assert service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["metrics"]["L"]["value"] is not None
     assert estimate_lines(service) == []  # nothing was published yet

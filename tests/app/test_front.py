@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import REGISTRY
 
-from app.platform.errors import Overloaded, Unavailable
+from app.http.errors import Overloaded, Unavailable
 from app.predictions import front
 from app.predictions.front import MOST_AT_ONCE, Front
 from app.predictions.pictures import Pictures

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import func, select
 
 from app.cases.preparing import prepare_case
+from app.http.errors import Invalid, StorageFull, TooLarge
 from app.imports import archives, work
 from app.imports.archives import archive_of
 from app.imports.command import import_local
@@ -21,7 +22,6 @@ from app.imports.receiving import receiving
 from app.imports.work import KEPT_FOR_RETRIES
 from app.job_kinds import FUNCTIONS
 from app.operations.upkeep import tidy
-from app.platform.errors import Invalid, StorageFull, TooLarge
 from app.tables import Case, ImportRow
 from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png

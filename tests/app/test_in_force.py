@@ -9,8 +9,8 @@ from sqlalchemy import select
 
 from app.context import Context, build_context
 from app.evaluations.set_publishing import _store
-from app.platform.principal import Principal
-from app.platform.values import PredictionOut
+from app.http.models import PredictionOut
+from app.http.principal import Principal
 from app.predictions.answer_sets import PublishedSets
 from app.releases.queries import champion
 from app.releases.service import move_alias

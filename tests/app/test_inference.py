@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from prometheus_client import REGISTRY
 
-from app.platform.errors import Overloaded
+from app.http.errors import Overloaded
 from app.predictions import inference
 from app.predictions.inference import Inference, Served
 from app.tables import Alias

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from app.http.errors import StorageFull
 from app.operations.verify import verify_all
 from app.platform.blob_store import FolderStore
 from app.platform.database import Database, wal_is_safe
-from app.platform.errors import StorageFull
 from app.platform.image_store import ImageStore
 from app.releases.queries import champion
 from app.tables import drop_triggers

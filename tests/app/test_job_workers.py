@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from app import worker
 from app.context import Context, build_context
+from app.http.errors import Unavailable
 from app.job_kinds import FUNCTIONS, ask_for_recalibration
 from app.jobs import engine
 from app.jobs.executor import Executor, Schedule
@@ -24,7 +25,6 @@ from app.jobs.queries import JobView
 from app.jobs.running import RunningJob
 from app.platform.database import POSTGRES_SETTINGS
 from app.platform.durable import workflow_table
-from app.platform.errors import Unavailable
 from app.platform.installation import claim
 from app.settings import Settings
 from app.tables import AuditHead, now

@@ -14,11 +14,11 @@ from jinja2 import nodes
 from sqlalchemy import select
 
 from app.evaluations.cohort import Partition
+from app.http import languages
+from app.http.principal import ROLE_SCOPES
 from app.imports.schemas import Status
 from app.pages.render import ENVIRONMENT
 from app.pages.terms import TERMS
-from app.platform import languages
-from app.platform.principal import ROLE_SCOPES
 from app.practice.schemas import Purpose
 from app.reads.schemas import DeclineReason
 from app.releases.queries import reading_classes

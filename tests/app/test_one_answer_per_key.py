@@ -13,11 +13,11 @@ from fastapi import Request, Response
 from pydantic import BaseModel
 from sqlalchemy import func, select
 
+from app.http.errors import KeyMissing, KeyReused, Unavailable
+from app.http.principal import Principal
 from app.platform import idempotency
 from app.platform.database import Database
-from app.platform.errors import KeyMissing, KeyReused, Unavailable
 from app.platform.idempotency import Once, forget_cases, once_by_header, request_digest, sweep
-from app.platform.principal import Principal
 from app.tables import Account, IdempotencyRecord, now
 from tests.support.waiting import patient
 

@@ -10,7 +10,7 @@ from app.auth import service as auth
 from app.auth.passwords import hash_password, verify_password
 from app.demo import people as demo
 from app.demo.notice import write_notice
-from app.platform.errors import Conflict
+from app.http.errors import Conflict
 from app.tables import Account, BrowserSession, now
 from tests.support.service import Service
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.platform.errors import RateLimited
-from app.platform.rate_limit import RateLimit
+from app.http.errors import RateLimited
+from app.http.limits import RateLimit
 
 
 class Clock:

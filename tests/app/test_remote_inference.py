@@ -16,7 +16,7 @@ import onnx
 import onnx.numpy_helper
 import pytest
 
-from app.platform.errors import Unavailable
+from app.http.errors import Unavailable
 from app.platform.tensors import HEADER_LENGTH, Tensor, read_message, write_message
 from app.predictions import remote
 from app.predictions.remote import Backend, OtherNetwork

@@ -13,7 +13,7 @@ from app.evaluations.report_publishing import published_report
 from app.evaluations.report_schemas import DurationOut, ReportBody, SaidOut, ShareOut
 from app.evaluations.report_sentences import VERDICTS, sentences
 from app.evaluations.targets import TargetsOut
-from app.platform.values import MetricOut
+from app.http.models import MetricOut
 from app.tables import ReadRequest, now
 from tests.support.reports import report_page
 from tests.support.service import Service, cell_png, collect

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from app.cli.main import secondread
 from app.context import build_context
+from app.http.errors import NotFound
 from app.jobs.engine import cancel_all
 from app.jobs.queries import newest_jobs
 from app.main import create_app
@@ -20,7 +21,6 @@ from app.operations.backup import backup, check_backup, restore
 from app.operations.erasure import Whom, erase_patient
 from app.operations.export import export_dataset
 from app.operations.verify import verify_all
-from app.platform.errors import NotFound
 from app.settings import Settings
 from app.tables import Case, NetworkOutput
 from ml.agreement import measure_agreement

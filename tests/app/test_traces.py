@@ -13,8 +13,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from app.http import traces
 from app.main import create_app
-from app.platform import tracing
 from app.settings import Settings, collector_variable
 from tests.support.collector import Collector, KeptSpan, collecting
 from tests.support.process import Installation, free_port
@@ -177,7 +177,7 @@ def test_a_collector_that_is_away_slows_and_fails_nothing(
 
 def test_nothing_of_it_is_imported_where_nobody_collects(tmp_path: Path) -> None:
     code = (
-        "import sys; from app.main import create_app; from app.platform import tracing; import app.worker\n"
+        "import sys; from app.main import create_app; from app.http import tracing; import app.worker\n"
         "from app.settings import Settings, collector_variable; from pathlib import Path\n"
         f"tracing.begin('serve', collector_variable()); create_app(Settings(home=Path({str(tmp_path)!r})))\n"
         "with tracing.span('anything'): assert tracing.carried() == {}\n"
@@ -217,12 +217,12 @@ def test_an_address_without_the_extra_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ValueError, match="OTEL_EXPORTER_OTLP_ENDPOINT is set, and traces need the extra otel: pip"):
-        tracing.begin("serve", collector_variable())
+        traces.begin("serve", collector_variable())
     for name, value in (("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(name, value)
-            tracing.begin("serve", collector_variable())
-            assert not tracing.is_on()
+            traces.begin("serve", collector_variable())
+            assert not traces.is_on()
 
 
 def test_the_framework_records_nothing_by_itself(tmp_path: Path) -> None:

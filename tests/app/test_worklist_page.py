@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import select
 
-from app.platform.principal import ROLE_SCOPES, Principal
+from app.http.principal import ROLE_SCOPES, Principal
 from app.reads.progress import progress
 from app.tables import Account
 from tests.app.test_leases import classes_of, commit, lease

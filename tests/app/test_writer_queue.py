@@ -10,10 +10,10 @@ from sqlalchemy import event, func, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from app.http.errors import Unavailable
 from app.platform import database as database_module
 from app.platform import patience
 from app.platform.database import Database
-from app.platform.errors import Unavailable
 from app.platform.installation import claim, require_keys
 from app.platform.keys import AuditKeys, KeyRing, derive
 from app.platform.migrate import upgrade

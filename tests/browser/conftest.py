@@ -147,7 +147,7 @@ class Person:
 def handle_of(keys: ReaderKeys, account_id: uuid.UUID | None, case_id: uuid.UUID) -> str:
     """What the person of an account knows a case by."""
     from app.cases.handles import case_handle
-    from app.platform.principal import Principal
+    from app.http.principal import Principal
 
     assert account_id is not None
     person = Principal(account_id, "", "annotator", frozenset({"reads:own"}))

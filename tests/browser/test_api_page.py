@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Browser
 
-from app.description.examples import EXAMPLES
+from app.http.openapi import EXAMPLES
 from tests.browser.conftest import Person
 from tests.support.process import Installation
 from tests.support.waiting import patient

@@ -10,8 +10,8 @@ from sqlalchemy import select
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
+from app.http.principal import Principal
 from app.operations.verify import verify_all
-from app.platform.principal import Principal
 from app.tables import Account, Case
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation

@@ -8,13 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ml.agreement import (
-    cohen_kappa,
-    excess_disagreement_test,
-    fleiss_kappa,
-    krippendorff_alpha,
-    measure_agreement,
-)
+from ml.agreement import cohen_kappa, excess_disagreement_test, fleiss_kappa, krippendorff_alpha, measure_agreement
 from ml.calibration import Calibration
 from ml.distributions import class_intervals, expected_gain, further_labels_expected, majority_prob, moment_matched
 from ml.metrics import (

@@ -92,7 +92,7 @@ _ALLOWED = {
     "app": {"serve", "cpu"},
     "app/auth/oidc.py": {"serve", "oidc"},
     "app/platform/bucket.py": {"serve", "s3"},
-    "app/platform/tracing.py": {"serve", "otel"},
+    "app/http/traces.py": {"serve", "otel"},
     "migrations": {"serve"},
     "ml": set[str](),
     "ml/audit": {"report", "charts"},

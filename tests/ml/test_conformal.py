@@ -9,15 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml.arrays import FloatArray
-from ml.conformal import (
-    answer_scores,
-    answer_sets,
-    calibrate,
-    fewest_patients,
-    judge_sets,
-    patient_masses,
-    scores,
-)
+from ml.conformal import answer_scores, answer_sets, calibrate, fewest_patients, judge_sets, patient_masses, scores
 
 ONE = np.ones
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from ml.metrics import calibration_loss, evaluate
-from ml.metrics.jackknife import select
+from ml.metrics.jackknife import select_sample
 from ml.metrics.reliability import Binned, PairCounts
 from tests.ml.test_metrics import draw
 
@@ -63,7 +63,7 @@ def test_what_pairs_add_to_the_error_is_their_enumeration_and_counts_once(cluste
     dpe.sort()
     g = np.arange(60) // 3 if clustered else np.arange(60)
     dpe = np.repeat(dpe[::3], 3) if clustered else dpe
-    sample = select(np.ones(60, dtype=bool), w, g if clustered else None)
+    sample = select_sample(np.ones(60, dtype=bool), w, g if clustered else None)
     binned = Binned.of(differ[:, None], dpe[:, None], sample, 4, "uniform", "pair", joining=True)
     replicates = binned.replicates("pair")
     moved = replicates.value - replicates.without
@@ -92,7 +92,7 @@ def test_pairs_are_counted_from_cells_as_from_cases(clustered: bool) -> None:
     n = 400
     given, counts = rng.dirichlet(np.full(3, 0.5), n), np.eye(3)[rng.integers(0, 3, n)]
     cluster = rng.integers(0, n // 3, n) if clustered else None
-    everyone = select(np.ones(n, dtype=bool), np.where(rng.random(n) < 0.4, 2.5, 0.0), cluster)
+    everyone = select_sample(np.ones(n, dtype=bool), np.where(rng.random(n) < 0.4, 2.5, 0.0), cluster)
     probs = everyone.take(given)
     binned = Binned.of(everyone.take(counts), probs, everyone, 7, "uniform", "pair")
     found, expected = PairCounts.of_binned(binned), PairCounts.of(probs, everyone, 7)

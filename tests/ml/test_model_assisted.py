@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ml.metrics import evaluate, paired_changes
-from ml.metrics.jackknife import mean_replicates, select
+from ml.metrics.jackknife import mean_replicates, select_sample
 from ml.metrics.model_assisted import cross_fitted, model_assisted
 
 
@@ -22,7 +22,7 @@ def world(seed: int, n: int = 120, patients: int = 30) -> dict[str, Any]:
 
 
 def population(w: dict[str, Any], *, clustered: bool = True) -> Any:
-    return select(np.ones(len(w["loss"]), dtype=bool), None, w["cluster"] if clustered else None)
+    return select_sample(np.ones(len(w["loss"]), dtype=bool), None, w["cluster"] if clustered else None)
 
 
 def found(w: dict[str, Any], *, clustered: bool = True) -> Any:

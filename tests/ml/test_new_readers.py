@@ -12,7 +12,7 @@ from ml.metrics import evaluate, paired_changes
 from ml.metrics.crossed import Crossed, Readings
 from ml.metrics.histograms import class_frequencies, epistemic_terms
 from ml.metrics.intervals import NO_READERS
-from ml.metrics.jackknife import Estimate, select
+from ml.metrics.jackknife import Estimate, select_sample
 from ml.metrics.left_out_readers import GROUPS, LeftOut
 from ml.metrics.losses import calibration_loss
 from ml.metrics.ordinal import ordinal_metrics
@@ -47,7 +47,7 @@ def grid(values: FloatArray) -> tuple[Crossed, FloatArray]:
     """Everybody (R) has read every case (N)."""
     n = values.shape[1]
     reader, case = np.divmod(np.arange(values.size), n)
-    sample = select(np.ones(n, dtype=bool), None, None)
+    sample = select_sample(np.ones(n, dtype=bool), None, None)
     found = Crossed.of(Readings(case, reader, np.zeros_like(case)), sample, n)
     assert found is not None
     return found, values.ravel()
@@ -193,7 +193,7 @@ def _without(study: Study, reader: int) -> IntArray:
 def test_leaving_a_reader_out_is_what_it_says(design: Any) -> None:
     study = design(LEANING, 4, np.random.default_rng(9))
     counts, probs = study.counts(), study.before[0]
-    sample = select(counts.sum(axis=1) >= 2, study.weights2, study.patient)
+    sample = select_sample(counts.sum(axis=1) >= 2, study.weights2, study.patient)
     found = Crossed.of(readings_of(study), sample, len(counts))
     assert found is not None
     left = LeftOut.of(found, counts[sample.rows], probs[sample.rows])
@@ -251,7 +251,7 @@ def test_readers_who_read_one_site_only_count_the_site_as_theirs() -> None:
     rng = np.random.default_rng(11)
     site = np.repeat(np.arange(6), 50)
     values = rng.normal(0, 1, 300) + 2.0 * rng.normal(0, 1, 6)[site]
-    sample = select(np.ones(300, dtype=bool), None, None)
+    sample = select_sample(np.ones(300, dtype=bool), None, None)
     found = Crossed.of(Readings(np.arange(300), site, site * 0), sample, 300)
     assert found is not None
     part = found.part(values)
@@ -268,7 +268,7 @@ def test_readings_that_do_not_fit_are_refused() -> None:
 
 
 def test_without_patients_in_common_nothing_is_added() -> None:
-    sample = select(np.ones(4, dtype=bool), None, None)
+    sample = select_sample(np.ones(4, dtype=bool), None, None)
     found = Crossed.of(Readings(np.arange(4), np.arange(4), np.zeros(4, dtype=np.int64)), sample, 4)
     assert found is not None
     assert found.part(np.arange(4.0)) == NO_READERS

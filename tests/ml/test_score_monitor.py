@@ -9,15 +9,7 @@ from hypothesis import strategies as st
 
 from ml.arrays import FloatArray, IntArray
 from ml.metrics import score_monitor
-from ml.metrics.score_monitor import (
-    LARGEST,
-    LEVEL,
-    N_FIRST,
-    CapitalPath,
-    capital_path,
-    clipped_log_loss,
-    daily_stakes,
-)
+from ml.metrics.score_monitor import LARGEST, LEVEL, N_FIRST, CapitalPath, capital_path, clipped_log_loss, daily_stakes
 
 
 def day_by_day(n: int, per_day: int) -> IntArray:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ml.metrics import epistemic_loss
 from ml.metrics.histograms import epistemic_terms, observed_disagreement
-from ml.metrics.jackknife import select
+from ml.metrics.jackknife import select_sample
 from ml.metrics.selection_designs import (
     disagreements_caught,
     graded_probabilities,
@@ -68,7 +68,7 @@ def test_the_promised_length_is_what_the_design_gives() -> None:
             pi = designs[name]
             rows = np.flatnonzero(u < pi)
             values[name].append(epistemic_loss(y[rows], f[rows], sample_weight=1 / pi[rows]).value)
-            sample = select(u < pi, 1 / pi, cluster)
+            sample = select_sample(u < pi, 1 / pi, cluster)
             terms, observed = epistemic_terms(y, f, debias=True).sum(1), observed_disagreement(y)
             kept = designs[other][sample.rows]
             lengths[other].append(interval_length(kept, terms[sample.rows], sample, n))

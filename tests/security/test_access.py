@@ -12,9 +12,9 @@ from fastapi import APIRouter, Depends
 
 from app.auth import service as auth
 from app.auth.policy import WALKED, Policy, documented, policy_of, require_policies
+from app.http.limits import RateLimit
+from app.http.routing import walk_routes
 from app.main import create_app
-from app.platform.rate_limit import RateLimit
-from app.platform.routing import walk_routes
 from app.settings import Settings
 from tests.support.service import Service
 

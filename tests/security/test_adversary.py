@@ -284,7 +284,7 @@ def leak_counts(monkeypatch: pytest.MonkeyPatch, service: Service) -> None:
     shown = CollectorRegistry()
     shown.register(OpenRequests(service))
     monkeypatch.setattr(_MonitoringToken, "__call__", everybody)
-    monkeypatch.setattr("app.platform.observability.generate_latest", lambda *_: generate_latest(shown))
+    monkeypatch.setattr("app.http.observability.generate_latest", lambda *_: generate_latest(shown))
 
 
 def leak_scopes(monkeypatch: pytest.MonkeyPatch, service: Service) -> None:

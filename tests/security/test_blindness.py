@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.platform.routing import walk_routes
+from app.http.routing import walk_routes
 from tests.app.test_leases import all_twice, classes_of, lease
 from tests.app.test_people import first_password
 from tests.support.service import Service, cell_png

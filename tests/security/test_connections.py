@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.platform.connections import IN_ALL, MAX_HEADERS, PER_ADDRESS
+from app.http.connection_limits import IN_ALL, MAX_HEADERS, PER_ADDRESS
 from tests.support.process import Installation
 from tests.support.waiting import patient, wait_until
 
@@ -15,7 +15,7 @@ _HALF = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
 #: Sockets of a test, closed after it.
 OPENED: list[socket.socket] = []
 #: Deadlines that a test can wait for.
-_SHORT = "import app.platform.connections as c; c.HEADER_SECONDS = {header}; c.LINGER_SECONDS = 1.0"
+_SHORT = "import app.http.connection_limits as c; c.HEADER_SECONDS = {header}; c.LINGER_SECONDS = 1.0"
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.both_databases, pytest.mark.slow_on_second_database]
 
 
 def n_waiting(service: Service, who: str) -> int:
-    from app.platform.principal import Principal
+    from app.http.principal import Principal
 
     with service.context.database.read() as session:
         account = session.execute(select(Account).where(Account.name == who)).scalar_one()

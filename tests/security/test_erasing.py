@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from app.cli.main import secondread
 from app.evaluations.columns import number_of
+from app.http.errors import Conflict, NotFound
 from app.imports.archives import archive_of
 from app.job_kinds import refresh_snapshots
 from app.operations import verify_proof
@@ -26,7 +27,6 @@ from app.operations.forgetting import finish_erasures, forget_patient
 from app.operations.upkeep import tidy
 from app.operations.verify import verify_all
 from app.platform.bucket import Bucket
-from app.platform.errors import Conflict, NotFound
 from app.tables import Case, Erasure, ImportRow, NetworkOutput
 from app.triage.planning import coin
 from tests.support.bucket import BucketServer

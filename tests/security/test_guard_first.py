@@ -7,8 +7,8 @@ import pytest
 from fastapi import Depends
 
 from app.auth.policy import Policy, policy_of, require_policies
+from app.http.routing import walk_routes
 from app.main import create_app
-from app.platform.routing import walk_routes
 from app.settings import Settings
 from tests.support.coroutines import run_async
 from tests.support.service import Service

@@ -211,7 +211,7 @@ def test_what_a_decoder_thinks_of_a_picture_is_not_written_to_the_log() -> None:
     at = struct.unpack_from("<I", picture, 4)[0]
     (entries,) = struct.unpack_from("<H", picture, at)
     struct.pack_into("<HHII", picture, at + 2 + 12 * (entries - 1), 65000, 7, 10**9, 0)
-    code = "import sys; from app.platform.observability import configure_logging; from ml.images import preprocess\n"
+    code = "import sys; from app.http.observability import configure_logging; from ml.images import preprocess\n"
     for said, first in ((True, ""), (False, "configure_logging()\n")):
         done = subprocess.run(
             [sys.executable, "-c", f"{code}{first}preprocess.decode_image(sys.stdin.buffer.read())"],

@@ -15,13 +15,13 @@ from sqlalchemy import select, text
 from app.auth import oidc
 from app.cases.preparing import partition_of
 from app.context import Context, build_context
+from app.http.errors import Unavailable
 from app.operations import rotation
 from app.operations.anchor import append
 from app.operations.rotation import bring_in, rotate, write_ring
 from app.operations.verify import verify_all
 from app.platform import audit_chain, chain_check, patience
 from app.platform.database import POSTGRES_SETTINGS, Database
-from app.platform.errors import Unavailable
 from app.platform.installation import WrongKeyError, claim
 from app.platform.keys import KeyRing, Secret, derive
 from app.platform.patience import write_patiently

@@ -52,7 +52,7 @@ def told(service: Service) -> dict[str, str]:
 def test_nothing_that_monitoring_says_tells_how_often_a_case_will_be_read(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.platform.observability._COUNT_SECONDS", -1.0)  # count at every scrape
+    monkeypatch.setattr("app.http.observability._COUNT_SECONDS", -1.0)  # count at every scrape
     heard = {}
     for number, (name, fields) in enumerate({"once": (0.99, 1e-9), "twice": (0.0, 0.1)}.items()):
         set_policy(service, threshold=fields[0], audit_rate=fields[1])

@@ -13,9 +13,8 @@ import httpx2
 import numpy as np
 import pytest
 
-from app.platform.body_limits import MAX_UPLOAD
-from app.platform.errors import Overloaded
-from app.platform.memory_budget import MemoryBudget
+from app.http.errors import Overloaded
+from app.http.limits import MAX_UPLOAD, MemoryBudget
 from app.predictions import pictures
 from app.predictions.pictures import CHEAP_MEMORY, Pictures
 from ml.images.limited import read_limited
@@ -163,7 +162,7 @@ def test_a_budget_is_shared_waited_for_and_given_back(monkeypatch: pytest.Monkey
         assert (first.result(), waiting.result()) == (None, None)
     assert inside == [6, 5]
     with budget.reserved(999):  # more than there is: all of it
-        monkeypatch.setattr("app.platform.memory_budget.WAIT_SECONDS", 0.05)
+        monkeypatch.setattr("app.http.limits.MEMORY_WAIT_SECONDS", 0.05)
         with pytest.raises(Overloaded, match="other pictures"), budget.reserved(1):
             pass
     with budget.reserved(10):

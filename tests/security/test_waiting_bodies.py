@@ -12,8 +12,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.platform import body_limits
-from app.platform.body_limits import BODY_MEMORY, MAX_SIGN_IN, MAX_UPLOAD, BodyLimits
+from app.http import limits
+from app.http.limits import BODY_MEMORY, MAX_SIGN_IN, MAX_UPLOAD, BodyLimits
 from tests.security.test_pictures import memory_of
 from tests.support.coroutines import run_async
 from tests.support.process import Installation
@@ -95,7 +95,7 @@ def test_a_request_without_a_body_takes_nothing() -> None:
 
 def test_who_waits_too_long_is_asked_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
-        monkeypatch.setattr(body_limits, "WAIT_SECONDS", 0.01)
+        monkeypatch.setattr(limits, "BODY_WAIT_SECONDS", 0.01)
         door = Door(2 * MIB)
         first = asyncio.create_task(door.ask(MIB))
         await until(lambda: len(door.read) == 1)

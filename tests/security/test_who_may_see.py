@@ -21,9 +21,9 @@ from app.cases.blindness import (
     was_exposed,
 )
 from app.cases.handles import NamedCase
+from app.http.errors import BlindReadPending
+from app.http.principal import ROLE_SCOPES, Principal
 from app.platform.database import Database
-from app.platform.errors import BlindReadPending
-from app.platform.principal import ROLE_SCOPES, Principal
 from app.tables import (
     Account,
     Alias,

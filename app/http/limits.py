@@ -1,16 +1,138 @@
-"""Limits that apply before any parsing: size of a body, declared or streamed, time to receive it, memory for all."""
+"""Limits on the size, the memory and the rate of requests."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import ctypes
+import math
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as AsgiMessage
 
-from app.platform.body_memory import BodyMemory
-from app.platform.errors import Overloaded, Problem, TooLarge, answer_to, problem_response
+from app.http.errors import Overloaded, Problem, RateLimited, TooLarge, answer_to, problem_response
 from ml.messages import Message
+
+MEMORY_WAIT_SECONDS = 10.0
+# of malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_MIB = 1024**2
+
+
+class MemoryBudget:
+    """A number of bytes, taken and given back.
+
+    Args:
+        size: bytes.
+        queue: how many may wait for them.
+    """
+
+    def __init__(self, size: int, queue: int) -> None:
+        self.size, self._left, self._queue, self._waiting = size, size, queue, 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def reserved(self, size: int) -> Iterator[None]:
+        """Have some bytes while the block runs; more than there are at all count as all of them.
+
+        Raises:
+            Overloaded: too many wait, or it took too long.
+        """
+        size = min(size, self.size)
+        self._take(size)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._left += size
+                self._changed.notify_all()
+
+    def _take(self, size: int) -> None:
+        """Take bytes, or wait for them.
+
+        Raises:
+            Overloaded: too many wait, or it took too long.
+        """
+        with self._changed:
+            if self._left < size:
+                if self._waiting >= self._queue:
+                    raise Overloaded("too many pictures are being decoded; try again shortly")
+                self._waiting += 1
+                try:
+                    if not self._changed.wait_for(lambda: self._left >= size, MEMORY_WAIT_SECONDS):
+                        raise Overloaded("other pictures are being decoded; try again shortly")
+                finally:
+                    self._waiting -= 1
+            self._left -= size
+
+
+def give_back_freed_memory() -> None:
+    """Have large freed blocks returned to the system, rather than kept by each thread for its next one."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc alone
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _MIB)
+        mallopt(_M_TRIM_THRESHOLD, 8 * _MIB)
+
+
+class BodyMemory:
+    """A number of bytes on one event loop, taken and given back.
+
+    Args:
+        size: bytes.
+
+    Attributes:
+        left: bytes that nobody has.
+        waiting: those who wait for some.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = self.left = size
+        self.waiting: list[asyncio.Future[None]] = []
+
+    async def take(self, size: int, seconds: float) -> int:
+        """Take bytes, or wait for them; what fits is not kept waiting by what does not.
+
+        Args:
+            size: bytes; more than there are at all count as all of them.
+            seconds: to wait at most.
+
+        Returns:
+            How many were taken, to be given back.
+
+        Raises:
+            Overloaded: it took too long.
+        """
+        size = min(size, self.size)
+        if self.left < size:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._wait_for(size)
+            except TimeoutError as exc:
+                raise Overloaded("too many uploads are under way; try again shortly") from exc
+        self.left -= size
+        return size
+
+    async def _wait_for(self, size: int) -> None:
+        """Look again at every change until so many bytes are left."""
+        while self.left < size:
+            change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.waiting.append(change)
+            try:
+                await change
+            finally:
+                self.waiting.remove(change)
+
+    def give_back(self, size: int) -> None:
+        """Give bytes back, and have everybody who waits look again."""
+        self.left += size
+        for change in self.waiting:
+            if not change.done():
+                change.set_result(None)
+
 
 MAX_BODY = 1 * 1024**2
 MAX_UPLOAD = 12 * 1024**2
@@ -19,7 +141,7 @@ MAX_SIGN_IN = 64 * 1024
 RECEIVE_SECONDS = 30.0
 #: Bytes of all bodies that are read or used at the same time, and how long one may wait for room. A form's file is in
 #: memory twice for a moment: as it arrived, and as it is used.
-BODY_MEMORY, WAIT_SECONDS, _COPIES = 256 * 1024**2, 10.0, 2
+BODY_MEMORY, BODY_WAIT_SECONDS, _COPIES = 256 * 1024**2, 10.0, 2
 #: Paths that take images.
 UPLOAD_PATHS = frozenset({"/v1/cases", "/v1/predictions"})
 #: What paths of the Open Inference Protocol begin with.
@@ -152,7 +274,7 @@ class _Guard:
             ClientDisconnect: none became free in time.
         """
         try:
-            self.taken = await self._memory.take(self._size, WAIT_SECONDS)
+            self.taken = await self._memory.take(self._size, BODY_WAIT_SECONDS)
         except Overloaded as exc:
             self.problem = exc
             raise ClientDisconnect from exc
@@ -163,3 +285,47 @@ class _Guard:
             return
         self.started = True
         await self._send(message)
+
+
+_SECONDS = 60.0
+
+
+class RateLimit:
+    """In no sixty seconds more than so many requests per caller, wherever these seconds begin.
+
+    Args:
+        per_minute: requests of one caller; 0 for no limit.
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit, self._clock, self._lock = per_minute, clock, threading.Lock()
+        #: until when each caller's requests of the last minute count; who asked least recently is first
+        self._until: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def count(self, caller: str) -> None:
+        """Count a request, unless it is refused.
+
+        Raises:
+            RateLimited: it is one too many; says when the next one is welcome.
+        """
+        if not self._limit:
+            return
+        with self._lock:
+            now = self._clock()
+            until = self._until.setdefault(caller, deque())
+            self._until.move_to_end(caller)
+            while until and until[0] <= now:
+                until.popleft()
+            self._forget_who_is_gone(now)
+            if len(until) < self._limit:
+                until.append(now + _SECONDS)
+                return
+            wait = until[0] - now
+        raise RateLimited(
+            Message("more than {limit} requests per minute; slow down", limit=self._limit), max(1, math.ceil(wait))
+        )
+
+    def _forget_who_is_gone(self, now: float) -> None:
+        while len(self._until) > 1 and next(iter(self._until.values()))[-1] <= now:
+            self._until.popitem(last=False)

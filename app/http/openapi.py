@@ -1,21 +1,72 @@
-"""OpenAPI as it is meant: who may call, words for people, examples that were played, errors as they are sent.
+"""OpenAPI document: access rules, texts, worked examples and the errors of each route.
+
+``python -m tests.support.api_examples HOME`` plays them again on a copy of the demo's HOME.
 
 Headers that a request must carry are optional parameters in the code, so that a request without one gets an error of
 its own (400, 428) and not the general 422; here they are declared as required.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from app.auth.sites import COOKIE, SECURE_COOKIE
-from app.description.examples import EXAMPLES, Example, path_values, query_values
-from app.platform.errors import PROBLEM_JSON, TYPE_PREFIX, Problem
-from app.platform.principal import SCOPES
-from app.platform.routing import walk_routes
+from app.http.errors import PROBLEM_JSON, TYPE_PREFIX, Problem
+from app.http.principal import SCOPES
+from app.http.routing import walk_routes
+
+FILE = Path(__file__).parent / "examples.json"
+
+
+@dataclass(frozen=True)
+class Example:
+    """A request and its answer; of long lists in the answer only the first entries are kept.
+
+    Attributes:
+        path: with its query, as it was asked for.
+        status: of the answer.
+        request: body in JSON; None where none was sent, or another one.
+        response: body in JSON; None where it is something else.
+    """
+
+    path: str
+    status: int
+    request: Any = None
+    response: Any = None
+
+
+def _read() -> dict[str, Example]:
+    return {name: Example(**entry) for name, entry in json.loads(FILE.read_text()).items()} if FILE.exists() else {}
+
+
+EXAMPLES = _read()
+
+
+def path_values(template: str, example: Example) -> dict[str, str]:
+    """Values of a path's parameters.
+
+    >>> path_values("/v1/reads/{read_id}/labels", Example("/v1/reads/a%20b/labels", 201))
+    {'read_id': 'a b'}
+    """
+    parts = zip(template.split("/"), urlsplit(example.path).path.split("/"), strict=True)
+    return {name[1:-1]: unquote(value) for name, value in parts if name.startswith("{")}
+
+
+def query_values(example: Example) -> dict[str, str]:
+    """Values of the query's parameters.
+
+    >>> query_values(Example("/v1/cases?limit=2&site=north", 200))
+    {'limit': '2', 'site': 'north'}
+    """
+    return {name: values[0] for name, values in parse_qs(urlsplit(example.path).query).items()}
+
 
 _REQUIRED = {
     "idempotency-key": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},

@@ -6,7 +6,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from app.platform.values import ClassOut
+from app.http.models import ClassOut
 from ml.shown_numbers import NOTHING, change, count, interval, new_interval, probability, share
 
 

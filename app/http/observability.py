@@ -19,7 +19,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.platform import tracing
+from app.http import traces
 
 REQUESTS = Counter("secondread_requests", "Requests answered.", ["method", "route", "status"])
 SECONDS = Histogram("secondread_request_seconds", "Time to answer.", ["method", "route"])
@@ -193,13 +193,13 @@ class RequestLog:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
-        if scope["type"] != "http" or not tracing.is_on() or scope["path"].startswith(tracing.UNTRACED):
-            await self._serve(scope, receive, send, tracing.Span())
+        if scope["type"] != "http" or not traces.is_on() or scope["path"].startswith(traces.UNTRACED):
+            await self._serve(scope, receive, send, traces.Span())
             return
-        with tracing.span("request", "server", tracing.parent_in(dict(scope["headers"]))) as span:
+        with traces.span("request", "server", traces.parent_in(dict(scope["headers"]))) as span:
             await self._serve(scope, receive, send, span)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send, span: tracing.Span) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, span: traces.Span) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

@@ -3,7 +3,7 @@
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.platform.errors import on_defect
+from app.http.errors import on_defect
 
 
 class Defects:
