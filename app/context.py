@@ -7,11 +7,12 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from app.database.dbos_adapter import JobQueue
+from app.database.engine import Database
+from app.database.tables import Clock, now
 from app.http.errors import Problem
 from app.platform.blob_store import FolderStore
 from app.platform.bucket import CachedBucket
-from app.platform.database import Database
-from app.platform.durable import JobQueue
 from app.platform.image_store import ImageStore
 from app.platform.keys import KeyRing, Keys, derive
 from app.platform.shared_folders import SharedFolders
@@ -20,7 +21,6 @@ from app.predictions.inference import Inference
 from app.predictions.pictures import Pictures
 from app.predictions.remote import Backend
 from app.settings import Settings
-from app.tables import Clock, now
 from ml.cores import cores
 from ml.release.artifact import ReleaseError
 

@@ -6,6 +6,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.sql.advisory_locks import Turn, take_turn
+from app.database.tables import Job, Label, time_of
 from app.evaluations.publishing import publish_estimates
 from app.evaluations.set_publishing import publish_answer_sets
 from app.evaluations.snapshots import refresh
@@ -15,10 +17,8 @@ from app.jobs.running import JobFunction, JobResult, RunningJob
 from app.operations.anchor import anchor_here
 from app.operations.unused_files import sweep_files
 from app.operations.upkeep import tidy
-from app.platform.one_at_a_time import Turn, take_turn
 from app.releases.queries import aliases, class_codes, existing_release
 from app.releases.schemas import RecalibrationIn
-from app.tables import Job, Label, time_of
 
 # a worker lies idle for most of its life: what a kind of job needs is loaded with the first job of that kind
 

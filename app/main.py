@@ -14,6 +14,7 @@ from app.auth.throttle import SignInThrottle
 from app.cases.in_force import HeldInForce
 from app.cases.routes import router as cases
 from app.context import Context, build_context
+from app.database.tables import Clock, now
 from app.evaluations.report_routes import router as reports
 from app.evaluations.routes import router as evaluations
 from app.http import errors, observability, traces
@@ -52,7 +53,6 @@ from app.reads.routes import router as reads
 from app.releases.queries import champion
 from app.releases.routes import router as releases
 from app.settings import Settings
-from app.tables import Clock, now
 from app.triage.routes import router as policies
 from secondread import __version__
 

@@ -16,13 +16,13 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.context import Context
+from app.database.migration import require_head
 from app.http.errors import Unavailable
 from app.job_kinds import FUNCTIONS, SCHEDULES
 from app.jobs.executor import Executor
 from app.operations.copies import renewing_copies
 from app.operations.forgetting import erase_again_as_listed
 from app.platform.installation import claim
-from app.platform.migrate import require_head
 from app.platform.sealing import Sealer
 
 _TEND_SECONDS = 1.0

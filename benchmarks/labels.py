@@ -29,9 +29,9 @@ from sqlalchemy import select
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
+from app.database.engine import Database
+from app.database.tables import Account, Annotator, Case, Label
 from app.http.principal import Principal
-from app.platform.database import Database
-from app.tables import Account, Annotator, Case, Label
 from benchmarks.serving import CORES, PER_CORE
 from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.process import Installation

@@ -23,7 +23,7 @@ import altair as alt
 import numpy as np
 from rich.progress import Progress
 
-from app.platform.database import MAX_OVERFLOW, POOL_SIZE
+from app.database.engine import MAX_OVERFLOW, POOL_SIZE
 from app.platform.sealing import _BATCH as BATCH
 from app.platform.sealing import SECONDS as PERIOD
 from ml.arrays import FloatArray

@@ -17,13 +17,13 @@ from sqlalchemy import select
 
 from app.auth import service as auth
 from app.context import Context
+from app.database.migration import upgrade
+from app.database.tables import PublishedReportRow
 from app.evaluations.report_publishing import renew_report
 from app.evaluations.snapshots import write_snapshot
 from app.main import create_app
-from app.platform.migrate import upgrade
 from app.releases.queries import class_codes
 from app.settings import Settings
-from app.tables import PublishedReportRow
 from benchmarks.snapshot import fill
 from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.service import put_release

@@ -27,13 +27,13 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from app.context import Context, build_context
+from app.database.tables import CasePrediction, new_id, now
 from app.evaluations import snapshots
 from app.jobs import engine
 from app.platform.row_digests import row_digest
 from app.predictions.stored import prediction_values
 from app.recalibration import predict_old_cases
 from app.settings import Settings
-from app.tables import CasePrediction, new_id, now
 from benchmarks.service import Bench
 from benchmarks.unit_costs import processor_seconds
 from ml.release.artifact import read_release

@@ -23,14 +23,14 @@ from sqlalchemy import func, select
 
 from app.auth import service as auth
 from app.context import Context, build_context
+from app.database.migration import upgrade
+from app.database.tables import Case, CasePrediction, Label
 from app.jobs import engine
 from app.jobs.locks import living_workers
 from app.jobs.queries import jobs_where
 from app.platform.installation import claim
-from app.platform.migrate import upgrade
 from app.releases.queries import class_codes
 from app.settings import Settings
-from app.tables import Case, CasePrediction, Label
 from benchmarks.scaling_windows import Window, in_turn, watched
 from benchmarks.service import Bench
 from benchmarks.unit_costs import processor_seconds

@@ -26,13 +26,13 @@ from app.cases import queries
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context, build_context
+from app.database.migration import upgrade
+from app.database.tables import Case
 from app.evaluations.cohort import Question
 from app.evaluations.service import metrics
 from app.http.principal import Principal
 from app.jobs import engine
-from app.platform.migrate import upgrade
 from app.settings import Settings
-from app.tables import Case
 from tests.support.jobs import work_off
 from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.service import cell_png, put_release

@@ -27,13 +27,13 @@ from sqlalchemy import select, text
 
 from app.auth import service as auth
 from app.context import Context
+from app.database.migration import upgrade
+from app.database.tables import PolicyRow
 from app.evaluations.reading import read_columns
 from app.evaluations.snapshots import write_snapshot
 from app.main import create_app
-from app.platform.migrate import upgrade
 from app.releases.queries import class_codes
 from app.settings import Settings
-from app.tables import PolicyRow
 from ml.arrays import FloatArray, IntArray
 from ml.distributions.families import DirichletCpe
 from tests.support.postgres import PostgresServer, find_binaries

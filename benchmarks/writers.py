@@ -25,14 +25,14 @@ from rich.progress import Progress
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from app.database.engine import Database
+from app.database.migration import upgrade
+from app.database.tables import AuditEvent
 from app.platform import audit_chain
-from app.platform.database import Database
 from app.platform.installation import claim
 from app.platform.keys import AuditKeys, KeyRing, derive
-from app.platform.migrate import upgrade
 from app.platform.sealing import Sealer, waiting
 from app.settings import Settings
-from app.tables import AuditEvent
 from tests.support.postgres import PostgresServer, find_binaries
 
 KEY = b"the same key in every process of this run"

@@ -3,10 +3,10 @@
 from alembic import context
 from sqlalchemy import Connection
 
-from app.platform.database import make_engine
-from app.platform.durable import TABLES
+from app.database.dbos_adapter import TABLES
+from app.database.engine import make_engine
+from app.database.tables import Table
 from app.settings import Settings
-from app.tables import Table
 
 
 def _ours(name: str | None, kind: str, _parents: object) -> bool:

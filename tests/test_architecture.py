@@ -152,7 +152,7 @@ def test_the_serving_process_has_no_torch() -> None:
 def test_a_start_loads_what_every_request_may_need_and_no_more() -> None:
     """Reading tables, migrating and the job engine are rare; a worker runs networks only in some of its jobs."""
     rare = {"alembic", "mako", "pyarrow", "altair", "vl_convert", "onnx"}
-    assert not _modules_after("import app.main, app.platform.migrate") & (rare | {"psycopg", "dbos", "ray"})
+    assert not _modules_after("import app.main, app.database.migration") & (rare | {"psycopg", "dbos", "ray"})
     assert not _modules_after("import app.worker") & (rare | {"onnxruntime", "jinja2", "ray"})
 
 
@@ -237,9 +237,9 @@ OPEN_DOCUMENTS = {
     "app.operations.verify_proof.Proof": "lines of a file that anybody may have written; it stands without the service",
     "app.platform.audit_chain.record": "each action has its own details",
     "app.platform.covered_rows.Row": "columns of any table",
-    "app.platform.database.insert_if_absent": "columns of any table",
-    "app.platform.database.insert_new": "columns of any table",
-    "app.platform.revisions.swap": "columns of any table",
+    "app.database.engine.insert_if_absent": "columns of any table",
+    "app.database.engine.insert_new": "columns of any table",
+    "app.database.revisions.swap": "columns of any table",
     "app.predictions.remote": "what another server says: every value is checked where it is read",
     "app.platform.tensors": "messages as they came: every value is checked where it is read",
     "ml.files.read_json": "JSON of any kind: whoever reads it says of which",
@@ -271,7 +271,7 @@ def _open_documents(node: ast.AST, where: str) -> list[str]:
 
 def _reason(place: str) -> str | None:
     """Why an open document may stand here: the name of an entry of ``OPEN_DOCUMENTS``, or a rule."""
-    if place.startswith("app.tables."):
+    if place.startswith("app.database.tables."):
         return "columns of JSON"
     if {"to_dict", "from_dict"} & set(place.split(".")):
         return "the JSON view of an object whose fields are typed"
@@ -300,13 +300,13 @@ CLOCKS = {
     "app.operations.unused_files": "the file system dates files by it",
     "app.platform.blob_store": "the file system dates files by it",
     "app.platform.bucket": "the object store dates objects by it",
-    "app.platform.database": "the clock of a database that is given no other",
-    "app.platform.durable": "the job engine dates its rows by it",
-    "app.platform.idempotency": "the age of an answer is the only use of its time",
+    "app.database.engine": "the clock of a database that is given no other",
+    "app.database.dbos_adapter": "the job engine dates its rows by it",
+    "app.database.idempotency": "the age of an answer is the only use of its time",
     "app.platform.keys": "a key is made by a command that has no service",
     "app.platform.replica": "the clock of a database that is given no other",
-    "app.tables": "the name by which others import it",
-    "app.tables.base": "the clock itself",
+    "app.database.tables": "the name by which others import it",
+    "app.database.tables.base": "the clock itself",
 }
 _LOOKS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today", "time.time", "time.time_ns"}
 
@@ -315,7 +315,7 @@ def _looks_at_the_clock(code: str) -> bool:
     """Whether code names what gives the time of day; clocks that only count seconds are another matter."""
     for node in ast.walk(ast.parse(code)):
         names = {f"{node.module}.{alias.name}" for alias in node.names} if isinstance(node, ast.ImportFrom) else set()
-        if names & {"app.tables.now", "app.tables.base.now", "time.time", "time.time_ns"}:
+        if names & {"app.database.tables.now", "app.database.tables.base.now", "time.time", "time.time_ns"}:
             return True
         if isinstance(node, ast.Attribute) and ".".join(ast.unparse(node).split(".")[-2:]) in _LOOKS:
             return True
@@ -330,9 +330,9 @@ def test_a_clock_is_an_argument() -> None:
 
 
 def test_a_look_at_the_clock_is_seen() -> None:
-    assert _looks_at_the_clock("from app.tables import Case, now")
+    assert _looks_at_the_clock("from app.database.tables import Case, now")
     assert _looks_at_the_clock("import datetime\nx = datetime.datetime.now()")
-    assert not _looks_at_the_clock("from app.tables import time_of\nx = context.clock(), time.monotonic()")
+    assert not _looks_at_the_clock("from app.database.tables import time_of\nx = context.clock(), time.monotonic()")
 
 
 def test_no_pickle_and_no_assert_in_the_sources() -> None:

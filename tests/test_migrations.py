@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import inspect, text
 
 import migrations
-from app.platform.database import Database
-from app.platform.migrate import alembic_config, check, downgrade, require_head, upgrade
+from app.database.engine import Database
+from app.database.migration import alembic_config, check, downgrade, require_head, upgrade
 from app.worker import BEAT
 from tests.security.test_one_key import contents
 from tests.support.postgres import PostgresServer

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from app.platform.durable import workflow_table
+from app.database.dbos_adapter import workflow_table
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import wait_until
 from tests.support.workplace import Workplace

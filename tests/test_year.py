@@ -14,15 +14,15 @@ from pydantic import SecretStr
 from sqlalchemy import delete, func, select, update
 
 from app.auth import service as auth
+from app.database.engine import Database
+from app.database.migration import upgrade
+from app.database.tables import Case, DailyThreshold, Label, ReadRequest, now
 from app.evaluations.freezing import evaluate_frozen
 from app.evaluations.frozen_files import folder_of
 from app.main import create_app
 from app.operations.verify import verify_all
-from app.platform.database import Database
 from app.platform.installation import claim
-from app.platform.migrate import upgrade
 from app.settings import Settings
-from app.tables import Case, DailyThreshold, Label, ReadRequest, now
 from ml.datasets.cells import SimulatedCell, simulate_cell
 from tests.app.test_evaluations import same
 from tests.support.images import encode

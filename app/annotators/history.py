@@ -13,9 +13,20 @@ from sqlalchemy.orm import Session
 
 from app.cases.provisional import CORRECTABLE
 from app.cases.queries import predictions_of
+from app.database.tables import (
+    Annotator,
+    Case,
+    HeldBack,
+    Label,
+    PolicyRow,
+    Read,
+    ReadRequest,
+    Repeat,
+    RepeatAnswer,
+    RepeatRead,
+)
 from app.predictions.stored import stored_predictions
 from app.releases.queries import reading_classes
-from app.tables import Annotator, Case, HeldBack, Label, PolicyRow, Read, ReadRequest, Repeat, RepeatAnswer, RepeatRead
 from ml.arrays import FloatArray
 from ml.distributions.families import has_concentration
 

@@ -7,10 +7,10 @@ from fastapi import APIRouter, Depends
 from app.annotators import service
 from app.annotators.schemas import AnnotatorsOut, OwnReadingOut
 from app.auth.policy import GuardedRoute, Policy
+from app.database.engine import Reader
 from app.http.errors import NotFound, responses
 from app.http.models import Line
 from app.http.principal import Principal
-from app.platform.database import Reader
 
 router = APIRouter(tags=["annotators"], route_class=GuardedRoute)
 

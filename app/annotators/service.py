@@ -18,9 +18,9 @@ from app.annotators.numbers import Compared, in_steps
 from app.annotators.schemas import AnnotatorsOut, OwnReadingOut, PulledOut
 from app.annotators.words import sentences
 from app.auth.annotators import annotator_of_account
+from app.database.tables import Annotator, time_of
 from app.http.errors import NotFound
 from app.http.principal import READING, Principal
-from app.tables import Annotator, time_of
 
 #: Name that stands for the caller.
 ME = "me"

@@ -15,10 +15,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.auth.service import begin_session
+from app.database.tables import Account
 from app.http.errors import Forbidden, Unauthenticated, Unavailable
 from app.platform.keys import AuditKeys, CookieKey
 from app.settings import Settings
-from app.tables import Account
 from ml.messages import Message
 
 COOKIE_SECONDS = 600

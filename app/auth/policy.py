@@ -16,11 +16,11 @@ from starlette.concurrency import run_in_threadpool
 
 from app.auth.service import looking_up_keys, principal_of_cookie, principal_of_key, touch_session
 from app.auth.sites import refuse_cross_site, session_token
+from app.database.engine import Database, in_one_thread
+from app.database.sql.compiled_statements import Prepared
 from app.http.errors import Forbidden, Unauthenticated
 from app.http.principal import SCOPES, Principal
 from app.http.routing import walk_routes
-from app.platform.database import Database, in_one_thread
-from app.platform.prepared import Prepared
 from ml.messages import Message
 
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}

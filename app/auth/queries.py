@@ -6,8 +6,8 @@ from datetime import datetime
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.database.tables import Account, ApiKey, BrowserSession
 from app.http.errors import Invalid
-from app.tables import Account, ApiKey, BrowserSession
 
 
 def all_accounts(session: Session) -> list[Account]:

@@ -13,13 +13,13 @@ from sqlalchemy import ColumnElement, bindparam, select
 from sqlalchemy.orm import Session
 
 from app.auth.passwords import hash_password, verify_password
+from app.database.engine import Database
+from app.database.sql.compiled_statements import Prepared
+from app.database.tables import Account, ApiKey, BrowserSession, time_of
 from app.http.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
 from app.http.principal import READING, ROLE_SCOPES, SCOPES, Principal, sees_more
 from app.platform import audit_chain
-from app.platform.database import Database
 from app.platform.keys import AuditKeys
-from app.platform.prepared import Prepared
-from app.tables import Account, ApiKey, BrowserSession, time_of
 from ml.messages import Message
 
 SESSION_IDLE = timedelta(minutes=30)

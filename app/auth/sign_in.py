@@ -11,10 +11,10 @@ from starlette.concurrency import run_in_threadpool
 from app.auth.passwords import verified
 from app.auth.service import begin_session, digest_of, normal_name
 from app.auth.throttle import SignInThrottle
+from app.database.engine import Database
+from app.database.tables import Account
 from app.platform import audit_chain
-from app.platform.database import Database
 from app.platform.keys import AuditKeys
-from app.tables import Account
 from ml.messages import Message
 
 # one sentence for every reason, which gives nobody away

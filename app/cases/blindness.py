@@ -13,12 +13,9 @@ from app.auth.annotators import annotator_of_account, role_or_key_sees_more
 from app.cases import provisional
 from app.cases.handles import NamedCase
 from app.cases.held_back import is_held_back_from
-from app.http.errors import BlindReadPending
-from app.http.principal import Principal
-from app.platform.database import Database, insert_if_absent
-from app.platform.prepared import Prepared
-from app.predictions.queries import shown_first
-from app.tables import (
+from app.database.engine import Database, insert_if_absent
+from app.database.sql.compiled_statements import Prepared
+from app.database.tables import (
     SHOWN_KINDS,
     Account,
     Annotator,
@@ -34,6 +31,9 @@ from app.tables import (
     new_id,
     time_of,
 )
+from app.http.errors import BlindReadPending
+from app.http.principal import Principal
+from app.predictions.queries import shown_first
 from app.triage.queries import current_policy, policy_of_version
 from app.triage.twins import Pictured, are_twins, may_be_twin
 from ml.messages import messages

@@ -14,9 +14,9 @@ from sqlalchemy.orm import Session
 
 from app.auth.policy import caller_of
 from app.context import Parts
+from app.database.tables import Case, Repeat
 from app.http.principal import Principal
 from app.platform.keys import ReaderKeys
-from app.tables import Case, Repeat
 
 
 def _cipher(keys: ReaderKeys, account_id: uuid.UUID) -> Cipher[modes.ECB]:

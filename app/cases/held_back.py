@@ -10,8 +10,8 @@ import uuid
 from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
+from app.database.tables import Annotator, HeldBack, Label, PolicyRow
 from app.http.principal import Principal
-from app.tables import Annotator, HeldBack, Label, PolicyRow
 
 #: Cases held back for each repeat: of those that stay closed to an annotator about one in six is a repeat.
 HELD_PER_REPEAT = 5

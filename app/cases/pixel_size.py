@@ -5,7 +5,7 @@ import uuid
 
 from sqlalchemy.orm import Session
 
-from app.tables import Case, Repeat
+from app.database.tables import Case, Repeat
 
 
 def microns_per_pixel(metadata: dict[str, str]) -> float | None:

@@ -14,17 +14,17 @@ from app.cases.same_pixels import Replacement, not_erased, take_place
 from app.cases.schemas import CaseIn, CaseOut
 from app.cases.showing import Judging, case_out, show_case, stored_prediction_out
 from app.context import Context
+from app.database.sql.advisory_locks import hold_digests
+from app.database.tables import Case, CasePrediction, CaseTwin, NetworkOutput, new_id
 from app.http.errors import BrokenImage, OtherImage, TooLarge, Unavailable, UnsupportedImage
 from app.http.principal import Principal
 from app.platform import audit_chain
 from app.platform.keys import DerivedKey, Keys
-from app.platform.one_at_a_time import hold_digests
 from app.predictions.answer_sets import published_sets
 from app.predictions.inference import Served
 from app.predictions.stored import output_values, prediction_values
 from app.releases.queries import champion
 from app.releases.training import Known, uses_of
-from app.tables import Case, CasePrediction, CaseTwin, NetworkOutput, new_id
 from app.triage.planning import coin, plan_case, policy_for_planning
 from ml.images.image_statistics import optical_density
 from ml.images.picture import Picture

@@ -8,9 +8,9 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Select, func, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
+from app.database.tables import Annotator, Case, CasePrediction, CaseTwin, Label, Read, ReaderDraw, ReadRequest, Repeat
 from app.http.errors import NotFound
 from app.predictions.queries import shown_first
-from app.tables import Annotator, Case, CasePrediction, CaseTwin, Label, Read, ReaderDraw, ReadRequest, Repeat
 
 
 def case_by_id(session: Session, case_id: uuid.UUID, *, lock: bool = False) -> Case:

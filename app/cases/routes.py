@@ -15,6 +15,8 @@ from app.cases.schemas import CaseOut, CasesOut, PredictionsOut, WorklistOut
 from app.cases.showing import show_case
 from app.cases.uploads import CaseForm, case_form, image_bytes, upload_schema
 from app.context import Parts
+from app.database.engine import Reader, Writer
+from app.database.idempotency import Idempotent
 from app.http.errors import (
     BadRequest,
     BlindReadPending,
@@ -27,8 +29,6 @@ from app.http.errors import (
 )
 from app.http.models import Line, Moment, PredictionOut
 from app.http.principal import Principal
-from app.platform.database import Reader, Writer
-from app.platform.idempotency import Idempotent
 
 router = APIRouter(tags=["cases"], route_class=GuardedRoute)
 _Reading = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]

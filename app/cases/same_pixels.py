@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from app.tables import Case
+from app.database.tables import Case
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ from app.cases.schemas import CaseOut, CasesOut, PredictionsOut, RequestOut, Wor
 from app.cases.showing import Likeness, cases_out, judging_of, prediction_out, stored_prediction_out
 from app.cases.uploads import CaseForm
 from app.context import Context
+from app.database.idempotency import Once, request_digest
+from app.database.tables import ReadRequest
 from app.http.errors import Unavailable
 from app.http.models import PredictionOut
 from app.http.principal import Principal
-from app.platform.idempotency import Once, request_digest
 from app.predictions.stored import finite_or_none
-from app.tables import ReadRequest
 from app.triage.rules import triage
 from ml.images.picture import Cost, cost_of
 

@@ -8,11 +8,11 @@ from sqlalchemy.orm import Session
 
 from app.cases import queries
 from app.cases.schemas import CaseOut
+from app.database.tables import Case, CasePrediction
 from app.http.models import PredictionOut, TriageOut
 from app.predictions.answer_sets import Cell, PublishedSets, answer_set, published_sets
 from app.predictions.stored import stored_prediction
 from app.releases.queries import class_codes_of
-from app.tables import Case, CasePrediction
 from app.triage.planning import judge
 from app.triage.queries import current_rule
 from app.triage.rules import Rule, Triage, shown

@@ -71,7 +71,7 @@ def user_list(as_json: Json = False) -> None:
     """List accounts."""
     from sqlalchemy import select
 
-    from app.tables import Account
+    from app.database.tables import Account
 
     with parts() as context, context.database.read() as session:
         accounts = session.execute(select(Account).order_by(Account.name)).scalars().all()
@@ -122,7 +122,7 @@ def key_list(as_json: Json = False) -> None:
     """List API keys, without their secrets."""
     from sqlalchemy import select
 
-    from app.tables import Account, ApiKey
+    from app.database.tables import Account, ApiKey
 
     with parts() as context, context.database.read() as session:
         keys = session.execute(

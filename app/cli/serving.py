@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from app.context import Context
-    from app.platform.database import Database
+    from app.database.engine import Database
     from app.settings import Settings
 
 commands = typer.Typer()
@@ -65,9 +65,9 @@ def _prepare(application: "FastAPI") -> None:
 
     That is a new database, and erasures that a backup undid.
     """
+    from app.database.migration import create_if_new
     from app.operations.forgetting import erase_again_as_listed
     from app.platform.installation import claim
-    from app.platform.migrate import create_if_new
 
     create_if_new(application.state.database.engine)
     claim(application.state.database, application.state.context.keys.audit, say)
@@ -171,7 +171,7 @@ def _upgrade(context: "Context") -> None:
 @contextmanager
 def _owners_database(context: "Context") -> "Iterator[Database]":
     """The database by the role that owns its tables: the service's own may have no rights to them yet."""
-    from app.platform.database import Database
+    from app.database.engine import Database
 
     owner = Database(context.settings.owner_sqlalchemy_url)
     try:
@@ -182,21 +182,21 @@ def _owners_database(context: "Context") -> "Iterator[Database]":
 
 def _migrate(context: "Context") -> None:
     """Run migrations as the role that owns the tables, once the key is known to be right."""
-    from app.platform import roles
+    from app.database import migration
+    from app.database.migration import require_known, upgrade
     from app.platform.installation import require_keys
-    from app.platform.migrate import require_known, upgrade
 
     serving = context.database.engine
     separate = context.settings.database_owner_url is not None
     with _owners_database(context) as owner:
         require_known(owner.engine)
         if separate:
-            roles.require_owner(owner.engine)
+            migration.require_owner(owner.engine)
         require_keys(owner, context.keys.audit)
         upgrade(owner.engine)
         if separate:
-            roles.grant(owner.engine, str(serving.url.username))
-    if roles.owns_tables(serving):
+            migration.grant(owner.engine, str(serving.url.username))
+    if migration.owns_tables(serving):
         say(
             f"the role {serving.url.username} of DATABASE_URL owns the tables, so that it could take the triggers off "
             "append-only ones; with DATABASE_OWNER_URL another role owns them"

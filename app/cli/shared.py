@@ -89,8 +89,8 @@ def parts(*, check_schema: bool = True, direct: bool = False, ring: "KeyRing | N
         ValueError: the database has an older schema, or belongs to another key.
     """
     from app.context import build_context
+    from app.database.migration import create_if_new
     from app.platform.installation import claim
-    from app.platform.migrate import create_if_new
     from app.settings import read_settings
 
     keep_private()

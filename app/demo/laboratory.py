@@ -14,15 +14,15 @@ from sqlalchemy import select
 from app.cases.preparing import NewCase, prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
+from app.database.sql.advisory_locks import hold_digests
+from app.database.tables import Account, Case
 from app.demo.people import ROBOT, Say
 from app.demo.progress import progress_bar
 from app.http.principal import Principal
-from app.platform.one_at_a_time import hold_digests
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label
 from app.references.definitions import DefinitionIn, define
 from app.references.service import choose
-from app.tables import Account, Case
 from app.triage.queries import current_policy
 from app.triage.schemas import PolicyIn
 from app.triage.service import add_policy

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from app.auth import service as auth
 from app.context import Context
-from app.tables import Account
+from app.database.tables import Account
 
 #: Accounts of the demo and their roles.
 PEOPLE = {"admin": "admin", "viewer": "viewer", "annotator-1": "annotator", "annotator-2": "annotator"}

@@ -10,9 +10,9 @@ from sqlalchemy import exists, select
 from sqlalchemy.orm import Session, aliased
 
 from app.cases.provisional import is_provisional
+from app.database.tables import Label
 from app.evaluations.columns import Columns
 from app.evaluations.schemas import AfterRevealOut
-from app.tables import Label
 
 
 def changes_after_reveal(session: Session, columns: Columns) -> AfterRevealOut:

@@ -9,8 +9,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, aliased
 
 from app.cases.provisional import is_provisional
+from app.database.tables import Annotator, Label
 from app.evaluations.schemas import CorrectionsOut, DirectionOut
-from app.tables import Annotator, Label
 
 
 def corrections_of(session: Session, case_ids: Collection[uuid.UUID]) -> CorrectionsOut:

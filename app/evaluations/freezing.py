@@ -15,6 +15,7 @@ from typing import TypedDict
 from sqlalchemy import select
 
 from app.context import Context
+from app.database.tables import Evaluation
 from app.evaluations.after_reveal import changes_after_reveal
 from app.evaluations.cohort import Cohort, Question, evaluate_cohort
 from app.evaluations.corrections import corrections_of
@@ -28,7 +29,6 @@ from app.evaluations.service import agreement_of, judged_cohort, metrics_of, ref
 from app.evaluations.tables import CohortTables, cohort_tables
 from app.evaluations.targets import current_targets
 from app.jobs.running import RunningJob
-from app.tables import Evaluation
 from ml.files import write_bytes_atomically
 
 # share of the job that is done when a step begins

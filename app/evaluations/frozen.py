@@ -6,6 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, defer
 
 from app.context import Context
+from app.database.tables import Evaluation, Job
 from app.evaluations.frozen_files import frozen_name
 from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationsOut
 from app.http.errors import Conflict, NotFound, Unavailable
@@ -13,7 +14,6 @@ from app.http.principal import Principal
 from app.jobs import engine
 from app.jobs.queries import JobView, jobs_where
 from app.releases.queries import existing_release
-from app.tables import Evaluation, Job
 from ml.messages import Message, Term
 
 KIND = "evaluation"

@@ -12,13 +12,13 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.engine import insert_if_absent
+from app.database.tables import Alias, PublishedEstimates, ReadRequest, time_of
 from app.evaluations.cohort import Question, cohort_of, evaluate_cohort
 from app.evaluations.held_out import held_out
 from app.evaluations.snapshots import current_columns
 from app.platform import audit_chain
-from app.platform.database import insert_if_absent
 from app.releases.queries import champion, class_codes, existing_release
-from app.tables import Alias, PublishedEstimates, ReadRequest, time_of
 
 
 @dataclass(frozen=True)

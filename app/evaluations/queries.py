@@ -10,8 +10,8 @@ from sqlalchemy import ARRAY, ColumnElement, Select, Uuid, and_, exists, func, l
 from sqlalchemy.orm import Session, aliased
 
 from app.cases.provisional import is_provisional
+from app.database.tables import Annotator, Case, Label, ReadRequest
 from app.evaluations.clusters import cluster_name
-from app.tables import Annotator, Case, Label, ReadRequest
 
 # identifiers in one IN (…); SQLite takes 32,766 variables
 _CHUNK = 10_000

@@ -14,12 +14,12 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.database.tables import Annotator, time_of
 from app.evaluations.columns import Columns, number_of
 from app.evaluations.held_out import held_out
 from app.evaluations.reader_drift_schemas import ReaderDriftOut, ReaderWeekOut
 from app.evaluations.snapshots import current_columns
 from app.releases.queries import champion_since, class_codes, existing_release, served_release_id
-from app.tables import Annotator, time_of
 from ml.arrays import FloatArray, IntArray
 from ml.messages import Message
 from ml.metrics.score_monitor import LEVEL, TOLERANCE, CapitalPath

@@ -14,11 +14,11 @@ import numpy as np
 from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
+from app.database.tables import Case, CasePrediction, ProvisionalLabel, Read, ReaderDraw, ReadRequest
 from app.evaluations.clusters import cluster_name
 from app.evaluations.columns import Columns, number_of
 from app.evaluations.queries import LabelRow, among, blind_labels
 from app.predictions.stored import stored_predictions
-from app.tables import Case, CasePrediction, ProvisionalLabel, Read, ReaderDraw, ReadRequest
 from ml.arrays import FloatArray
 from ml.distributions.families import has_concentration
 from ml.metrics.posterior_gain import posterior_gain_terms

@@ -20,6 +20,8 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session, undefer
 
 from app.context import Context
+from app.database.engine import insert_if_absent
+from app.database.tables import Case, Job, PolicyRow, PublishedReportRow, ReadRequest, time_of
 from app.evaluations.cohort import Question
 from app.evaluations.report_making import report_on
 from app.evaluations.report_schemas import PublishedReport, ReportBody
@@ -29,9 +31,7 @@ from app.jobs import engine
 from app.jobs.queries import OPEN, JobView, jobs_where
 from app.jobs.running import RunningJob
 from app.platform import audit_chain
-from app.platform.database import insert_if_absent
 from app.releases.queries import champion
-from app.tables import Case, Job, PolicyRow, PublishedReportRow, ReadRequest, time_of
 from ml.messages import Message, packed
 
 KIND = "report"

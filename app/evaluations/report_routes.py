@@ -8,6 +8,9 @@ from fastapi.responses import JSONResponse
 
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
+from app.database.engine import Reader, Writer
+from app.database.idempotency import Idempotent
+from app.database.revisions import Revision
 from app.evaluations import frozen
 from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationsOut
 from app.evaluations.targets import TargetsIn, TargetsOut, current_targets, set_targets
@@ -21,9 +24,6 @@ from app.http.errors import (
     responses,
 )
 from app.http.principal import Principal
-from app.platform.database import Reader, Writer
-from app.platform.idempotency import Idempotent
-from app.platform.revisions import Revision
 
 router = APIRouter(tags=["evaluations"], route_class=GuardedRoute)
 _VIEWING = [Depends(Policy("metrics:read"))]

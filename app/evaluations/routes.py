@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Query
 
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
+from app.database.engine import Reader
 from app.evaluations import service
 from app.evaluations.cohort import Question
 from app.evaluations.comparison import compare
@@ -15,7 +16,6 @@ from app.evaluations.reader_drift_schemas import ReadersDriftOut
 from app.evaluations.schemas import AgreementOut, ComparisonOut, MetricsOut
 from app.http.errors import NotFound, responses
 from app.http.models import Line, Moment
-from app.platform.database import Reader
 
 router = APIRouter(tags=["evaluations"], route_class=GuardedRoute)
 _VIEWING = [Depends(Policy("metrics:read"))]

@@ -10,6 +10,7 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.tables import time_of
 from app.evaluations.after_reveal import changes_after_reveal
 from app.evaluations.cohort import (
     Cohort,
@@ -46,7 +47,6 @@ from app.evaluations.tables import CohortTables, LabelColumns, cohort_tables, la
 from app.http.models import MetricOut
 from app.predictions.answer_sets import PublishedSets, published_sets
 from app.releases.queries import champion, champion_since, class_codes, existing_release, served_release_id
-from app.tables import time_of
 from ml.agreement.coefficients import excess_disagreement_test
 from ml.messages import Message
 from ml.release.card import ReferenceDocument

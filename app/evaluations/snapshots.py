@@ -24,14 +24,14 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.engine import Database
+from app.database.tables import Erasure
 from app.evaluations.columns import Columns
 from app.evaluations.merging import identifiers, merged, replaced
 from app.evaluations.reading import read_block, read_columns
 from app.platform import audit_chain
 from app.platform.blob_store import Damaged
-from app.platform.database import Database
 from app.platform.shared_folders import SharedFolders
-from app.tables import Erasure
 from ml.files import file_sha256, sync_file, sync_folder, write_json
 
 _log = structlog.get_logger("secondread")

@@ -6,12 +6,12 @@ from pydantic import Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.database.tables import ReportTargets
 from app.http.errors import Conflict, PreconditionFailed
 from app.http.models import In, Line, Out
 from app.http.principal import Principal
 from app.platform import audit_chain
 from app.platform.keys import AuditKeys
-from app.tables import ReportTargets
 from ml.messages import Message
 
 _Gap = Annotated[float, Field(gt=0, lt=1)]

@@ -9,9 +9,9 @@ import numpy as np
 from sqlalchemy import case, func, or_, select
 from sqlalchemy.orm import Session
 
+from app.database.tables import Annotator, Case, Label, ReadRequest
 from app.evaluations.durations import duration_of
 from app.evaluations.report_schemas import DurationOut, WeekOut, WorkloadOut
-from app.tables import Annotator, Case, Label, ReadRequest
 
 WEEKS = 13
 #: Longer on one case is time away from it.

@@ -7,6 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.tables import ImportRow, Job
 from app.http.errors import Conflict, NotFound
 from app.http.principal import Principal
 from app.imports.archives import ReceivedArchive, hand_on, is_kept
@@ -15,7 +16,6 @@ from app.imports.work import CHECK, archive_of_job, submit_with
 from app.jobs import engine
 from app.jobs.queries import JobView, jobs_where
 from app.jobs.running import RunningJob
-from app.tables import ImportRow, Job
 from ml.messages import Message
 
 #: Rows looked at before what is to be told of them is stored.

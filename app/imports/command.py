@@ -10,6 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.tables import Account, ImportRow
 from app.http.principal import Principal
 from app.imports.archive import open_archive, pack_folder
 from app.imports.archives import ReceivedArchive, put_into, take_back
@@ -19,7 +20,6 @@ from app.imports.work import ImportResult, begin_import
 from app.jobs.foreground import do_here
 from app.jobs.queries import JobView
 from app.jobs.running import JobFunction
-from app.tables import Account, ImportRow
 
 SHOWN_FAILURES = 20
 _COPY_BYTES = 1 << 20

@@ -8,6 +8,8 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
+from app.database.engine import Reader, Writer
+from app.database.idempotency import Idempotent
 from app.http.errors import KeyMissing, NotFound, StorageFull, TooLarge, UnsupportedImage, responses
 from app.http.principal import Principal
 from app.imports.archives import ReceivedArchive
@@ -16,8 +18,6 @@ from app.imports.schemas import ImportOut, Status
 from app.imports.showing import show_import
 from app.imports.work import begin_import
 from app.jobs.schemas import JobOut, job_out
-from app.platform.database import Reader, Writer
-from app.platform.idempotency import Idempotent
 
 router = APIRouter(tags=["imports"], route_class=GuardedRoute)
 _ZIP = {"application/zip", "application/x-zip-compressed", "application/octet-stream"}

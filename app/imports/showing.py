@@ -5,12 +5,12 @@ import uuid
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.database.tables import ImportRow, Job
 from app.http.errors import NotFound
 from app.imports.schemas import ImportOut, ImportRowOut
 from app.imports.work import counts_of, differing_rows
 from app.jobs.queries import jobs_where
 from app.jobs.schemas import job_out
-from app.tables import ImportRow, Job
 
 
 def show_import(session: Session, import_id: uuid.UUID, *, after: int, limit: int, status: str | None) -> ImportOut:

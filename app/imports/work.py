@@ -13,6 +13,8 @@ from sqlalchemy.orm import Session
 from app.cases.preparing import NewCase, prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
+from app.database.sql.advisory_locks import hold_digests
+from app.database.tables import Account, ImportRow, Job
 from app.http.errors import Problem
 from app.http.principal import Principal
 from app.imports.archive import Archive, ArchiveError, Ignored, Row
@@ -20,8 +22,6 @@ from app.imports.archives import ReceivedArchive, hand_over, opened, stored_arch
 from app.jobs import engine
 from app.jobs.queries import OPEN, JobView, jobs_where
 from app.jobs.running import RunningJob
-from app.platform.one_at_a_time import hold_digests
-from app.tables import Account, ImportRow, Job
 from ml.messages import Message, joined
 
 #: What a row that is about another patient than its case begins to say.

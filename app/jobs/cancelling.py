@@ -9,10 +9,10 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.dbos_adapter import cancel_workflows
+from app.database.engine import insert_if_absent
+from app.database.tables import Job, JobCancellation
 from app.platform import audit_chain
-from app.platform.database import insert_if_absent
-from app.platform.durable import cancel_workflows
-from app.tables import Job, JobCancellation
 
 # how long whoever asks waits for a row that a batch may have locked
 _PATIENCE_MS = 200

@@ -11,13 +11,13 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.dbos_adapter import cancel_workflows
+from app.database.tables import Job, new_id
 from app.http.errors import Conflict, NotFound
 from app.http.principal import Principal
 from app.jobs.cancelling import honour_if_free, request_cancellation
 from app.jobs.queries import OPEN, JobView, job_by_id, jobs_where, parts_of
 from app.platform import audit_chain
-from app.platform.durable import cancel_workflows
-from app.tables import Job, new_id
 from ml.messages import Message, Term
 
 

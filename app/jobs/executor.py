@@ -22,6 +22,16 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.context import Context
+from app.database.dbos_adapter import (
+    APPLICATION,
+    APPLICATION_VERSION,
+    recover,
+    stop_scheduler,
+    system_engine,
+    trace_of,
+    workflow_table,
+)
+from app.database.tables import Job
 from app.http import traces
 from app.http.errors import Problem, may_be_tried_again
 from app.jobs.cancelling import honour_if_free, unanswered
@@ -36,16 +46,6 @@ from app.jobs.running import (
     WorkerStoppingError,
 )
 from app.platform import audit_chain
-from app.platform.durable import (
-    APPLICATION,
-    APPLICATION_VERSION,
-    recover,
-    stop_scheduler,
-    system_engine,
-    trace_of,
-    workflow_table,
-)
-from app.tables import Job
 from ml.messages import packed, to_text
 
 #: How often a workflow whose process keeps dying is begun again before it is given up.

@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlalchemy.orm import Session
 
+from app.database.dbos_adapter import output_table, workflow_table
+from app.database.tables import Job, JobBatch, JobCancellation
 from app.http.errors import NotFound
 from app.jobs.running import JobResult
-from app.platform.durable import output_table, workflow_table
-from app.tables import Job, JobBatch, JobCancellation
 from ml.messages import from_json, from_text
 
 _STATES = {

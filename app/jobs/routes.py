@@ -7,13 +7,13 @@ from fastapi import APIRouter, Depends, Response
 
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
+from app.database.engine import Reader, Writer
+from app.database.idempotency import Idempotent
 from app.http.errors import Conflict, KeyMissing, NotFound, responses
 from app.http.principal import Principal
 from app.jobs import engine
 from app.jobs.queries import job_by_id, newest_jobs
 from app.jobs.schemas import JobOut, JobsOut, job_out
-from app.platform.database import Reader, Writer
-from app.platform.idempotency import Idempotent
 
 router = APIRouter(tags=["jobs"], route_class=GuardedRoute)
 _Viewing = Depends(Policy("metrics:read"))

@@ -10,10 +10,10 @@ from sqlalchemy import exists, select, update
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.dbos_adapter import workflow_table
+from app.database.tables import Job, JobBatch, JobCancellation, time_of
+from app.database.tables.jobs import MESSAGE_LENGTH
 from app.jobs.cancelling import honour
-from app.platform.durable import workflow_table
-from app.tables import Job, JobBatch, JobCancellation, time_of
-from app.tables.jobs import MESSAGE_LENGTH
 from ml.messages import to_text
 
 #: What a job ends with: JSON values, declared by each kind of job.

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from app.context import Context
+from app.database.tables import ReleaseRow
 from app.http.errors import NoRelease, NotFound
 from app.predictions.inference import Served
 from app.releases.queries import all_releases, champion, releases_named
-from app.tables import ReleaseRow
 from ml.release.triton import network_name
 
 CHAMPION = "champion"

@@ -15,11 +15,11 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.tables import AuditEvent, Erasure, time_of
 from app.operations.locked_file import add_lines, open_locked
 from app.platform import audit_chain, signing
 from app.platform.keys import AuditKeys
 from app.platform.sealing import seal_all
-from app.tables import AuditEvent, Erasure, time_of
 
 #: Action of the event that says that a backup was brought back.
 RESTORE = "db.restore"

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
+from app.database.tables import Account, ApiKey, AuditEvent, Case, CaseChange, Read, ReleaseRow, Remark
 from app.http.models import Out
-from app.tables import Account, ApiKey, AuditEvent, Case, CaseChange, Read, ReleaseRow, Remark
 
 # labels that the worker has seen to be final: its object is no identifier, and nobody was asked why
 _OF_MANY = "label.final"

@@ -5,10 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 
 from app.auth.policy import GuardedRoute, Policy
+from app.database.engine import Reader
 from app.http.errors import responses
 from app.http.models import Line
 from app.operations.audit_events import AuditEventsOut, page_of_events
-from app.platform.database import Reader
 
 router = APIRouter(tags=["audit"], dependencies=[Depends(Policy("manage"))], route_class=GuardedRoute)
 

@@ -14,17 +14,17 @@ from sqlalchemy.orm import Session
 
 import migrations
 from app.context import Context
+from app.database.engine import make_engine
+from app.database.migration import require_known_revision
+from app.database.tables import Erasure, Evaluation
 from app.evaluations.frozen_files import EVALUATIONS, folder_of, frozen_name
 from app.http.errors import NotFound
 from app.operations.anchor import known_erasures
 from app.operations.erasure_list import ErasureListError, read_list
 from app.platform import audit_chain
 from app.platform.blob_store import BlobStore, Damaged
-from app.platform.database import make_engine
 from app.platform.keys import KeyRing, derive
-from app.platform.migrate import require_known_revision
 from app.platform.shared_folders import SharedFolders
-from app.tables import Erasure, Evaluation
 from ml.files import file_sha256, read_json, sync_file, sync_folder, write_json
 
 _SQLITE, _POSTGRES, _SECRET = "database.db", "database.dump", "secret.key"

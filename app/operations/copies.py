@@ -14,10 +14,10 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.context import Context
+from app.database.tables import Erasure
 from app.evaluations.snapshots import bring_snapshots
 from app.http.errors import Problem
 from app.operations.unused_files import remove_unfinished
-from app.tables import Erasure
 
 _EVERY_SECONDS = 30.0
 # clocks differ, and an image may be read between the end of its rows and that of its object

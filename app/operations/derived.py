@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from app.cases.preparing import partition_of
 from app.context import Context
+from app.database.tables import Case, CasePrediction, DailyThreshold, Look, PolicyRow, ReaderDraw, ReadRequest
 from app.platform.keys import Keys
-from app.tables import Case, CasePrediction, DailyThreshold, Look, PolicyRow, ReaderDraw, ReadRequest
 from app.triage.drawing import drawn
 from app.triage.planning import coin
 from ml.images.image_statistics import difference_hash, hash_distance

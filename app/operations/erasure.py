@@ -17,14 +17,9 @@ from sqlalchemy.orm import Session
 
 from app.cases.queries import cases_with_images, cases_with_pixels
 from app.context import Context
-from app.http.errors import Conflict, NotFound
-from app.imports.checking import same_image_as
-from app.operations.erasure_list import Line
-from app.platform import audit_chain
-from app.platform.database import insert_if_absent
-from app.platform.idempotency import forget_cases
-from app.platform.written_rows import note_deleted, note_rows
-from app.tables import (
+from app.database.engine import insert_if_absent
+from app.database.idempotency import forget_cases
+from app.database.tables import (
     Case,
     CaseTwin,
     Erasure,
@@ -36,6 +31,11 @@ from app.tables import (
     new_id,
     time_of,
 )
+from app.http.errors import Conflict, NotFound
+from app.imports.checking import same_image_as
+from app.operations.erasure_list import Line
+from app.platform import audit_chain
+from app.platform.written_rows import note_deleted, note_rows
 from app.triage.repeats import withdraw_repeats
 
 _GONE = "0" * 64

@@ -12,6 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.tables import AuditEvent
 from app.evaluations.clusters import kept_for_sets
 from app.evaluations.cohort import Cohort, Partition, Question
 from app.evaluations.queries import case_names, stored_images
@@ -21,7 +22,6 @@ from app.operations.audit_events import reasons_of
 from app.operations.proof import write_proof
 from app.releases.queries import existing_release, reading_classes
 from app.releases.training import patient_hmac, unit_of
-from app.tables import AuditEvent
 from ml.splits import stratified_partitions
 from ml.tables.files import Column, write_table
 from ml.tables.trained_cells import TRAINED_ON

@@ -8,6 +8,8 @@ from sqlalchemy.orm import Session
 
 from app.cases.queries import cases_with_images
 from app.context import Context
+from app.database.sql.advisory_locks import hold_digests
+from app.database.tables import AuditEvent, Case, Erasure, Job
 from app.evaluations.snapshots import discard_all
 from app.http.errors import Conflict
 from app.imports.archive import ArchiveError
@@ -18,8 +20,6 @@ from app.operations.erasure import Whom, erase_again, erase_patient
 from app.operations.erasure_list import ErasureListError, add_missing, is_begun, outstanding, read_list
 from app.operations.unused_files import sweep_files
 from app.platform.freed_space import overwrite
-from app.platform.one_at_a_time import hold_digests
-from app.tables import AuditEvent, Case, Erasure, Job
 
 #: Action of the event that says that a backup was made.
 BACKUP = "db.backup"

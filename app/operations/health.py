@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from app.auth.policy import GuardedRoute, monitoring, public
 from app.context import Parts
+from app.database.engine import settings_without_force
 from app.evaluations.publishing import published_estimates
 from app.http import observability
 from app.http.errors import Problem, responses
@@ -14,7 +15,6 @@ from app.http.models import Out
 from app.jobs.locks import living_workers
 from app.jobs.queries import counts_by_state
 from app.platform import audit_chain
-from app.platform.database import settings_without_force
 from app.platform.sealing import waiting
 from app.releases.queries import champion
 

@@ -10,16 +10,16 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.migration import create_if_new
+from app.database.retry import write_patiently
+from app.database.sql.advisory_locks import Turn, take_turn
+from app.database.tables import AuditHead, Installation
 from app.operations.anchor import append
 from app.platform import audit_chain
 from app.platform.installation import claim, require_first_key
 from app.platform.keys import KeyRing, derive
-from app.platform.migrate import create_if_new
-from app.platform.one_at_a_time import Turn, take_turn
-from app.platform.patience import write_patiently
 from app.platform.sealing import seal
 from app.settings import write_beside
-from app.tables import AuditHead, Installation
 from ml.files import sync_folder
 
 _OTHERS_WRITE = "others are writing to the database"

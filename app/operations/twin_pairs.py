@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import Row, exists, func, literal, select, union_all
 from sqlalchemy.orm import Session, aliased
 
-from app.tables import Case, CaseTwin
+from app.database.tables import Case, CaseTwin
 
 _MISSING = "missing"
 _Wrong = Row[uuid.UUID, uuid.UUID, str]

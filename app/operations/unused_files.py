@@ -10,9 +10,9 @@ from sqlalchemy import select
 
 from app.cases.queries import images_in_use
 from app.context import Context
+from app.database.tables import Evaluation, ReleaseRow
 from app.evaluations.frozen_files import EVALUATIONS, frozen_name
 from app.releases.adding import UNFINISHED
-from app.tables import Evaluation, ReleaseRow
 
 # no request and no batch of a job takes so long
 _OLD_SECONDS = 86_400.0

@@ -1,9 +1,9 @@
 """What the worker does from time to time so that the service stays as it is meant to be."""
 
 from app.context import Context
+from app.database.idempotency import SWEEP_ROWS, sweep
 from app.imports.work import delete_archives
 from app.operations.forgetting import finish_erasures
-from app.platform.idempotency import SWEEP_ROWS, sweep
 from app.reads.asking import ask_instead
 from app.reads.corrections import settle
 from app.triage.planning import policy_for_planning

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.cases.queries import named_images
 from app.context import Context
+from app.database.tables import Evaluation, ReleaseRow
 from app.evaluations.frozen_files import frozen_name, snapshot_sha256
 from app.evaluations.snapshots import damaged_snapshots
 from app.http.errors import NotFound, Unavailable
@@ -22,7 +23,6 @@ from app.platform import audit_chain, chain_check
 from app.platform.covered_rows import COVERED, NOT_COVERED
 from app.platform.sealing import held_up
 from app.releases.queries import all_releases
-from app.tables import Evaluation, ReleaseRow
 from ml.release.artifact import ReleaseError, read_release
 
 _OF_THE_CHAIN = {"audit_events", "audit_head", "case_changes"}

@@ -11,13 +11,13 @@ from app.auth.policy import GuardedRoute, Policy
 from app.cases.blindness import note_exposure
 from app.cases.queries import flagged_labels
 from app.context import Parts
+from app.database.engine import Reader
+from app.database.tables import Case
 from app.http.languages import gettext
 from app.http.models import Line
 from app.http.principal import Principal
 from app.pages.render import page
 from app.pages.settled_views import MOST, settled_since
-from app.platform.database import Reader
-from app.tables import Case
 
 #: Flags shown at once.
 _FLAGGED = 200

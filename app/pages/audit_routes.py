@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from app.auth.policy import GuardedRoute, Policy
 from app.auth.queries import all_accounts
 from app.context import Parts
+from app.database.engine import Reader
 from app.http import languages
 from app.http.models import PageText
 from app.http.principal import Principal
@@ -21,7 +22,6 @@ from app.operations.audit_words import WORDS, Part, Say, plain, sentences, short
 from app.pages.render import page
 from app.pages.tables import csv_file
 from app.platform import audit_chain
-from app.platform.database import Reader
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Manager = Annotated[Principal, Depends(Policy("manage"))]

@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal, TypeVar
 from fastapi import Depends, Form, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from app.database.idempotency import Once
 from app.evaluations.targets import TargetsIn
 from app.http.errors import Invalid, in_words
 from app.http.languages import said
 from app.http.models import PageText
-from app.platform.idempotency import Once
 from app.triage.schemas import PolicyIn, PolicyOut
 
 _Model = TypeVar("_Model", bound=BaseModel)

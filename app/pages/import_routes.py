@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
+from app.database.engine import Reader, Writer
 from app.http.errors import BadRequest, Invalid, Problem, StorageFull, TooLarge
 from app.http.principal import Principal
 from app.imports.archive import MAX_ENTRIES, MAX_ROWS
@@ -23,7 +24,6 @@ from app.jobs.queries import newest_jobs
 from app.jobs.schemas import job_out
 from app.pages.render import go, page
 from app.pages.tables import csv_file
-from app.platform.database import Reader, Writer
 from app.platform.form_file import file_of_form
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)

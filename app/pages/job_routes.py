@@ -15,12 +15,12 @@ from starlette.concurrency import run_in_threadpool
 from app.auth.policy import GuardedRoute, Policy
 from app.cases.queries import newest_label_at
 from app.context import Context, Parts
+from app.database.engine import Reader, Writer
 from app.http.principal import Principal
 from app.jobs import engine
 from app.jobs.queries import JobView, newest_jobs
 from app.jobs.schemas import job_out
 from app.pages.render import go, page
-from app.platform.database import Reader, Writer
 from app.recalibration.refusal import is_refusal, what_is_refused
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends, Form, Path, Request, Response
 
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
+from app.database.engine import Reader, Writer
 from app.evaluations.reader_drift import reader_drift
 from app.http.errors import Invalid
 from app.http.models import PageText
@@ -13,7 +14,6 @@ from app.http.principal import Principal
 from app.pages.charts import week_chart
 from app.pages.forms import checked
 from app.pages.render import go, page
-from app.platform.database import Reader, Writer
 from app.readers import service
 from app.readers.schemas import ReaderFitIn, ReaderSwitchIn
 from app.releases.queries import champion

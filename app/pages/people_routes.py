@@ -13,6 +13,8 @@ from app.auth import service as auth
 from app.auth.policy import GuardedRoute, Policy
 from app.auth.queries import account_of_key, existing_account
 from app.context import Context, Parts
+from app.database.engine import Reader, Writer
+from app.database.tables import Account
 from app.evaluations.report import WORDS
 from app.http.errors import Conflict, Forbidden
 from app.http.languages import gettext
@@ -20,8 +22,6 @@ from app.http.models import PageText
 from app.http.principal import ROLE_SCOPES, SCOPES, Principal
 from app.pages import people_views
 from app.pages.render import go, page
-from app.platform.database import Reader, Writer
-from app.tables import Account
 from ml.messages import Message
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)

@@ -12,8 +12,8 @@ from app.annotators.schemas import PulledOut
 from app.annotators.service import agreements, last_monday
 from app.auth.queries import all_accounts, existing_account, keys_by_account, last_sign_ins
 from app.context import Context
+from app.database.tables import Account, ApiKey
 from app.http.errors import NoRelease
-from app.tables import Account, ApiKey
 
 #: Agreements change on Mondays; an erasure in between is seen after so many seconds.
 _SECONDS = 600.0

@@ -9,12 +9,12 @@ from app.annotators.history import class_names
 from app.auth.policy import GuardedRoute, Policy
 from app.cases.blindness import note_exposure
 from app.context import Parts
+from app.database.engine import Reader, Writer
 from app.http.errors import Invalid
 from app.http.models import PageText
 from app.http.principal import Principal
 from app.pages.forms import IdempotentForm, as_number, checked
 from app.pages.render import go, page
-from app.platform.database import Reader, Writer
 from app.practice import service, sets
 from app.practice.schemas import DecisionIn, PracticeAnswerIn, PracticeItemOut, PracticeSetIn, RunIn
 

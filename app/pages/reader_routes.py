@@ -11,6 +11,7 @@ from app.cases.blindness import hidden_because, note_exposure
 from app.cases.handles import CaseInPath, case_handle
 from app.cases.queries import CaseFilter, has_field
 from app.context import Parts
+from app.database.engine import Reader, Writer
 from app.http.errors import Invalid
 from app.http.models import PageText
 from app.http.principal import Principal
@@ -19,7 +20,6 @@ from app.pages.first_steps import first_steps
 from app.pages.forms import IdempotentForm, checked
 from app.pages.handles import answer_of_handle, read_of_handle
 from app.pages.render import go, page
-from app.platform.database import Reader, Writer
 from app.reads.answering import answer_read
 from app.reads.changes import retract, revise
 from app.reads.corrections import correct_once

@@ -10,12 +10,12 @@ from pydantic import BaseModel
 from app.auth.policy import GuardedRoute, Policy
 from app.cases.image_answers import image_answer
 from app.context import Parts
+from app.database.engine import Reader, Writer
 from app.http.models import PageText
 from app.http.principal import Principal
 from app.pages.forms import checked
 from app.pages.reference_views import listed_classes, managed_class, shown_classes
 from app.pages.render import go, page
-from app.platform.database import Reader, Writer
 from app.references import service
 from app.references.cells import shown_case
 from app.references.definitions import DefinitionIn, define

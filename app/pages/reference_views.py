@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from app.database.tables import ClassDefinition
 from app.http.errors import NotFound
 from app.http.models import ClassOut
 from app.platform.keys import ReaderKeys
@@ -15,7 +16,6 @@ from app.references.cells import Cell, cells_of, shown_cells
 from app.references.definitions import definitions, versions
 from app.references.selecting import N_CELLS, pair_at_stake, select_cells
 from app.releases.queries import reading_classes
-from app.tables import ClassDefinition
 
 #: Candidates that an admin is shown.
 _OFFERED = 2 * N_CELLS

@@ -9,13 +9,13 @@ from sqlalchemy.orm import Session
 from app.auth.policy import GuardedRoute, Policy
 from app.auth.service import confirm_password
 from app.context import Context, Parts
+from app.database.engine import Reader, Writer
 from app.http.errors import Conflict, Forbidden, Invalid, PreconditionFailed
 from app.http.models import PageText
 from app.http.principal import Principal
 from app.pages import release_views
 from app.pages.forms import MoveForm, checked
 from app.pages.render import go, page
-from app.platform.database import Reader, Writer
 from app.recalibration.change_plan import ChangePlan
 from app.releases.judgements import submit_judgement
 from app.releases.schemas import RecalibrationIn

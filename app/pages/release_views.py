@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.tables import ReleaseRow
 from app.evaluations.cohort import Question
 from app.evaluations.comparison import compare
 from app.evaluations.report import WORDS
@@ -19,7 +20,6 @@ from app.releases.gate import Gate, gate_of, verdict_of
 from app.releases.history import gate_against
 from app.releases.queries import aliases, all_releases, champion_since, existing_release, release_by_id
 from app.releases.schemas import ReleaseDetailOut, ReleaseOut
-from app.tables import ReleaseRow
 from ml.release.card import Card, CardContents, adaptation_sentence
 
 

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
+from app.database.engine import Reader, Writer
 from app.evaluations import frozen
 from app.evaluations.schemas import EvaluationIn
 from app.evaluations.targets import set_targets
@@ -21,7 +22,6 @@ from app.pages import report_views
 from app.pages.forms import PolicyForm, TargetsForm, WrongFields, checked
 from app.pages.render import go, page
 from app.pages.report_views import ReportFilter
-from app.platform.database import Reader, Writer
 from app.triage.service import add_policy, list_policies
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)

@@ -6,12 +6,12 @@ from fastapi import APIRouter, Depends, Form, Response
 
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
+from app.database.engine import Reader, Writer
 from app.http.errors import OtherAccount
 from app.http.models import PageText
 from app.http.principal import Principal
 from app.pages.handles import account_handle, read_of_handle
 from app.pages.resident_views import AheadOut, cases_ahead
-from app.platform.database import Reader, Writer
 from app.reads.leases import note_display, show
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)

@@ -11,6 +11,7 @@ from app.auth.sign_in import sign_in
 from app.auth.sites import COOKIE, SECURE_COOKIE, is_secure, refuse_cross_site, session_cookie, session_token
 from app.cases import provisional
 from app.context import Context, Parts
+from app.database.engine import Reader, Writer
 from app.demo.notice import notice_of
 from app.http.errors import Forbidden, Invalid, NotFound, Problem, Unauthenticated
 from app.http.languages import COOKIE as LANGUAGE_COOKIE
@@ -18,7 +19,6 @@ from app.http.languages import LANGUAGES
 from app.http.models import PageText
 from app.http.principal import Principal
 from app.pages.render import go, page
-from app.platform.database import Reader, Writer
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]

@@ -18,16 +18,16 @@ from asgi_correlation_id import correlation_id
 from sqlalchemy import ColumnElement, bindparam, null, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from app.database.sql.advisory_locks import Turn, take_turn
+from app.database.sql.compiled_statements import Prepared
+from app.database.tables import STAMPS, AuditEvent, AuditHead, CaseChange, time_of
 from app.http.errors import Unavailable
 from app.platform import signing
 from app.platform.covered_rows import Row
 from app.platform.keys import AuditKeys, Signer
-from app.platform.one_at_a_time import Turn, take_turn
 from app.platform.plain_rows import insertion
-from app.platform.prepared import Prepared
 from app.platform.row_digests import Json, Leaves, canonical, cases_digest, merkle_root
 from app.platform.written_rows import name_cases, take_leaves
-from app.tables import STAMPS, AuditEvent, AuditHead, CaseChange, time_of
 
 GENESIS = "0" * 64
 #: In the digests of an event: the digest of the cases that it changed.

@@ -7,11 +7,11 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.database.tables import CaseChange
 from app.platform import audit_chain
 from app.platform.covered_rows import COVERED
 from app.platform.keys import AuditKeys
 from app.platform.row_digests import Leaves, covered_tables, row_digest, row_key
-from app.tables import CaseChange
 
 ACTION = "rows.baseline"
 

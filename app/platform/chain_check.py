@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.database.tables import AuditEvent, AuditHead
 from app.platform import audit_chain, signing
 from app.platform.keys import AuditKeys, Signer
-from app.tables import AuditEvent, AuditHead
 
 
 def _follows(event: AuditEvent, previous: str, before: str, keys: Sequence[Signer]) -> bool:

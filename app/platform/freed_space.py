@@ -7,8 +7,8 @@ A deleted row stays readable in its file until something else takes its place. S
 from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
-from app.platform.database import sqlite_engine
-from app.tables import Case, CaseTwin, IdempotencyRecord, ImportRow, NetworkOutput, ReadRequest, Remark
+from app.database.engine import sqlite_engine
+from app.database.tables import Case, CaseTwin, IdempotencyRecord, ImportRow, NetworkOutput, ReadRequest, Remark
 
 #: Tables whose rows are deleted or changed when a patient is erased.
 ERASED_FROM = tuple(

@@ -15,10 +15,10 @@ from sqlalchemy import Table as SqlTable
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
 
+from app.database.sql.compiled_statements import Prepared
+from app.database.tables import Table
 from app.platform.covered_rows import Row
-from app.platform.prepared import Prepared
 from app.platform.written_rows import note_change, note_new
-from app.tables import Table
 
 _Mapped = TypeVar("_Mapped", bound=Table)
 # of a parameter that says which row: names of columns are those of values

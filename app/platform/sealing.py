@@ -17,10 +17,10 @@ from sqlalchemy import exists, func, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from app.database.engine import Database
+from app.database.tables import AuditEvent, time_of
 from app.platform import audit_chain
-from app.platform.database import Database
 from app.platform.keys import AuditKeys
-from app.tables import AuditEvent, time_of
 
 #: How often the sealer looks.
 SECONDS = 0.2

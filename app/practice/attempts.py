@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
+from app.database.tables import Annotator, time_of
 from app.practice.runs import attempts_of, decisions_on
-from app.tables import Annotator, time_of
 from app.triage.qualified import standing_of
 
 #: Attempts until an admin renews them.

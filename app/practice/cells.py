@@ -8,8 +8,7 @@ from sqlalchemy import ColumnElement, and_, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.annotators.history import ClosedCase, opinions_until, others_posteriors
-from app.releases.queries import reading_classes
-from app.tables import (
+from app.database.tables import (
     SHOWN_KINDS,
     Case,
     CaseTwin,
@@ -26,6 +25,7 @@ from app.tables import (
     Repeat,
     time_of,
 )
+from app.releases.queries import reading_classes
 from app.triage.queries import current_policy
 from ml.agreement.qualification import LEAST_SLIPS, slip_rate
 from ml.arrays import FloatArray

@@ -6,11 +6,11 @@ from sqlalchemy.orm import Session
 from app.cases import provisional
 from app.cases.blindness import expose, hidden_after_commit
 from app.cases.queries import label_history, latest_prediction
+from app.database.tables import PracticeItem, ReadRequest
 from app.practice.schemas import FeedbackOut
 from app.practice.words import feedback_sentences
 from app.reads.posterior import posterior
 from app.releases.queries import reading_classes
-from app.tables import PracticeItem, ReadRequest
 from ml.messages import Message
 
 _CLOSED = Message("This cell is being read again, or the policy keeps it closed: how others answered is not shown now.")

@@ -10,11 +10,11 @@ from app.cases.blindness import note_exposure
 from app.cases.image_answers import image_answer
 from app.cases.queries import case_by_id
 from app.context import Parts
+from app.database.engine import Reader, Writer
+from app.database.idempotency import Idempotent
 from app.http.errors import AlreadyLabelled, Conflict, KeyMissing, NotFound, responses
 from app.http.models import Line
 from app.http.principal import Principal
-from app.platform.database import Reader, Writer
-from app.platform.idempotency import Idempotent
 from app.practice import service, sets
 from app.practice.schemas import (
     AnsweredOut,

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.http.errors import NotFound
-from app.tables import (
+from app.database.tables import (
     Annotator,
     Case,
     PracticeAnswer,
@@ -17,6 +16,7 @@ from app.tables import (
     PracticeSet,
     Qualification,
 )
+from app.http.errors import NotFound
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.auth.annotators import account_sees_more, annotator_of_account, own_annotator
 from app.context import Context
+from app.database.tables import Annotator, PracticeAnswer, PracticeItem, PracticeRun, PracticeSet, Qualification
 from app.http.errors import AlreadyLabelled, Conflict, Forbidden, Invalid, NotFound
 from app.http.principal import Principal
 from app.platform import audit_chain
@@ -29,7 +30,6 @@ from app.practice.schemas import (
 )
 from app.practice.words import result_sentences
 from app.releases.queries import reading_classes
-from app.tables import Annotator, PracticeAnswer, PracticeItem, PracticeRun, PracticeSet, Qualification
 from app.triage.qualified import standing_of
 from ml.agreement.qualification import balanced_choice, judge
 from ml.messages import Message

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from app.auth.annotators import new_annotator
 from app.context import Context
+from app.database.tables import Account, Annotator, PracticeCell, PracticeRun, PracticeSet, Qualification
 from app.http.errors import Conflict, NotFound
 from app.http.principal import Principal
 from app.platform import audit_chain
@@ -28,7 +29,6 @@ from app.practice.schemas import (
 from app.practice.service import result_out
 from app.practice.words import set_sentences
 from app.releases.queries import reading_classes
-from app.tables import Account, Annotator, PracticeCell, PracticeRun, PracticeSet, Qualification
 from app.triage.qualified import standing_of
 from app.triage.queries import current_policy
 from ml.agreement.qualification import CLEAR_FROM, balanced_choice, pass_rates

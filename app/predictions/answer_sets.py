@@ -10,9 +10,9 @@ from pydantic import Field
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
+from app.database.sql.compiled_statements import Prepared
+from app.database.tables import AnswerSets
 from app.http.models import AnswerSetOut, AnswersOf, MetricOut, Out, Sentence
-from app.platform.prepared import Prepared
-from app.tables import AnswerSets
 from ml.arrays import FloatArray
 from ml.conformal import MISSES, Thresholds, answer_sets, fewest_patients
 from ml.messages import Message

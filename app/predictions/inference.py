@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from app.database.tables import Alias
 from app.http.errors import NoRelease, Overloaded, Unavailable
 from app.http.observability import BATCHES, WAITING
 from app.http.traces import span
 from app.predictions.remote import Backend, OtherNetwork
-from app.tables import Alias
 from ml.cores import cores
 from ml.images.preprocess import Pixels
 from ml.messages import Message

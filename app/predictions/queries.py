@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import case, select
 
-from app.tables import Alias, CasePrediction
+from app.database.tables import Alias, CasePrediction
 
 
 def shown_first() -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from app.tables import CasePrediction, new_digest_key, new_id
+from app.database.tables import CasePrediction, new_digest_key, new_id
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, PredictiveDistribution
 from ml.release.predictor import Prediction
 

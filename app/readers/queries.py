@@ -6,8 +6,8 @@ import structlog
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.database.tables import ReaderModelInUse, ReaderModelRow
 from app.http.errors import NotFound
-from app.tables import ReaderModelInUse, ReaderModelRow
 from ml.readers.confusions import ReaderModel
 
 ONLY = 1

@@ -6,6 +6,9 @@ from fastapi import APIRouter, Depends, Path, Response
 
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
+from app.database.engine import Reader, Writer
+from app.database.idempotency import Idempotent
+from app.database.revisions import Revision
 from app.http.errors import (
     BadRequest,
     Conflict,
@@ -18,9 +21,6 @@ from app.http.errors import (
 )
 from app.http.principal import Principal
 from app.jobs.schemas import JobOut
-from app.platform.database import Reader, Writer
-from app.platform.idempotency import Idempotent
-from app.platform.revisions import Revision
 from app.readers import service
 from app.readers.schemas import ReaderFitIn, ReaderModelDetailOut, ReaderModelInUseOut, ReaderModelsOut, ReaderSwitchIn
 

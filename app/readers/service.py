@@ -3,12 +3,13 @@
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.revisions import swap
+from app.database.tables import ReaderModelInUse, ReaderModelRow
 from app.http.errors import Conflict, PreconditionFailed
 from app.http.principal import Principal
 from app.jobs import engine
 from app.jobs.schemas import JobOut, job_out
 from app.platform import audit_chain
-from app.platform.revisions import swap
 from app.readers.queries import ONLY, all_models, in_use, model_of_version
 from app.readers.schemas import (
     NamedReaderOut,
@@ -21,7 +22,6 @@ from app.readers.schemas import (
     ReaderSwitchIn,
 )
 from app.releases.queries import champion, existing_release, served_release_id
-from app.tables import ReaderModelInUse, ReaderModelRow
 from ml.arrays import FloatArray
 from ml.messages import Message
 from ml.readers.confusions import ReaderModel

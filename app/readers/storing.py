@@ -4,12 +4,12 @@ import uuid
 
 from sqlalchemy.orm import Session
 
+from app.database.sql.advisory_locks import Turn, take_turn
+from app.database.tables import ReaderModelRow
 from app.platform import audit_chain
 from app.platform.keys import AuditKeys
-from app.platform.one_at_a_time import Turn, take_turn
 from app.readers.queries import next_version
 from app.readers.schemas import ReaderFitOut
-from app.tables import ReaderModelRow
 from ml.readers.confusions import ReaderModel
 
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from app.cases.queries import NamedLabel
+from app.database.tables import ReadRequest, time_of
 from app.platform.plain_rows import change_row, insert_new_row
 from app.reads.asking import prefer
 from app.reads.at_hand import CaseAtHand
 from app.reads.posterior import CasePosterior
-from app.tables import ReadRequest, time_of
 from app.triage.planning import new_request
 from app.triage.queries import rule_of
 from app.triage.rules import another_annotator

@@ -6,13 +6,13 @@ from typing import cast
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.tables import Annotator, Read, ReadRequest, Repeat
 from app.http.errors import AlreadyLabelled, LeaseLost
 from app.http.principal import Principal
 from app.reads import leases, queries, repeat_answers
 from app.reads.at_hand import CaseAtHand, case_at_hand
 from app.reads.schemas import OwnLabelIn, SubmittedOut
 from app.reads.service import Author, store_first
-from app.tables import Annotator, Read, ReadRequest, Repeat
 
 
 def commit_read(

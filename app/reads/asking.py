@@ -8,11 +8,11 @@ from sqlalchemy.orm import Session
 
 from app.cases.queries import NamedLabel, blind_opinions, label_history
 from app.context import Context
+from app.database.tables import Annotator, Read, ReaderDraw, ReadRequest
 from app.platform import audit_chain
 from app.platform.keys import DerivedKey
 from app.reads.at_hand import CaseAtHand, case_at_hand
 from app.reads.named import worth_of_next
-from app.tables import Annotator, Read, ReaderDraw, ReadRequest
 from app.triage.drawing import candidates, draw_again, next_position, twins_of_case
 from app.triage.qualified import who_may_read
 

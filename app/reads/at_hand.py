@@ -9,14 +9,8 @@ from sqlalchemy import Select, bindparam, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.cases.queries import NamedLabel
-from app.http.errors import NotFound
-from app.platform.plain_rows import Joined, table_of
-from app.platform.prepared import Prepared
-from app.predictions.queries import shown_first
-from app.readers.queries import ONLY
-from app.reads.queries import AnyRead, AnyRequest
-from app.releases.queries import known_classes
-from app.tables import (
+from app.database.sql.compiled_statements import Prepared
+from app.database.tables import (
     LEASED,
     Annotator,
     Case,
@@ -31,6 +25,12 @@ from app.tables import (
     RepeatRead,
     time_of,
 )
+from app.http.errors import NotFound
+from app.platform.plain_rows import Joined, table_of
+from app.predictions.queries import shown_first
+from app.readers.queries import ONLY
+from app.reads.queries import AnyRead, AnyRequest
+from app.releases.queries import known_classes
 
 
 @dataclass(frozen=True)

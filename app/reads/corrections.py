@@ -11,6 +11,7 @@ from app.cases.blindness import hidden_before_final, was_exposed
 from app.cases.provisional import is_over
 from app.cases.queries import NamedLabel, label_history
 from app.context import Context
+from app.database.tables import Annotator, Case, Label, ProvisionalLabel, RepeatRead, time_of
 from app.http.errors import LabelFinal, Superseded
 from app.http.principal import Principal
 from app.platform import audit_chain
@@ -23,7 +24,6 @@ from app.reads.label_rows import head_of_chain, label_out, place_of, record, sto
 from app.reads.posterior import posterior_of
 from app.reads.schemas import OwnLabelIn, SubmittedOut
 from app.reads.service import require_classes
-from app.tables import Annotator, Case, Label, ProvisionalLabel, RepeatRead, time_of
 
 _BATCH = 100
 

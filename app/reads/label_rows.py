@@ -7,12 +7,12 @@ from sqlalchemy.orm import Session
 
 from app.cases.queries import NamedLabel
 from app.context import Context
+from app.database.tables import Annotator, Case, Label, Remark
 from app.http.principal import Principal
 from app.platform import audit_chain
 from app.platform.plain_rows import insert_row
 from app.reads.recorded import label_details
 from app.reads.schemas import LabelOut, OwnLabelIn
-from app.tables import Annotator, Case, Label, Remark
 
 
 def head_of_chain(history: list[NamedLabel], annotator: Annotator) -> Label | None:

@@ -10,11 +10,12 @@ from sqlalchemy.orm import Session
 from app.auth.annotators import account_sees_more, annotator_of_account, locked_annotator, own_annotator
 from app.cases import provisional
 from app.context import Context
+from app.database.engine import Database
+from app.database.tables import Annotator, Case, Read, ReadRequest, Remark, Repeat, RepeatRead, time_of
 from app.http.errors import Forbidden, LeaseLost, TooManyLeases
 from app.http.models import ClassOut
 from app.http.principal import Principal
 from app.platform import audit_chain
-from app.platform.database import Database
 from app.platform.plain_rows import change_row, insert_row
 from app.reads import queries
 from app.reads.at_hand import LockedLease, locked_lease
@@ -23,7 +24,6 @@ from app.reads.queue import next_request
 from app.reads.repeats import may_be_given, plan_a_repeat, some_hours_after
 from app.reads.schemas import DeclineIn, ReadOut
 from app.releases.queries import known_classes, reading_classes
-from app.tables import Annotator, Case, Read, ReadRequest, Remark, Repeat, RepeatRead, time_of
 from app.triage.planning import refresh_waiting
 from app.triage.qualified import require_qualified
 from app.triage.queries import current_policy

@@ -7,9 +7,9 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from app.cases.queries import NamedLabel
+from app.database.tables import CasePrediction
 from app.predictions.stored import stored_prediction
 from app.readers.queries import model_in_use
-from app.tables import CasePrediction
 from ml.agreement.long_labels import LongLabels
 from ml.distributions.families import DirichletMixtureCpe, PredictiveDistribution, has_concentration
 from ml.readers.confusions import ReaderModel

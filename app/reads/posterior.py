@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from app.cases import provisional
 from app.cases import queries as cases
 from app.cases.queries import NamedLabel, blind_opinions
+from app.database.tables import Case, CasePrediction, ReaderModelInUse
 from app.http.models import AnswerSetOut, PosteriorOut
 from app.predictions.answer_sets import Cell, answer_set, sets_in_force
 from app.predictions.stored import stored_prediction
@@ -17,7 +18,6 @@ from app.readers.queries import in_use, model_of
 from app.reads.named import weighed
 from app.reads.queries import own_mass
 from app.releases.queries import class_codes, existing_release
-from app.tables import Case, CasePrediction, ReaderModelInUse
 from app.triage.queries import current_policy
 from app.triage.rules import summarise
 from ml.arrays import IntArray

@@ -9,11 +9,8 @@ from typing import TypeAlias, TypeVar
 from sqlalchemy import ColumnElement, and_, bindparam, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.http.errors import NotFound
-from app.http.principal import Principal
-from app.platform.plain_rows import Joined, columns, plain_row, run
-from app.platform.prepared import Prepared
-from app.tables import (
+from app.database.sql.compiled_statements import Prepared
+from app.database.tables import (
     LEASED,
     Alias,
     Annotator,
@@ -27,6 +24,9 @@ from app.tables import (
     RepeatRead,
     time_of,
 )
+from app.http.errors import NotFound
+from app.http.principal import Principal
+from app.platform.plain_rows import Joined, columns, plain_row, run
 
 _SWEEP = 200
 

@@ -32,12 +32,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.http.principal import Principal
-from app.platform.keys import DerivedKey
-from app.platform.plain_rows import columns, plain_row, run, table_of
-from app.platform.prepared import Prepared
-from app.reads.queries import AnyRequest
-from app.tables import (
+from app.database.sql.compiled_statements import Prepared
+from app.database.tables import (
     SHOWN_KINDS,
     Annotator,
     Case,
@@ -51,6 +47,10 @@ from app.tables import (
     Repeat,
     time_of,
 )
+from app.http.principal import Principal
+from app.platform.keys import DerivedKey
+from app.platform.plain_rows import columns, plain_row, run, table_of
+from app.reads.queries import AnyRequest
 from app.triage.drawing import GRACE
 
 # cases that come next, among which each annotator has an order of their own

@@ -2,7 +2,7 @@
 
 from typing import TypedDict
 
-from app.tables import Label
+from app.database.tables import Label
 
 
 class LabelDetails(TypedDict):

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from app.cases.blindness import hidden_of_repeat, was_exposed, was_exposed_to
 from app.cases.provisional import CORRECTABLE, leave_case
 from app.context import Context
+from app.database.tables import Annotator, Case, Remark, Repeat, RepeatAnswer, RepeatRead, time_of
 from app.http.errors import LabelFinal, NotFound, Superseded
 from app.http.principal import Principal
 from app.platform import audit_chain
@@ -22,7 +23,6 @@ from app.reads.at_hand import LockedCase, LockedLease, case_at_hand, facts_of_ca
 from app.reads.queries import AnyRead
 from app.reads.schemas import LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
 from app.reads.service import require_classes
-from app.tables import Annotator, Case, Remark, Repeat, RepeatAnswer, RepeatRead, time_of
 
 
 def store_first(

@@ -14,10 +14,10 @@ from sqlalchemy.orm import Session, aliased
 from app.cases import held_back
 from app.cases.blindness import was_exposed
 from app.cases.provisional import is_provisional
+from app.database.tables import Case, Exposure, HeldBack, Label, PolicyRow, Repeat, time_of
 from app.platform.plain_rows import change_row
 from app.reads.progress import LISTED, listed_since
 from app.reads.queue import Waiting, waiting_for
-from app.tables import Case, Exposure, HeldBack, Label, PolicyRow, Repeat, time_of
 
 #: Time between the two visits, at least.
 APART = timedelta(days=14)

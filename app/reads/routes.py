@@ -10,6 +10,8 @@ from app.cases import queries
 from app.cases.blindness import ensure_revealed, note_exposure
 from app.cases.handles import CaseInPath
 from app.context import Parts
+from app.database.engine import Reader, Writer
+from app.database.idempotency import Idempotent
 from app.http.errors import (
     AlreadyLabelled,
     BlindReadPending,
@@ -23,8 +25,6 @@ from app.http.errors import (
 )
 from app.http.models import PosteriorOut
 from app.http.principal import Principal
-from app.platform.database import Reader, Writer
-from app.platform.idempotency import Idempotent
 from app.reads import answering, changes, corrections, leases, service
 from app.reads.label_rows import label_out
 from app.reads.naming import labels_for, read_for, submitted_for

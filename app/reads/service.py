@@ -20,6 +20,7 @@ from app.cases.blindness import (
 from app.cases.held_back import hold_some_back, is_held_back
 from app.cases.queries import NamedLabel, blind_opinions
 from app.context import Context
+from app.database.tables import Annotator, Case, Label, Read, ReadRequest, time_of
 from app.http.errors import AlreadyLabelled, Forbidden, Invalid, NotFound, Superseded
 from app.http.principal import Principal
 from app.platform.plain_rows import change_row
@@ -29,7 +30,6 @@ from app.reads.at_hand import CaseAtHand, FactsOfCase, case_at_hand, facts_of_ca
 from app.reads.label_rows import head_of_chain, label_out, place_of, record, store_label
 from app.reads.posterior import posterior_of, posterior_out, set_for_next
 from app.reads.schemas import LabelIn, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
-from app.tables import Annotator, Case, Label, Read, ReadRequest, time_of
 from ml.messages import Message
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from sqlalchemy import case, func, select, text, update
 from sqlalchemy.orm import Session
 
-from app.platform.database import insert_new
+from app.database.engine import insert_new
+from app.database.tables import Case, CasePrediction
 from app.platform.written_rows import note_rows
 from app.predictions.stored import PredictionValues
-from app.tables import Case, CasePrediction
 
 _COLUMNS = ", ".join(column.name for column in CasePrediction.__table__.columns)
 # one parameter for all rows: a statement with one for each value is written, and parsed, anew for every chunk

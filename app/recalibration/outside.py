@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy.orm import Session
 
+from app.database.tables import time_of
 from app.evaluations.cohort import Cohort, Question, cohort_of
 from app.evaluations.columns import Columns
 from app.evaluations.held_out import held_out, left_out
@@ -33,7 +34,6 @@ from app.releases.gate import Gate
 from app.releases.history import record_judgement, standing_gate
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.releases.training import what_is_known
-from app.tables import time_of
 from ml.messages import Message
 from ml.metrics.paired_change import Change
 from ml.release.card import CardContents

@@ -18,18 +18,18 @@ from sqlalchemy import ColumnElement, exists, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.context import Context
+from app.database.engine import insert_new
+from app.database.tables import Case, CasePrediction, NetworkOutput
 from app.evaluations.snapshots import refresh
 from app.jobs import engine
 from app.jobs.queries import PARTS
 from app.jobs.running import RunningJob
 from app.platform import audit_chain
-from app.platform.database import insert_new
 from app.predictions.stored import output_values, prediction_values
 from app.recalibration.bulk import insert_predictions, place_cases
 from app.recalibration.outputs import vectors
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.releases.training import Known, uses_of
-from app.tables import Case, CasePrediction, NetworkOutput
 from ml.images.preprocess import decode_image
 from ml.release.artifact import Release, read_release
 from ml.release.predictor import BATCH, prediction_of

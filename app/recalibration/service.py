@@ -17,6 +17,7 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.tables import new_id
 from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
 from app.evaluations.held_out import held_out, left_out
 from app.evaluations.queries import LabelRow, blind_labels, label_rows
@@ -43,7 +44,6 @@ from app.releases.adding import UNFINISHED, register_release
 from app.releases.gate import Gate
 from app.releases.queries import served_release_id
 from app.releases.schemas import RecalibrationIn, RecalibrationMethod
-from app.tables import new_id
 from ml.calibration.calibrators import Calibration
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.paired_change import Change

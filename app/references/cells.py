@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
+from app.database.tables import SHOWN_KINDS, Case, CaseTwin, ReferenceCell
 from app.http.errors import NotFound
 from app.references.selecting import N_CELLS, Candidate
-from app.tables import SHOWN_KINDS, Case, CaseTwin, ReferenceCell
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.tables import Account, ClassDefinition
 from app.http.errors import NotFound
 from app.http.models import In, Paragraph
 from app.http.principal import Principal
 from app.platform import audit_chain
 from app.releases.queries import reading_classes
-from app.tables import Account, ClassDefinition
 
 
 class DefinitionIn(In):

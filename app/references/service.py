@@ -7,6 +7,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.tables import SHOWN_KINDS, ReferenceCell
 from app.http.errors import NotFound
 from app.http.models import In, Line
 from app.http.principal import Principal
@@ -15,7 +16,6 @@ from app.references.candidates import candidates
 from app.references.cells import Cell, cells_of
 from app.references.selecting import Candidate, select_cells
 from app.releases.queries import reading_classes
-from app.tables import SHOWN_KINDS, ReferenceCell
 
 
 class CellIn(In):

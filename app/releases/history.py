@@ -10,12 +10,12 @@ from typing import NotRequired, TypedDict, cast
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.database.sql.advisory_locks import Turn, take_turn
+from app.database.tables import AuditEvent, ReleaseRow
 from app.platform import audit_chain
 from app.platform.keys import AuditKeys
-from app.platform.one_at_a_time import Turn, take_turn
 from app.releases.gate import Gate, gate_of
 from app.releases.queries import existing_release, release_by_id, served_sha256
-from app.tables import AuditEvent, ReleaseRow
 
 _ATTEMPT, _JUDGED = "gate.attempt", "gate.judge"
 

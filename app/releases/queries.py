@@ -8,9 +8,9 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.database.tables import Alias, AuditEvent, ReleaseRow
 from app.http.errors import NoRelease, NotFound
 from app.http.models import ClassOut
-from app.tables import Alias, AuditEvent, ReleaseRow
 from ml.release.artifact import HEAD_FILE
 
 

@@ -8,6 +8,9 @@ from fastapi import APIRouter, Depends, Response
 from app.auth.policy import GuardedRoute, Policy
 from app.auth.service import confirm_password
 from app.context import Parts
+from app.database.engine import Reader, Writer
+from app.database.idempotency import Idempotent
+from app.database.revisions import Revision
 from app.http.errors import (
     BadRequest,
     Conflict,
@@ -20,9 +23,6 @@ from app.http.errors import (
 )
 from app.http.principal import Principal
 from app.jobs.schemas import JobOut
-from app.platform.database import Reader, Writer
-from app.platform.idempotency import Idempotent
-from app.platform.revisions import Revision
 from app.releases import service
 from app.releases.schemas import AliasesOut, AliasIn, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleasesOut
 

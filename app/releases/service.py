@@ -5,19 +5,19 @@ import uuid
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.revisions import swap
+from app.database.tables import Alias, ReleaseRow
 from app.http.errors import Conflict, Invalid, PreconditionFailed
 from app.http.models import ClassOut
 from app.http.principal import Principal
 from app.jobs import engine
 from app.jobs.schemas import JobOut, job_out
 from app.platform import audit_chain
-from app.platform.revisions import swap
 from app.releases.gate import Verdict, gate_fault, verdict_of
 from app.releases.history import gate_against, last_gate
 from app.releases.judgements import submit_judgement
 from app.releases.queries import aliases, all_releases, existing_release, served_release_id
 from app.releases.schemas import AliasesOut, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleaseOut, ReleasesOut
-from app.tables import Alias, ReleaseRow
 from ml.messages import Message, joined
 
 _NOT_JUDGED = Message(

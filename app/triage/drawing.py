@@ -11,8 +11,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
-from app.platform.keys import DerivedKey
-from app.tables import (
+from app.database.tables import (
     SHOWN_KINDS,
     CaseTwin,
     Exposure,
@@ -24,6 +23,7 @@ from app.tables import (
     ReferenceCell,
     time_of,
 )
+from app.platform.keys import DerivedKey
 from app.triage.qualified import who_may_read
 
 #: Annotators among whom a read is drawn at most, so that each has a probability of a tenth or more.

@@ -9,9 +9,9 @@ from typing import Literal
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.database.tables import Case, CasePrediction, Look, PolicyRow, ReaderDraw, ReadRequest, new_id, time_of
 from app.platform.keys import DerivedKey
 from app.predictions.stored import stored_prediction
-from app.tables import Case, CasePrediction, Look, PolicyRow, ReaderDraw, ReadRequest, new_id, time_of
 from app.triage.drawing import draw_planned
 from app.triage.queries import current_policy, rule_of, set_threshold
 from app.triage.rules import Arm, Rule, Triage, plan, triage

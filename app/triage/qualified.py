@@ -9,8 +9,8 @@ from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session
 
 from app.auth.annotators import annotator_of_account, reading_annotators
+from app.database.tables import Annotator, Label, PolicyRow, Qualification
 from app.http.errors import Forbidden
-from app.tables import Annotator, Label, PolicyRow, Qualification
 from app.triage.queries import current_policy
 from ml.messages import Message
 

@@ -6,10 +6,10 @@ from fastapi import APIRouter, Depends, Response
 
 from app.auth.policy import GuardedRoute, Policy
 from app.context import Parts
+from app.database.engine import Reader, Writer
+from app.database.idempotency import Idempotent
 from app.http.errors import Conflict, KeyMissing, responses
 from app.http.principal import Principal
-from app.platform.database import Reader, Writer
-from app.platform.idempotency import Idempotent
 from app.triage import service
 from app.triage.schemas import PoliciesOut, PolicyIn, PolicyOut
 

@@ -3,11 +3,11 @@
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.database.tables import Label, PolicyRow, ReaderDraw, ReadRequest, time_of
 from app.http.errors import Conflict
 from app.http.principal import Principal
 from app.platform import audit_chain
 from app.platform.keys import AuditKeys
-from app.tables import Label, PolicyRow, ReaderDraw, ReadRequest, time_of
 from app.triage.drawing import GRACE
 from app.triage.queries import all_policies, current_policy
 from app.triage.repeats import withdraw_repeats

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import ColumnElement, String, and_, literal, or_
 
-from app.tables import Case
+from app.database.tables import Case
 from app.triage.rules import NEAR_DUPLICATE_BITS
 from ml.images.image_statistics import hash_distance
 

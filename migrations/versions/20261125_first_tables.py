@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 from alembic import op
 
+from app.database.dbos_adapter import TABLES
+from app.database.tables.append_only import APPEND_ONLY, create_replace_trigger, create_triggers, drop_triggers
 from app.platform.audit_chain import GENESIS
-from app.platform.durable import TABLES
-from app.tables.append_only import APPEND_ONLY, create_replace_trigger, create_triggers, drop_triggers
 
 revision = "20261125"
 down_revision = None

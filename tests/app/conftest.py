@@ -11,10 +11,10 @@ import pytest
 from pydantic import SecretStr
 
 from app.context import build_context
+from app.database.engine import Database
+from app.database.migration import upgrade
 from app.operations.proven import unproven_rows
-from app.platform.database import Database
 from app.platform.installation import claim
-from app.platform.migrate import upgrade
 from app.settings import Settings
 from tests.support.homes import process, two_processes
 from tests.support.postgres import PostgresServer

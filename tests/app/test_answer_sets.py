@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import select, update
 
 from app.cases.preparing import partition_of
+from app.database.tables import AnswerSets, Case, CasePrediction, now
 from app.evaluations.clusters import kept_for_sets
 from app.evaluations.set_publishing import publish_answer_sets, sets_of
 from app.predictions.answer_sets import Cell, PublishedSets, SiteThresholds, answer_set
 from app.recalibration.service import gather
 from app.releases.queries import champion, existing_release
-from app.tables import AnswerSets, Case, CasePrediction, now
 from ml.conformal import answer_scores, calibrate, patient_masses
 from tests.support.reports import report_page
 from tests.support.service import Service, cell_png, store
@@ -201,7 +201,7 @@ def _mark(session: Any, case_id: UUID, **values: Any) -> None:
     session.expunge(row)
     from sqlalchemy import text
 
-    from app.tables import create_triggers, drop_triggers
+    from app.database.tables import create_triggers, drop_triggers
 
     dialect = session.get_bind().dialect.name
     for statement in drop_triggers(dialect, "predictions"):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.tables import Annotator, Case
+from app.database.tables import Annotator, Case
 from tests.support.reports import report_page
 from tests.support.service import Service, cell_png
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import app
+from app.database.tables import now
 from app.operations.audit_words import WORDS
 from app.operations.forgetting import forget_patient
-from app.tables import now
 from tests.app.test_leases import classes_of, commit, lease
 from tests.support.service import Service, cell_png
 

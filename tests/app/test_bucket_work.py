@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import select
 
 from app.context import build_context
+from app.database.tables import Evaluation, new_id
 from app.evaluations.freezing import move_into_bucket
 from app.http.errors import Unavailable
 from app.imports import work
@@ -25,7 +26,6 @@ from app.operations.verify import verify_all
 from app.platform.bucket import Bucket
 from app.platform.shared_folders import SharedFolders
 from app.settings import Settings
-from app.tables import Evaluation, new_id
 from tests.app.test_check_only import check
 from tests.app.test_imports import packed, send
 from tests.support.bucket import BucketServer

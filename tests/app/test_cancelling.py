@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
+from app.database.dbos_adapter import workflow_table
+from app.database.tables import Job, JobBatch, JobCancellation
 from app.jobs.running import JobCancelledError, RunningJob
 from app.platform import audit_chain
-from app.platform.durable import workflow_table
-from app.tables import Job, JobBatch, JobCancellation
 from tests.support.jobs import submit, work_off
 from tests.support.service import Service
 

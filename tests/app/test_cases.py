@@ -218,7 +218,7 @@ def test_a_case_without_a_prediction_stays_visible_and_is_wanted_first(service: 
     """No upload makes one; a laboratory's own import into the tables, or a future release, may."""
     from sqlalchemy import select
 
-    from app.tables import Account, Case, NetworkOutput
+    from app.database.tables import Account, Case, NetworkOutput
 
     other = service.add_case("with", cell_png(1))
     service.written_past = True
@@ -253,7 +253,7 @@ def test_a_case_without_a_prediction_stays_visible_and_is_wanted_first(service: 
 def test_what_was_found_out_about_twins_at_the_planning_is_kept_with_the_case(service: Service) -> None:
     from sqlalchemy import select
 
-    from app.tables import Case
+    from app.database.tables import Case
 
     image = cell_png(3)
     shown = [service.add_case(f"case {number}", image, patient="p") for number in range(3)]

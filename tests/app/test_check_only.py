@@ -11,12 +11,12 @@ import httpx2 as httpx
 import pytest
 from sqlalchemy import func, select
 
+from app.database.tables import Case, ImportRow
 from app.imports import work
 from app.imports.archives import archive_of
 from app.imports.command import check_local
 from app.imports.work import delete_archives
 from app.operations.forgetting import forget_patient
-from app.tables import Case, ImportRow
 from tests.app.test_dry_run import archive
 from tests.app.test_imports import MANIFEST, packed
 from tests.support.jobs import work_off

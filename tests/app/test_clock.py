@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from app.database.tables import AuditEvent
 from app.evaluations.cohort import Question, cohort_of
 from app.evaluations.columns import Columns
 from app.evaluations.queries import LabelRow
 from app.operations.verify import verify_all
 from app.recalibration.judging import without_annotator
-from app.tables import AuditEvent
 from tests.app.test_people import first_password
 from tests.faults.rounds import Rounds
 from tests.support.service import Service

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.tables import Case, Exposure, now
+from app.database.tables import Case, Exposure, now
 from app.triage.queries import _threshold_before, current_policy
 from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png, collect, put_release, stored_image

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from sqlalchemy import select, text
 
+from app.database.tables import Case
 from app.evaluations.snapshots import refresh
 from app.http.errors import StorageFull
 from app.operations.backup import backup, check_backup
@@ -19,7 +20,6 @@ from app.operations.verify import verify_all
 from app.platform.blob_store import FolderStore
 from app.platform.image_store import ImageStore
 from app.releases.queries import all_releases, class_codes
-from app.tables import Case
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation, free_port
 from tests.support.service import Service, cell_png, collect, stored_image

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select
 
+from app.database.tables import Annotator, AuditEvent, Case, Label, PolicyRow, ReadRequest
 from app.demo import laboratory, real_cells, simulated
 from app.demo import people as accounts
 from app.demo.filling import fill_demo
@@ -18,7 +19,6 @@ from app.demo.simulated import Extent, ensure_cases, opinion_of
 from app.references.cells import cells_of
 from app.references.definitions import definitions
 from app.releases.queries import reading_classes
-from app.tables import Annotator, AuditEvent, Case, Label, PolicyRow, ReadRequest
 from ml.datasets.cells import simulate_cell
 from ml.datasets.pbc import demo_cells, load_pbc, load_pbc_nucleus
 from ml.release.artifact import read_release

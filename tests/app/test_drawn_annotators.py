@@ -10,11 +10,11 @@ from sqlalchemy import select, text, update
 
 from app.auth import service as auth
 from app.auth.annotators import reading_annotators
+from app.database.tables import Annotator, Label, ReaderDraw, ReadRequest, create_triggers, drop_triggers
 from app.operations.derived import wrong_columns
 from app.pages.forms import PolicyForm
 from app.platform.keys import DerivedKey
 from app.reads.asking import ask_instead
-from app.tables import Annotator, Label, ReaderDraw, ReadRequest, create_triggers, drop_triggers
 from app.triage.drawing import GRACE, PANEL, drawn, panel
 from tests.app.test_leases import classes_of, commit, lease, requests_of, set_policy
 from tests.app.test_reader_models import put_model, switch, two_readers

@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import select
 
 from app.context import Context
+from app.database.tables import Case
+from app.database.tables.base import Table
 from app.imports.archive import ArchiveError
 from app.imports.checking import CheckReport
 from app.imports.command import check_local, import_local
 from app.job_kinds import FUNCTIONS
-from app.tables import Case
-from app.tables.base import Table
 from tests.app.test_imports import MANIFEST, packed
 from tests.support.command import run_here
 from tests.support.service import Service, cell_png, collect

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, inspect, text
 
+from app.database.dbos_adapter import TABLES, system_engine, workflow_table
+from app.database.engine import sqlite_module
+from app.database.tables import Table
 from app.job_kinds import FUNCTIONS
 from app.jobs import engine
 from app.jobs.executor import Executor
 from app.jobs.locks import living_workers
 from app.jobs.running import JobOvertakenError, RunningJob, WorkerStoppingError
-from app.platform.database import sqlite_module
-from app.platform.durable import TABLES, system_engine, workflow_table
-from app.tables import Table
 from tests.support.jobs import POLL_SECONDS, work_off
 from tests.support.service import Service
 from tests.support.waiting import wait_until
@@ -47,7 +47,7 @@ def test_the_tables_of_dbos_are_known_by_name(service: Service) -> None:
 
 
 def test_the_pinned_version_of_dbos_is_the_one_whose_private_calls_were_tried() -> None:
-    """``app.platform.durable`` calls two private functions; a newer version is tried before it is pinned."""
+    """``app.database.dbos_adapter`` calls two private functions; a newer version is tried before it is pinned."""
     assert version("dbos").startswith("3.4.")
 
 

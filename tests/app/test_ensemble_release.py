@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.database.tables import CasePrediction
 from app.predictions.stored import members_bytes, stored_prediction
 from app.releases.service import move_alias
-from app.tables import CasePrediction
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PredictiveDistribution
 from ml.metrics import evaluate
 from ml.metrics.posterior_gain import posterior_gain

@@ -13,6 +13,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 
+from app.database.tables import ReleaseRow, now
 from app.job_kinds import FUNCTIONS
 from app.jobs.executor import Executor
 from app.jobs.running import RunningJob, WorkerStoppingError
@@ -20,7 +21,6 @@ from app.operations.anchor import note_restore
 from app.platform import audit_chain
 from app.releases.history import first_champion_id, n_attempts
 from app.releases.queries import existing_release, served_sha256
-from app.tables import ReleaseRow, now
 from ml.release.artifact import read_release, write_release
 from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png, put_release, store

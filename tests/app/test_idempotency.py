@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
+from app.database import idempotency
+from app.database.tables import IdempotencyRecord, now
 from app.operations.erasure import Whom, erase_patient
 from app.operations.upkeep import tidy
-from app.platform import idempotency
-from app.tables import IdempotencyRecord, now
 from tests.support.service import Service, cell_png
 
 
@@ -20,7 +20,7 @@ def kept(service: Service) -> int:
 
 
 def test_old_answers_are_swept_and_young_ones_stay(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.platform.idempotency.SWEEP_ROWS", 2)
+    monkeypatch.setattr("app.database.idempotency.SWEEP_ROWS", 2)
     monkeypatch.setattr("app.operations.upkeep.SWEEP_ROWS", 2)
     for number in range(6):
         service.upload(f"case {number}", cell_png(number), f"key {number}")

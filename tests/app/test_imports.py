@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import func, select
 
 from app.cases.preparing import prepare_case
+from app.database.tables import Case, ImportRow
 from app.http.errors import Invalid, StorageFull, TooLarge
 from app.imports import archives, work
 from app.imports.archives import archive_of
@@ -22,7 +23,6 @@ from app.imports.receiving import receiving
 from app.imports.work import KEPT_FOR_RETRIES
 from app.job_kinds import FUNCTIONS
 from app.operations.upkeep import tidy
-from app.tables import Case, ImportRow
 from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png
 

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from app.context import Context, build_context
+from app.database.tables import Account
 from app.evaluations.set_publishing import _store
 from app.http.models import PredictionOut
 from app.http.principal import Principal
@@ -15,7 +16,6 @@ from app.predictions.answer_sets import PublishedSets
 from app.releases.queries import champion
 from app.releases.service import move_alias
 from app.settings import Settings
-from app.tables import Account
 from app.triage.schemas import PolicyIn
 from app.triage.service import add_policy
 from tests.app.test_snapshots import bring_back, keep_database

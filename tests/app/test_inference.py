@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 from prometheus_client import REGISTRY
 
+from app.database.tables import Alias
 from app.http.errors import Overloaded
 from app.predictions import inference
 from app.predictions.inference import Inference, Served
-from app.tables import Alias
 from ml.images.preprocess import Pixels
 from ml.release.artifact import Release, read_release
 from ml.release.predictor import Prediction, Predictor

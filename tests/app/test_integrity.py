@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from app.database.engine import Database, wal_is_safe
+from app.database.tables import drop_triggers
 from app.http.errors import StorageFull
 from app.operations.verify import verify_all
 from app.platform.blob_store import FolderStore
-from app.platform.database import Database, wal_is_safe
 from app.platform.image_store import ImageStore
 from app.releases.queries import champion
-from app.tables import drop_triggers
 from tests.support.service import Service
 
 
@@ -124,7 +124,7 @@ def test_a_full_disk_refuses_uploads_with_507(service: Service, monkeypatch: pyt
 
 
 def test_the_journal_mode_follows_the_version(tmp_path: Path) -> None:
-    from app.platform.database import sqlite_module
+    from app.database.engine import sqlite_module
 
     database = Database(f"sqlite:///{tmp_path / 'x.db'}")
     with database.engine.connect() as connection:

@@ -15,6 +15,9 @@ from sqlalchemy.orm import Session
 
 from app import worker
 from app.context import Context, build_context
+from app.database.dbos_adapter import workflow_table
+from app.database.engine import POSTGRES_SETTINGS
+from app.database.tables import AuditHead, now
 from app.http.errors import Unavailable
 from app.job_kinds import FUNCTIONS, ask_for_recalibration
 from app.jobs import engine
@@ -23,11 +26,8 @@ from app.jobs.foreground import do_here
 from app.jobs.locks import _LOCK_CLASS, living_workers
 from app.jobs.queries import JobView
 from app.jobs.running import RunningJob
-from app.platform.database import POSTGRES_SETTINGS
-from app.platform.durable import workflow_table
 from app.platform.installation import claim
 from app.settings import Settings
-from app.tables import AuditHead, now
 from tests.support.service import Service, cell_png, store
 from tests.support.waiting import PATIENCE, wait_until
 

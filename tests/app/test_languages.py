@@ -13,6 +13,7 @@ from babel.messages import Message
 from jinja2 import nodes
 from sqlalchemy import select
 
+from app.database.tables import Case, ReleaseRow
 from app.evaluations.cohort import Partition
 from app.http import languages
 from app.http.principal import ROLE_SCOPES
@@ -22,7 +23,6 @@ from app.pages.terms import TERMS
 from app.practice.schemas import Purpose
 from app.reads.schemas import DeclineReason
 from app.releases.queries import reading_classes
-from app.tables import Case, ReleaseRow
 from app.triage.rules import Arm
 from ml import messages
 from tests.support import languages as sources

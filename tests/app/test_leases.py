@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select, update
 
-from app.tables import Case, Exposure, Label, Read, ReadRequest
+from app.database.tables import Case, Exposure, Label, Read, ReadRequest
 from tests.support.service import Service, cell_png
 
 pytestmark = pytest.mark.both_databases

@@ -3,8 +3,8 @@
 from sqlalchemy import text, update
 
 from app.context import Context
+from app.database.tables import AuditEvent
 from app.platform import audit_chain, chain_check
-from app.tables import AuditEvent
 from tests.support.service import Service, cell_png
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select
 
 from app.context import Context
+from app.database.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest
 from app.evaluations import service as evaluations
 from app.evaluations.columns import Columns, number_of
 from app.evaluations.monitoring import Units, score_monitors, series_of
 from app.releases.queries import all_releases, champion_since, class_codes, served_release_id
 from app.releases.service import move_alias
-from app.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest
 from ml.arrays import IntArray
 from tests.app.test_snapshots import case_row, label_row, new_row, request_row
 from tests.support.jobs import work_off

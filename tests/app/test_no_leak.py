@@ -12,6 +12,7 @@ from PIL import Image
 from sqlalchemy import select, update
 
 from app.cases.preparing import partition_of
+from app.database.tables import Case, CasePrediction
 from app.evaluations.clusters import kept_for_sets
 from app.evaluations.cohort import Question
 from app.evaluations.service import judged_cohort
@@ -19,7 +20,6 @@ from app.operations.export import export_dataset
 from app.recalibration.service import gather
 from app.releases.adding import add_release
 from app.releases.training import overlap_with, patient_hmac
-from app.tables import Case, CasePrediction
 from ml.datasets.folder import load_folder
 from ml.release.artifact import read_release
 from ml.release.training_index import TrainingIndex

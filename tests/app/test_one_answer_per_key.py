@@ -13,12 +13,12 @@ from fastapi import Request, Response
 from pydantic import BaseModel
 from sqlalchemy import func, select
 
+from app.database import idempotency
+from app.database.engine import Database
+from app.database.idempotency import Once, forget_cases, once_by_header, request_digest, sweep
+from app.database.tables import Account, IdempotencyRecord, now
 from app.http.errors import KeyMissing, KeyReused, Unavailable
 from app.http.principal import Principal
-from app.platform import idempotency
-from app.platform.database import Database
-from app.platform.idempotency import Once, forget_cases, once_by_header, request_digest, sweep
-from app.tables import Account, IdempotencyRecord, now
 from tests.support.waiting import patient
 
 pytestmark = pytest.mark.both_databases

@@ -10,7 +10,7 @@ import pytest
 from app.annotators import service as annotators
 from app.annotators.history import FINAL_AFTER
 from app.cases import held_back
-from app.tables import now
+from app.database.tables import now
 from tests.app.test_leases import classes_of, commit, lease, set_policy
 from tests.app.test_people import first_password
 from tests.support.service import Service, cell_png, store

@@ -12,12 +12,12 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from app.cli.main import secondread
+from app.database.engine import insert_new
+from app.database.tables import Case, CasePrediction, NetworkOutput
 from app.imports.command import import_local
 from app.job_kinds import FUNCTIONS
 from app.jobs.running import RunningJob
-from app.platform.database import insert_new
 from app.recalibration import predict_old_cases
-from app.tables import Case, CasePrediction, NetworkOutput
 from tests.app.test_comparison import added, make
 from tests.support.jobs import submit, work_off
 from tests.support.service import Service, cell_png

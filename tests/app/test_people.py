@@ -8,10 +8,10 @@ from sqlalchemy import select
 
 from app.auth import service as auth
 from app.auth.passwords import hash_password, verify_password
+from app.database.tables import Account, BrowserSession, now
 from app.demo import people as demo
 from app.demo.notice import write_notice
 from app.http.errors import Conflict
-from app.tables import Account, BrowserSession, now
 from tests.support.service import Service
 
 GOOD = "a long enough password"

@@ -6,7 +6,7 @@ import uuid
 import pytest
 from sqlalchemy import select
 
-from app.tables import Account, BrowserSession, now
+from app.database.tables import Account, BrowserSession, now
 from tests.app.test_own_reading import Clock, next_week, read_by_two, reading, twice
 from tests.support.service import Service
 

@@ -7,11 +7,11 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select, update
 
+from app.database.tables import Alias, PublishedEstimates, ReleaseRow
 from app.evaluations import publishing
 from app.evaluations.cohort import evaluate_cohort
 from app.evaluations.publishing import publish_estimates
 from app.releases.queries import champion
-from app.tables import Alias, PublishedEstimates, ReleaseRow
 from tests.support.service import Service, cell_png, collect, store
 
 

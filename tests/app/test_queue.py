@@ -11,8 +11,7 @@ import pytest
 from sqlalchemy import insert, inspect, select, update
 from sqlalchemy.orm import Session
 
-from app.reads.queue import next_request, waiting_for
-from app.tables import (
+from app.database.tables import (
     SHOWN_KINDS,
     Account,
     Annotator,
@@ -29,6 +28,7 @@ from app.tables import (
     new_id,
     now,
 )
+from app.reads.queue import next_request, waiting_for
 from app.triage.drawing import GRACE
 from tests.app.test_leases import all_twice
 from tests.support.service import Service, cell_png

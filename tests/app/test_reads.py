@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
-from app.tables import APPEND_ONLY, Label, Table
+from app.database.tables import APPEND_ONLY, Label, Table
 from ml.distributions.decisions import majority_prob
 from ml.distributions.families import DirichletCpe
 from tests.support.service import Service, cell_png, fill_practice, fill_references, fill_repeats, fill_targets

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
+from app.database.tables import ReadRequest, now
 from app.evaluations.cohort import Question, cohort_of
 from app.evaluations.columns import Columns
 from app.evaluations.findings import findings_of, pairs_of
@@ -14,7 +15,6 @@ from app.evaluations.report_schemas import DurationOut, ReportBody, SaidOut, Sha
 from app.evaluations.report_sentences import VERDICTS, sentences
 from app.evaluations.targets import TargetsOut
 from app.http.models import MetricOut
-from app.tables import ReadRequest, now
 from tests.support.reports import report_page
 from tests.support.service import Service, cell_png, collect
 

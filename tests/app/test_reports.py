@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select, update
 
+from app.database.tables import Job, PublishedReportRow, ReportTargets
 from app.evaluations import report_making, report_publishing
 from app.evaluations.durations import duration_of
 from app.evaluations.report_charts import reliability
 from app.evaluations.schemas import BinOut
-from app.tables import Job, PublishedReportRow, ReportTargets
 from tests.support.jobs import work_off
 from tests.support.reports import make_reports, report_page
 from tests.support.service import Service, cell_png, collect

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from app.database.tables import Account, Exposure, Label, Read, ReadRequest, now
 from app.evaluations.corrections import corrections_of
 from app.operations.verify import verify_all
 from app.pages.handles import account_handle
 from app.reads.corrections import settle
 from app.reads.leases import MAX_LEASES
-from app.tables import Account, Exposure, Label, Read, ReadRequest, now
 from tests.app.test_corrections import once, read_next, time_passes
 from tests.app.test_leases import classes_of, commit, expire_all, set_policy
 from tests.support.service import Service, cell_png

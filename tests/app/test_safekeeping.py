@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from app.cli.main import secondread
 from app.context import build_context
+from app.database.tables import Case, NetworkOutput
 from app.http.errors import NotFound
 from app.jobs.engine import cancel_all
 from app.jobs.queries import newest_jobs
@@ -22,7 +23,6 @@ from app.operations.erasure import Whom, erase_patient
 from app.operations.export import export_dataset
 from app.operations.verify import verify_all
 from app.settings import Settings
-from app.tables import Case, NetworkOutput
 from ml.agreement import measure_agreement
 from ml.files import read_json, write_json
 from ml.tables.evaluate import evaluate_tables

@@ -13,13 +13,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from app.context import Context
+from app.database.sql.advisory_locks import Turn, take_turn
+from app.database.tables import AuditEvent, CaseChange, ReadRequest
 from app.evaluations.snapshots import current_columns, write_snapshot
 from app.operations.proven import unproven_rows
 from app.operations.verify import verify_all
 from app.platform import audit_chain, chain_check
-from app.platform.one_at_a_time import Turn, take_turn
 from app.platform.sealing import ChainLost, Sealer, held_up, seal, seal_all, waiting
-from app.tables import AuditEvent, CaseChange, ReadRequest
 from tests.support.service import Service, cell_png
 from tests.support.waiting import wait_until
 

@@ -13,10 +13,10 @@ import pytest
 from sqlalchemy import insert, select
 
 from app.context import Context
+from app.database.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest, new_id, now
 from app.evaluations import snapshots
 from app.evaluations.snapshots import current_columns, refresh, write_snapshot
 from app.releases.queries import all_releases, class_codes
-from app.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest, new_id, now
 from ml.files import write_json
 from tests.app.test_evaluations import same
 from tests.support.service import Service, cell_png, collect

@@ -9,8 +9,8 @@ import anyio.to_thread
 import pytest
 from sqlalchemy import Connection, event, select
 
+from app.database.tables import CasePrediction, ReleaseRow, new_id, now
 from app.platform import audit_chain
-from app.tables import CasePrediction, ReleaseRow, new_id, now
 from tests.app.test_leases import set_policy
 from tests.support.service import Service, cell_png
 from tests.support.statements import counted

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.database.tables import CasePrediction, now
 from app.predictions.stored import prediction_values, stored_predictions
-from app.tables import CasePrediction, now
 from app.triage.rules import summarise
 from ml.distributions import DirichletCpe, DirichletMixtureCpe, PointCpe
 from ml.release.familiarity import Unlikeness

@@ -4,8 +4,8 @@ from typing import Any
 
 from sqlalchemy import select
 
+from app.database.tables import DailyThreshold
 from app.operations.upkeep import tidy
-from app.tables import DailyThreshold
 from tests.support.service import Service, cell_png
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from app.database.tables import CasePrediction, NetworkOutput
 from app.releases.service import move_alias
-from app.tables import CasePrediction, NetworkOutput
 from ml.datasets.cells import simulate_cell
 from ml.release.artifact import read_release
 from ml.release.predictor import prediction_of

@@ -10,17 +10,16 @@ from sqlalchemy import event, func, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from app.database import engine as database_module
+from app.database import retry
+from app.database.engine import Database, Place, WriterQueue
+from app.database.migration import upgrade
+from app.database.retry import write_patiently
+from app.database.sql.advisory_locks import Turn, take_turn
+from app.database.tables import AuditEvent, Installation
 from app.http.errors import Unavailable
-from app.platform import database as database_module
-from app.platform import patience
-from app.platform.database import Database
 from app.platform.installation import claim, require_keys
 from app.platform.keys import AuditKeys, KeyRing, derive
-from app.platform.migrate import upgrade
-from app.platform.one_at_a_time import Turn, take_turn
-from app.platform.patience import write_patiently
-from app.platform.writer_queue import Place, WriterQueue
-from app.tables import AuditEvent, Installation
 from tests.support.postgres import PostgresServer
 from tests.support.process import free_port
 from tests.support.waiting import patient
@@ -234,7 +233,7 @@ def test_own_work_that_takes_too_long_is_no_waiting_for_others(
 
 
 def test_patience_ends(on_disk: Database, opened: _Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_PATIENCE", 0.0)
+    monkeypatch.setattr(retry, "_PATIENCE", 0.0)
     monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.05)
     other = opened(str(on_disk.engine.url))
     with on_disk.write() as session:

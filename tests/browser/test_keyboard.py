@@ -8,8 +8,8 @@ from playwright.sync_api import Browser, Page, Route
 from playwright.sync_api import Error as BrowserError
 from sqlalchemy import func, select
 
-from app.platform.database import Database
-from app.tables import Annotator, Label, Read
+from app.database.engine import Database
+from app.database.tables import Annotator, Label, Read
 from tests.browser.conftest import Person, set_reveal, until, upload
 from tests.support.process import Installation
 from tests.support.waiting import wait_until

@@ -6,8 +6,8 @@ import pytest
 from playwright.sync_api import Browser, Route
 from sqlalchemy import select
 
-from app.platform.database import Database
-from app.tables import Label, Read, Remark
+from app.database.engine import Database
+from app.database.tables import Label, Read, Remark
 from tests.browser.conftest import Person, set_reveal, until, upload
 from tests.browser.test_keyboard import kept
 from tests.browser.test_resident import begin, given, shown

@@ -17,8 +17,8 @@ from sqlalchemy import select, update
 from app.auth.service import add_account, begin_session
 from app.auth.sites import COOKIE
 from app.context import Context, build_context
+from app.database.tables import Account, Annotator, Label, Read, ReadRequest
 from app.settings import Settings
-from app.tables import Account, Annotator, Label, Read, ReadRequest
 from tests.browser.conftest import handle_of, set_reveal, until, upload
 from tests.support.process import Installation
 from tests.support.waiting import patient

@@ -20,15 +20,15 @@ from sqlalchemy import select
 
 from app.auth import service as auth
 from app.context import Context, build_context
+from app.database.migration import upgrade
+from app.database.tables import Case, Label
 from app.imports.work import BATCH
 from app.jobs.locks import living_workers
 from app.operations.verify import verify_all
 from app.platform.bucket import Bucket
 from app.platform.installation import claim
-from app.platform.migrate import upgrade
 from app.releases.adding import add_release
 from app.settings import Settings
-from app.tables import Case, Label
 from tests.faults.rounds import Rounds
 from tests.support.homes import process
 from tests.support.postgres import PostgresServer
@@ -279,7 +279,7 @@ def import_with_a_kill(site: Site, rows: int) -> list[str]:
 
 def executor_of(session: Any, workflow_id: str) -> str:
     """The worker that does a job."""
-    from app.platform.durable import workflow_table
+    from app.database.dbos_adapter import workflow_table
 
     workflows = workflow_table("postgresql")
     found = session.execute(select(workflows.c.executor_id).where(workflows.c.workflow_uuid == workflow_id))

@@ -10,9 +10,9 @@ from sqlalchemy import select
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
+from app.database.tables import Account, Case
 from app.http.principal import Principal
 from app.operations.verify import verify_all
-from app.tables import Account, Case
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
 from tests.support.service import cell_png

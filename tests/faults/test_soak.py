@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from app.tables import Case, Label
+from app.database.tables import Case, Label
 from tests.faults import soak
 from tests.faults.rounds import Rounds, results_folder
 from tests.support.process import Installation

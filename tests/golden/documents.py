@@ -13,9 +13,9 @@ import numpy as np
 from pydantic import SecretStr
 
 from app.context import build_context
-from app.platform.database import Database
+from app.database.engine import Database
+from app.database.migration import upgrade
 from app.platform.installation import claim
-from app.platform.migrate import upgrade
 from app.settings import Settings
 from ml.agreement import measure_agreement
 from ml.audit.answers import answer
@@ -119,7 +119,7 @@ def clock_stands() -> Iterator[None]:
         def now(cls, tz: tzinfo | None = None) -> Any:
             return AT.astimezone(tz)
 
-    with patch("app.tables.base.datetime", Standing):
+    with patch("app.database.tables.base.datetime", Standing):
         yield
 
 

@@ -24,7 +24,7 @@ from sqlalchemy import func, select
 
 from app.auth import service as auth
 from app.auth.policy import _MonitoringToken
-from app.tables import CasePrediction, Label, ReadRequest
+from app.database.tables import CasePrediction, Label, ReadRequest
 from tests.app.test_leases import classes_of, set_policy
 from tests.security.test_blind_by_image import old_key
 from tests.support.service import Service, cell_png
@@ -177,7 +177,7 @@ class Harness:
 
     def note_truth(self, read_id: str) -> None:
         """What nobody may know, at the time of the read."""
-        from app.tables import Read
+        from app.database.tables import Read
 
         with self.service.context.database.read() as session:
             request = session.get_one(ReadRequest, session.get_one(Read, UUID(read_id)).request_id)

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from app.database.tables import APPEND_ONLY, drop_triggers
+from app.database.tables.append_only import drop_replace_trigger
 from app.operations.anchor import AnchorError, anchor_here, append
 from app.operations.backup import backup, restore
 from app.operations.verify import COMPLETE, CONSISTENT, Integrity, verify_all
 from app.platform import audit_chain, signing
-from app.tables import APPEND_ONLY, drop_triggers
-from app.tables.append_only import drop_replace_trigger
 from tests.support.command import run_here
 from tests.support.service import KEY, Service, cell_png
 

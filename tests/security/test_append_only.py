@@ -11,7 +11,7 @@ from sqlalchemy import Table as SqlTable
 from sqlalchemy.exc import DBAPIError
 
 from app.cases.blindness import expose
-from app.tables import APPEND_ONLY, Annotator, CasePrediction, Exposure, Table
+from app.database.tables import APPEND_ONLY, Annotator, CasePrediction, Exposure, Table
 from tests.support.service import Service, fill_practice, fill_references, fill_repeats, fill_targets
 
 Row = dict[str, Any]

@@ -12,8 +12,8 @@ from sqlalchemy import select, update
 
 from app.auth.service import add_key, digest_of
 from app.cases.blindness import expose
+from app.database.tables import Account, Annotator, ApiKey, CasePrediction, Exposure, ReadRequest
 from app.evaluations.queries import blind_labels
-from app.tables import Account, Annotator, ApiKey, CasePrediction, Exposure, ReadRequest
 from tests.app.test_leases import all_once, all_twice, classes_of, commit, lease, requests_of, set_policy
 from tests.support.images import encode
 from tests.support.service import Service, cell_png, pixels_of

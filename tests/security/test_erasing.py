@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
 from app.cli.main import secondread
+from app.database.tables import Case, Erasure, ImportRow, NetworkOutput
 from app.evaluations.columns import number_of
 from app.http.errors import Conflict, NotFound
 from app.imports.archives import archive_of
@@ -27,7 +28,6 @@ from app.operations.forgetting import finish_erasures, forget_patient
 from app.operations.upkeep import tidy
 from app.operations.verify import verify_all
 from app.platform.bucket import Bucket
-from app.tables import Case, Erasure, ImportRow, NetworkOutput
 from app.triage.planning import coin
 from tests.support.bucket import BucketServer
 from tests.support.images import encode, photo

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
+from app.database.tables import ImportRow, Job
 from app.http.errors import StorageFull
 from app.imports import archive as archives
 from app.imports.archive import ArchiveError, open_archive
 from app.imports.command import import_local
 from app.imports.receiving import receiving
 from app.job_kinds import FUNCTIONS
-from app.tables import ImportRow, Job
 from ml.datasets.folder import load_folder
 from ml.tables.files import TableError
 from tests.app.test_imports import MANIFEST, left_behind, send

@@ -15,18 +15,19 @@ from sqlalchemy import select, text
 from app.auth import oidc
 from app.cases.preparing import partition_of
 from app.context import Context, build_context
+from app.database import retry
+from app.database.engine import POSTGRES_SETTINGS, Database
+from app.database.retry import write_patiently
+from app.database.tables import AuditEvent
 from app.http.errors import Unavailable
 from app.operations import rotation
 from app.operations.anchor import append
 from app.operations.rotation import bring_in, rotate, write_ring
 from app.operations.verify import verify_all
-from app.platform import audit_chain, chain_check, patience
-from app.platform.database import POSTGRES_SETTINGS, Database
+from app.platform import audit_chain, chain_check
 from app.platform.installation import WrongKeyError, claim
 from app.platform.keys import KeyRing, Secret, derive
-from app.platform.patience import write_patiently
 from app.settings import Settings
-from app.tables import AuditEvent
 from app.triage.planning import coin
 from tests.security.test_one_key import coins_and_partitions
 from tests.security.test_proof import check, exported
@@ -209,7 +210,7 @@ def test_a_rotation_waits_for_whoever_has_the_key_and_replaces_no_file_before(
         with service.context.database.write(key="alone") as session:
             session.execute(text("SELECT 1"))
             with monkeypatch.context() as patch:
-                patch.setattr(patience, "_PATIENCE", 0.0)
+                patch.setattr(retry, "_PATIENCE", 0.0)
                 with pytest.raises(Unavailable, match="for too long"):
                     rotate(context, "x")
             assert path.read_bytes() == FIRST.to_bytes()

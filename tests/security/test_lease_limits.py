@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import select, update
 
-from app.tables import Read
+from app.database.tables import Read
 from tests.app.test_leases import all_once, classes_of, commit, expire_all, lease
 from tests.app.test_people import first_password
 from tests.support.service import Service, cell_png

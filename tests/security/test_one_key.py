@@ -9,11 +9,11 @@ from sqlalchemy import MetaData, select
 
 from app.cases.preparing import partition_of
 from app.context import Context
+from app.database.engine import Database
+from app.database.tables import Case
 from app.operations.backup import backup, restore
-from app.platform.database import Database
 from app.platform.keys import KeyRing, derive
 from app.settings import Settings
-from app.tables import Case
 from app.triage.planning import coin
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select
 
-from app.tables import Read, ReadRequest
+from app.database.tables import Read, ReadRequest
 from app.triage.planning import place_of
 from tests.app.test_leases import all_twice, classes_of, commit, lease, set_policy
 from tests.support.service import Service, cell_png

@@ -12,11 +12,11 @@ from sqlalchemy import text
 
 from app.cases import preparing
 from app.cases import service as cases
+from app.database.tables import CaseTwin
 from app.imports.command import import_local
 from app.job_kinds import FUNCTIONS
 from app.operations import erasure, forgetting
 from app.operations.forgetting import forget_patient
-from app.tables import CaseTwin
 from tests.security.test_same_pixels import Upgrade, faults, pairs, rows, upgrade_encoder
 from tests.support.service import Service, cell_png
 from tests.support.statements import counted

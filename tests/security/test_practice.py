@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from app.database.tables import Case, Exposure, Label, PracticeAnswer, PracticeCell, PracticeItem, ReadRequest, now
 from app.operations.erasure import Whom, erase_patient
 from app.operations.export import export_dataset
 from app.operations.verify import verify_all
 from app.platform import audit_chain
 from app.recalibration.service import gather
-from app.tables import Case, Exposure, Label, PracticeAnswer, PracticeCell, PracticeItem, ReadRequest, now
 from app.triage.planning import new_request
 from app.triage.queries import current_policy
 from tests.app.test_leases import classes_of, commit, lease, set_policy

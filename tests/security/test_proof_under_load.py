@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import select
 
 from app.auth import service as auth
+from app.database.tables import Account
 from app.operations.proven import unproven_rows
-from app.tables import Account
 from tests.support.service import Service, cell_png
 
 ROUNDS = 6

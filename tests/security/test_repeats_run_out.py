@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from sqlalchemy import update
 
-from app.tables import Read, ReadRequest, Repeat, RepeatRead, now
+from app.database.tables import Read, ReadRequest, Repeat, RepeatRead, now
 from tests.app.test_leases import lease
 from tests.security.test_hidden_repeats import Coin, coin, move_to_the_front, planned, read_next, repeats_of
 from tests.support.service import Service

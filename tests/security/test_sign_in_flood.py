@@ -17,7 +17,7 @@ from sqlalchemy import func, select
 from app.auth import service as auth
 from app.auth.passwords import QUEUE, THREADS
 from app.auth.throttle import FREE_TRIES, REMEMBERED, SignInThrottle
-from app.tables import AuditEvent
+from app.database.tables import AuditEvent
 from tests.app.test_people import GOOD, first_password
 from tests.support.coroutines import run_async
 from tests.support.process import Installation

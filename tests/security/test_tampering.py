@@ -16,14 +16,14 @@ from sqlalchemy.orm import Session
 
 from app.auth import service as auth
 from app.cases.blindness import expose
+from app.database.engine import Database, make_engine
+from app.database.tables import APPEND_ONLY, Account, Annotator, CasePrediction, Table, drop_triggers
+from app.database.tables.accounts import ROLES
+from app.database.tables.append_only import drop_replace_trigger
+from app.database.tables.base import UtcDateTime
+from app.database.tables.reads import ARMS, READ_STATES, REQUEST_STATES, REVEALS, RULES
 from app.operations.verify import verify_all
 from app.platform.covered_rows import COVERED, NOT_COVERED
-from app.platform.database import Database, make_engine
-from app.tables import APPEND_ONLY, Account, Annotator, CasePrediction, Table, drop_triggers
-from app.tables.access import ROLES
-from app.tables.append_only import drop_replace_trigger
-from app.tables.base import UtcDateTime
-from app.tables.reads import ARMS, READ_STATES, REQUEST_STATES, REVEALS, RULES
 from tests.security.test_verify_rows import work
 from tests.support.service import Service
 

@@ -15,14 +15,14 @@ from sqlalchemy.exc import DBAPIError
 
 from app.cli import serving
 from app.context import Context, build_context
+from app.database.engine import Database
+from app.database.migration import owns_tables
+from app.database.tables import APPEND_ONLY, Erasure
 from app.main import create_app
 from app.operations.backup import backup
 from app.operations.forgetting import forget_patient
 from app.operations.verify import verify_all
-from app.platform.database import Database
-from app.platform.roles import owns_tables
 from app.settings import Settings
-from app.tables import APPEND_ONLY, Erasure
 from tests.support.command import run_here
 from tests.support.jobs import work_off
 from tests.support.postgres import PostgresServer

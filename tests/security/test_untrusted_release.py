@@ -10,11 +10,11 @@ import pytest
 from onnx import TensorProto, helper
 from sqlalchemy import func, select
 
+from app.database.tables import ReleaseRow
 from app.releases import adding
 from app.releases.adding import add_release
 from app.releases.graph import require_plain_graph
 from app.releases.trial import try_release
-from app.tables import ReleaseRow
 from ml.files import file_sha256
 from ml.release.artifact import ReleaseError
 from tests.support.command import run_here

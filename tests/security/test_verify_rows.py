@@ -9,13 +9,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from app.auth import service as auth
+from app.database.tables import APPEND_ONLY, Case, drop_triggers
+from app.database.tables.append_only import drop_replace_trigger
 from app.operations.erasure import Whom, erase_patient
 from app.operations.verify import COMPLETE, CONSISTENT, Integrity, verify_all
 from app.platform import chain_check
 from app.releases.queries import champion
 from app.releases.service import move_alias
-from app.tables import APPEND_ONLY, Case, drop_triggers
-from app.tables.append_only import drop_replace_trigger
 from tests.support.command import run_here
 from tests.support.service import Service, cell_png
 

@@ -21,10 +21,8 @@ from app.cases.blindness import (
     was_exposed,
 )
 from app.cases.handles import NamedCase
-from app.http.errors import BlindReadPending
-from app.http.principal import ROLE_SCOPES, Principal
-from app.platform.database import Database
-from app.tables import (
+from app.database.engine import Database
+from app.database.tables import (
     Account,
     Alias,
     Annotator,
@@ -38,6 +36,8 @@ from app.tables import (
     new_id,
     now,
 )
+from app.http.errors import BlindReadPending
+from app.http.principal import ROLE_SCOPES, Principal
 from app.triage.queries import current_policy
 
 ANNA, BEN, LEAD = "anna", "ben", "lead"

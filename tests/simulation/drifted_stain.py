@@ -14,6 +14,8 @@ from app.auth import service as auth
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context, build_context
+from app.database.migration import upgrade
+from app.database.tables import Account, now
 from app.demo import training
 from app.evaluations.cohort import Question
 from app.evaluations.schemas import MetricsOut
@@ -21,11 +23,9 @@ from app.evaluations.service import metrics
 from app.http.principal import Principal
 from app.jobs import engine
 from app.jobs.queries import job_by_id
-from app.platform.migrate import upgrade
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label
 from app.settings import Settings
-from app.tables import Account, now
 from ml.datasets.cells import simulate_cell
 from ml.images.preprocess import encode_png
 from tests.support.jobs import work_off

@@ -8,13 +8,7 @@ import numpy as np
 from sqlalchemy import StaticPool, create_engine
 from sqlalchemy.orm import Session
 
-from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
-from app.evaluations.columns import Columns
-from app.evaluations.reading import read_columns
-from app.platform.keys import DerivedKey
-from app.reads.leases import take
-from app.reads.queue import next_request
-from app.tables import (
+from app.database.tables import (
     Account,
     Annotator,
     Case,
@@ -27,6 +21,12 @@ from app.tables import (
     Table,
     now,
 )
+from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
+from app.evaluations.columns import Columns
+from app.evaluations.reading import read_columns
+from app.platform.keys import DerivedKey
+from app.reads.leases import take
+from app.reads.queue import next_request
 from app.triage.planning import InForce, plan_case
 from app.triage.queries import rule_of
 from ml.metrics import evaluate

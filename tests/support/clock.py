@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
-from app.tables import now
+from app.database.tables import now
 
 
 class SettableClock:

@@ -91,8 +91,8 @@ class Installation:
         """What the commands would do, in this process: database, release if any, accounts; gives a key for each."""
         from app.auth import service as auth
         from app.context import build_context
+        from app.database.migration import upgrade
         from app.platform.installation import claim
-        from app.platform.migrate import upgrade
         from app.settings import Settings
         from tests.support.service import put_release, show_at_once
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from sqlalchemy import select
 
+from app.database.tables import PublishedReportRow
 from app.evaluations.report_publishing import renew_report
-from app.tables import PublishedReportRow
 from tests.support.service import Service
 
 

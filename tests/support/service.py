@@ -20,17 +20,8 @@ from app.cases.handles import case_handle, case_of_handle
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
-from app.http.principal import Principal
-from app.platform.blob_store import FolderStore
-from app.platform.database import Database
-from app.platform.keys import AuditKeys
-from app.platform.sealing import seal_all
-from app.platform.shared_folders import SharedFolders
-from app.reads.corrections import settle
-from app.reads.schemas import LabelIn
-from app.reads.service import submit_label
-from app.releases.adding import UNFINISHED, register_release
-from app.tables import (
+from app.database.engine import Database
+from app.database.tables import (
     Account,
     ClassDefinition,
     HeldBack,
@@ -55,6 +46,15 @@ from app.tables import (
     new_id,
     now,
 )
+from app.http.principal import Principal
+from app.platform.blob_store import FolderStore
+from app.platform.keys import AuditKeys
+from app.platform.sealing import seal_all
+from app.platform.shared_folders import SharedFolders
+from app.reads.corrections import settle
+from app.reads.schemas import LabelIn
+from app.reads.service import submit_label
+from app.releases.adding import UNFINISHED, register_release
 from ml.datasets.cells import simulate_cell
 from ml.release.artifact import copy_release, read_release
 from tests.support.clock import SettableClock

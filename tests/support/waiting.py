@@ -37,8 +37,8 @@ def wait_until(condition: Callable[[], T], seconds: float = 30.0, what: str | Ca
 
 def stretch_database_deadlines() -> None:
     """Give PostgreSQL the same patience with the service in this process: a starved thread is no stuck transaction."""
-    from app.platform import database
+    from app.database import engine
 
-    for name, value in database.POSTGRES_SETTINGS.items():
+    for name, value in engine.POSTGRES_SETTINGS.items():
         if name.endswith("_timeout"):
-            database.POSTGRES_SETTINGS[name] = str(round(patient(int(value))))
+            engine.POSTGRES_SETTINGS[name] = str(round(patient(int(value))))

@@ -11,14 +11,14 @@ from typing import Self
 from sqlalchemy import func, select
 
 from app.context import build_context
+from app.database.dbos_adapter import workflow_table
+from app.database.tables import Account, Case, ImportRow, new_id
 from app.http.principal import Principal
 from app.imports.archives import ReceivedArchive
 from app.imports.work import begin_import
 from app.jobs.locks import living_workers
 from app.jobs.queries import JobView, job_by_id
-from app.platform.durable import workflow_table
 from app.settings import Settings
-from app.tables import Account, Case, ImportRow, new_id
 from tests.faults.rounds import Rounds
 from tests.support.forked import ForkedCommand
 from tests.support.process import Installation

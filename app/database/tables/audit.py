@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, Sequence, String, Text, Uuid, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.tables.base import Table, UtcDateTime, time_of_row
+from app.database.tables.base import Table, UtcDateTime, time_of_row
 
 #: A counter of events: a number of 64 bits, which on SQLite is the row's own.
 _Stamp = BigInteger().with_variant(Integer, "sqlite")

@@ -20,8 +20,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.tables.base import Identified, Table, UtcDateTime
-from app.tables.reads import READ_STATES, REQUEST_STATES
+from app.database.tables.base import Identified, Table, UtcDateTime
+from app.database.tables.reads import READ_STATES, REQUEST_STATES
 
 
 class HeldBack(Identified, Table):

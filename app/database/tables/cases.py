@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.tables.base import Forgettable, Identified, Table, UtcDateTime
+from app.database.tables.base import Forgettable, Identified, Table, UtcDateTime
 
 
 class Case(Identified, Forgettable, Table):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import JSON, ColumnClause, Engine, NullPool, TableClause, column, select, table, update
 from sqlalchemy.orm import Session
 
+from app.database.engine import postgres_engine, sqlite_engine
 from app.http import traces
-from app.platform.database import postgres_engine, sqlite_engine
 
 if TYPE_CHECKING:
     from dbos import DBOSClient, EnqueueOptions

@@ -7,8 +7,8 @@ from typing import Literal, TypeVar
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from app.database.engine import Database
 from app.http.errors import Unavailable, others_were_busy, took_too_long
-from app.platform.database import Database
 
 # how long somebody waits for others who have the rows, an erasure say, and how long between two tries
 _PATIENCE, _PAUSE = 60.0, 0.2

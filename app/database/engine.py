@@ -1,4 +1,11 @@
-"""Engine, sessions and the only commit.
+"""Engine, sessions and the only commit; the writer queue and the query plans of SQLite.
+
+SQLite plans a statement by the value of a parameter where the value may change the plan: of a number of rows, and of
+what is compared with a column by which an index is partial. It then prepares the statement anew for each execution,
+which takes longer than to execute it.
+
+SQLite has one writer at a time, and whoever finds it taken sleeps for a while and tries again: the one who has waited
+for the longest time is not the next, and nobody writes while all sleep. Other processes still meet at the lock itself.
 
 A request that writes gets one session (``Writer``), committed before its answer is sent; a request that reads gets a
 ``Reader``. On SQLite a writing transaction begins IMMEDIATE: a deferred one that reads
@@ -7,7 +14,9 @@ first fails with "database is locked" as soon as two of them meet.
 
 import inspect
 import sqlite3
+import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
@@ -18,6 +27,7 @@ from fastapi import Depends, Request
 from sqlalchemy import (
     Connection,
     Engine,
+    GenerativeSelect,
     Insert,
     Pool,
     PrimaryKeyConstraint,
@@ -34,19 +44,91 @@ from sqlalchemy import (
 )
 from sqlalchemy import Table as SqlTable
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, SessionTransaction
 
+from app.database.sql.advisory_locks import KEY_TURN, begin_lock
+from app.database.sql.compiled_statements import Prepared
+from app.database.tables import CLOCK, Clock, now
 from app.platform import audit_chain
 from app.platform.covered_rows import COVERED
 from app.platform.keys import AuditKeys
-from app.platform.one_at_a_time import KEY_TURN, begin_lock
-from app.platform.prepared import Prepared
-from app.platform.sqlite_statements import keep_plans
-from app.platform.writer_queue import Place, WriterQueue
 from app.platform.written_rows import RecordedSession, note_rows
-from app.tables import CLOCK, Clock, now
 from ml.messages import from_json, to_json
+
+
+class _KeptPlans(SQLiteCompiler):
+    """Makes numbers of rows expressions, whose values SQLite does not ask for while it plans."""
+
+    def limit_clause(self, select: GenerativeSelect, **kw: Any) -> str:
+        """``LIMIT`` and ``OFFSET`` of a statement."""
+        clause = str(super().limit_clause(select, **kw))  # type: ignore[no-untyped-call]
+        return clause.replace(" LIMIT ", " LIMIT +", 1)
+
+
+def keep_plans(engine: Engine) -> None:
+    """Let the statements of an engine for SQLite be prepared once, however many rows they ask for."""
+    engine.dialect.statement_compiler = _KeptPlans
+
+
+class WriterQueue:
+    """A queue of those who wait to write.
+
+    Args:
+        seconds: for which somebody waits at most.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._lock = seconds, threading.Lock()
+        self._taken = False
+        self._waiting: deque[threading.Event] = deque()
+
+    def enter(self) -> bool:
+        """Take the turn, or wait until whoever leaves hands it over; whether it came in time."""
+        with self._lock:
+            if not self._taken:
+                self._taken = True
+                return True
+            turn = threading.Event()
+            self._waiting.append(turn)
+        turn.wait(self._seconds)
+        with self._lock:
+            if turn.is_set():  # perhaps at the last moment
+                return True
+            self._waiting.remove(turn)
+            return False
+
+    def leave(self) -> None:
+        """Hand the turn over to whoever has waited for the longest time."""
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._taken = False
+
+
+class Place:
+    """The turn of one session, which may begin and end several transactions, from any thread.
+
+    Args:
+        queue: of the database.
+    """
+
+    def __init__(self, queue: WriterQueue) -> None:
+        self._queue, self._mine = queue, False
+
+    def take(self) -> bool:
+        """Wait for the turn; whether it came in time."""
+        self._mine = self._mine or self._queue.enter()
+        return self._mine
+
+    def give_back(self) -> None:
+        """Let the next one write, where it is this session's turn."""
+        if self._mine:
+            self._mine = False
+            self._queue.leave()
+
 
 # versions in which a write-ahead log can lose a reset and corrupt the database, and those with the fix
 _WAL_BUG = ((3, 7, 0), (3, 51, 3))

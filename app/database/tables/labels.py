@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, foreign, mapped_column, relationship
 
-from app.tables.base import Forgettable, Identified, Table, UtcDateTime
+from app.database.tables.base import Forgettable, Identified, Table, UtcDateTime
 
 
 class Annotator(Identified, Table):

@@ -1,9 +1,10 @@
-"""Why and by whom cases are read: policies, looks, requests, reads (leases), exposures."""
+"""Policies, triage decisions, requests, reads (leases), exposures, and whom each read was asked of."""
 
 import uuid
 from datetime import datetime
 
 from sqlalchemy import (
+    JSON,
     Boolean,
     CheckConstraint,
     Float,
@@ -19,7 +20,31 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.tables.base import Identified, Table, UtcDateTime
+from app.database.tables.base import Identified, Table, UtcDateTime
+
+
+class ReaderDraw(Identified, Table):
+    """One annotator of whom a request was asked; the newest row of a request is in force."""
+
+    __tablename__ = "reader_draws"
+    __table_args__ = (
+        UniqueConstraint("request_id", "position"),
+        CheckConstraint("probability IS NULL OR (probability >= 0.1 AND probability <= 1)", name="probability"),
+    )
+
+    request_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("read_requests.id"))
+    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), index=True)
+    # 0 when the read was planned, then one more each time the one before declined or may not read any more
+    position: Mapped[int] = mapped_column(Integer)
+    annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"))
+    # of this annotator among those who were left; None: not drawn but preferred
+    probability: Mapped[float | None] = mapped_column(Float(53))
+    # identifiers of those who were left, in the order from which the keyed number chose
+    among: Mapped[list[str]] = mapped_column(JSON)
+    # of the one who was preferred: expected gain of their label, and reads that waited for them
+    gain: Mapped[float | None] = mapped_column(Float(53))
+    load: Mapped[int | None] = mapped_column(Integer)
+
 
 RULES = ("disagreement", "expected_gain", "capacity", "graded")
 REVEALS = ("after_commit", "after_case_closed", "never")
@@ -132,7 +157,7 @@ class ReadRequest(Identified, Table):
         return self.case_id
 
 
-#: A read's state as long as it is leased, for statements of each request: see ``app.platform.sqlite_statements``.
+#: A read's state as long as it is leased, for statements of each request: see ``app.database.engine``.
 LEASED = literal_column("'leased'", String)
 _ACTIVE = text("state = 'leased'")
 _TAKEN = text("state IN ('leased', 'committed')")

@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import JSON, CheckConstraint, ForeignKey, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.tables.base import Identified, Table, UtcDateTime
+from app.database.tables.base import Identified, Table, UtcDateTime
 
 ROLES = ("viewer", "annotator", "admin", "service")
 

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import JSON, CheckConstraint, Float, ForeignKey, Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.tables.base import Forgettable, Identified, MessageLine, MessageText, Table, UtcDateTime, time_of_row
+from app.database.tables.base import Forgettable, Identified, MessageLine, MessageText, Table, UtcDateTime, time_of_row
 
 #: Of what is being done, as it is stored.
 MESSAGE_LENGTH = 500

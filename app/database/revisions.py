@@ -6,8 +6,8 @@ from fastapi import Depends, Header
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from app.database.engine import insert_if_absent
 from app.http.errors import BadRequest, PreconditionRequired
-from app.platform.database import insert_if_absent
 from app.platform.written_rows import note_rows
 
 
