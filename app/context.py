@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from app.audit.chain.keys import KeyRing, Keys, derive
 from app.database.dbos_adapter import JobQueue
 from app.database.engine import Database
 from app.database.tables import Clock, now
@@ -14,7 +15,6 @@ from app.http.errors import Problem
 from app.platform.blob_store import FolderStore
 from app.platform.bucket import CachedBucket
 from app.platform.image_store import ImageStore
-from app.platform.keys import KeyRing, Keys, derive
 from app.platform.shared_folders import SharedFolders
 from app.predictions.front import Front
 from app.predictions.inference import Inference

@@ -5,6 +5,7 @@ from datetime import timedelta
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.audit.anchor import anchor_here
 from app.context import Context
 from app.database.sql.advisory_locks import Turn, take_turn
 from app.database.tables import Job, Label, time_of
@@ -14,7 +15,6 @@ from app.evaluations.snapshots import refresh
 from app.jobs import engine
 from app.jobs.executor import Schedule, forget_upkeep
 from app.jobs.running import JobFunction, JobResult, RunningJob
-from app.operations.anchor import anchor_here
 from app.operations.unused_files import sweep_files
 from app.operations.upkeep import tidy
 from app.releases.queries import aliases, class_codes, existing_release

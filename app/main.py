@@ -8,6 +8,8 @@ from fastapi import FastAPI
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from app.annotators.routes import router as annotators
+from app.audit.installation import claim
+from app.audit.routes import router as audit_events
 from app.auth.fair_share import FairShare
 from app.auth.policy import openapi_security, require_policies
 from app.auth.throttle import SignInThrottle
@@ -27,7 +29,6 @@ from app.jobs.routes import router as jobs
 from app.open_inference.routes import protocol_error
 from app.open_inference.routes import router as open_inference
 from app.operations import health
-from app.operations.audit_routes import router as audit_events
 from app.operations.copies import renewing_copies
 from app.pages.annotator_routes import router as annotator_pages
 from app.pages.api_page import router as api_page
@@ -46,7 +47,6 @@ from app.pages.render import problem_page
 from app.pages.report_routes import router as report_pages
 from app.pages.resident_routes import router as resident_pages
 from app.pages.sign_in import router as sign_in_pages
-from app.platform.installation import claim
 from app.practice.routes import router as practice
 from app.readers.routes import router as readers
 from app.reads.routes import router as reads

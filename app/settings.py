@@ -20,10 +20,10 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from app.audit.chain.keys import KeyRing
 from app.http.days import zone_named
 from app.http.errors import in_words
 from app.platform.bucket import SCHEMES
-from app.platform.keys import KeyRing
 
 
 class Settings(BaseSettings):

@@ -15,6 +15,8 @@ import psycopg
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.audit.installation import claim
+from app.audit.linking import Sealer
 from app.context import Context
 from app.database.migration import require_head
 from app.http.errors import Unavailable
@@ -22,8 +24,6 @@ from app.job_kinds import FUNCTIONS, SCHEDULES
 from app.jobs.executor import Executor
 from app.operations.copies import renewing_copies
 from app.operations.forgetting import erase_again_as_listed
-from app.platform.installation import claim
-from app.platform.sealing import Sealer
 
 _TEND_SECONDS = 1.0
 _LONGEST_WAIT = 8.0

@@ -23,9 +23,9 @@ import altair as alt
 import numpy as np
 from rich.progress import Progress
 
+from app.audit.linking import _BATCH as BATCH
+from app.audit.linking import SECONDS as PERIOD
 from app.database.engine import MAX_OVERFLOW, POOL_SIZE
-from app.platform.sealing import _BATCH as BATCH
-from app.platform.sealing import SECONDS as PERIOD
 from ml.arrays import FloatArray
 
 RESULTS = Path(__file__).parent / "results"

@@ -26,11 +26,11 @@ import psycopg
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from app.audit.chain.row_digests import row_digest
 from app.context import Context, build_context
 from app.database.tables import CasePrediction, new_id, now
 from app.evaluations import snapshots
 from app.jobs import engine
-from app.platform.row_digests import row_digest
 from app.predictions.stored import prediction_values
 from app.recalibration import predict_old_cases
 from app.settings import Settings

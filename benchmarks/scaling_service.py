@@ -21,6 +21,7 @@ from pydantic import SecretStr
 from rich.progress import Progress
 from sqlalchemy import func, select
 
+from app.audit.installation import claim
 from app.auth import service as auth
 from app.context import Context, build_context
 from app.database.migration import upgrade
@@ -28,7 +29,6 @@ from app.database.tables import Case, CasePrediction, Label
 from app.jobs import engine
 from app.jobs.locks import living_workers
 from app.jobs.queries import jobs_where
-from app.platform.installation import claim
 from app.releases.queries import class_codes
 from app.settings import Settings
 from benchmarks.scaling_windows import Window, in_turn, watched

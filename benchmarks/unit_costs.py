@@ -30,10 +30,10 @@ import psycopg
 from obstore.store import from_url
 from rich.progress import Progress
 
+from app.audit.linking import seal_all, waiting
 from app.context import Context, build_context
 from app.evaluations.snapshots import write_snapshot
 from app.platform.bucket import Bucket
-from app.platform.sealing import seal_all, waiting
 from app.releases.queries import all_releases, class_codes
 from app.settings import Settings
 from benchmarks.made_files import SIDE, write_list, write_tables

@@ -25,13 +25,13 @@ from rich.progress import Progress
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.chain.keys import AuditKeys, KeyRing, derive
+from app.audit.installation import claim
+from app.audit.linking import Sealer, waiting
 from app.database.engine import Database
 from app.database.migration import upgrade
 from app.database.tables import AuditEvent
-from app.platform import audit_chain
-from app.platform.installation import claim
-from app.platform.keys import AuditKeys, KeyRing, derive
-from app.platform.sealing import Sealer, waiting
 from app.settings import Settings
 from tests.support.postgres import PostgresServer, find_binaries
 
@@ -46,7 +46,7 @@ def audit_keys() -> AuditKeys:
 
 
 def _event(session: Session, keys: AuditKeys) -> AuditEvent:
-    return audit_chain.record(session, keys, actor="writer", action="note", object_id="row", details={"n": 1})
+    return events.record(session, keys, actor="writer", action="note", object_id="row", details={"n": 1})
 
 
 def _write(session: Session, keys: AuditKeys, way: str) -> None:
@@ -54,10 +54,10 @@ def _write(session: Session, keys: AuditKeys, way: str) -> None:
     if way == "sealed":
         _event(session, keys)
     elif way == "linked by the writer":
-        head = audit_chain.locked_head(session, keys)
+        head = events.locked_head(session, keys)
         event = _event(session, keys)
         assert head is not None
-        audit_chain.append(head, event, keys)
+        events.append(head, event, keys)
 
 
 def writer(url: str, way: str, delay_ms: int, seconds: float, barrier: Any, counts: Any) -> None:

@@ -10,9 +10,9 @@ import httpx2
 import pytest
 from sqlalchemy import func, insert, select
 
+from app.audit.chain.keys import DerivedKey
 from app.database.engine import Database
 from app.database.tables import Account, Case, Read, ReadRequest, new_id, now
-from app.platform.keys import DerivedKey
 from app.triage.planning import coin
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation

@@ -13,6 +13,8 @@ from fastapi.testclient import TestClient
 from pydantic import SecretStr
 from sqlalchemy import delete, func, select, update
 
+from app.audit.installation import claim
+from app.audit.verify import verify_all
 from app.auth import service as auth
 from app.database.engine import Database
 from app.database.migration import upgrade
@@ -20,8 +22,6 @@ from app.database.tables import Case, DailyThreshold, Label, ReadRequest, now
 from app.evaluations.freezing import evaluate_frozen
 from app.evaluations.frozen_files import folder_of
 from app.main import create_app
-from app.operations.verify import verify_all
-from app.platform.installation import claim
 from app.settings import Settings
 from ml.datasets.cells import SimulatedCell, simulate_cell
 from tests.app.test_evaluations import same

@@ -6,12 +6,12 @@ from contextlib import suppress
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
+from app.audit.chain.detached_rows import Joined, table_of
 from app.database.engine import insert_if_absent
 from app.database.sql.compiled_statements import Prepared
 from app.database.tables import Account, Annotator, ApiKey, new_id, time_of
 from app.http.errors import Forbidden
 from app.http.principal import ROLE_SCOPES, Principal, sees_more
-from app.platform.plain_rows import Joined, table_of
 
 
 def annotator_of_account(session: Session, account_id: uuid.UUID) -> Annotator | None:

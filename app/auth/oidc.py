@@ -14,10 +14,10 @@ from fastapi import Request
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.audit.chain.keys import AuditKeys, CookieKey
 from app.auth.service import begin_session
 from app.database.tables import Account
 from app.http.errors import Forbidden, Unauthenticated, Unavailable
-from app.platform.keys import AuditKeys, CookieKey
 from app.settings import Settings
 from ml.messages import Message
 

@@ -12,14 +12,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, bindparam, select
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.chain.keys import AuditKeys
 from app.auth.passwords import hash_password, verify_password
 from app.database.engine import Database
 from app.database.sql.compiled_statements import Prepared
 from app.database.tables import Account, ApiKey, BrowserSession, time_of
 from app.http.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
 from app.http.principal import READING, ROLE_SCOPES, SCOPES, Principal, sees_more
-from app.platform import audit_chain
-from app.platform.keys import AuditKeys
 from ml.messages import Message
 
 SESSION_IDLE = timedelta(minutes=30)
@@ -164,7 +164,7 @@ def add_account(session: Session, keys: AuditKeys, name: str, role: str, *, acto
     account = Account(name=name, role=role)
     session.add(account)
     session.flush()
-    audit_chain.record(session, keys, actor=actor, action="account.add", object_id=account.id, details={"role": role})
+    events.record(session, keys, actor=actor, action="account.add", object_id=account.id, details={"role": role})
     return account
 
 
@@ -182,7 +182,7 @@ def link_subject(session: Session, keys: AuditKeys, name: str, subject: str, *, 
     if other is not None and other.id != account.id:
         raise Conflict("this subject belongs to another account")
     account.oidc_subject = subject
-    audit_chain.record(session, keys, actor=actor, action="account.link", object_id=account.id)
+    events.record(session, keys, actor=actor, action="account.link", object_id=account.id)
 
 
 def issue_one_time_password(session: Session, keys: AuditKeys, name: str, *, actor: str = COMMAND_LINE) -> str:
@@ -197,7 +197,7 @@ def issue_one_time_password(session: Session, keys: AuditKeys, name: str, *, act
     password = "-".join(secrets.token_hex(2) for _ in range(5))
     account.one_time_sha256, account.password_hash = digest_of(password), None
     _end_sessions(session, account)
-    audit_chain.record(session, keys, actor=actor, action="account.one_time_password", object_id=account.id)
+    events.record(session, keys, actor=actor, action="account.one_time_password", object_id=account.id)
     return password
 
 
@@ -205,7 +205,7 @@ def begin_session(session: Session, keys: AuditKeys, account: Account) -> str:
     """New browser session of an account; returns its token."""
     token = secrets.token_urlsafe(32)
     session.add(BrowserSession(account_id=account.id, token_sha256=digest_of(token), seen_at=time_of(session)))
-    audit_chain.record(session, keys, actor=account.name, action="session.start", object_id=account.id)
+    events.record(session, keys, actor=account.name, action="session.start", object_id=account.id)
     return token
 
 
@@ -230,7 +230,7 @@ def choose_password(session: Session, keys: AuditKeys, principal: Principal, pre
         raise Conflict("the password was changed at this moment; sign in again")
     account.password_hash = chosen
     _end_sessions(session, account, principal.session_id)
-    audit_chain.record(session, keys, actor=account.name, action="account.password", object_id=account.id)
+    events.record(session, keys, actor=account.name, action="account.password", object_id=account.id)
 
 
 def needs_password(session: Session, principal: Principal) -> bool:
@@ -283,7 +283,7 @@ def set_disabled(session: Session, keys: AuditKeys, name: str, *, disabled: bool
     if disabled:
         _end_sessions(session, account)
     action = "account.disable" if disabled else "account.enable"
-    audit_chain.record(session, keys, actor=actor, action=action, object_id=account.id)
+    events.record(session, keys, actor=actor, action=action, object_id=account.id)
 
 
 def sign_out(session: Session, token: str) -> None:
@@ -323,7 +323,7 @@ def add_key(
     session.add(key)
     session.flush()
     details = {"account": account.name, "scopes": key.scopes}
-    audit_chain.record(session, keys, actor=actor, action="key.add", object_id=key.id, details=details)
+    events.record(session, keys, actor=actor, action="key.add", object_id=key.id, details=details)
     return key, f"sr_{key.id.hex}_{value}"
 
 
@@ -356,4 +356,4 @@ def revoke_key(session: Session, keys: AuditKeys, key_id: uuid.UUID, *, actor: s
         raise NotFound("there is no such key")
     if key.revoked_at is None:
         key.revoked_at = time_of(session)
-        audit_chain.record(session, keys, actor=actor, action="key.revoke", object_id=key.id)
+        events.record(session, keys, actor=actor, action="key.revoke", object_id=key.id)

@@ -8,13 +8,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
+from app.audit.chain import events
+from app.audit.chain.keys import AuditKeys
 from app.auth.passwords import verified
 from app.auth.service import begin_session, digest_of, normal_name
 from app.auth.throttle import SignInThrottle
 from app.database.engine import Database
 from app.database.tables import Account
-from app.platform import audit_chain
-from app.platform.keys import AuditKeys
 from ml.messages import Message
 
 # one sentence for every reason, which gives nobody away
@@ -116,4 +116,4 @@ def _note_throttling(database: Database, keys: AuditKeys, known: _Known) -> None
     """Record that somebody guesses at an account: once per row of wrong passwords."""
     with database.write() as session:
         name = session.get_one(Account, known.account_id).name
-        audit_chain.record(session, keys, actor=name, action="account.throttle", object_id=known.account_id)
+        events.record(session, keys, actor=name, action="account.throttle", object_id=known.account_id)

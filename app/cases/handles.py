@@ -12,11 +12,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
+from app.audit.chain.keys import ReaderKeys
 from app.auth.policy import caller_of
 from app.context import Parts
 from app.database.tables import Case, Repeat
 from app.http.principal import Principal
-from app.platform.keys import ReaderKeys
 
 
 def _cipher(keys: ReaderKeys, account_id: uuid.UUID) -> Cipher[modes.ECB]:

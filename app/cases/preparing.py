@@ -9,6 +9,8 @@ from typing import Protocol, TypeVar
 
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.chain.keys import DerivedKey, Keys
 from app.cases import queries
 from app.cases.same_pixels import Replacement, not_erased, take_place
 from app.cases.schemas import CaseIn, CaseOut
@@ -18,8 +20,6 @@ from app.database.sql.advisory_locks import hold_digests
 from app.database.tables import Case, CasePrediction, CaseTwin, NetworkOutput, new_id
 from app.http.errors import BrokenImage, OtherImage, TooLarge, Unavailable, UnsupportedImage
 from app.http.principal import Principal
-from app.platform import audit_chain
-from app.platform.keys import DerivedKey, Keys
 from app.predictions.answer_sets import published_sets
 from app.predictions.inference import Served
 from app.predictions.stored import output_values, prediction_values
@@ -242,7 +242,7 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     for first, other in [(case.id, other) for other in twins] + [(other, case.id) for other in twins]:
         session.add(CaseTwin(case_id=first, twin_id=other))
     details = {"release": str(row.release_id)}  # which image it is, its row's digest says
-    audit_chain.record(
+    events.record(
         session,
         context.keys.audit,
         actor=principal.name,

@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, Update, Uuid, bindparam, case, exists, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from app.audit.chain.detached_rows import insert_row
 from app.database.sql.compiled_statements import Prepared
 from app.database.tables import Annotator, Exposure, Label, ProvisionalLabel, Repeat, time_of
 from app.database.tables.base import UtcDateTime
-from app.platform.plain_rows import insert_row
 
 #: For how long a label may be corrected at most.
 CORRECTABLE = timedelta(minutes=15)

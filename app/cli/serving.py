@@ -65,9 +65,9 @@ def _prepare(application: "FastAPI") -> None:
 
     That is a new database, and erasures that a backup undid.
     """
+    from app.audit.installation import claim
     from app.database.migration import create_if_new
     from app.operations.forgetting import erase_again_as_listed
-    from app.platform.installation import claim
 
     create_if_new(application.state.database.engine)
     claim(application.state.database, application.state.context.keys.audit, say)
@@ -156,9 +156,9 @@ def db_upgrade() -> None:
 
 def _upgrade(context: "Context") -> None:
     """Run the migrations that the database lacks, and finish what a restored backup left to be done."""
+    from app.audit.installation import claim
     from app.evaluations.freezing import move_into_bucket
     from app.operations.forgetting import finish_erasures
-    from app.platform.installation import claim
 
     _migrate(context)
     claim(context.database, context.keys.audit, say)
@@ -182,9 +182,9 @@ def _owners_database(context: "Context") -> "Iterator[Database]":
 
 def _migrate(context: "Context") -> None:
     """Run migrations as the role that owns the tables, once the key is known to be right."""
+    from app.audit.installation import require_keys
     from app.database import migration
     from app.database.migration import require_known, upgrade
-    from app.platform.installation import require_keys
 
     serving = context.database.engine
     separate = context.settings.database_owner_url is not None
@@ -212,7 +212,7 @@ def db_verify(
     as_json: Json = False,
 ) -> None:
     """Check the audit chain, the rows it explains, every image and release; exit status 1 if anything is wrong."""  # noqa: DOC501
-    from app.operations.verify import verify_all
+    from app.audit.verify import verify_all
 
     with parts() as context, context.database.read_moment() as session:
         report = verify_all(session, context, against)
@@ -232,11 +232,11 @@ def db_backup(
     out: Annotated[Path, typer.Argument(help="Folder to make; keep it secret, it contains the key.")],
 ) -> None:
     """Copy database, images, releases and evaluations while the service runs."""
-    from app.operations.anchor import anchor_here
+    from app.audit.anchor import anchor_here
+    from app.audit.chain import events
+    from app.audit.linking import seal_all
     from app.operations.backup import backup
     from app.operations.forgetting import BACKUP, listing_problem
-    from app.platform import audit_chain
-    from app.platform.sealing import seal_all
 
     with parts() as context:
         anchor_here(context)  # a chain that has lost its last anchored head is not linked to
@@ -246,7 +246,7 @@ def db_backup(
         written = backup(context, out)
         with context.database.write() as session:  # so that an erasure can name the backups that still have everything
             details = {"head": written["head"]}
-            audit_chain.record(
+            events.record(
                 session,
                 context.keys.audit,
                 actor="command line",
@@ -273,7 +273,7 @@ def db_rotate_key(
     ] = None,
 ) -> None:
     """Add a key to the key ring, with which the audit is signed from now on; coins and partitions do not move."""
-    from app.operations.rotation import rotate, write_ring
+    from app.audit.rotation import rotate, write_ring
 
     with parts(check_schema=False, direct=True) as context:
         if out is not None:
@@ -298,11 +298,11 @@ def db_restore(
     ] = False,
 ) -> None:
     """Bring a backup back into a new, empty HOME (and an empty PostgreSQL database); then `db verify`."""
+    from app.audit.anchor import note_restore
+    from app.audit.chain import events
+    from app.audit.rotation import bring_in
     from app.jobs.engine import cancel_all
-    from app.operations.anchor import note_restore
     from app.operations.backup import check_backup, require_list, restore
-    from app.operations.rotation import bring_in
-    from app.platform import audit_chain
     from app.platform.bucket import Bucket
     from app.settings import read_settings
 
@@ -317,7 +317,7 @@ def db_restore(
     n_files, of_backup = restore(source, settings.home, settings.images_folder, url, ring, bucket)
     with parts(check_schema=False, ring=of_backup) as context:  # a backup may lack migrations
         with _owners_database(context) as owner, owner.read() as session:
-            head = audit_chain.newest(session)
+            head = events.newest(session)
         _upgrade(context)
         bring_in(context, ring or of_backup, "the backup was made before the key was rotated", say)
     with parts() as context:  # erases again what the list names

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from ml.cli.shared import say
 
 if TYPE_CHECKING:
+    from app.audit.chain.keys import KeyRing
     from app.context import Context
-    from app.platform.keys import KeyRing
 
 
 def keep_private() -> None:
@@ -88,9 +88,9 @@ def parts(*, check_schema: bool = True, direct: bool = False, ring: "KeyRing | N
     Raises:
         ValueError: the database has an older schema, or belongs to another key.
     """
+    from app.audit.installation import claim
     from app.context import build_context
     from app.database.migration import create_if_new
-    from app.platform.installation import claim
     from app.settings import read_settings
 
     keep_private()

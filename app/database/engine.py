@@ -48,13 +48,13 @@ from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, SessionTransaction
 
+from app.audit.chain import events
+from app.audit.chain.change_tracking import RecordedSession, note_rows
+from app.audit.chain.coverage import COVERED
+from app.audit.chain.keys import AuditKeys
 from app.database.sql.advisory_locks import KEY_TURN, begin_lock
 from app.database.sql.compiled_statements import Prepared
 from app.database.tables import CLOCK, Clock, now
-from app.platform import audit_chain
-from app.platform.covered_rows import COVERED
-from app.platform.keys import AuditKeys
-from app.platform.written_rows import RecordedSession, note_rows
 from ml.messages import from_json, to_json
 
 
@@ -385,7 +385,7 @@ class Database:
             with RecordedSession(engine, expire_on_commit=False, info={_PLACE: place}) as session:
                 yield session
                 if self._keys is not None:
-                    audit_chain.record_rest(session, self._keys)
+                    events.record_rest(session, self._keys)
                 session.commit()
         finally:
             if place is not None:

@@ -19,11 +19,11 @@ from pydantic_core import to_jsonable_python
 from sqlalchemy import bindparam, delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
+from app.audit.chain.change_tracking import noted_cases
 from app.database.engine import insert_if_absent
 from app.database.sql.compiled_statements import Prepared
 from app.database.tables import IdempotencyRecord, time_of
 from app.http.errors import KeyMissing, KeyReused, Unavailable
-from app.platform.written_rows import noted_cases
 
 MAX_KEY_LENGTH = 200
 #: How long an answer is kept for retries of its request.

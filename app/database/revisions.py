@@ -6,9 +6,9 @@ from fastapi import Depends, Header
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from app.audit.chain.change_tracking import note_rows
 from app.database.engine import insert_if_absent
 from app.http.errors import BadRequest, PreconditionRequired
-from app.platform.written_rows import note_rows
 
 
 async def revision_seen(

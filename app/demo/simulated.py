@@ -11,12 +11,12 @@ from itertools import count, islice
 import numpy as np
 from PIL import Image
 
+from app.audit.chain.keys import DerivedKey
 from app.cases.preparing import partition_of
 from app.cases.schemas import CaseIn
 from app.context import Context
 from app.demo.laboratory import Laboratory, Upload, fill, may_be_filled
 from app.demo.people import Say
-from app.platform.keys import DerivedKey
 from app.reads.schemas import LabelIn
 from app.releases.queries import champion
 from app.triage.schemas import PolicyIn

@@ -2,7 +2,7 @@
 
 import uuid
 
-from app.platform.keys import DerivedKey
+from app.audit.chain.keys import DerivedKey
 
 # of 256: a fifth
 _KEPT = 51

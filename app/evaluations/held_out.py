@@ -3,10 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
+from app.audit.chain.keys import DerivedKey
 from app.evaluations.cohort import Question, in_question
 from app.evaluations.columns import Columns
 from app.evaluations.schemas import TrainedOnOut
-from app.platform.keys import DerivedKey
 from app.releases.training import what_is_known
 from ml.messages import Message
 from ml.release.card import CardContents

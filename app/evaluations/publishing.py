@@ -11,13 +11,13 @@ from importlib.metadata import version
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
 from app.context import Context
 from app.database.engine import insert_if_absent
 from app.database.tables import Alias, PublishedEstimates, ReadRequest, time_of
 from app.evaluations.cohort import Question, cohort_of, evaluate_cohort
 from app.evaluations.held_out import held_out
 from app.evaluations.snapshots import current_columns
-from app.platform import audit_chain
 from app.releases.queries import champion, class_codes, existing_release
 
 
@@ -67,7 +67,7 @@ def _basis(session: Session) -> str:
         ReadRequest.state.in_(("open", "leased")),
         ReadRequest.due_at <= time_of(session),
     )
-    return f"{version('secondread')} {audit_chain.last_change(session)} {session.execute(due).scalar_one()}"
+    return f"{version('secondread')} {events.last_change(session)} {session.execute(due).scalar_one()}"
 
 
 def _store(session: Session, release_id: uuid.UUID, estimates: dict[str, float], basis: str) -> None:

@@ -19,6 +19,7 @@ from pydantic_core import to_jsonable_python
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session, undefer
 
+from app.audit.chain import events
 from app.context import Context
 from app.database.engine import insert_if_absent
 from app.database.tables import Case, Job, PolicyRow, PublishedReportRow, ReadRequest, time_of
@@ -30,7 +31,6 @@ from app.http.principal import Principal
 from app.jobs import engine
 from app.jobs.queries import OPEN, JobView, jobs_where
 from app.jobs.running import RunningJob
-from app.platform import audit_chain
 from app.releases.queries import champion
 from ml.messages import Message, packed
 
@@ -150,7 +150,7 @@ def _basis(session: Session) -> str:
         ReadRequest.due_at <= time_of(session),
     )
     served = None if alias is None else alias.release_id
-    n_due, last = session.execute(due).scalar_one(), audit_chain.last_change(session)
+    n_due, last = session.execute(due).scalar_one(), events.last_change(session)
     return f"{version('secondread')} {served} {policy} {n_due} {last}"
 
 

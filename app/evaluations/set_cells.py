@@ -10,11 +10,11 @@ import numpy.typing as npt
 from sqlalchemy import exists, select
 from sqlalchemy.orm import Session, aliased
 
+from app.audit.chain.keys import DerivedKey
 from app.database.tables import Case, CasePrediction, Label
 from app.evaluations.clusters import cluster_name, kept_for_sets
 from app.evaluations.queries import LabelRow, blind_labels, label_rows
 from app.http.models import AnswersOf
-from app.platform.keys import DerivedKey
 from app.predictions.stored import stored_predictions
 from ml.arrays import FloatArray, IntArray
 from ml.distributions.families import has_concentration

@@ -13,12 +13,12 @@ import numpy.typing as npt
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
 from app.context import Context
 from app.database.engine import insert_if_absent
 from app.database.tables import AnswerSets, ReleaseRow, time_of
 from app.evaluations.set_cells import Cells, read_cells
 from app.http.models import AnswersOf, MetricOut
-from app.platform import audit_chain
 from app.predictions.answer_sets import PublishedSets, SetQualityOut, SiteThresholds
 from app.releases.queries import champion, class_codes, existing_release
 from ml.arrays import FloatArray, IntArray
@@ -36,7 +36,7 @@ def publish_answer_sets(context: Context) -> None:
         alias = champion(session)
         if alias is None:
             return
-        basis = f"{version('secondread')} {audit_chain.last_change(session)}"
+        basis = f"{version('secondread')} {events.last_change(session)}"
         known = session.get(AnswerSets, alias.release_id)
         if known is not None and not _due(known, basis, context.clock()):
             return

@@ -23,13 +23,13 @@ from pydantic import BaseModel
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
 from app.context import Context
 from app.database.engine import Database
 from app.database.tables import Erasure
 from app.evaluations.columns import Columns
 from app.evaluations.merging import identifiers, merged, replaced
 from app.evaluations.reading import read_block, read_columns
-from app.platform import audit_chain
 from app.platform.blob_store import Damaged
 from app.platform.shared_folders import SharedFolders
 from ml.files import file_sha256, sync_file, sync_folder, write_json
@@ -63,14 +63,14 @@ class _Seen(BaseModel):
     @classmethod
     def by(cls, session: Session) -> "_Seen":
         """What a session sees; of what waits no more than can be named, and one."""
-        sequence, digest = audit_chain.head_of(session)
-        return cls(sequence=sequence, digest=digest, waiting=audit_chain.waiting_digests(session, _MOST_WAITING + 1))
+        sequence, digest = events.head_of(session)
+        return cls(sequence=sequence, digest=digest, waiting=events.waiting_digests(session, _MOST_WAITING + 1))
 
     def is_seen_by(self, session: Session) -> bool:
         """Whether a session sees all of it."""
-        if not audit_chain.holds(session, self.sequence, self.digest):
+        if not events.holds(session, self.sequence, self.digest):
             return False
-        return audit_chain.digests_at(session, list(self.waiting)) == self.waiting
+        return events.digests_at(session, list(self.waiting)) == self.waiting
 
 
 class _About(BaseModel):
@@ -205,7 +205,7 @@ def current_columns(session: Session, home: Path, release_id: uuid.UUID, classes
     snapshot = _usable(session, home, release_id, classes)
     if snapshot is None:
         return read_columns(session, release_id, classes)
-    changed = audit_chain.changed_cases(session, snapshot.sequence)
+    changed = events.changed_cases(session, snapshot.sequence)
     if not changed:
         return snapshot.columns
     fresh = read_columns(session, release_id, classes, changed)
@@ -235,7 +235,7 @@ def write_snapshot(database: Database, folders: SharedFolders, release_id: uuid.
     with database.read() as session:
         _discard_foreign(session, folders, found)
         # the watermark first: what changes while the columns are read is read again next time
-        sequence, _ = audit_chain.head_of(session)
+        sequence, _ = events.head_of(session)
         erasures = _n_erasures(session)
         known = _usable(session, home, release_id, classes)
         columns = None if known is None else current_columns(session, home, release_id, classes)
@@ -368,7 +368,7 @@ def refresh(context: Context, release_id: uuid.UUID, classes: list[str]) -> bool
         if (
             snapshot is not None
             and snapshot.erasures == _n_erasures(session)
-            and len(audit_chain.changed_cases(session, snapshot.sequence)) <= _FEW
+            and len(events.changed_cases(session, snapshot.sequence)) <= _FEW
         ):
             return False
     n_cases = write_snapshot(context.database, context.folders, release_id, classes)

@@ -6,12 +6,12 @@ from pydantic import Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.chain.keys import AuditKeys
 from app.database.tables import ReportTargets
 from app.http.errors import Conflict, PreconditionFailed
 from app.http.models import In, Line, Out
 from app.http.principal import Principal
-from app.platform import audit_chain
-from app.platform.keys import AuditKeys
 from ml.messages import Message
 
 _Gap = Annotated[float, Field(gt=0, lt=1)]
@@ -83,7 +83,7 @@ def set_targets(
     version = before.version + 1
     session.add(ReportTargets(version=version, created_by=principal.account_id, reason=body.reason, **wanted))
     session.flush()
-    audit_chain.record(
+    events.record(
         session,
         keys,
         actor=principal.name,

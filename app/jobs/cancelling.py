@@ -8,11 +8,11 @@ from sqlalchemy import delete, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
 from app.context import Context
 from app.database.dbos_adapter import cancel_workflows
 from app.database.engine import insert_if_absent
 from app.database.tables import Job, JobCancellation
-from app.platform import audit_chain
 
 # how long whoever asks waits for a row that a batch may have locked
 _PATIENCE_MS = 200
@@ -52,7 +52,7 @@ def honour(session: Session, context: Context, workflow_id: str) -> bool:
     cancelled = bool(cancel_workflows(session, [workflow_id]))
     session.execute(delete(JobCancellation).where(JobCancellation.workflow_id == workflow_id))
     if cancelled:
-        audit_chain.record(session, context.keys.audit, actor=request[0], action="job.cancel", object_id=request[1])
+        events.record(session, context.keys.audit, actor=request[0], action="job.cancel", object_id=request[1])
     return cancelled
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
 from app.context import Context
 from app.database.dbos_adapter import cancel_workflows
 from app.database.tables import Job, new_id
@@ -17,7 +18,6 @@ from app.http.errors import Conflict, NotFound
 from app.http.principal import Principal
 from app.jobs.cancelling import honour_if_free, request_cancellation
 from app.jobs.queries import OPEN, JobView, job_by_id, jobs_where, parts_of
-from app.platform import audit_chain
 from ml.messages import Message, Term
 
 
@@ -46,7 +46,7 @@ def submit(
     context.jobs.enqueue(session, kind, str(job_id), str(job_id))
     actor = "command line" if principal is None else principal.name
     details = {"kind": kind, "parameters": parameters}
-    audit_chain.record(session, context.keys.audit, actor=actor, action="job.submit", object_id=job_id, details=details)
+    events.record(session, context.keys.audit, actor=actor, action="job.submit", object_id=job_id, details=details)
     return job_by_id(session, job_id)
 
 
@@ -87,7 +87,7 @@ def retry(session: Session, context: Context, principal: Principal, job_id: uuid
     workflow_id = f"{job.id}-{uuid.uuid4().hex[:8]}"
     session.execute(update(Job).where(Job.id == job.id).values(workflow_id=workflow_id))
     context.jobs.enqueue(session, job.kind, workflow_id, str(job.id))
-    audit_chain.record(session, context.keys.audit, actor=principal.name, action="job.retry", object_id=job.id)
+    events.record(session, context.keys.audit, actor=principal.name, action="job.retry", object_id=job.id)
     return job_by_id(session, job_id)
 
 

@@ -21,6 +21,7 @@ from sqlalchemy import event, select, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from app.audit.chain import events
 from app.context import Context
 from app.database.dbos_adapter import (
     APPLICATION,
@@ -45,7 +46,6 @@ from app.jobs.running import (
     RunningJob,
     WorkerStoppingError,
 )
-from app.platform import audit_chain
 from ml.messages import packed, to_text
 
 #: How often a workflow whose process keeps dying is begun again before it is given up.
@@ -206,7 +206,7 @@ class Executor:
             except (JobCancelledError, JobOvertakenError) as exc:
                 _log.warning("job left", job=str(job.job_id), reason=type(exc).__name__)
                 raise
-            except audit_chain.KeyRotated:
+            except events.KeyRotated:
                 self.broken.set()
                 raise WorkerStoppingError from None
             except (Problem, ValueError, OSError) as exc:
@@ -260,7 +260,7 @@ class Executor:
         names = [*self.kinds, *(f"{_UPKEEP}-{name}" for name in self.schedules)]
         unfinished = select(*columns).where(workflows.c.status == "PENDING", workflows.c.name.in_(names))
         with self.context.database.read() as session:
-            if audit_chain.n_keys(session) != len(self.context.keys.audit.signers):  # begun anew it reads the new ring
+            if events.n_keys(session) != len(self.context.keys.audit.signers):  # begun anew it reads the new ring
                 self.broken.set()
                 return
             pending, cancellations = session.execute(unfinished).all(), unanswered(session)

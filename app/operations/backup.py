@@ -13,17 +13,17 @@ from sqlalchemy import Engine, func, make_url, select
 from sqlalchemy.orm import Session
 
 import migrations
+from app.audit.anchor import known_erasures
+from app.audit.chain import events
+from app.audit.chain.keys import KeyRing, derive
 from app.context import Context
 from app.database.engine import make_engine
 from app.database.migration import require_known_revision
 from app.database.tables import Erasure, Evaluation
 from app.evaluations.frozen_files import EVALUATIONS, folder_of, frozen_name
 from app.http.errors import NotFound
-from app.operations.anchor import known_erasures
 from app.operations.erasure_list import ErasureListError, read_list
-from app.platform import audit_chain
 from app.platform.blob_store import BlobStore, Damaged
-from app.platform.keys import KeyRing, derive
 from app.platform.shared_folders import SharedFolders
 from ml.files import file_sha256, read_json, sync_file, sync_folder, write_json
 
@@ -61,7 +61,7 @@ def backup(context: Context, out: Path) -> BackupReport:
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out}: the folder is not empty; choose another one")
     with context.database.read() as session:
-        head, erasures = audit_chain.newest(session), _n_erasures(session)
+        head, erasures = events.newest(session), _n_erasures(session)
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(f".{out.name}.{secrets.token_hex(4)}.unfinished")
     unfinished.mkdir(mode=0o700)  # it contains the secret key

@@ -15,6 +15,8 @@ from functools import partial
 from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.chain.change_tracking import note_deleted, note_rows
 from app.cases.queries import cases_with_images, cases_with_pixels
 from app.context import Context
 from app.database.engine import insert_if_absent
@@ -34,8 +36,6 @@ from app.database.tables import (
 from app.http.errors import Conflict, NotFound
 from app.imports.checking import same_image_as
 from app.operations.erasure_list import Line
-from app.platform import audit_chain
-from app.platform.written_rows import note_deleted, note_rows
 from app.triage.repeats import withdraw_repeats
 
 _GONE = "0" * 64
@@ -241,7 +241,7 @@ def _record(
         ids = [str(case_id) for case_id in erased.cases]
         session.add(Erasure(id=erasure_id, cases=ids, import_rows=erased.import_rows))
     counts = {"n_cases": len(erased.cases), "n_remarks": erased.n_remarks, "n_import_rows": len(erased.import_rows)}
-    record = partial(audit_chain.record, session, context.keys.audit, actor=actor, reason=reason)
+    record = partial(events.record, session, context.keys.audit, actor=actor, reason=reason)
     record(action="patient.erase", object_id=erasure_id, details=counts)
     for case_id in erased.cases:
         record(action="case.erase", object_id=case_id, cases=[case_id])

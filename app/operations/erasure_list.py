@@ -16,10 +16,10 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.audit.anchor import add_lines, open_locked
+from app.audit.chain.keys import DerivedKey
+from app.audit.chain.row_digests import canonical
 from app.database.tables import Erasure
-from app.operations.locked_file import add_lines, open_locked
-from app.platform.keys import DerivedKey
-from app.platform.row_digests import canonical
 
 
 class ErasureListError(ValueError):

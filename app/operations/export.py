@@ -11,6 +11,8 @@ import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.audit.events import reasons_of
+from app.audit.proof import write_proof
 from app.context import Context
 from app.database.tables import AuditEvent
 from app.evaluations.clusters import kept_for_sets
@@ -18,8 +20,6 @@ from app.evaluations.cohort import Cohort, Partition, Question
 from app.evaluations.queries import case_names, stored_images
 from app.evaluations.service import cohort_for
 from app.evaluations.tables import CohortTables, cohort_tables
-from app.operations.audit_events import reasons_of
-from app.operations.proof import write_proof
 from app.releases.queries import existing_release, reading_classes
 from app.releases.training import patient_hmac, unit_of
 from ml.splits import stratified_partitions

@@ -5,6 +5,8 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.linking import waiting
 from app.auth.policy import GuardedRoute, monitoring, public
 from app.context import Parts
 from app.database.engine import settings_without_force
@@ -14,8 +16,6 @@ from app.http.errors import Problem, responses
 from app.http.models import Out
 from app.jobs.locks import living_workers
 from app.jobs.queries import counts_by_state
-from app.platform import audit_chain
-from app.platform.sealing import waiting
 from app.releases.queries import champion
 
 router = APIRouter(tags=["operations"], route_class=GuardedRoute)
@@ -63,7 +63,7 @@ def readyz(context: Parts) -> Response:
         storage = exc.detail
     try:
         with context.database.read() as session:
-            if audit_chain.n_keys(session) != len(context.keys.audit.signers):
+            if events.n_keys(session) != len(context.keys.audit.signers):
                 database = "its key was rotated; start this process again with the current key ring"
             without_force = settings_without_force(session)
             if without_force:

@@ -10,6 +10,9 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BeforeValidator
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events as chain_events
+from app.audit.events import AuditEventsOut, Days, page_of_events
+from app.audit.sentences import WORDS, Part, Say, plain, sentences, short
 from app.auth.policy import GuardedRoute, Policy
 from app.auth.queries import all_accounts
 from app.context import Parts
@@ -17,11 +20,8 @@ from app.database.engine import Reader
 from app.http import languages
 from app.http.models import PageText
 from app.http.principal import Principal
-from app.operations.audit_events import AuditEventsOut, Days, page_of_events
-from app.operations.audit_words import WORDS, Part, Say, plain, sentences, short
 from app.pages.render import page
 from app.pages.tables import csv_file
-from app.platform import audit_chain
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Manager = Annotated[Principal, Depends(Policy("manage"))]
@@ -99,7 +99,7 @@ def audit(request: Request, context: Parts, principal: _Manager, session: Reader
         older=urlencode(asked.query(events.next_cursor)),
         actors=[*(account.name for account in all_accounts(session)), *_PROGRAMS],
         actions=sorted(((action, short(action, _say)) for action in WORDS), key=lambda choice: choice[1]),
-        head=audit_chain.newest(session),
+        head=chain_events.newest(session),
         public_key=context.keys.audit.public_key,
     )
 

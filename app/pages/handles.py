@@ -8,9 +8,9 @@ import hmac
 import re
 import uuid
 
+from app.audit.chain.keys import ReaderKeys
 from app.http.errors import NotFound, OtherAccount
 from app.http.principal import Principal
-from app.platform.keys import ReaderKeys
 
 _HANDLE = re.compile(r"([0-9a-f]{32}\.[0-9a-f]{32})(?:\.([0-9]{1,6}))?")
 

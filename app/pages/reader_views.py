@@ -6,6 +6,7 @@ from datetime import datetime, tzinfo
 
 from sqlalchemy.orm import Session
 
+from app.audit.chain.keys import ReaderKeys
 from app.auth.annotators import annotator_of_account
 from app.cases import queries
 from app.cases import service as cases
@@ -20,7 +21,6 @@ from app.http.principal import Principal
 from app.pages.charts import Bars, posterior_bars
 from app.pages.handles import correction_handle, read_handle
 from app.pages.reference_views import ShownClass, classes_at_stake
-from app.platform.keys import ReaderKeys
 from app.readers.queries import model_in_use
 from app.reads.corrections import correctable
 from app.reads.label_rows import label_out

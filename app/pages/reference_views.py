@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from app.audit.chain.keys import ReaderKeys
 from app.database.tables import ClassDefinition
 from app.http.errors import NotFound
 from app.http.models import ClassOut
-from app.platform.keys import ReaderKeys
 from app.references.candidates import candidates
 from app.references.cells import Cell, cells_of, shown_cells
 from app.references.definitions import definitions, versions

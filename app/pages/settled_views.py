@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from app.audit.chain.keys import ReaderKeys
 from app.auth.annotators import annotator_of_account
 from app.cases.blindness import hidden_because, shown_to
 from app.cases.handles import NamedCase, case_handle
@@ -15,7 +16,6 @@ from app.database.tables import Case
 from app.http.languages import gettext, ngettext
 from app.http.principal import Principal
 from app.pages.reader_views import case_number
-from app.platform.keys import ReaderKeys
 from app.reads.progress import LISTED, labelled_cases
 from app.releases.queries import reading_classes
 

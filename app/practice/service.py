@@ -7,12 +7,12 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
 from app.auth.annotators import account_sees_more, annotator_of_account, own_annotator
 from app.context import Context
 from app.database.tables import Annotator, PracticeAnswer, PracticeItem, PracticeRun, PracticeSet, Qualification
 from app.http.errors import AlreadyLabelled, Conflict, Forbidden, Invalid, NotFound
 from app.http.principal import Principal
-from app.platform import audit_chain
 from app.practice import runs
 from app.practice.attempts import refusal
 from app.practice.cells import cells_for, outcomes_of, slips_of_pool
@@ -173,7 +173,7 @@ def _record(
     session: Session, context: Context, principal: Principal, action: str, object_id: uuid.UUID, details: _Details
 ) -> None:
     """Append an event that names no case: nothing that is evaluated changes."""
-    audit_chain.record(
+    events.record(
         session, context.keys.audit, actor=principal.name, action=action, object_id=object_id, details={**details}
     )
 

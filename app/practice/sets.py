@@ -6,12 +6,12 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
 from app.auth.annotators import new_annotator
 from app.context import Context
 from app.database.tables import Account, Annotator, PracticeCell, PracticeRun, PracticeSet, Qualification
 from app.http.errors import Conflict, NotFound
 from app.http.principal import Principal
-from app.platform import audit_chain
 from app.practice import runs
 from app.practice.cells import Outcomes, candidates, slips_of_pool
 from app.practice.schemas import (
@@ -114,7 +114,7 @@ def add_set(
     session.add_all([PracticeCell(set_id=row.id, case_id=cell) for cell in chosen.cells])
     session.flush()
     details = {"name": row.name, "purpose": row.purpose, "n_cells": len(rows), "n_per_run": n_per_run}
-    audit_chain.record(
+    events.record(
         session,
         context.keys.audit,
         actor=principal.name,
@@ -159,9 +159,7 @@ def retire(session: Session, context: Context, principal: Principal, set_id: uui
     if row.retired_at is None:
         row.retired_at = context.clock()
         session.flush()
-        audit_chain.record(
-            session, context.keys.audit, actor=principal.name, action="practice.retire", object_id=row.id
-        )
+        events.record(session, context.keys.audit, actor=principal.name, action="practice.retire", object_id=row.id)
     n_cells = runs.count_cells(session, [row.id]).get(row.id, 0)
     return _set_out(row, n_cells, runs.runs_of_sets(session, [row.id]), _class_names(session))
 
@@ -229,7 +227,7 @@ def decide(
     row = Qualification(annotator_id=annotator.id, kind=body.kind, created_by=principal.account_id, reason=reason)
     session.add(row)
     session.flush()
-    audit_chain.record(
+    events.record(
         session,
         context.keys.audit,
         actor=principal.name,

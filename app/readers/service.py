@@ -2,6 +2,7 @@
 
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
 from app.context import Context
 from app.database.revisions import swap
 from app.database.tables import ReaderModelInUse, ReaderModelRow
@@ -9,7 +10,6 @@ from app.http.errors import Conflict, PreconditionFailed
 from app.http.principal import Principal
 from app.jobs import engine
 from app.jobs.schemas import JobOut, job_out
-from app.platform import audit_chain
 from app.readers.queries import ONLY, all_models, in_use, model_of_version
 from app.readers.schemas import (
     NamedReaderOut,
@@ -147,7 +147,7 @@ def switch(
     before = None if chosen is None else chosen.version
     if not swap(session, ReaderModelInUse, {"id": ONLY}, {"version": body.version}, present):
         raise Conflict("somebody else switched meanwhile; look again")
-    audit_chain.record(
+    events.record(
         session,
         context.keys.audit,
         actor=actor,

@@ -4,10 +4,10 @@ import uuid
 
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.chain.keys import AuditKeys
 from app.database.sql.advisory_locks import Turn, take_turn
 from app.database.tables import ReaderModelRow
-from app.platform import audit_chain
-from app.platform.keys import AuditKeys
 from app.readers.queries import next_version
 from app.readers.schemas import ReaderFitOut
 from ml.readers.confusions import ReaderModel
@@ -33,5 +33,5 @@ def store_model(session: Session, keys: AuditKeys, release_id: uuid.UUID, model:
     session.add(row)
     session.flush()
     details = {"version": version, "release": str(release_id), "passed": fit.passed}
-    audit_chain.record(session, keys, actor="readers", action="readers.fit", object_id=row.id, details=details)
+    events.record(session, keys, actor="readers", action="readers.fit", object_id=row.id, details=details)
     return version

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from app.audit.chain.detached_rows import change_row, insert_new_row
 from app.cases.queries import NamedLabel
 from app.database.tables import ReadRequest, time_of
-from app.platform.plain_rows import change_row, insert_new_row
 from app.reads.asking import prefer
 from app.reads.at_hand import CaseAtHand
 from app.reads.posterior import CasePosterior

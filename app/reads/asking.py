@@ -6,11 +6,11 @@ from uuid import UUID
 from sqlalchemy import exists, func, or_, select
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.chain.keys import DerivedKey
 from app.cases.queries import NamedLabel, blind_opinions, label_history
 from app.context import Context
 from app.database.tables import Annotator, Read, ReaderDraw, ReadRequest
-from app.platform import audit_chain
-from app.platform.keys import DerivedKey
 from app.reads.at_hand import CaseAtHand, case_at_hand
 from app.reads.named import worth_of_next
 from app.triage.drawing import candidates, draw_again, next_position, twins_of_case
@@ -113,7 +113,7 @@ def _ask_some_instead(context: Context) -> int:
             return 0
         for request in requests:
             _ask(session, context.keys.draws, request)
-        audit_chain.record(
+        events.record(
             session,
             context.keys.audit,
             actor="worker",

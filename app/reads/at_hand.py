@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Select, bindparam, exists, func, or_, select
 from sqlalchemy.orm import Session
 
+from app.audit.chain.detached_rows import Joined, table_of
 from app.cases.queries import NamedLabel
 from app.database.sql.compiled_statements import Prepared
 from app.database.tables import (
@@ -26,7 +27,6 @@ from app.database.tables import (
     time_of,
 )
 from app.http.errors import NotFound
-from app.platform.plain_rows import Joined, table_of
 from app.predictions.queries import shown_first
 from app.readers.queries import ONLY
 from app.reads.queries import AnyRead, AnyRequest

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from sqlalchemy import Select, delete, select
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.chain.change_tracking import note_deleted
 from app.auth.annotators import annotator_of_account
 from app.cases.blindness import hidden_before_final, was_exposed
 from app.cases.provisional import is_over
@@ -14,8 +16,6 @@ from app.context import Context
 from app.database.tables import Annotator, Case, Label, ProvisionalLabel, RepeatRead, time_of
 from app.http.errors import LabelFinal, Superseded
 from app.http.principal import Principal
-from app.platform import audit_chain
-from app.platform.written_rows import note_deleted
 from app.reads import queries, repeat_answers
 from app.reads.adjudication import Labelled, adjudicate_if_undecided
 from app.reads.asking import opinions_of
@@ -190,7 +190,7 @@ def _settle_some(context: Context) -> int:
         for case_id in case_ids:
             if case_id not in open_cases:
                 _close(session, case_id)
-        audit_chain.record(
+        events.record(
             session,
             context.keys.audit,
             actor="worker",

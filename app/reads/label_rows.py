@@ -5,12 +5,12 @@ from typing import TypedDict
 
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.chain.detached_rows import insert_row
 from app.cases.queries import NamedLabel
 from app.context import Context
 from app.database.tables import Annotator, Case, Label, Remark
 from app.http.principal import Principal
-from app.platform import audit_chain
-from app.platform.plain_rows import insert_row
 from app.reads.recorded import label_details
 from app.reads.schemas import LabelOut, OwnLabelIn
 
@@ -96,7 +96,7 @@ def label_out(row: NamedLabel) -> LabelOut:
 
 def record(session: Session, context: Context, principal: Principal, label: Label, action: str) -> None:
     """Append a label to the audit chain."""
-    audit_chain.record(
+    events.record(
         session,
         context.keys.audit,
         actor=principal.name,

@@ -7,6 +7,8 @@ from datetime import timedelta
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.chain.detached_rows import change_row, insert_row
 from app.auth.annotators import account_sees_more, annotator_of_account, locked_annotator, own_annotator
 from app.cases import provisional
 from app.context import Context
@@ -15,8 +17,6 @@ from app.database.tables import Annotator, Case, Read, ReadRequest, Remark, Repe
 from app.http.errors import Forbidden, LeaseLost, TooManyLeases
 from app.http.models import ClassOut
 from app.http.principal import Principal
-from app.platform import audit_chain
-from app.platform.plain_rows import change_row, insert_row
 from app.reads import queries
 from app.reads.at_hand import LockedLease, locked_lease
 from app.reads.queries import AnyRead, AnyRequest
@@ -205,7 +205,7 @@ def decline(
     if isinstance(request, ReadRequest):
         refresh_waiting(session, case)
     provisional.leave_case(session, lease.annotator.id, read.case_id)
-    audit_chain.record(
+    events.record(
         session,
         context.keys.audit,
         actor=principal.name,

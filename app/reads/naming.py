@@ -2,9 +2,9 @@
 
 import uuid
 
+from app.audit.chain.keys import ReaderKeys
 from app.cases.handles import case_handle
 from app.http.principal import Principal
-from app.platform.keys import ReaderKeys
 from app.reads.schemas import LabelOut, LabelsOut, ReadOut, SubmittedOut
 
 

@@ -9,6 +9,7 @@ from typing import TypeAlias, TypeVar
 from sqlalchemy import ColumnElement, and_, bindparam, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from app.audit.chain.detached_rows import Joined, columns, plain_row, run
 from app.database.sql.compiled_statements import Prepared
 from app.database.tables import (
     LEASED,
@@ -26,7 +27,6 @@ from app.database.tables import (
 )
 from app.http.errors import NotFound
 from app.http.principal import Principal
-from app.platform.plain_rows import Joined, columns, plain_row, run
 
 _SWEEP = 200
 

@@ -32,6 +32,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from app.audit.chain.detached_rows import columns, plain_row, run, table_of
+from app.audit.chain.keys import DerivedKey
 from app.database.sql.compiled_statements import Prepared
 from app.database.tables import (
     SHOWN_KINDS,
@@ -48,8 +50,6 @@ from app.database.tables import (
     time_of,
 )
 from app.http.principal import Principal
-from app.platform.keys import DerivedKey
-from app.platform.plain_rows import columns, plain_row, run, table_of
 from app.reads.queries import AnyRequest
 from app.triage.drawing import GRACE
 

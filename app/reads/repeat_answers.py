@@ -11,14 +11,14 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.chain.detached_rows import change_row, insert_row
 from app.cases.blindness import hidden_of_repeat, was_exposed, was_exposed_to
 from app.cases.provisional import CORRECTABLE, leave_case
 from app.context import Context
 from app.database.tables import Annotator, Case, Remark, Repeat, RepeatAnswer, RepeatRead, time_of
 from app.http.errors import LabelFinal, NotFound, Superseded
 from app.http.principal import Principal
-from app.platform import audit_chain
-from app.platform.plain_rows import change_row, insert_row
 from app.reads.at_hand import LockedCase, LockedLease, case_at_hand, facts_of_case
 from app.reads.queries import AnyRead
 from app.reads.schemas import LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
@@ -118,7 +118,7 @@ def _conclude(
 ) -> tuple[int, SubmittedOut]:
     """The audit event, and what the annotator gets back."""
     details = {"case": str(answer.case_id), "annotator": str(repeat.annotator_id), "label": answer.class_code}
-    audit_chain.record(
+    events.record(
         session,
         context.keys.audit,
         actor=principal.name,

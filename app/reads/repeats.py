@@ -11,11 +11,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session, aliased
 
+from app.audit.chain.detached_rows import change_row
 from app.cases import held_back
 from app.cases.blindness import was_exposed
 from app.cases.provisional import is_provisional
 from app.database.tables import Case, Exposure, HeldBack, Label, PolicyRow, Repeat, time_of
-from app.platform.plain_rows import change_row
 from app.reads.progress import LISTED, listed_since
 from app.reads.queue import Waiting, waiting_for
 

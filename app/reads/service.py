@@ -6,6 +6,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from app.audit.chain.detached_rows import change_row
 from app.auth.annotators import annotator_by_name, new_annotator
 from app.cases import provisional
 from app.cases.blindness import (
@@ -23,7 +24,6 @@ from app.context import Context
 from app.database.tables import Annotator, Case, Label, Read, ReadRequest, time_of
 from app.http.errors import AlreadyLabelled, Forbidden, Invalid, NotFound, Superseded
 from app.http.principal import Principal
-from app.platform.plain_rows import change_row
 from app.reads import queries
 from app.reads.adjudication import Labelled, adjudicate_if_undecided
 from app.reads.at_hand import CaseAtHand, FactsOfCase, case_at_hand, facts_of_case

@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import case, func, select, text, update
 from sqlalchemy.orm import Session
 
+from app.audit.chain.change_tracking import note_rows
 from app.database.engine import insert_new
 from app.database.tables import Case, CasePrediction
-from app.platform.written_rows import note_rows
 from app.predictions.stored import PredictionValues
 
 _COLUMNS = ", ".join(column.name for column in CasePrediction.__table__.columns)

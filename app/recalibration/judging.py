@@ -8,11 +8,11 @@ from typing import Protocol
 import numpy as np
 from sqlalchemy.orm import Session
 
+from app.audit.anchor import restored_at
 from app.evaluations.cohort import Cohort, Question, cohort_of
 from app.evaluations.queries import LabelRow
 from app.http.models import MetricOut
 from app.jobs.running import JobResult, RunningJob
-from app.operations.anchor import restored_at
 from app.platform.shared_folders import SharedFolders
 from app.recalibration.gating import FEWEST_ANNOTATORS, Evidence, changes_with_p, decide, level_of
 from app.recalibration.outputs import first_answers, histograms, stored_outputs

@@ -10,10 +10,10 @@ import numpy.typing as npt
 from sqlalchemy import Exists, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
+from app.audit.chain.keys import DerivedKey
 from app.database.tables import Case, CasePrediction, NetworkOutput
 from app.evaluations.clusters import cluster_name, kept_for_sets
 from app.evaluations.queries import LabelRow, blind_labels, label_rows
-from app.platform.keys import DerivedKey
 from ml.arrays import IntArray
 from ml.calibration.calibrators import Calibration
 from ml.distributions.families import PredictiveDistribution

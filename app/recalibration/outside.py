@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy.orm import Session
 
+from app.audit.chain.keys import DerivedKey
 from app.database.tables import time_of
 from app.evaluations.cohort import Cohort, Question, cohort_of
 from app.evaluations.columns import Columns
@@ -17,7 +18,6 @@ from app.evaluations.queries import LabelRow, blind_labels, label_rows
 from app.evaluations.reading import read_columns
 from app.http.errors import Conflict
 from app.jobs.running import JobResult, RunningJob
-from app.platform.keys import DerivedKey
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.gating import FEWEST_ANNOTATORS, Evidence
 from app.recalibration.judging import (

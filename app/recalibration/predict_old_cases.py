@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from sqlalchemy import ColumnElement, exists, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from app.audit.chain import events
 from app.context import Context
 from app.database.engine import insert_new
 from app.database.tables import Case, CasePrediction, NetworkOutput
@@ -24,7 +25,6 @@ from app.evaluations.snapshots import refresh
 from app.jobs import engine
 from app.jobs.queries import PARTS
 from app.jobs.running import RunningJob
-from app.platform import audit_chain
 from app.predictions.stored import output_values, prediction_values
 from app.recalibration.bulk import insert_predictions, place_cases
 from app.recalibration.outputs import vectors
@@ -181,7 +181,7 @@ def _image(context: Context, stored_sha256: str) -> Image.Image | None:
 
 
 def _record_predictions(session: Session, job: RunningJob, release_id: uuid.UUID, case_ids: list[uuid.UUID]) -> None:
-    audit_chain.record(
+    events.record(
         session,
         job.context.keys.audit,
         actor="prediction",

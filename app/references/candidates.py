@@ -8,8 +8,8 @@ from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session
 
 from app.annotators.history import opinions_until
+from app.audit.chain.keys import DerivedKey
 from app.database.tables import Case, HeldBack, Label, PracticeCell, PracticeSet, Repeat, time_of
-from app.platform.keys import DerivedKey
 from app.practice.cells import MOST_CANDIDATES, never_shown, one_of_twins, settled, with_twins
 from app.references.selecting import MIN_READERS, Candidate, candidate_of
 

@@ -5,12 +5,12 @@ import uuid
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
 from app.context import Context
 from app.database.tables import Account, ClassDefinition
 from app.http.errors import NotFound
 from app.http.models import In, Paragraph
 from app.http.principal import Principal
-from app.platform import audit_chain
 from app.releases.queries import reading_classes
 
 
@@ -57,7 +57,7 @@ def define(session: Session, context: Context, principal: Principal, code: str, 
     session.add(row)
     session.flush()
     details = {"class": code, "number": number}
-    audit_chain.record(
+    events.record(
         session, context.keys.audit, actor=principal.name, action="definition.change", object_id=row.id, details=details
     )
     return row.id

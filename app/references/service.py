@@ -6,12 +6,12 @@ from typing import Literal
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
 from app.context import Context
 from app.database.tables import SHOWN_KINDS, ReferenceCell
 from app.http.errors import NotFound
 from app.http.models import In, Line
 from app.http.principal import Principal
-from app.platform import audit_chain
 from app.references.candidates import candidates
 from app.references.cells import Cell, cells_of
 from app.references.selecting import Candidate, select_cells
@@ -46,7 +46,7 @@ def choose(session: Session, context: Context, principal: Principal, code: str |
         n_chosen, n_dropped = n_chosen + chosen, n_dropped + dropped
     if n_chosen + n_dropped:
         details = {"class": code, "n_chosen": n_chosen, "n_dropped": n_dropped}
-        audit_chain.record(
+        events.record(
             session,
             context.keys.audit,
             actor=principal.name,
@@ -114,7 +114,7 @@ def decide(
         candidate = found[0]
     reason = None if body.reason is None else body.reason.strip() or None
     row = _add(session, principal, candidate, body.kind, reason)
-    audit_chain.record(
+    events.record(
         session,
         context.keys.audit,
         actor=principal.name,

@@ -9,11 +9,11 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.chain.keys import AuditKeys
 from app.database.engine import Database
 from app.database.tables import Alias, ReleaseRow, new_id
 from app.http.errors import Conflict, StorageFull
-from app.platform import audit_chain
-from app.platform.keys import AuditKeys
 from app.platform.shared_folders import SharedFolders
 from app.releases.gate import gate_of, verdict_of
 from app.releases.queries import all_releases, champion, class_codes
@@ -127,7 +127,7 @@ def register_release(
     if champion(session) is None:
         session.add(Alias(name="champion", release_id=row.id, revision=1))
         details["alias"] = "champion"
-    audit_chain.record(session, keys, actor=actor, action="release.add", object_id=row.id, details=details)
+    events.record(session, keys, actor=actor, action="release.add", object_id=row.id, details=details)
     release.path.replace(folders.home / "releases" / str(row.id))
     return row, True
 

@@ -10,10 +10,10 @@ from typing import NotRequired, TypedDict, cast
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.chain.keys import AuditKeys
 from app.database.sql.advisory_locks import Turn, take_turn
 from app.database.tables import AuditEvent, ReleaseRow
-from app.platform import audit_chain
-from app.platform.keys import AuditKeys
 from app.releases.gate import Gate, gate_of
 from app.releases.queries import existing_release, release_by_id, served_sha256
 
@@ -46,7 +46,7 @@ def begin_attempt(session: Session, keys: AuditKeys, champion_id: uuid.UUID, job
     served = served_sha256(existing_release(session, champion_id))
     number = 1 + n_attempts(session, served)
     details = {"champion": str(champion_id), "number": number, "job": str(job_id)}
-    audit_chain.record(session, keys, actor="gate", action=_ATTEMPT, object_id=served, details=details)
+    events.record(session, keys, actor="gate", action=_ATTEMPT, object_id=served, details=details)
     return number
 
 
@@ -77,7 +77,7 @@ def record_judgement(
         "basis_sha256": basis,
         "gate": gate.to_dict(),
     }
-    audit_chain.record(session, keys, actor=actor, action=_JUDGED, object_id=row.id, details=details)
+    events.record(session, keys, actor=actor, action=_JUDGED, object_id=row.id, details=details)
 
 
 def standing_gate(session: Session, row: ReleaseRow, champion_id: uuid.UUID, basis: str) -> Gate | None:

@@ -4,6 +4,7 @@ import uuid
 
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
 from app.context import Context
 from app.database.revisions import swap
 from app.database.tables import Alias, ReleaseRow
@@ -12,7 +13,6 @@ from app.http.models import ClassOut
 from app.http.principal import Principal
 from app.jobs import engine
 from app.jobs.schemas import JobOut, job_out
-from app.platform import audit_chain
 from app.releases.gate import Verdict, gate_fault, verdict_of
 from app.releases.history import gate_against, last_gate
 from app.releases.judgements import submit_judgement
@@ -89,7 +89,7 @@ def move_alias(
     details = {"alias": name, "before": None if before is None else str(before), "after": str(release_id)}
     details |= {"despite_gate": overruled} if overruled else {}
     ask_predictions(session, context, release_id, None)
-    audit_chain.record(
+    events.record(
         session,
         context.keys.audit,
         actor=actor,

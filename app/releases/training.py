@@ -13,9 +13,9 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.audit.chain.keys import DerivedKey
 from app.database.tables import Case
 from app.http.models import Out
-from app.platform.keys import DerivedKey
 from ml.messages import Message, joined
 from ml.release.card import CardContents
 from ml.release.training_index import TrainingIndex, as_digests

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
+from app.audit.chain.keys import DerivedKey
 from app.database.tables import (
     SHOWN_KINDS,
     CaseTwin,
@@ -23,7 +24,6 @@ from app.database.tables import (
     ReferenceCell,
     time_of,
 )
-from app.platform.keys import DerivedKey
 from app.triage.qualified import who_may_read
 
 #: Annotators among whom a read is drawn at most, so that each has a probability of a tenth or more.

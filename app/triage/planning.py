@@ -9,8 +9,8 @@ from typing import Literal
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.audit.chain.keys import DerivedKey
 from app.database.tables import Case, CasePrediction, Look, PolicyRow, ReaderDraw, ReadRequest, new_id, time_of
-from app.platform.keys import DerivedKey
 from app.predictions.stored import stored_prediction
 from app.triage.drawing import draw_planned
 from app.triage.queries import current_policy, rule_of, set_threshold

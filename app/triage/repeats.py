@@ -6,8 +6,8 @@ from collections.abc import Collection
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from app.audit.chain.change_tracking import note_rows
 from app.database.tables import Repeat, time_of
-from app.platform.written_rows import note_rows
 
 
 def withdraw_repeats(session: Session, case_ids: Collection[uuid.UUID] | None = None) -> None:

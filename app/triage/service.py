@@ -3,11 +3,11 @@
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.chain.keys import AuditKeys
 from app.database.tables import Label, PolicyRow, ReaderDraw, ReadRequest, time_of
 from app.http.errors import Conflict
 from app.http.principal import Principal
-from app.platform import audit_chain
-from app.platform.keys import AuditKeys
 from app.triage.drawing import GRACE
 from app.triage.queries import all_policies, current_policy
 from app.triage.repeats import withdraw_repeats
@@ -72,7 +72,7 @@ def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: Po
         for name, value in wanted.items()
         if name != "reason" and getattr(before, name) != value
     }
-    audit_chain.record(
+    events.record(
         session,
         keys,
         actor=principal.name,

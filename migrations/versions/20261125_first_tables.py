@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 from alembic import op
 
+from app.audit.chain.events import GENESIS
 from app.database.dbos_adapter import TABLES
 from app.database.tables.append_only import APPEND_ONLY, create_replace_trigger, create_triggers, drop_triggers
-from app.platform.audit_chain import GENESIS
 
 revision = "20261125"
 down_revision = None

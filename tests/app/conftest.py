@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from app.audit.installation import claim
+from app.audit.verify import unproven_rows
 from app.context import build_context
 from app.database.engine import Database
 from app.database.migration import upgrade
-from app.operations.proven import unproven_rows
-from app.platform.installation import claim
 from app.settings import Settings
 from tests.support.homes import process, two_processes
 from tests.support.postgres import PostgresServer

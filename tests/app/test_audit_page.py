@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import app
+from app.audit.sentences import WORDS
 from app.database.tables import now
-from app.operations.audit_words import WORDS
 from app.operations.forgetting import forget_patient
 from tests.app.test_leases import classes_of, commit, lease
 from tests.support.service import Service, cell_png

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from app.audit.verify import verify_all
 from app.operations.backup import backup, restore
 from app.operations.unused_files import sweep_files
-from app.operations.verify import verify_all
 from app.platform.bucket import Bucket
 from app.settings import Settings
 from tests.support.bucket import BucketServer

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select
 
+from app.audit.verify import verify_all
 from app.context import build_context
 from app.database.tables import Evaluation, new_id
 from app.evaluations.freezing import move_into_bucket
@@ -22,7 +23,6 @@ from app.job_kinds import refresh_snapshots
 from app.operations.backup import backup, restore
 from app.operations.copies import renew_copies
 from app.operations.unused_files import sweep_files
-from app.operations.verify import verify_all
 from app.platform.bucket import Bucket
 from app.platform.shared_folders import SharedFolders
 from app.settings import Settings

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from app.audit.chain.coverage import COVERED
+from app.audit.chain.keys import DerivedKey
+from app.audit.chain.row_digests import row_digest
 from app.database.tables import Case, CasePrediction, new_id, now
-from app.platform.covered_rows import COVERED
-from app.platform.keys import DerivedKey
-from app.platform.row_digests import row_digest
 from app.recalibration.bulk import insert_predictions
 from tests.app.test_comparison import added
 from tests.support.service import Service, cell_png

@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
 from app.database.dbos_adapter import workflow_table
 from app.database.tables import Job, JobBatch, JobCancellation
 from app.jobs.running import JobCancelledError, RunningJob
-from app.platform import audit_chain
 from tests.support.jobs import submit, work_off
 from tests.support.service import Service
 
@@ -113,7 +113,7 @@ def test_a_job_is_cancelled_while_a_batch_is_being_written_and_writes_that_batch
 
     def slow(session: Session) -> dict[str, Any]:
         session.execute(update(Job).where(Job.id == UUID(job_id)).values(message="in the batch"))
-        audit_chain.record(session, service.context.keys.audit, actor="x", action="x", object_id="x")
+        events.record(session, service.context.keys.audit, actor="x", action="x", object_id="x")
         canceller.start()
         if on_sqlite:
             time.sleep(1)

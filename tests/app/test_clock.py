@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from app.audit.verify import verify_all
 from app.database.tables import AuditEvent
 from app.evaluations.cohort import Question, cohort_of
 from app.evaluations.columns import Columns
 from app.evaluations.queries import LabelRow
-from app.operations.verify import verify_all
 from app.recalibration.judging import without_annotator
 from tests.app.test_people import first_password
 from tests.faults.rounds import Rounds

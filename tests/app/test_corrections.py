@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select, update
 
+from app.audit.verify import verify_all
 from app.cases.blindness import expose
 from app.database.tables import Annotator, ProvisionalLabel, now
 from app.operations.export import export_dataset
-from app.operations.verify import verify_all
 from app.reads.corrections import settle
 from tests.app.test_leases import classes_of, commit, lease, requests_of, set_policy
 from tests.app.test_people import GOOD, first_password, sign_in

@@ -11,12 +11,12 @@ import psycopg
 import pytest
 from sqlalchemy import select, text
 
+from app.audit.verify import verify_all
 from app.database.tables import Case
 from app.evaluations.snapshots import refresh
 from app.http.errors import StorageFull
 from app.operations.backup import backup, check_backup
 from app.operations.unused_files import sweep_files
-from app.operations.verify import verify_all
 from app.platform.blob_store import FolderStore
 from app.platform.image_store import ImageStore
 from app.releases.queries import all_releases, class_codes

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text, update
 
+from app.audit.chain.keys import DerivedKey
+from app.audit.verify import wrong_columns
 from app.auth import service as auth
 from app.auth.annotators import reading_annotators
 from app.database.tables import Annotator, Label, ReaderDraw, ReadRequest, create_triggers, drop_triggers
-from app.operations.derived import wrong_columns
 from app.pages.forms import PolicyForm
-from app.platform.keys import DerivedKey
 from app.reads.asking import ask_instead
 from app.triage.drawing import GRACE, PANEL, drawn, panel
 from tests.app.test_leases import classes_of, commit, lease, requests_of, set_policy

@@ -13,12 +13,12 @@ from uuid import UUID
 import numpy as np
 import pytest
 
+from app.audit.anchor import note_restore
+from app.audit.chain import events
 from app.database.tables import ReleaseRow, now
 from app.job_kinds import FUNCTIONS
 from app.jobs.executor import Executor
 from app.jobs.running import RunningJob, WorkerStoppingError
-from app.operations.anchor import note_restore
-from app.platform import audit_chain
 from app.releases.history import first_champion_id, n_attempts
 from app.releases.queries import existing_release, served_sha256
 from ml.release.artifact import read_release, write_release
@@ -215,7 +215,7 @@ def test_what_cannot_be_left_out_or_was_forgotten_is_said_with_the_verdict(
     assert any("overlaps with the evaluation cannot be left out" in finding for finding in gate["findings"])
     assert not any("backup" in finding for finding in gate["findings"])
     with service.context.database.read() as session:
-        head = audit_chain.newest(session)
+        head = events.newest(session)
     note_restore(service.context, head)
     gate = judged(service, better)
     found = [finding for finding in gate["findings"] if "A backup was brought back" in finding]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sqlalchemy import delete, select, update
 
+from app.audit.verify import verify_all
 from app.database.tables import Case, CasePrediction, DailyThreshold, Look, ReadRequest, now
-from app.operations.verify import verify_all
 from ml.metrics.selection_designs import graded_probabilities, graded_scale
 from tests.support.service import Service, cell_png
 

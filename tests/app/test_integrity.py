@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from app.audit.verify import verify_all
 from app.database.engine import Database, wal_is_safe
 from app.database.tables import drop_triggers
 from app.http.errors import StorageFull
-from app.operations.verify import verify_all
 from app.platform.blob_store import FolderStore
 from app.platform.image_store import ImageStore
 from app.releases.queries import champion

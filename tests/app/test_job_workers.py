@@ -14,6 +14,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from app import worker
+from app.audit.installation import claim
 from app.context import Context, build_context
 from app.database.dbos_adapter import workflow_table
 from app.database.engine import POSTGRES_SETTINGS
@@ -26,7 +27,6 @@ from app.jobs.foreground import do_here
 from app.jobs.locks import _LOCK_CLASS, living_workers
 from app.jobs.queries import JobView
 from app.jobs.running import RunningJob
-from app.platform.installation import claim
 from app.settings import Settings
 from tests.support.service import Service, cell_png, store
 from tests.support.waiting import PATIENCE, wait_until

@@ -9,11 +9,11 @@ from sqlalchemy import bindparam, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm.exc import StaleDataError, UnmappedInstanceError
 
+from app.audit.chain.change_tracking import take_leaves
+from app.audit.chain.detached_rows import change_row, columns, insert_row, plain_row
 from app.database.engine import sqlite_engine
 from app.database.sql.compiled_statements import Prepared
 from app.database.tables import Account, Annotator, Case, Label, PolicyRow, Read, ReadRequest
-from app.platform.plain_rows import change_row, columns, insert_row, plain_row
-from app.platform.written_rows import take_leaves
 from tests.support.service import Service, cell_png
 from tests.support.statements import counted
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from app.audit.verify import verify_all
 from app.database.tables import Account, Exposure, Label, Read, ReadRequest, now
 from app.evaluations.corrections import corrections_of
-from app.operations.verify import verify_all
 from app.pages.handles import account_handle
 from app.reads.corrections import settle
 from app.reads.leases import MAX_LEASES

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.audit.chain.keys import KeyRing, derive
 from app.evaluations.columns import Columns, number_of
 from app.evaluations.drift import drift_of
-from app.platform.keys import KeyRing, derive
 from app.recalibration.change_plan import ChangePlan
 from app.triage.planning import coin
 from app.triage.rules import (

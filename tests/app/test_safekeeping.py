@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select, text
 from typer.testing import CliRunner
 
+from app.audit.verify import verify_all
 from app.cli.main import secondread
 from app.context import build_context
 from app.database.tables import Case, NetworkOutput
@@ -21,7 +22,6 @@ from app.main import create_app
 from app.operations.backup import backup, check_backup, restore
 from app.operations.erasure import Whom, erase_patient
 from app.operations.export import export_dataset
-from app.operations.verify import verify_all
 from app.settings import Settings
 from ml.agreement import measure_agreement
 from ml.files import read_json, write_json

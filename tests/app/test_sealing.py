@@ -12,14 +12,13 @@ from sqlalchemy import select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.linking import ChainLost, Sealer, held_up, seal, seal_all, waiting
+from app.audit.verify import unproven_rows, verify_all
 from app.context import Context
 from app.database.sql.advisory_locks import Turn, take_turn
 from app.database.tables import AuditEvent, CaseChange, ReadRequest
 from app.evaluations.snapshots import current_columns, write_snapshot
-from app.operations.proven import unproven_rows
-from app.operations.verify import verify_all
-from app.platform import audit_chain, chain_check
-from app.platform.sealing import ChainLost, Sealer, held_up, seal, seal_all, waiting
 from tests.support.service import Service, cell_png
 from tests.support.waiting import wait_until
 
@@ -28,13 +27,13 @@ pytestmark = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=T
 
 def note(session: Session, context: Context, what: str) -> AuditEvent:
     """Write an event."""
-    return audit_chain.record(session, context.keys.audit, actor="test", action="test", object_id=what)
+    return events.record(session, context.keys.audit, actor="test", action="test", object_id=what)
 
 
 def order(context: Context) -> list[str]:
     """What the linked events of these tests are about, in the order of the chain."""
     with context.database.read() as session:
-        return [event.object for event in audit_chain.events(session) if event.action == "test"]
+        return [event.object for event in events.events(session) if event.action == "test"]
 
 
 @contextmanager
@@ -51,7 +50,7 @@ def test_an_event_is_there_at_once_and_gets_its_place_from_the_sealer(service: S
     case = service.add_case()
     with context.database.read() as session:
         assert waiting(session).n_events > 0
-        assert chain_check.verify(session, context.keys.audit)[1] == []
+        assert events.verify(session, context.keys.audit)[1] == []
         assert list(unproven_rows(session, context.keys.audit.rows)) == []
     shown = service.get("admin", "/v1/audit-events").json()["items"][0]
     assert (shown["object"], shown["sequence"], shown["digest"]) == (case["id"], None, None)
@@ -68,7 +67,7 @@ def test_an_event_is_there_at_once_and_gets_its_place_from_the_sealer(service: S
 
 def head(context: Context) -> str:
     with context.database.read() as session:
-        return audit_chain.newest(session)
+        return events.newest(session)
 
 
 def test_an_open_transaction_holds_nobody_up_and_comes_when_it_is_committed(service: Service) -> None:
@@ -202,8 +201,8 @@ def test_a_snapshot_and_what_came_later_are_everything_however_writers_overlap(s
         service.outside_label(cases[2]["id"], "third", classes[0])
         with context.database.read() as session:
             columns = current_columns(session, context.settings.home, release_id, classes)
-            sequence = audit_chain.head_of(session)[0]
-            changed = audit_chain.changed_cases(session, sequence)
+            sequence = events.head_of(session)[0]
+            changed = events.changed_cases(session, sequence)
     assert columns.label_counts.sum() == 3
     assert {str(case_id) for case_id in changed} == {cases[1]["id"], cases[2]["id"]}
 
@@ -229,7 +228,7 @@ def test_what_holds_the_sealer_up_is_named(service: Service) -> None:
     text_of_metrics = service.metrics()
     assert "secondread_audit_events_waiting " in text_of_metrics
     with context.database.write() as holder:
-        audit_chain.locked_head(holder, context.keys.audit)
+        events.locked_head(holder, context.keys.audit)
         pid = holder.execute(text("SELECT pg_backend_pid()")).scalar_one()
         with context.database.write() as session:
             assert seal(session, context.keys.audit, wait=False) == 0
@@ -317,24 +316,24 @@ def test_what_names_no_case_changes_no_case(service: Service) -> None:
     context, case = service.context, service.add_case()
     service.seal()
     with context.database.read() as session:
-        last = audit_chain.last_change(session)
+        last = events.last_change(session)
         changed = select(AuditEvent.digest).join(CaseChange, CaseChange.stamp == AuditEvent.stamp)
         assert session.execute(changed.order_by(AuditEvent.sequence.desc()).limit(1)).scalar_one() == last
     with context.database.write() as session:
         note(session, context, "nothing")
     service.seal()
     with context.database.read() as session:
-        assert audit_chain.last_change(session) == last, case["id"]
+        assert events.last_change(session) == last, case["id"]
 
 
 def test_numbers_are_given_without_gaps_in_batches(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     context = service.context
-    monkeypatch.setattr("app.platform.sealing._BATCH", 3)
+    monkeypatch.setattr("app.audit.linking._BATCH", 3)
     for number in range(8):
         with context.database.write() as session:
             note(session, context, str(number))
     assert seal_all(context.database, context.keys.audit) >= 8
     with context.database.read() as session:
-        numbers = [event.sequence for event in audit_chain.events(session)]
+        numbers = [event.sequence for event in events.events(session)]
         assert all(after - before == 1 for before, after in pairwise(numbers))
     assert order(context) == [str(number) for number in range(8)]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multiple, rule, run_state_machine_as_test
 from sqlalchemy import func, select
 
+from app.audit.verify import verify_all
 from app.database.tables import Label
 from app.main import attach
-from app.operations.verify import verify_all
 from tests.app.test_leases import classes_of
 from tests.support.service import Service, cell_png, put_release
 from tests.support.tiny_release import write_tiny_release

@@ -9,8 +9,8 @@ import anyio.to_thread
 import pytest
 from sqlalchemy import Connection, event, select
 
+from app.audit.chain import events
 from app.database.tables import CasePrediction, ReleaseRow, new_id, now
-from app.platform import audit_chain
 from tests.app.test_leases import set_policy
 from tests.support.service import Service, cell_png
 from tests.support.statements import counted
@@ -44,7 +44,7 @@ def add_prediction_of_another_release(service: Service, number: int, case_id: st
         copied = {name: getattr(known, name) for name in names}
         session.add(CasePrediction(id=new_id(), created_at=now(), release_id=release.id, **copied))
         session.flush()
-        audit_chain.record(
+        events.record(
             session,
             service.context.keys.audit,
             actor="test",

@@ -10,6 +10,8 @@ from sqlalchemy import event, func, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from app.audit.chain.keys import AuditKeys, KeyRing, derive
+from app.audit.installation import claim, require_keys
 from app.database import engine as database_module
 from app.database import retry
 from app.database.engine import Database, Place, WriterQueue
@@ -18,8 +20,6 @@ from app.database.retry import write_patiently
 from app.database.sql.advisory_locks import Turn, take_turn
 from app.database.tables import AuditEvent, Installation
 from app.http.errors import Unavailable
-from app.platform.installation import claim, require_keys
-from app.platform.keys import AuditKeys, KeyRing, derive
 from tests.support.postgres import PostgresServer
 from tests.support.process import free_port
 from tests.support.waiting import patient

@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Error, Page
 
-from app.platform.keys import ReaderKeys
+from app.audit.chain.keys import ReaderKeys
 from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.waiting import patient

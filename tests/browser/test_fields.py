@@ -6,9 +6,9 @@ import pytest
 from playwright.sync_api import Browser, Page, Route
 from sqlalchemy import select, update
 
+from app.audit.chain.keys import derive
 from app.database.engine import Database
 from app.database.tables import Account, Case, ReadRequest, now
-from app.platform.keys import derive
 from app.settings import Settings
 from tests.browser.conftest import Person, handle_of, set_reveal, until, upload
 from tests.browser.test_keyboard import kept

@@ -10,8 +10,8 @@ import httpx2
 import pytest
 from sqlalchemy import func, select
 
+from app.audit.verify import verify_all
 from app.database.tables import Label
-from app.operations.verify import verify_all
 from tests.faults.proxy import CuttingProxy
 from tests.faults.rounds import Rounds
 from tests.support.postgres import PostgresServer

@@ -11,8 +11,8 @@ import httpx2
 import pytest
 from sqlalchemy import func, select
 
+from app.audit.verify import verify_all
 from app.database.tables import Case, Label
-from app.operations.verify import verify_all
 from tests.conftest import missing
 from tests.faults.rounds import Rounds
 from tests.faults.small_disk import SmallDisk, read_only

@@ -14,8 +14,8 @@ import httpx2
 import pytest
 from sqlalchemy import select
 
+from app.audit.verify import verify_all
 from app.database.tables import Case, Label
-from app.operations.verify import verify_all
 from tests.faults.rounds import Rounds
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation

@@ -18,15 +18,15 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import select
 
+from app.audit.installation import claim
+from app.audit.verify import verify_all
 from app.auth import service as auth
 from app.context import Context, build_context
 from app.database.migration import upgrade
 from app.database.tables import Case, Label
 from app.imports.work import BATCH
 from app.jobs.locks import living_workers
-from app.operations.verify import verify_all
 from app.platform.bucket import Bucket
-from app.platform.installation import claim
 from app.releases.adding import add_release
 from app.settings import Settings
 from tests.faults.rounds import Rounds

@@ -7,12 +7,12 @@ import psycopg
 import pytest
 from sqlalchemy import select
 
+from app.audit.verify import verify_all
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
 from app.database.tables import Account, Case
 from app.http.principal import Principal
-from app.operations.verify import verify_all
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
 from tests.support.service import cell_png

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
+from app.audit.verify import verify_all
 from app.database.tables import Label
-from app.operations.verify import verify_all
 from tests.conftest import missing
 from tests.faults.rounds import Rounds
 from tests.faults.test_broken_connections import Client, uploaded

@@ -12,10 +12,10 @@ from unittest.mock import patch
 import numpy as np
 from pydantic import SecretStr
 
+from app.audit.installation import claim
 from app.context import build_context
 from app.database.engine import Database
 from app.database.migration import upgrade
-from app.platform.installation import claim
 from app.settings import Settings
 from ml.agreement import measure_agreement
 from ml.audit.answers import answer

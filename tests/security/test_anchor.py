@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from app.audit.anchor import AnchorError, anchor_here, append
+from app.audit.chain import events
+from app.audit.verify import COMPLETE, CONSISTENT, Integrity, verify_all
 from app.database.tables import APPEND_ONLY, drop_triggers
 from app.database.tables.append_only import drop_replace_trigger
-from app.operations.anchor import AnchorError, anchor_here, append
 from app.operations.backup import backup, restore
-from app.operations.verify import COMPLETE, CONSISTENT, Integrity, verify_all
-from app.platform import audit_chain, signing
 from tests.support.command import run_here
 from tests.support.service import KEY, Service, cell_png
 
@@ -47,9 +47,9 @@ def cut(service: Service, n_events: int) -> None:
     """Remove the newest events with the rows that they wrote, as somebody without the key can."""
     with service.context.database.write() as session:
         session.execute(text("PRAGMA defer_foreign_keys = ON"))
-        last = audit_chain.head_of(session)[0] - n_events
+        last = events.head_of(session)[0] - n_events
         session.execute(text("DELETE FROM case_changes WHERE stamp > :last"), {"last": last})
-        for event in audit_chain.events(session):
+        for event in events.events(session):
             for table, rows in (event.row_digests or {}).items():
                 if event.sequence > last and table != "case_changes":
                     for key in rows:
@@ -68,7 +68,7 @@ def test_heads_are_added_once_each_and_lie_in_the_chain(anchored: Service) -> No
     assert len(before) == 2
     report = verified(anchored)
     assert (report.faults, report.verdict, report.head) == ([], COMPLETE, before[-1]["head"])
-    assert signing.is_signed(report.public_key, before[0]["head"], before[0]["signature"])
+    assert events.is_signed(report.public_key, before[0]["head"], before[0]["signature"])
 
 
 def test_a_cut_end_is_found_by_the_file_alone_and_nothing_is_added_to_it(anchored: Service) -> None:
@@ -86,12 +86,12 @@ def test_a_cut_end_is_found_by_the_file_alone_and_nothing_is_added_to_it(anchore
 
 def test_a_chain_written_anew_with_the_key_is_found_by_the_file_alone(anchored: Service) -> None:
     with anchored.context.database.write() as session:
-        previous = audit_chain.GENESIS
-        for event in list(audit_chain.events(session)):
+        previous = events.GENESIS
+        for event in list(events.events(session)):
             event.actor = "somebody else" if event.action == "case.add" else event.actor
             signer = anchored.context.keys.audit.signers[-1]
-            audit_chain.sign_event(event, signer)
-            audit_chain.link(event, event.sequence, previous, signer)
+            events.sign_event(event, signer)
+            events.link(event, event.sequence, previous, signer)
             names = ("actor", "event_sha256", "signature", "digest", "link_signature")
             values = {name: getattr(event, name) for name in names} | {"number": event.sequence}
             statement = f"UPDATE audit_events SET {', '.join(f'{name} = :{name}' for name in names)}"

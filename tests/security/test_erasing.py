@@ -14,19 +14,19 @@ from sqlalchemy import func, select, text
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
+from app.audit import verify_proof
+from app.audit.verify import verify_all
 from app.cli.main import secondread
 from app.database.tables import Case, Erasure, ImportRow, NetworkOutput
 from app.evaluations.columns import number_of
 from app.http.errors import Conflict, NotFound
 from app.imports.archives import archive_of
 from app.job_kinds import refresh_snapshots
-from app.operations import verify_proof
 from app.operations.backup import backup
 from app.operations.copies import renew_copies
 from app.operations.export import export_dataset
 from app.operations.forgetting import finish_erasures, forget_patient
 from app.operations.upkeep import tidy
-from app.operations.verify import verify_all
 from app.platform.bucket import Bucket
 from app.triage.planning import coin
 from tests.support.bucket import BucketServer

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from app.audit.chain.keys import DerivedKey
+from app.audit.verify import verify_all
 from app.cli import serving
 from app.context import build_context
 from app.database.tables import Case, Erasure
 from app.operations.backup import restore
 from app.operations.erasure_list import ErasureListError, add_missing
 from app.operations.forgetting import erase_again_as_listed, forget_patient
-from app.operations.verify import verify_all
-from app.platform.keys import DerivedKey
 from app.settings import Settings
 from tests.support.command import run_here
 from tests.support.remains import remains

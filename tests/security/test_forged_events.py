@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from app.audit.anchor import anchor_here
+from app.audit.chain import events
 from app.context import Context
-from app.operations.anchor import anchor_here
-from app.platform import chain_check
 from tests.app.test_sealing import note, order, waits
 from tests.support.service import Service
 
@@ -42,7 +42,7 @@ def test_an_event_that_was_not_signed_as_it_stands_is_never_linked(service: Serv
     assert service.seal() == 1
     assert order(context) == ["after it"], "what is forged keeps nobody waiting"
     with context.database.read_moment() as session:
-        faults = chain_check.verify(session, context.keys.audit)[1]
+        faults = events.verify(session, context.keys.audit)[1]
     assert faults == [f"audit event with stamp {stamp}, which waits to be linked, was changed"]
 
 

@@ -12,6 +12,14 @@ from itsdangerous import BadSignature
 from pydantic import SecretStr
 from sqlalchemy import select, text
 
+from app.audit import rotation
+from app.audit.anchor import append
+from app.audit.chain import events
+from app.audit.chain import events as chain_events
+from app.audit.chain.keys import KeyRing, Secret, derive
+from app.audit.installation import WrongKeyError, claim
+from app.audit.rotation import bring_in, rotate, write_ring
+from app.audit.verify import verify_all
 from app.auth import oidc
 from app.cases.preparing import partition_of
 from app.context import Context, build_context
@@ -20,13 +28,6 @@ from app.database.engine import POSTGRES_SETTINGS, Database
 from app.database.retry import write_patiently
 from app.database.tables import AuditEvent
 from app.http.errors import Unavailable
-from app.operations import rotation
-from app.operations.anchor import append
-from app.operations.rotation import bring_in, rotate, write_ring
-from app.operations.verify import verify_all
-from app.platform import audit_chain, chain_check
-from app.platform.installation import WrongKeyError, claim
-from app.platform.keys import KeyRing, Secret, derive
 from app.settings import Settings
 from app.triage.planning import coin
 from tests.security.test_one_key import coins_and_partitions
@@ -72,7 +73,7 @@ def test_a_new_key_signs_and_nothing_that_follows_from_the_first_moves(service: 
     new = with_ring(old, ring)
     assert verified(new) == []
     with pytest.raises(Unavailable, match="start it again"), old.database.write() as session:
-        audit_chain.record(session, old.keys.audit, actor="x", action="x", object_id="x")
+        events.record(session, old.keys.audit, actor="x", action="x", object_id="x")
     answer = service.client.get("/readyz")
     assert (answer.status_code, "rotated" in answer.json()["database"]) == (503, True)
     for ring_in_use, why in ((FIRST, "lacks the new one"), (KeyRing(ring.secrets[1:]), "not the key of this database")):
@@ -84,7 +85,7 @@ def test_a_new_key_signs_and_nothing_that_follows_from_the_first_moves(service: 
     assert {name: after[name] for name in before} == before
     assert after["later"] == (coin(old.keys.coin, "later"), partition_of(old.keys.partition, "p9", "later"))
     with new.database.read() as session:
-        last = [event for event in audit_chain.all_events(session)][-1]
+        last = [event for event in events.all_events(session)][-1]
     assert last.action == "case.add"
     assert verified(new) == []
     proof = exported(service, tmp_path / "out")
@@ -101,12 +102,12 @@ def test_an_event_signed_with_a_replaced_key_is_named(service: Service, rotated:
     """What a thief of the old key can add after the rotation."""
     new = rotated
     with new.database.write() as session:
-        previous, signer = audit_chain.head_of(session)[1], service.context.keys.audit.signers[0]
-        stamp = audit_chain.record(session, new.keys.audit, actor="x", action="x", object_id="x").stamp
+        previous, signer = events.head_of(session)[1], service.context.keys.audit.signers[0]
+        stamp = events.record(session, new.keys.audit, actor="x", action="x", object_id="x").stamp
         event = session.get_one(AuditEvent, stamp)
         session.execute(text("DROP TRIGGER audit_events_no_update"))
-        audit_chain.sign_event(event, signer)
-        audit_chain.link(event, event.sequence, previous, signer)
+        events.sign_event(event, signer)
+        events.link(event, event.sequence, previous, signer)
     assert verified(new) == [f"audit event {event.sequence} was changed, or one before it was removed"]
     service.written_past = True
 
@@ -124,17 +125,15 @@ def test_a_head_signed_with_a_replaced_key_excuses_nothing(service: Service, rot
 def test_a_rotation_to_a_key_that_did_not_sign_is_named(service: Service, tmp_path: Path) -> None:
     ring = FIRST.rotated()
     with service.context.database.write() as session:
-        head = audit_chain.newest(session)
+        head = events.newest(session)
         keys, other = derive(ring).audit, derive(KeyRing.parse(b"another" * 5)).audit
-        signature = other.sign(audit_chain.rotation_text(keys.signers[0].public, head, keys.public_key))
+        signature = other.sign(events.rotation_text(keys.signers[0].public, head, keys.public_key))
         details = {"public_key": keys.public_key, "signature": signature}
-        action = audit_chain.ROTATION
-        audit_chain.record(
-            session, service.context.keys.audit, actor="x", action=action, object_id="2", details=details
-        )
+        action = events.ROTATION
+        events.record(session, service.context.keys.audit, actor="x", action=action, object_id="2", details=details)
     with service.context.database.read() as session:
-        assert "rotates to a key" in "\n".join(chain_check.verify(session, keys)[1])
-        assert "rotates to a key" in "\n".join(chain_check.verify(session, service.context.keys.audit)[1])
+        assert "rotates to a key" in "\n".join(events.verify(session, keys)[1])
+        assert "rotates to a key" in "\n".join(events.verify(session, service.context.keys.audit)[1])
     assert "has not signed it" in check(exported(service, tmp_path / "out"), keys.public_key)[1]
     service.written_past = True
 
@@ -147,7 +146,7 @@ def test_the_command_writes_the_file_first_and_finishes_what_was_interrupted(
     settings = Settings(home=tmp_path / "home")
     first = settings.key_ring()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("app.operations.rotation.bring_in", lambda *_: 1 / 0)
+        patch.setattr("app.audit.rotation.bring_in", lambda *_: 1 / 0)
         context = build_context(settings)
         with pytest.raises(ZeroDivisionError):
             rotate(context, "interrupted")
@@ -241,7 +240,7 @@ def test_of_two_who_bring_in_the_same_ring_the_second_finds_it_done(
     assert bring_in(service.context, ring, "the second").n_keys == 2
     new = with_ring(service.context, ring)
     with new.database.read() as session:
-        events = session.execute(select(AuditEvent.reason).where(AuditEvent.action == audit_chain.ROTATION)).scalars()
+        events = session.execute(select(AuditEvent.reason).where(AuditEvent.action == chain_events.ROTATION)).scalars()
         assert list(events) == ["the first"]
     new.database.engine.dispose()
 

@@ -7,12 +7,12 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import MetaData, select
 
+from app.audit.chain.keys import KeyRing, derive
 from app.cases.preparing import partition_of
 from app.context import Context
 from app.database.engine import Database
 from app.database.tables import Case
 from app.operations.backup import backup, restore
-from app.platform.keys import KeyRing, derive
 from app.settings import Settings
 from app.triage.planning import coin
 from tests.support.postgres import PostgresServer

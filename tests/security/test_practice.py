@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from app.audit.chain import events
+from app.audit.verify import verify_all
 from app.database.tables import Case, Exposure, Label, PracticeAnswer, PracticeCell, PracticeItem, ReadRequest, now
 from app.operations.erasure import Whom, erase_patient
 from app.operations.export import export_dataset
-from app.operations.verify import verify_all
-from app.platform import audit_chain
 from app.recalibration.service import gather
 from app.triage.planning import new_request
 from app.triage.queries import current_policy
@@ -46,7 +46,7 @@ def ask_again(service: Service, cases: list[str]) -> None:
             case.waiting = True
         session.flush()
         keys = service.context.keys.audit
-        audit_chain.record(session, keys, actor="test", action="test", object_id="cases", cases=[*map(UUID, cases)])
+        events.record(session, keys, actor="test", action="test", object_id="cases", cases=[*map(UUID, cases)])
 
 
 def make_set(service: Service, purpose: str = "training", **fields: Any) -> dict[str, Any]:

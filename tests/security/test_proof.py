@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from app.operations import proven, verify_proof
-from app.operations.anchor import append
+from app.audit import verify as audit_verify
+from app.audit import verify_proof
+from app.audit.anchor import append
+from app.audit.chain.keys import KeyRing, derive
+from app.audit.chain.row_digests import covered_tables, merkle_root
+from app.audit.verify import verify_all
 from app.operations.export import export_dataset
-from app.operations.verify import verify_all
-from app.platform.keys import KeyRing, derive
-from app.platform.row_digests import covered_tables, merkle_root
 from tests.security.test_tampering import populate
 from tests.support.service import KEY, Service, cell_png
 
@@ -134,6 +135,6 @@ def test_what_is_written_meanwhile_is_no_fault(service: Service, monkeypatch: py
         service.add_case("meanwhile", cell_png(2))
         return covered_tables()
 
-    monkeypatch.setattr(proven, "covered_tables", after_a_case)
+    monkeypatch.setattr(audit_verify, "covered_tables", after_a_case)
     with service.context.database.read_moment() as session:
         assert verify_all(session, service.context).faults == []

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import select
 
+from app.audit.verify import unproven_rows
 from app.auth import service as auth
 from app.database.tables import Account
-from app.operations.proven import unproven_rows
 from tests.support.service import Service, cell_png
 
 ROUNDS = 6

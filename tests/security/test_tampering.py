@@ -14,6 +14,8 @@ from sqlalchemy import Table as SqlTable
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from app.audit.chain.coverage import COVERED, NOT_COVERED
+from app.audit.verify import verify_all
 from app.auth import service as auth
 from app.cases.blindness import expose
 from app.database.engine import Database, make_engine
@@ -22,8 +24,6 @@ from app.database.tables.accounts import ROLES
 from app.database.tables.append_only import drop_replace_trigger
 from app.database.tables.base import UtcDateTime
 from app.database.tables.reads import ARMS, READ_STATES, REQUEST_STATES, REVEALS, RULES
-from app.operations.verify import verify_all
-from app.platform.covered_rows import COVERED, NOT_COVERED
 from tests.security.test_verify_rows import work
 from tests.support.service import Service
 

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
+from app.audit.verify import verify_all
 from app.cli import serving
 from app.context import Context, build_context
 from app.database.engine import Database
@@ -21,7 +22,6 @@ from app.database.tables import APPEND_ONLY, Erasure
 from app.main import create_app
 from app.operations.backup import backup
 from app.operations.forgetting import forget_patient
-from app.operations.verify import verify_all
 from app.settings import Settings
 from tests.support.command import run_here
 from tests.support.jobs import work_off

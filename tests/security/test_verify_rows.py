@@ -8,12 +8,12 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events as chain_events
+from app.audit.verify import COMPLETE, CONSISTENT, Integrity, verify_all
 from app.auth import service as auth
 from app.database.tables import APPEND_ONLY, Case, drop_triggers
 from app.database.tables.append_only import drop_replace_trigger
 from app.operations.erasure import Whom, erase_patient
-from app.operations.verify import COMPLETE, CONSISTENT, Integrity, verify_all
-from app.platform import chain_check
 from app.releases.queries import champion
 from app.releases.service import move_alias
 from tests.support.command import run_here
@@ -173,7 +173,7 @@ def test_a_chain_cut_and_written_anew_is_found_by_its_former_head_alone(open_ser
         for table in ("case_changes", "audit_events"):
             session.execute(text(f"DELETE FROM {table} WHERE stamp = {last}"))
         session.execute(text("UPDATE audit_head SET sequence = :s, digest = :d"), {"s": kept[0], "d": kept[1]})
-        events, faults = chain_check.verify(session, open_service.context.keys.audit)
+        events, faults = chain_events.verify(session, open_service.context.keys.audit)
         assert (events, faults) == (last - 1, [])
     assert any("it was cut or written anew" in fault for fault in verify(open_service, before).faults)
     with pytest.raises(ValueError, match="is not a head"):
@@ -205,6 +205,6 @@ def test_a_database_that_goes_away_is_no_fault_of_its_rows(service: Service, mon
 
     work(service)
     assert verify(service).faults == []
-    monkeypatch.setattr("app.operations.verify.wrong_columns", gone)
+    monkeypatch.setattr("app.audit.verify.wrong_columns", gone)
     with pytest.raises(DBAPIError, match="terminat"):
         verify(service)

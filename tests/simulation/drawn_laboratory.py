@@ -13,6 +13,7 @@ import numpy as np
 from sqlalchemy import StaticPool, create_engine, select
 from sqlalchemy.orm import Session
 
+from app.audit.chain.keys import DerivedKey
 from app.database.tables import (
     Account,
     Annotator,
@@ -29,7 +30,6 @@ from app.database.tables import (
 from app.evaluations.cohort import Question, cohort_of, evaluate_cohort
 from app.evaluations.columns import Columns
 from app.evaluations.reading import read_columns
-from app.platform.keys import DerivedKey
 from app.reads.leases import take
 from app.reads.queue import next_request, waiting_for
 from app.triage.drawing import draw_again

@@ -8,6 +8,7 @@ import numpy as np
 from sqlalchemy import StaticPool, create_engine
 from sqlalchemy.orm import Session
 
+from app.audit.chain.keys import DerivedKey
 from app.database.tables import (
     Account,
     Annotator,
@@ -24,7 +25,6 @@ from app.database.tables import (
 from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
 from app.evaluations.columns import Columns
 from app.evaluations.reading import read_columns
-from app.platform.keys import DerivedKey
 from app.reads.leases import take
 from app.reads.queue import next_request
 from app.triage.planning import InForce, plan_case

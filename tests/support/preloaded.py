@@ -17,7 +17,7 @@ for _name in (
     "app.jobs.executor",
     "app.main",
     "app.operations.export",
-    "app.operations.verify",
+    "app.audit.verify",
     "app.releases.adding",
 ):
     import_module(_name)

@@ -89,10 +89,10 @@ class Installation:
 
     def prepare(self, release: Path | None, **people: str) -> dict[str, str]:
         """What the commands would do, in this process: database, release if any, accounts; gives a key for each."""
+        from app.audit.installation import claim
         from app.auth import service as auth
         from app.context import build_context
         from app.database.migration import upgrade
-        from app.platform.installation import claim
         from app.settings import Settings
         from tests.support.service import put_release, show_at_once
 

@@ -15,6 +15,8 @@ from PIL import Image
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
+from app.audit.chain.keys import AuditKeys
+from app.audit.linking import seal_all
 from app.auth import service as auth
 from app.cases.handles import case_handle, case_of_handle
 from app.cases.preparing import prepare_case, store_case
@@ -48,8 +50,6 @@ from app.database.tables import (
 )
 from app.http.principal import Principal
 from app.platform.blob_store import FolderStore
-from app.platform.keys import AuditKeys
-from app.platform.sealing import seal_all
 from app.platform.shared_folders import SharedFolders
 from app.reads.corrections import settle
 from app.reads.schemas import LabelIn

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TypeEngine
 
-from app.platform.covered_rows import Row
+from app.audit.chain.coverage import Row
 
 _Processor = Callable[[Any], Any]
 _MISSING = object()

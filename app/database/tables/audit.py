@@ -20,7 +20,7 @@ class AuditEvent(Table):
     """Who did what to which object; ``sequence`` and ``digest`` are its place in the chain.
 
     On SQLite an event gets its place as it is written. On PostgreSQL many writers write at once, and an event waits for
-    the sealer (``app.platform.sealing``); until then it has none. ``stamp`` is drawn when the event is written, after
+    the sealer (``app.audit.linking``); until then it has none. ``stamp`` is drawn when the event is written, after
     the rows that it reports, so in its order everything comes after what it rests on.
     """
 
@@ -38,7 +38,7 @@ class AuditEvent(Table):
     reason: Mapped[str | None] = mapped_column(Text)
     request_id: Mapped[str | None] = mapped_column(String(100))
     digest: Mapped[str | None] = mapped_column(String(64))
-    # digests of the rows that were written (app.platform.row_digests.Leaves), of which ``digest`` covers the root. Of a
+    # digests of the rows that were written (app.audit.chain.row_digests.Leaves), of which ``digest`` covers the root. Of a
     # batch they are many: read only where they are asked for
     row_digests: Mapped[dict[str, dict[str, str | None]]] = mapped_column(JSON, deferred=True)
     # of the event by itself, which ``digest``, its link, covers; Ed25519 of «event event_sha256», of «sequence:digest»

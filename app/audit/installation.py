@@ -10,12 +10,12 @@ from collections.abc import Callable
 from sqlalchemy import exists, inspect, select
 from sqlalchemy.orm import Session
 
+from app.audit.chain.genesis import write_baseline
+from app.audit.chain.keys import AuditKeys
 from app.database.engine import Database, insert_if_absent
 from app.database.retry import write_patiently
 from app.database.sql.advisory_locks import Turn, take_turn
 from app.database.tables import AuditEvent, Installation, time_of
-from app.platform.baseline import write_baseline
-from app.platform.keys import AuditKeys
 
 _OTHERS_SIGN = "another process, perhaps one that is starting too, is writing to the database"
 

@@ -1,9 +1,9 @@
-"""Append-only, signed audit events, written in the transaction of what they report, and the chain that links them.
+"""Audit events: recording, signing, linking and checking them.
 
 An event stands for itself: its digest is SHA-256 of its canonical JSON, in which the root over the digests of the rows
 that it wrote stands for them, and the digest is signed (Ed25519). It depends on no other event. The linker gives it its
 number and its link, SHA-256(previous link ‖ digest), and signs that, so that an event can be linked later than written:
-on SQLite, where one writes at a time, in the same transaction, on PostgreSQL by the sealer (``app.platform.sealing``).
+on SQLite, where one writes at a time, in the same transaction, on PostgreSQL by the sealer (``app.audit.linking``).
 So a changed, removed or reordered event breaks the chain, nobody without the key can write it anew, and a row that is
 not as an event wrote it is found.
 """
@@ -15,19 +15,30 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from asgi_correlation_id import correlation_id
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sqlalchemy import ColumnElement, bindparam, null, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from app.audit.chain.change_tracking import name_cases, take_leaves
+from app.audit.chain.coverage import Row
+from app.audit.chain.detached_rows import insertion
+from app.audit.chain.keys import AuditKeys, Signer
+from app.audit.chain.row_digests import Json, Leaves, canonical, cases_digest, merkle_root
 from app.database.sql.advisory_locks import Turn, take_turn
 from app.database.sql.compiled_statements import Prepared
 from app.database.tables import STAMPS, AuditEvent, AuditHead, CaseChange, time_of
 from app.http.errors import Unavailable
-from app.platform import signing
-from app.platform.covered_rows import Row
-from app.platform.keys import AuditKeys, Signer
-from app.platform.plain_rows import insertion
-from app.platform.row_digests import Json, Leaves, canonical, cases_digest, merkle_root
-from app.platform.written_rows import name_cases, take_leaves
+
+
+def is_signed(public: str, text: str, signature: str | None) -> bool:
+    """Whether a signature of a text was made with the key of which this is the public one."""
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature or ""), text.encode())
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
 
 GENESIS = "0" * 64
 #: In the digests of an event: the digest of the cases that it changed.
@@ -92,13 +103,13 @@ def is_authentic(public: str, previous: str, event: AuditEvent) -> bool:
     return (
         is_whole(public, event)
         and event.digest == hashlib.sha256(f"{previous}{event.event_sha256}".encode()).hexdigest()
-        and signing.is_signed(public, head_text(event), event.link_signature)
+        and is_signed(public, head_text(event), event.link_signature)
     )
 
 
 def is_whole(public: str, event: AuditEvent) -> bool:
     """Whether an event is as it was written while this public key was in force, wherever it stands in the chain."""
-    return event.event_sha256 == digest_of(event) and signing.is_signed(public, event_text(event), event.signature)
+    return event.event_sha256 == digest_of(event) and is_signed(public, event_text(event), event.signature)
 
 
 def is_as_signed_by(signer: Signer, event: AuditEvent) -> bool:
@@ -351,3 +362,57 @@ def rotation_text(before: str, head: str, public: str) -> str:
         public: the new public key.
     """
     return f"key {public} follows key {before} after {head}"
+
+
+def _follows(event: AuditEvent, previous: str, before: str, keys: Sequence[Signer]) -> bool:
+    """Whether an event of a rotation names the next key of the ring, and bears its signature."""
+    text = rotation_text(before, f"{(event.sequence or 0) - 1}:{previous}", event.details["public_key"])
+    known = bool(keys) and keys[0].public == event.details["public_key"]
+    return known and is_signed(keys[0].public, text, event.details["signature"])
+
+
+def verify(session: Session, keys: AuditKeys) -> tuple[int, list[str]]:
+    """Check the chain and what waits; each event must be signed by the key that was in force when it was written.
+
+    Returns:
+        Number of events in the chain, and a sentence for each fault found.
+    """
+    previous, expected, n_signers = GENESIS, 1, 1
+    faults: list[str] = []
+    for event in events(session):
+        if event.sequence != expected:
+            faults.append(f"audit event {expected} is missing")
+            expected = event.sequence or expected
+        public = keys.signers[n_signers - 1].public
+        if not is_authentic(public, previous, event):
+            faults.append(f"audit event {event.sequence} was changed, or one before it was removed")
+        elif event.action == ROTATION and _follows(event, previous, public, keys.signers[n_signers:]):
+            n_signers += 1
+        elif event.action == ROTATION:
+            faults.append(f"audit event {event.sequence} rotates to a key that is not the next one of the ring")
+        previous, expected = str(event.digest), expected + 1
+    faults += _wrong_waiting(session, keys.signers[n_signers - 1].public)
+    return expected - 1, faults + _wrong_head(session, keys, (expected - 1, previous, n_signers))
+
+
+def _wrong_waiting(session: Session, public: str) -> Iterator[str]:
+    """Check events without a place in the chain, of which there must be none where each is linked at once."""
+    for event in waiting_events(session):
+        if not is_linked_later(session):
+            yield f"audit event {event.number} has no place in the chain"
+        elif not is_whole(public, event):
+            yield f"audit event {event.number}, which waits to be linked, was changed"
+
+
+def _wrong_head(session: Session, keys: AuditKeys, end: tuple[int, str, int]) -> list[str]:
+    """Compare number, digest and number of keys at the end of the chain with its head and with the ring."""
+    heads = [
+        (head.id, head.sequence, head.digest, head.n_keys) for head in session.execute(select(AuditHead)).scalars()
+    ]
+    faults = []
+    if heads != [(1, *end)]:
+        said = ", ".join(str(sequence) for _, sequence, _, _ in heads) or "nothing"
+        faults.append(f"the audit chain ends at {end[0]}, its head says {said}")
+    if end[2] != len(keys.signers):
+        faults.append(f"the audit chain knows {end[2]} keys, the key ring has {len(keys.signers)}")
+    return faults

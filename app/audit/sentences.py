@@ -8,9 +8,9 @@ from string import Formatter
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.audit.events import AuditEventOut
 from app.database.tables import Account, Annotator, ApiKey, Case, Job, PracticeSet, ReleaseRow
 from app.http.errors import NoRelease
-from app.operations.audit_events import AuditEventOut
 from app.releases.queries import reading_classes
 from ml.messages import Message, messages
 

@@ -15,10 +15,10 @@ from sqlalchemy import Table as SqlTable
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
 
+from app.audit.chain.change_tracking import note_change, note_new
+from app.audit.chain.coverage import Row
 from app.database.sql.compiled_statements import Prepared
 from app.database.tables import Table
-from app.platform.covered_rows import Row
-from app.platform.written_rows import note_change, note_new
 
 _Mapped = TypeVar("_Mapped", bound=Table)
 # of a parameter that says which row: names of columns are those of values

@@ -9,16 +9,16 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.audit.anchor import append
+from app.audit.chain import events
+from app.audit.chain.keys import KeyRing, derive
+from app.audit.installation import claim, require_first_key
+from app.audit.linking import seal
 from app.context import Context
 from app.database.migration import create_if_new
 from app.database.retry import write_patiently
 from app.database.sql.advisory_locks import Turn, take_turn
 from app.database.tables import AuditHead, Installation
-from app.operations.anchor import append
-from app.platform import audit_chain
-from app.platform.installation import claim, require_first_key
-from app.platform.keys import KeyRing, derive
-from app.platform.sealing import seal
 from app.settings import write_beside
 from ml.files import sync_folder
 
@@ -96,7 +96,7 @@ def _link_all(context: Context, ring: KeyRing, say: _Say) -> None:
 def _learn(session: Session, ring: KeyRing, reason: str) -> None:
     """Let the database learn the keys of a ring that it does not know yet, while nobody else writes an event."""
     take_turn(session, Turn.KEY)
-    n_known, signers = audit_chain.n_keys(session), derive(ring).audit.signers  # another rotation may have been faster
+    n_known, signers = events.n_keys(session), derive(ring).audit.signers  # another rotation may have been faster
     for n_keys in range(n_known, len(ring.secrets)):
         before, new = derive(ring.oldest(n_keys)).audit, signers[n_keys]
         while seal(session, before):  # so that the event of the rotation comes next
@@ -104,13 +104,13 @@ def _learn(session: Session, ring: KeyRing, reason: str) -> None:
         # as it is: events move it past the unit of work
         locked = select(AuditHead).where(AuditHead.id == 1).with_for_update()
         head = session.execute(locked.execution_options(populate_existing=True)).scalar_one()
-        text = audit_chain.rotation_text(before.public_key, f"{head.sequence}:{head.digest}", new.public)
+        text = events.rotation_text(before.public_key, f"{head.sequence}:{head.digest}", new.public)
         session.add(Installation(id=n_keys + 1, key_check=new.check))
-        audit_chain.record(
+        events.record(
             session,
             before,
             actor="command line",
-            action=audit_chain.ROTATION,
+            action=events.ROTATION,
             object_id=f"key {n_keys + 1}",
             details={"public_key": new.public, "signature": new.sign(text)},
             reason=reason,

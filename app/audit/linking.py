@@ -17,10 +17,11 @@ from sqlalchemy import exists, func, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.chain import events as chain_events
+from app.audit.chain.keys import AuditKeys
 from app.database.engine import Database
 from app.database.tables import AuditEvent, time_of
-from app.platform import audit_chain
-from app.platform.keys import AuditKeys
 
 #: How often the sealer looks.
 SECONDS = 0.2
@@ -66,16 +67,16 @@ def seal(session: Session, keys: AuditKeys, *, wait: bool = True) -> int:
     Raises:
         KeyRotated: another process has rotated the key.
     """
-    head = audit_chain.locked_head(session, keys, wait=wait) if audit_chain.is_linked_later(session) else None
+    head = chain_events.locked_head(session, keys, wait=wait) if chain_events.is_linked_later(session) else None
     if head is None:
         return 0
     # one statement, after the lock: it sees everything that the sealer before has linked, and one moment
     signer = keys.signers[-1]
     with session.execute(_WAITING) as rows:
-        them = map(audit_chain.loaded, rows.mappings())
-        events = list(islice((event for event in them if audit_chain.is_as_signed_by(signer, event)), _BATCH))
+        them = map(chain_events.loaded, rows.mappings())
+        events = list(islice((event for event in them if chain_events.is_as_signed_by(signer, event)), _BATCH))
     for event in events:
-        audit_chain.append(head, event, keys)
+        chain_events.append(head, event, keys)
     if events:
         links = {
             "stamps": [event.stamp for event in events],
@@ -137,7 +138,7 @@ def held_up(session: Session, n_workers: int) -> str | None:
     if wait.n_events == 0 or wait.seconds < PATIENCE_SECONDS:
         return None
     said = f"{wait.n_events:,} audit events wait to be linked, the oldest for {wait.seconds:,.0f} s: "
-    holders = session.execute(_HOLDERS).all() if audit_chain.is_linked_later(session) else []
+    holders = session.execute(_HOLDERS).all() if events.is_linked_later(session) else []
     if holders:
         names = ", ".join(f"process {pid} ({name})" for pid, name, _ in holders)
         return said + f"the chain is locked by {names}"
@@ -182,7 +183,7 @@ class Sealer:
             try:
                 while self.link() == _BATCH and not self._stopping.is_set():
                     pass
-            except audit_chain.KeyRotated:  # the worker notices, and begins anew with the new ring
+            except events.KeyRotated:  # the worker notices, and begins anew with the new ring
                 _log.warning("the key was rotated; this process links no more events")
                 return
             except ChainLost as exc:
@@ -203,9 +204,9 @@ class Sealer:
             if not session.execute(select(exists().where(AuditEvent.sequence.is_(None)))).scalar():
                 return 0
         with self._database.write(key="unused") as session:  # who puts another one in force has locked the head
-            if self._head is not None and not audit_chain.holds(session, *self._head):
+            if self._head is not None and not events.holds(session, *self._head):
                 raise ChainLost(f"the audit chain has lost the head {self._head[0]}; run `secondread db verify`")
             n_linked = seal(session, self._keys, wait=False)
-            head = audit_chain.head_of(session)
+            head = events.head_of(session)
         self._head = head
         return n_linked

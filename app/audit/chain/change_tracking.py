@@ -11,11 +11,11 @@ from sqlalchemy import Table as SqlTable
 from sqlalchemy import bindparam, event, insert, inspect, select, text, tuple_
 from sqlalchemy.orm import Session, UOWTransaction
 
+from app.audit.chain.coverage import COVERED, Row
+from app.audit.chain.keys import DerivedKey
+from app.audit.chain.row_digests import Leaves, key_names, row_digest, row_key
 from app.database.sql.compiled_statements import Prepared
 from app.database.tables import CaseChange, Table
-from app.platform.covered_rows import COVERED, Row
-from app.platform.keys import DerivedKey
-from app.platform.row_digests import Leaves, key_names, row_digest, row_key
 
 _WRITTEN = "covered rows that were written"
 _CASES = "cases that events of this session name"

@@ -1,25 +1,49 @@
-"""Heads of the audit chain in a file outside the database, to which lines are only ever added.
+"""Signed heads of the chain in a file outside the database.
 
 Whoever has the signing key can write the whole chain anew, and whoever writes the database can cut its end: a head that
 lies where they cannot write shows both. A restored backup is a shorter chain too; `db restore` says so in the file.
 """
 
+import fcntl
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Literal
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.chain.keys import AuditKeys
+from app.audit.linking import seal_all
 from app.context import Context
 from app.database.tables import AuditEvent, Erasure, time_of
-from app.operations.locked_file import add_lines, open_locked
-from app.platform import audit_chain, signing
-from app.platform.keys import AuditKeys
-from app.platform.sealing import seal_all
+
+
+@contextmanager
+def open_locked(path: Path) -> Iterator[TextIOWrapper]:
+    """The file, at its beginning and for this process alone; it is made where it is missing, with its folder.
+
+    What is written goes to its end.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.seek(0)
+        yield stream
+
+
+def add_lines(stream: TextIOWrapper, lines: Iterable[str]) -> None:
+    """Add lines to an open file; they are on the disk when this returns."""
+    stream.writelines(line + "\n" for line in lines)
+    stream.flush()
+    os.fsync(stream.fileno())
+
 
 #: Action of the event that says that a backup was brought back.
 RESTORE = "db.restore"
@@ -62,7 +86,7 @@ def split_head(head: str) -> tuple[int, str]:
         ValueError: it is none.
     """
     sequence, _, digest = head.partition(":")
-    if not sequence.isdecimal() or len(digest) != len(audit_chain.GENESIS):
+    if not sequence.isdecimal() or len(digest) != len(events.GENESIS):
         raise ValueError(f"{head!r} is not a head (the number of an event, a colon and its digest), and no file either")
     return int(sequence), digest
 
@@ -89,14 +113,14 @@ def append(
     Raises:
         AnchorError: the chain has lost the last head of the file, and no backup was brought back.
     """
-    head = audit_chain.newest(session)
+    head = events.newest(session)
     with open_locked(path) as stream:
         lines = stream.read().splitlines()
         last = _parsed(lines[-1]) if lines else None
         if last is not None and restored_from is None:
             if last.head == head:
                 return False
-            if not audit_chain.holds(session, *split_head(last.head)):
+            if not events.holds(session, *split_head(last.head)):
                 raise AnchorError(
                     f"{path}: the audit chain has lost the head {last.sequence}; run `secondread db verify`"
                 )
@@ -131,7 +155,7 @@ def missing_heads(path: Path, session: Session, keys: AuditKeys) -> Iterator[str
     restored: int | None = None
     faults: list[str] = []
     for anchor in reversed(_signed_lines(path, keys, faults)):
-        there = audit_chain.holds(session, *split_head(anchor.head))
+        there = events.holds(session, *split_head(anchor.head))
         if not there and (restored is None or anchor.sequence <= restored):
             yield (
                 f"{path}: the audit chain does not contain the head {anchor.sequence} of {anchor.written_at}: "
@@ -152,7 +176,7 @@ def _signed_lines(path: Path, keys: AuditKeys, faults: list[str]) -> list[Anchor
             faults.append(str(exc))
             continue
         signers = [
-            n for n, key in enumerate(keys.signers) if signing.is_signed(key.public, anchor.head, anchor.signature)
+            n for n, key in enumerate(keys.signers) if events.is_signed(key.public, anchor.head, anchor.signature)
         ]
         if not signers:
             faults.append(f"{path}: the head {anchor.sequence} is not signed by this installation")
@@ -188,7 +212,7 @@ def note_restore(context: Context, head: str) -> None:
     """
     with context.database.write() as session:
         details = {"head": head}
-        audit_chain.record(
+        events.record(
             session, context.keys.audit, actor="command line", action=RESTORE, object_id="database", details=details
         )
     seal_all(context.database, context.keys.audit)

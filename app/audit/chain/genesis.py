@@ -7,11 +7,11 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.audit.chain import events
+from app.audit.chain.coverage import COVERED
+from app.audit.chain.keys import AuditKeys
+from app.audit.chain.row_digests import Leaves, covered_tables, row_digest, row_key
 from app.database.tables import CaseChange
-from app.platform import audit_chain
-from app.platform.covered_rows import COVERED
-from app.platform.keys import AuditKeys
-from app.platform.row_digests import Leaves, covered_tables, row_digest, row_key
 
 ACTION = "rows.baseline"
 
@@ -28,7 +28,7 @@ def write_baseline(session: Session, keys: AuditKeys) -> None:
         for row in session.connection().execute(select(table)).mappings():
             if COVERED[table.name].covers(row):
                 leaves.setdefault(table.name, {})[row_key(table, row)] = row_digest(keys.rows, table, row)
-    audit_chain.record(session, keys, actor="service", action=ACTION, object_id="rows", leaves=leaves)
+    events.record(session, keys, actor="service", action=ACTION, object_id="rows", leaves=leaves)
 
 
 def case_changes(session: Session) -> Iterator[tuple[int, list[UUID]]]:

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
+from app.audit.events import AuditEventsOut, page_of_events
 from app.auth.policy import GuardedRoute, Policy
 from app.database.engine import Reader
 from app.http.errors import responses
 from app.http.models import Line
-from app.operations.audit_events import AuditEventsOut, page_of_events
 
 router = APIRouter(tags=["audit"], dependencies=[Depends(Policy("manage"))], route_class=GuardedRoute)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.audit import verify_proof
+from app.audit.chain import events, genesis
+from app.audit.chain.coverage import COVERED
+from app.audit.chain.row_digests import Json, covered_tables, row_key, shown_row
 from app.context import Context
-from app.operations import verify_proof
-from app.platform import audit_chain, baseline
-from app.platform.covered_rows import COVERED
-from app.platform.row_digests import Json, covered_tables, row_key, shown_row
 
 _ROWS = 1000
 
@@ -44,9 +44,9 @@ def _lines(session: Session, context: Context) -> Iterator[dict[str, Json]]:
         "version": 3,
         "public_key": public_key,
         "first_key": context.keys.audit.signers[0].public,
-        "head": audit_chain.newest(session),
+        "head": events.newest(session),
     }
-    for event in audit_chain.all_events(session):
+    for event in events.all_events(session):
         rows: Json = {table: {**digests} for table, digests in (event.row_digests or {}).items()}
         signed: dict[str, Json] = {
             "stamp": event.stamp,
@@ -56,12 +56,12 @@ def _lines(session: Session, context: Context) -> Iterator[dict[str, Json]]:
             "digest": event.digest,
             "link_signature": event.link_signature,
         }
-        yield {"kind": "event"} | audit_chain.document_of(event) | signed
+        yield {"kind": "event"} | events.document_of(event) | signed
     for table in covered_tables():
         stored = session.connection().execute(select(table).execution_options(yield_per=_ROWS)).mappings()
         for row in stored:
             if COVERED[table.name].covers(row):
                 columns: Json = {**shown_row(context.keys.audit.rows, table, row)}
                 yield {"kind": "row", "table": table.name, "key": row_key(table, row), "columns": columns}
-    for stamp, cases in baseline.case_changes(session):
+    for stamp, cases in genesis.case_changes(session):
         yield {"kind": "cases", "stamp": stamp, "cases": [*sorted(map(str, cases))]}

@@ -15,9 +15,9 @@ from uuid import UUID
 from sqlalchemy import Float
 from sqlalchemy import Table as SqlTable
 
+from app.audit.chain.coverage import COVERED, Coverage, Row
+from app.audit.chain.keys import DerivedKey
 from app.database.tables import Table
-from app.platform.covered_rows import COVERED, Coverage, Row
-from app.platform.keys import DerivedKey
 
 #: JSON values.
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
