@@ -12,15 +12,14 @@ from app.database.dbos_adapter import JobQueue
 from app.database.engine import Database
 from app.database.tables import Clock, now
 from app.http.errors import Problem
-from app.platform.blob_store import FolderStore
-from app.platform.bucket import CachedBucket
-from app.platform.image_store import ImageStore
-from app.platform.shared_folders import SharedFolders
 from app.predictions.front import Front
 from app.predictions.inference import Inference
 from app.predictions.pictures import Pictures
 from app.predictions.remote import Backend
 from app.settings import Settings
+from app.storage.blobs import FolderStore, ImageStore
+from app.storage.bucket import CachedBucket
+from app.storage.bundles import SharedFolders
 from ml.cores import cores
 from ml.release.artifact import ReleaseError
 

@@ -23,7 +23,7 @@ from pydantic_settings import (
 from app.audit.chain.keys import KeyRing
 from app.http.days import zone_named
 from app.http.errors import in_words
-from app.platform.bucket import SCHEMES
+from app.storage.bucket import SCHEMES
 
 
 class Settings(BaseSettings):

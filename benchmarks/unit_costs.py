@@ -33,9 +33,9 @@ from rich.progress import Progress
 from app.audit.linking import seal_all, waiting
 from app.context import Context, build_context
 from app.evaluations.snapshots import write_snapshot
-from app.platform.bucket import Bucket
 from app.releases.queries import all_releases, class_codes
 from app.settings import Settings
+from app.storage.bucket import Bucket
 from benchmarks.made_files import SIDE, write_list, write_tables
 from benchmarks.service import Bench
 from ml.scoring.evaluation_shards import evaluate_shard

@@ -303,8 +303,8 @@ def db_restore(
     from app.audit.rotation import bring_in
     from app.jobs.engine import cancel_all
     from app.operations.backup import check_backup, require_list, restore
-    from app.platform.bucket import Bucket
     from app.settings import read_settings
+    from app.storage.bucket import Bucket
 
     keep_private()
     settings = read_settings()

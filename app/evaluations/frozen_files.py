@@ -4,7 +4,7 @@ import hashlib
 import uuid
 from pathlib import Path
 
-from app.platform.shared_folders import SharedFolders
+from app.storage.bundles import SharedFolders
 from ml.files import file_sha256
 
 EVALUATIONS, LABELS, PREDICTIONS = "evaluations", "labels.parquet", "predictions.parquet"

@@ -30,8 +30,8 @@ from app.database.tables import Erasure
 from app.evaluations.columns import Columns
 from app.evaluations.merging import identifiers, merged, replaced
 from app.evaluations.reading import read_block, read_columns
-from app.platform.blob_store import Damaged
-from app.platform.shared_folders import SharedFolders
+from app.storage.blobs import Damaged
+from app.storage.bundles import SharedFolders
 from ml.files import file_sha256, sync_file, sync_folder, write_json
 
 _log = structlog.get_logger("secondread")

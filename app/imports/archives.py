@@ -18,8 +18,8 @@ from pathlib import Path
 from app.context import Context
 from app.http.errors import NotFound, Unavailable
 from app.imports.archive import Archive, ArchiveError, open_archive
-from app.platform.blob_store import BlobStore, Damaged
-from app.platform.disk_space import require_space
+from app.storage.blobs import BlobStore, Damaged
+from app.storage.disk_space import require_space
 
 _IMPORTS = "imports"
 

@@ -15,8 +15,8 @@ from app.http.errors import Invalid, StorageFull, TooLarge
 from app.http.limits import MAX_ARCHIVE
 from app.imports.archive import ArchiveError, open_archive
 from app.imports.archives import ReceivedArchive, bytes_of_archives, part_of, put_into, take_back
-from app.platform.blob_store import BlobStore
-from app.platform.disk_space import require_space
+from app.storage.blobs import BlobStore
+from app.storage.disk_space import require_space
 from ml.messages import Message
 
 _NAME = "the archive"

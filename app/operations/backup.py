@@ -23,8 +23,8 @@ from app.database.tables import Erasure, Evaluation
 from app.evaluations.frozen_files import EVALUATIONS, folder_of, frozen_name
 from app.http.errors import NotFound
 from app.operations.erasure_list import ErasureListError, read_list
-from app.platform.blob_store import BlobStore, Damaged
-from app.platform.shared_folders import SharedFolders
+from app.storage.blobs import BlobStore, Damaged
+from app.storage.bundles import SharedFolders
 from ml.files import file_sha256, read_json, sync_file, sync_folder, write_json
 
 _SQLITE, _POSTGRES, _SECRET = "database.db", "database.dump", "secret.key"

@@ -13,13 +13,13 @@ from app.evaluations.cohort import Cohort, Question, cohort_of
 from app.evaluations.queries import LabelRow
 from app.http.models import MetricOut
 from app.jobs.running import JobResult, RunningJob
-from app.platform.shared_folders import SharedFolders
 from app.recalibration.gating import FEWEST_ANNOTATORS, Evidence, changes_with_p, decide, level_of
 from app.recalibration.outputs import first_answers, histograms, stored_outputs
 from app.recalibration.stability import Stability
 from app.releases.gate import Attempt, Gate, SinceFirst, WithoutAnnotator, Worse
 from app.releases.history import begin_attempt, first_champion_id
 from app.releases.queries import existing_release, served_sha256
+from app.storage.bundles import SharedFolders
 from ml.arrays import FloatArray
 from ml.messages import Message
 from ml.metrics.paired_change import Change, paired_change, shifts_of

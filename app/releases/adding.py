@@ -14,10 +14,10 @@ from app.audit.chain.keys import AuditKeys
 from app.database.engine import Database
 from app.database.tables import Alias, ReleaseRow, new_id
 from app.http.errors import Conflict, StorageFull
-from app.platform.shared_folders import SharedFolders
 from app.releases.gate import gate_of, verdict_of
 from app.releases.queries import all_releases, champion, class_codes
 from app.releases.trial import try_release
+from app.storage.bundles import SharedFolders
 from ml.release.artifact import Release, ReleaseError, copy_release, read_release
 
 #: Folders of releases that have no row yet.

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from app.http.errors import NotFound, StorageFull, Unavailable
-from app.platform.blob_store import BlobStore, Damaged, FolderStore, digest_of
-from app.platform.bucket import Bucket, CachedBucket
-from app.platform.shared_folders import SharedFolders
+from app.storage.blobs import BlobStore, Damaged, FolderStore, digest_of
+from app.storage.bucket import Bucket, CachedBucket
+from app.storage.bundles import SharedFolders
 from tests.support.bucket import BucketServer
 from tests.support.process import free_port
 
@@ -143,8 +143,8 @@ def test_a_sweep_takes_what_is_old_and_unused_and_loses_nothing_that_a_row_names
 _PUT = """
 import sys, hashlib
 from pathlib import Path
-from app.platform.blob_store import FolderStore
-from app.platform.bucket import Bucket
+from app.storage.blobs import FolderStore
+from app.storage.bucket import Bucket
 data = Path(sys.argv[2]).read_bytes()
 store = Bucket(sys.argv[1]) if "://" in sys.argv[1] else FolderStore(Path(sys.argv[1]), 0)
 print("begins", flush=True)

@@ -7,8 +7,8 @@ import pytest
 from app.audit.verify import verify_all
 from app.operations.backup import backup, restore
 from app.operations.unused_files import sweep_files
-from app.platform.bucket import Bucket
 from app.settings import Settings
+from app.storage.bucket import Bucket
 from tests.support.bucket import BucketServer
 from tests.support.homes import process, settings_of
 from tests.support.process import free_port

@@ -23,9 +23,9 @@ from app.job_kinds import refresh_snapshots
 from app.operations.backup import backup, restore
 from app.operations.copies import renew_copies
 from app.operations.unused_files import sweep_files
-from app.platform.bucket import Bucket
-from app.platform.shared_folders import SharedFolders
 from app.settings import Settings
+from app.storage.bucket import Bucket
+from app.storage.bundles import SharedFolders
 from tests.app.test_check_only import check
 from tests.app.test_imports import packed, send
 from tests.support.bucket import BucketServer

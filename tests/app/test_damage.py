@@ -17,9 +17,8 @@ from app.evaluations.snapshots import refresh
 from app.http.errors import StorageFull
 from app.operations.backup import backup, check_backup
 from app.operations.unused_files import sweep_files
-from app.platform.blob_store import FolderStore
-from app.platform.image_store import ImageStore
 from app.releases.queries import all_releases, class_codes
+from app.storage.blobs import FolderStore, ImageStore
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation, free_port
 from tests.support.service import Service, cell_png, collect, stored_image

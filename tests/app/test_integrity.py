@@ -9,9 +9,8 @@ from app.audit.verify import verify_all
 from app.database.engine import Database, wal_is_safe
 from app.database.tables import drop_triggers
 from app.http.errors import StorageFull
-from app.platform.blob_store import FolderStore
-from app.platform.image_store import ImageStore
 from app.releases.queries import champion
+from app.storage.blobs import FolderStore, ImageStore
 from tests.support.service import Service
 
 

@@ -26,9 +26,9 @@ from app.database.migration import upgrade
 from app.database.tables import Case, Label
 from app.imports.work import BATCH
 from app.jobs.locks import living_workers
-from app.platform.bucket import Bucket
 from app.releases.adding import add_release
 from app.settings import Settings
+from app.storage.bucket import Bucket
 from tests.faults.rounds import Rounds
 from tests.support.homes import process
 from tests.support.postgres import PostgresServer

@@ -91,7 +91,7 @@ _ALLOWED = {
     "secondread/client": {"client"},
     "app": {"serve", "cpu"},
     "app/auth/oidc.py": {"serve", "oidc"},
-    "app/platform/bucket.py": {"serve", "s3"},
+    "app/storage/bucket.py": {"serve", "s3"},
     "app/http/traces.py": {"serve", "otel"},
     "migrations": {"serve"},
     "ml": set[str](),

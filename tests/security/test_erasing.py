@@ -27,7 +27,7 @@ from app.operations.copies import renew_copies
 from app.operations.export import export_dataset
 from app.operations.forgetting import finish_erasures, forget_patient
 from app.operations.upkeep import tidy
-from app.platform.bucket import Bucket
+from app.storage.bucket import Bucket
 from app.triage.planning import coin
 from tests.support.bucket import BucketServer
 from tests.support.images import encode, photo

@@ -49,12 +49,12 @@ from app.database.tables import (
     now,
 )
 from app.http.principal import Principal
-from app.platform.blob_store import FolderStore
-from app.platform.shared_folders import SharedFolders
 from app.reads.corrections import settle
 from app.reads.schemas import LabelIn
 from app.reads.service import submit_label
 from app.releases.adding import UNFINISHED, register_release
+from app.storage.blobs import FolderStore
+from app.storage.bundles import SharedFolders
 from ml.datasets.cells import simulate_cell
 from ml.release.artifact import copy_release, read_release
 from tests.support.clock import SettableClock

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from app.http.errors import NotFound, Unavailable
-from app.platform.blob_store import Damaged, Stored, digest_of, require_digest
+from app.storage.blobs import Damaged, Stored, digest_of, require_digest
 from ml.files import file_sha256
 
 #: Addresses of buckets, by how they begin.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from app.http.errors import StorageFull, Unavailable
-from app.platform.blob_store import BlobStore, Damaged
+from app.storage.blobs import BlobStore, Damaged
 from ml.files import file_sha256, read_json, write_json
 
 _PACKAGE = ".package.tar"
