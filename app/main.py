@@ -7,12 +7,12 @@ from asgi_correlation_id import CorrelationIdMiddleware
 from fastapi import FastAPI
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from app.accounts.fair_share import FairShare
+from app.accounts.permissions import openapi_security, require_policies
+from app.accounts.sign_in import SignInThrottle
 from app.annotators.routes import router as annotators
 from app.audit.installation import claim
 from app.audit.routes import router as audit_events
-from app.auth.fair_share import FairShare
-from app.auth.policy import openapi_security, require_policies
-from app.auth.throttle import SignInThrottle
 from app.cases.in_force import HeldInForce
 from app.cases.routes import router as cases
 from app.context import Context, build_context

@@ -15,7 +15,7 @@ from typing import Any
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from app.auth import service as auth
+from app.accounts import people as auth
 from app.context import Context
 from app.database.migration import upgrade
 from app.database.tables import PublishedReportRow

@@ -21,8 +21,8 @@ from pydantic import SecretStr
 from rich.progress import Progress
 from sqlalchemy import func, select
 
+from app.accounts import people as auth
 from app.audit.installation import claim
-from app.auth import service as auth
 from app.context import Context, build_context
 from app.database.migration import upgrade
 from app.database.tables import Case, CasePrediction, Label

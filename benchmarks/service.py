@@ -21,7 +21,7 @@ import numpy as np
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from app.auth import service as auth
+from app.accounts import people as auth
 from app.cases import queries
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn

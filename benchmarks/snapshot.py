@@ -25,7 +25,7 @@ import psycopg
 from fastapi.testclient import TestClient
 from sqlalchemy import select, text
 
-from app.auth import service as auth
+from app.accounts import people as auth
 from app.context import Context
 from app.database.migration import upgrade
 from app.database.tables import PolicyRow

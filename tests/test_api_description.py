@@ -8,8 +8,8 @@ import pytest
 from fastapi import FastAPI
 from jsonschema import Draft202012Validator, FormatChecker
 
-from app.auth.policy import monitoring, policy_of
-from app.auth.sites import COOKIE
+from app.accounts.permissions import monitoring, policy_of
+from app.accounts.sign_in import COOKIE
 from app.http.errors import PROBLEM_JSON, TYPE_PREFIX
 from app.http.openapi import EXAMPLES
 from app.http.routing import walk_routes

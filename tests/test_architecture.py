@@ -293,7 +293,7 @@ def test_an_open_document_is_seen() -> None:
 #: Where the service looks at the machine's clock, and why; everything else asks the context or its session, or is given
 #: the time.
 CLOCKS = {
-    "app.auth.oidc": "the library that signs cookies dates them by it",
+    "app.accounts.single_sign_on": "the library that signs cookies dates them by it",
     "app.context": "the clock of a service that is given no other",
     "app.imports.archives": "the file system dates files by it",
     "app.main": "the clock of a service that is given no other",

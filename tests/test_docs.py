@@ -264,7 +264,7 @@ def test_the_reference_lists_every_command() -> None:
 
 
 def test_the_reference_lists_every_route_with_its_scopes(tmp_path: Path) -> None:
-    from app.auth.policy import policy_of
+    from app.accounts.permissions import policy_of
     from app.http.routing import walk_routes
     from app.main import create_app
 

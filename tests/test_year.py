@@ -13,9 +13,9 @@ from fastapi.testclient import TestClient
 from pydantic import SecretStr
 from sqlalchemy import delete, func, select, update
 
+from app.accounts import people as auth
 from app.audit.installation import claim
 from app.audit.verify import verify_all
-from app.auth import service as auth
 from app.database.engine import Database
 from app.database.migration import upgrade
 from app.database.tables import Case, DailyThreshold, Label, ReadRequest, now

@@ -4,9 +4,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
+from app.accounts.permissions import GuardedRoute, Policy
 from app.annotators import service
 from app.annotators.schemas import AnnotatorsOut, OwnReadingOut
-from app.auth.policy import GuardedRoute, Policy
 from app.database.engine import Reader
 from app.http.errors import NotFound, responses
 from app.http.models import Line

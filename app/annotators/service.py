@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 import numpy as np
 from sqlalchemy.orm import Session
 
+from app.accounts.annotators import annotator_of_account
 from app.annotators import history, numbers
 from app.annotators.history import ClosedCase
 from app.annotators.numbers import Compared, in_steps
 from app.annotators.schemas import AnnotatorsOut, OwnReadingOut, PulledOut
 from app.annotators.words import sentences
-from app.auth.annotators import annotator_of_account
 from app.database.tables import Annotator, time_of
 from app.http.errors import NotFound
 from app.http.principal import READING, Principal

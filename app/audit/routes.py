@@ -4,8 +4,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
+from app.accounts.permissions import GuardedRoute, Policy
 from app.audit.events import AuditEventsOut, page_of_events
-from app.auth.policy import GuardedRoute, Policy
 from app.database.engine import Reader
 from app.http.errors import responses
 from app.http.models import Line

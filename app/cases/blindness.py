@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from sqlalchemy import BindParameter, and_, bindparam, select
 from sqlalchemy.orm import Session
 
-from app.auth.annotators import annotator_of_account, role_or_key_sees_more
+from app.accounts.annotators import annotator_of_account, role_or_key_sees_more
 from app.cases import provisional
 from app.cases.handles import NamedCase
 from app.cases.held_back import is_held_back_from

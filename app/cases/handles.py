@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
+from app.accounts.permissions import caller_of
 from app.audit.chain.keys import ReaderKeys
-from app.auth.policy import caller_of
 from app.context import Parts
 from app.database.tables import Case, Repeat
 from app.http.principal import Principal

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from app.auth.policy import GuardedRoute, Policy
+from app.accounts.permissions import GuardedRoute, Policy
 from app.cases import queries, service
 from app.cases.blindness import ensure_revealed, note_exposure
 from app.cases.handles import CaseInPath, case_handle

@@ -20,7 +20,7 @@ def user_add(
     role: Annotated[str, typer.Option(help="viewer, annotator, admin or service.")],
 ) -> None:
     """Create an account; people get a one-time password."""
-    from app.auth.service import add_account, issue_one_time_password
+    from app.accounts.people import add_account, issue_one_time_password
 
     with parts() as context, context.database.write() as session:
         add_account(session, context.keys.audit, name, role)
@@ -31,7 +31,7 @@ def user_add(
 @user.command("password")
 def user_password(name: Annotated[str, typer.Argument(help="Account.")]) -> None:
     """Print a new one-time password."""
-    from app.auth.service import issue_one_time_password
+    from app.accounts.people import issue_one_time_password
 
     with parts() as context, context.database.write() as session:
         password = issue_one_time_password(session, context.keys.audit, name)
@@ -44,7 +44,7 @@ def user_link(
     subject: Annotated[str, typer.Option(help="`sub` that the OpenID provider gives this person.")],
 ) -> None:
     """Let a person sign in by single sign-on (SECONDREAD_OIDC_ISSUER)."""  # noqa: DOC501
-    from app.auth.service import link_subject
+    from app.accounts.people import link_subject
 
     with parts() as context, context.database.write() as session:
         if context.settings.oidc_issuer is None:
@@ -59,7 +59,7 @@ def user_disable(
     undo: Annotated[bool, typer.Option("--undo", help="Enable it again.")] = False,
 ) -> None:
     """Disable an account: its password, sessions and keys stop working at once."""
-    from app.auth.service import set_disabled
+    from app.accounts.people import set_disabled
 
     with parts() as context, context.database.write() as session:
         set_disabled(session, context.keys.audit, name, disabled=not undo)
@@ -109,7 +109,7 @@ def key_add(
     as_json: Json = False,
 ) -> None:
     """Make an API key and print it, this once."""
-    from app.auth.service import add_key
+    from app.accounts.people import add_key
 
     with parts() as context, context.database.write() as session:
         expires = None if days is None else context.clock() + timedelta(days=days)
@@ -150,7 +150,7 @@ def key_list(as_json: Json = False) -> None:
 @key.command("revoke")
 def key_revoke(key_id: Annotated[uuid.UUID, typer.Argument(help="Key, as listed.")]) -> None:
     """Revoke a key."""
-    from app.auth.service import revoke_key
+    from app.accounts.people import revoke_key
 
     with parts() as context, context.database.write() as session:
         revoke_key(session, context.keys.audit, key_id)

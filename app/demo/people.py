@@ -5,7 +5,7 @@ from collections.abc import Callable
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.auth import service as auth
+from app.accounts import people as auth
 from app.context import Context
 from app.database.tables import Account
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query
 
-from app.auth.policy import GuardedRoute, Policy
+from app.accounts.permissions import GuardedRoute, Policy
 from app.context import Parts
 from app.database.engine import Reader
 from app.evaluations import service

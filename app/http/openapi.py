@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from app.auth.sites import COOKIE, SECURE_COOKIE
+from app.accounts.sign_in import COOKIE, SECURE_COOKIE
 from app.http.errors import PROBLEM_JSON, TYPE_PREFIX, Problem
 from app.http.principal import SCOPES
 from app.http.routing import walk_routes

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 
-from app.auth.policy import GuardedRoute, Policy
+from app.accounts.permissions import GuardedRoute, Policy
 from app.context import Parts
 from app.database.engine import Reader, Writer
 from app.database.idempotency import Idempotent

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from app.auth.policy import GuardedRoute, ServicePolicy, public
+from app.accounts.permissions import GuardedRoute, ServicePolicy, public
 from app.context import Parts
 from app.http.errors import Problem, UnsupportedImage, problem_response
 from app.http.limits import PROTOCOL

@@ -5,9 +5,9 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from app.accounts.permissions import GuardedRoute, monitoring, public
 from app.audit.chain import events
 from app.audit.linking import waiting
-from app.auth.policy import GuardedRoute, monitoring, public
 from app.context import Parts
 from app.database.engine import settings_without_force
 from app.evaluations.publishing import published_estimates

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from app.accounts.annotators import annotator_of_account
+from app.accounts.permissions import GuardedRoute, Policy
 from app.annotators.history import annotator_named, class_names
 from app.annotators.service import ME, own_reading
-from app.auth.annotators import annotator_of_account
-from app.auth.policy import GuardedRoute, Policy
 from app.cases.blindness import note_exposure
 from app.cases.queries import flagged_labels
 from app.context import Parts

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Depends
 from fastapi.responses import HTMLResponse
 
-from app.auth.policy import GuardedRoute, public
+from app.accounts.permissions import GuardedRoute, public
 from app.pages.headers import POLICY
 from app.pages.render import ENVIRONMENT
 

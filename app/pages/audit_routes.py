@@ -10,11 +10,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BeforeValidator
 from sqlalchemy.orm import Session
 
+from app.accounts.permissions import GuardedRoute, Policy
+from app.accounts.queries import all_accounts
 from app.audit.chain import events as chain_events
 from app.audit.events import AuditEventsOut, Days, page_of_events
 from app.audit.sentences import WORDS, Part, Say, plain, sentences, short
-from app.auth.policy import GuardedRoute, Policy
-from app.auth.queries import all_accounts
 from app.context import Parts
 from app.database.engine import Reader
 from app.http import languages

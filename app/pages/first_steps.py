@@ -6,7 +6,7 @@ from typing import Literal
 
 from sqlalchemy.orm import Session
 
-from app.auth.queries import count_annotators
+from app.accounts.queries import count_annotators
 from app.cases.queries import is_empty
 from app.releases.queries import champion_since
 from app.triage.queries import current_policy

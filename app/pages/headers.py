@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.auth.sites import is_secure
+from app.accounts.sign_in import is_secure
 
 #: Browsers that have come by TLS once come by nothing else for a year.
 _HSTS = (b"strict-transport-security", b"max-age=31536000")

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 
-from app.auth.policy import GuardedRoute, Policy
+from app.accounts.permissions import GuardedRoute, Policy
 from app.cases.queries import newest_label_at
 from app.context import Context, Parts
 from app.database.engine import Reader, Writer

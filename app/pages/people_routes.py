@@ -9,9 +9,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from sqlalchemy.orm import Session
 
-from app.auth import service as auth
-from app.auth.policy import GuardedRoute, Policy
-from app.auth.queries import account_of_key, existing_account
+from app.accounts import people as auth
+from app.accounts.permissions import GuardedRoute, Policy
+from app.accounts.queries import account_of_key, existing_account
 from app.context import Context, Parts
 from app.database.engine import Reader, Writer
 from app.database.tables import Account

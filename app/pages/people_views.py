@@ -8,9 +8,9 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from app.accounts.queries import all_accounts, existing_account, keys_by_account, last_sign_ins
 from app.annotators.schemas import PulledOut
 from app.annotators.service import agreements, last_monday
-from app.auth.queries import all_accounts, existing_account, keys_by_account, last_sign_ins
 from app.context import Context
 from app.database.tables import Account, ApiKey
 from app.http.errors import NoRelease

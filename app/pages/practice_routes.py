@@ -5,8 +5,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Request, Response
 
+from app.accounts.permissions import GuardedRoute, Policy
 from app.annotators.history import class_names
-from app.auth.policy import GuardedRoute, Policy
 from app.cases.blindness import note_exposure
 from app.context import Parts
 from app.database.engine import Reader, Writer

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from pydantic import BaseModel
 
-from app.auth.policy import GuardedRoute, Policy
+from app.accounts.permissions import GuardedRoute, Policy
 from app.cases.blindness import hidden_because, note_exposure
 from app.cases.handles import CaseInPath, case_handle
 from app.cases.queries import CaseFilter, has_field

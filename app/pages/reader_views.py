@@ -6,8 +6,8 @@ from datetime import datetime, tzinfo
 
 from sqlalchemy.orm import Session
 
+from app.accounts.annotators import annotator_of_account
 from app.audit.chain.keys import ReaderKeys
-from app.auth.annotators import annotator_of_account
 from app.cases import queries
 from app.cases import service as cases
 from app.cases.blindness import answered, exposures_of

@@ -6,8 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Form, Request, Response
 from sqlalchemy.orm import Session
 
-from app.auth.policy import GuardedRoute, Policy
-from app.auth.service import confirm_password
+from app.accounts.people import confirm_password
+from app.accounts.permissions import GuardedRoute, Policy
 from app.context import Context, Parts
 from app.database.engine import Reader, Writer
 from app.http.errors import Conflict, Forbidden, Invalid, PreconditionFailed

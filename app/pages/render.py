@@ -8,8 +8,8 @@ from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 from fastapi.templating import Jinja2Templates
 
-from app.auth.policy import caller_of
-from app.auth.service import SEEN_EVERY, SESSION_IDLE
+from app.accounts.people import SEEN_EVERY, SESSION_IDLE
+from app.accounts.permissions import caller_of
 from app.evaluations.report import FILTERS, TEMPLATES
 from app.http import languages
 from app.http.errors import Problem, Unauthenticated

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from app.accounts.annotators import annotator_of_account
 from app.audit.chain.keys import ReaderKeys
-from app.auth.annotators import annotator_of_account
 from app.cases.blindness import hidden_because, shown_to
 from app.cases.handles import NamedCase, case_handle
 from app.cases.queries import blind_opinions, label_history

@@ -4,11 +4,18 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 
-from app.auth import oidc
-from app.auth import service as auth
-from app.auth.policy import GuardedRoute, Policy, public
-from app.auth.sign_in import sign_in
-from app.auth.sites import COOKIE, SECURE_COOKIE, is_secure, refuse_cross_site, session_cookie, session_token
+from app.accounts import people as auth
+from app.accounts import single_sign_on
+from app.accounts.permissions import GuardedRoute, Policy, public
+from app.accounts.sign_in import (
+    COOKIE,
+    SECURE_COOKIE,
+    is_secure,
+    refuse_cross_site,
+    session_cookie,
+    session_token,
+    sign_in,
+)
 from app.cases import provisional
 from app.context import Context, Parts
 from app.database.engine import Reader, Writer
@@ -78,19 +85,19 @@ def signed_in(request: Request, token: str, path: str = "/worklist") -> Response
     return response
 
 
-def _provider(context: Parts) -> oidc.Provider:
+def _provider(context: Parts) -> single_sign_on.Provider:
     """The OpenID provider.
 
     Raises:
         NotFound: single sign-on is not set up.
     """
-    provider = oidc.Provider.of(context.settings)
+    provider = single_sign_on.Provider.of(context.settings)
     if provider is None:
         raise NotFound("single sign-on is not set up here")
     return provider
 
 
-_SignOn = Annotated[oidc.Provider, Depends(_provider)]
+_SignOn = Annotated[single_sign_on.Provider, Depends(_provider)]
 
 
 def _oidc_cookie(request: Request) -> str:
@@ -105,12 +112,12 @@ def _callback(context: Parts) -> str:
 @router.get("/login/oidc", dependencies=[Depends(public)])
 async def begin_sign_on(request: Request, context: Parts, provider: _SignOn) -> Response:
     """Send the browser to the OpenID provider."""
-    url, kept = await oidc.begin(request, provider, context.keys.cookies, _callback(context))
+    url, kept = await single_sign_on.begin(request, provider, context.keys.cookies, _callback(context))
     response = go(url)
     response.set_cookie(
         _oidc_cookie(request),
         kept,
-        max_age=oidc.COOKIE_SECONDS,
+        max_age=single_sign_on.COOKIE_SECONDS,
         secure=is_secure(request),
         httponly=True,
         samesite="lax",
@@ -127,7 +134,7 @@ async def _subject(
 ) -> str | Unauthenticated:
     """Who signed in at the provider, or why nobody did."""
     try:
-        return await oidc.finish(
+        return await single_sign_on.finish(
             request, provider, context.keys.cookies, request.cookies.get(_oidc_cookie(request), "")
         )
     except Unauthenticated as exc:
@@ -149,7 +156,7 @@ def finish_sign_on(
     try:
         if isinstance(subject, Unauthenticated):
             raise subject
-        response = signed_in(request, oidc.session_of(session, context.keys.audit, subject))
+        response = signed_in(request, single_sign_on.session_of(session, context.keys.audit, subject))
     except (Unauthenticated, Forbidden) as exc:
         response = _login_page(request, context, exc.status, exc)
     response.delete_cookie(_oidc_cookie(request), secure=is_secure(request))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 
-from app.auth.policy import GuardedRoute, Policy
+from app.accounts.permissions import GuardedRoute, Policy
 from app.cases.blindness import note_exposure
 from app.cases.image_answers import image_answer
 from app.cases.queries import case_by_id

@@ -7,8 +7,8 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.accounts.annotators import account_sees_more, annotator_of_account, own_annotator
 from app.audit.chain import events
-from app.auth.annotators import account_sees_more, annotator_of_account, own_annotator
 from app.context import Context
 from app.database.tables import Annotator, PracticeAnswer, PracticeItem, PracticeRun, PracticeSet, Qualification
 from app.http.errors import AlreadyLabelled, Conflict, Forbidden, Invalid, NotFound

@@ -6,8 +6,8 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.accounts.annotators import new_annotator
 from app.audit.chain import events
-from app.auth.annotators import new_annotator
 from app.context import Context
 from app.database.tables import Account, Annotator, PracticeCell, PracticeRun, PracticeSet, Qualification
 from app.http.errors import Conflict, NotFound

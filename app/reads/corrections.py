@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from sqlalchemy import Select, delete, select
 from sqlalchemy.orm import Session
 
+from app.accounts.annotators import annotator_of_account
 from app.audit.chain import events
 from app.audit.chain.change_tracking import note_deleted
-from app.auth.annotators import annotator_of_account
 from app.cases.blindness import hidden_before_final, was_exposed
 from app.cases.provisional import is_over
 from app.cases.queries import NamedLabel, label_history

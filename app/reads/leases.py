@@ -7,9 +7,9 @@ from datetime import timedelta
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from app.accounts.annotators import account_sees_more, annotator_of_account, locked_annotator, own_annotator
 from app.audit.chain import events
 from app.audit.chain.detached_rows import change_row, insert_row
-from app.auth.annotators import account_sees_more, annotator_of_account, locked_annotator, own_annotator
 from app.cases import provisional
 from app.context import Context
 from app.database.engine import Database

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, tzinfo
 from sqlalchemy import ColumnElement, CompoundSelect, func, select, union_all
 from sqlalchemy.orm import Session
 
-from app.auth.annotators import annotator_of_account
+from app.accounts.annotators import annotator_of_account
 from app.database.tables import Annotator, Label, Read, Repeat, RepeatAnswer, RepeatRead, time_of
 from app.http.days import day_began
 from app.http.principal import Principal

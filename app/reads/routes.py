@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from app.auth.policy import GuardedRoute, Policy
+from app.accounts.permissions import GuardedRoute, Policy
 from app.cases import queries
 from app.cases.blindness import ensure_revealed, note_exposure
 from app.cases.handles import CaseInPath

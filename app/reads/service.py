@@ -6,8 +6,8 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from app.accounts.annotators import annotator_by_name, new_annotator
 from app.audit.chain.detached_rows import change_row
-from app.auth.annotators import annotator_by_name, new_annotator
 from app.cases import provisional
 from app.cases.blindness import (
     Hidden,

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Response
 
-from app.auth.policy import GuardedRoute, Policy
-from app.auth.service import confirm_password
+from app.accounts.people import confirm_password
+from app.accounts.permissions import GuardedRoute, Policy
 from app.context import Parts
 from app.database.engine import Reader, Writer
 from app.database.idempotency import Idempotent

@@ -8,7 +8,7 @@ from typing import Literal
 from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session
 
-from app.auth.annotators import annotator_of_account, reading_annotators
+from app.accounts.annotators import annotator_of_account, reading_annotators
 from app.database.tables import Annotator, Label, PolicyRow, Qualification
 from app.http.errors import Forbidden
 from app.triage.queries import current_policy

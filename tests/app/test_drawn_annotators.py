@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text, update
 
+from app.accounts import people as auth
+from app.accounts.annotators import reading_annotators
 from app.audit.chain.keys import DerivedKey
 from app.audit.verify import wrong_columns
-from app.auth import service as auth
-from app.auth.annotators import reading_annotators
 from app.database.tables import Annotator, Label, ReaderDraw, ReadRequest, create_triggers, drop_triggers
 from app.pages.forms import PolicyForm
 from app.reads.asking import ask_instead

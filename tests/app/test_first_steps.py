@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from fastapi.testclient import TestClient
 
-from app.auth import service as auth
+from app.accounts import people as auth
 from app.main import create_app
 from app.settings import Settings
 from tests.app.test_templates import HTML, PAGES

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.auth import service as auth
+from app.accounts import people as auth
 from app.releases.adding import add_release
 from ml.images.preprocess import decode_image
 from ml.release.artifact import read_release

@@ -14,7 +14,7 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from app.auth import service as auth
+from app.accounts import people as auth
 from app.open_inference.service import OUTPUTS, PER_BYTE
 from app.platform.tensors import MAX_JSON, read_message
 from app.releases.service import move_alias

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.auth import service as auth
-from app.auth.passwords import hash_password, verify_password
+from app.accounts import people as auth
+from app.accounts.passwords import hash_password, verify_password
 from app.database.tables import Account, BrowserSession, now
 from app.demo import people as demo
 from app.demo.notice import write_notice

@@ -89,7 +89,7 @@ def test_what_an_annotator_gets_before_committing_holds_no_prediction(service: S
 
 
 def _signed_in(service: Service, name: str) -> str:
-    from app.auth.service import issue_one_time_password
+    from app.accounts.people import issue_one_time_password
 
     with service.context.database.write() as session:
         password = issue_one_time_password(session, service.context.keys.audit, name)
@@ -100,7 +100,7 @@ def _signed_in(service: Service, name: str) -> str:
 
 
 def test_a_one_time_password_works_once(service: Service) -> None:
-    from app.auth.service import issue_one_time_password
+    from app.accounts.people import issue_one_time_password
 
     with service.context.database.write() as session:
         password = issue_one_time_password(session, service.context.keys.audit, "anna")

@@ -9,7 +9,7 @@ import pytest
 from joserfc.jwk import RSAKey
 from pydantic import SecretStr
 
-from app.auth import service as auth
+from app.accounts import people as auth
 from app.settings import Settings
 from tests.support.openid import CLIENT, SECRET, OpenIdProvider
 from tests.support.service import Service

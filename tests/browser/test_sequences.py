@@ -14,8 +14,8 @@ from playwright.sync_api import Browser, Page, Route
 from playwright.sync_api import Error as BrowserError
 from sqlalchemy import select, update
 
-from app.auth.service import add_account, begin_session
-from app.auth.sites import COOKIE
+from app.accounts.people import add_account, begin_session
+from app.accounts.sign_in import COOKIE
 from app.context import Context, build_context
 from app.database.tables import Account, Annotator, Label, Read, ReadRequest
 from app.settings import Settings

@@ -18,9 +18,9 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import select
 
+from app.accounts import people as auth
 from app.audit.installation import claim
 from app.audit.verify import verify_all
-from app.auth import service as auth
 from app.context import Context, build_context
 from app.database.migration import upgrade
 from app.database.tables import Case, Label

@@ -90,7 +90,7 @@ _ALLOWED = {
     "secondread": set[str](),
     "secondread/client": {"client"},
     "app": {"serve", "cpu"},
-    "app/auth/oidc.py": {"serve", "oidc"},
+    "app/accounts/single_sign_on.py": {"serve", "oidc"},
     "app/storage/bucket.py": {"serve", "s3"},
     "app/http/traces.py": {"serve", "otel"},
     "migrations": {"serve"},

@@ -10,8 +10,8 @@ import fastapi
 import pytest
 from fastapi import APIRouter, Depends
 
-from app.auth import service as auth
-from app.auth.policy import WALKED, Policy, documented, policy_of, require_policies
+from app.accounts import people as auth
+from app.accounts.permissions import WALKED, Policy, documented, policy_of, require_policies
 from app.http.limits import RateLimit
 from app.http.routing import walk_routes
 from app.main import create_app
@@ -68,11 +68,11 @@ def test_a_route_that_the_check_does_not_see_stops_the_start_up(
     hidden.add_api_route("/elsewhere", lambda: "open")
     with pytest.raises(RuntimeError, match="/elsewhere"):
         require_policies(app, [hidden])
-    monkeypatch.setattr("app.auth.policy.WALKED", "another")
+    monkeypatch.setattr("app.accounts.permissions.WALKED", "another")
     require_policies(app)
     seen = [route for route in walk_routes(app) if not route.path.startswith("/v1/cases")]
     for routes, unseen in (([], "all|/v1"), (seen, "/v1/cases")):
-        monkeypatch.setattr("app.auth.policy.walk_routes", lambda _, routes=routes: iter(routes))
+        monkeypatch.setattr("app.accounts.permissions.walk_routes", lambda _, routes=routes: iter(routes))
         with pytest.raises(RuntimeError, match=unseen):
             require_policies(app)
 

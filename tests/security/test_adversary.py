@@ -22,8 +22,8 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from sqlalchemy import func, select
 
-from app.auth import service as auth
-from app.auth.policy import _MonitoringToken
+from app.accounts import people as auth
+from app.accounts.permissions import _MonitoringToken
 from app.database.tables import CasePrediction, Label, ReadRequest
 from tests.app.test_leases import classes_of, set_policy
 from tests.security.test_blind_by_image import old_key

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from sqlalchemy import select, update
 
-from app.auth.service import add_key, digest_of
+from app.accounts.people import add_key, digest_of
 from app.cases.blindness import expose
 from app.database.tables import Account, Annotator, ApiKey, CasePrediction, Exposure, ReadRequest
 from app.evaluations.queries import blind_labels
@@ -73,7 +73,7 @@ def old_key(service: Service, name: str, scopes: list[str]) -> None:
 def test_no_account_gets_a_key_with_which_it_reads_and_sees(
     service: Service, name: str, before: list[str], scopes: list[str]
 ) -> None:
-    from app.auth.service import add_account, revoke_key
+    from app.accounts.people import add_account, revoke_key
 
     with service.context.database.write() as session:
         secret = service.context.keys.audit

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.auth.annotators import reading_annotators
+from app.accounts.annotators import reading_annotators
 from app.database.tables import Account, ReadRequest
 from app.reads.asking import ask_instead
 from app.reads.progress import progress

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.auth import fair_share
-from app.auth.fair_share import PER_ADDRESS, FairShare, Places
+from app.accounts import fair_share
+from app.accounts.fair_share import PER_ADDRESS, FairShare, Places
 from tests.support.coroutines import run_async
 from tests.support.service import Service
 from tests.support.waiting import patient

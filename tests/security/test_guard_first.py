@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fastapi import Depends
 
-from app.auth.policy import Policy, policy_of, require_policies
+from app.accounts.permissions import Policy, policy_of, require_policies
 from app.http.routing import walk_routes
 from app.main import create_app
 from app.settings import Settings

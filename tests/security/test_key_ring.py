@@ -12,6 +12,7 @@ from itsdangerous import BadSignature
 from pydantic import SecretStr
 from sqlalchemy import select, text
 
+from app.accounts import single_sign_on
 from app.audit import rotation
 from app.audit.anchor import append
 from app.audit.chain import events
@@ -20,7 +21,6 @@ from app.audit.chain.keys import KeyRing, Secret, derive
 from app.audit.installation import WrongKeyError, claim
 from app.audit.rotation import bring_in, rotate, write_ring
 from app.audit.verify import verify_all
-from app.auth import oidc
 from app.cases.preparing import partition_of
 from app.context import Context, build_context
 from app.database import retry
@@ -267,17 +267,17 @@ def test_a_backup_from_before_a_rotation_is_brought_back_with_the_newer_ring(
 
 def test_cookies_of_a_replaced_key_are_accepted_until_they_would_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     value = FIRST.secrets[0]
-    for age, accepted in ((oidc.COOKIE_SECONDS - 60, True), (oidc.COOKIE_SECONDS + 60, False)):
+    for age, accepted in ((single_sign_on.COOKIE_SECONDS - 60, True), (single_sign_on.COOKIE_SECONDS + 60, False)):
         ring = KeyRing((value, Secret(b"n" * 32, int(time.time()) - age)))
-        cookie = oidc._signer(derive(FIRST).cookies).dumps({"state": 1})
+        cookie = single_sign_on._signer(derive(FIRST).cookies).dumps({"state": 1})
         if accepted:
-            assert oidc._signer(derive(ring).cookies).loads(cookie, max_age=600) == {"state": 1}
+            assert single_sign_on._signer(derive(ring).cookies).loads(cookie, max_age=600) == {"state": 1}
         else:
             with pytest.raises(BadSignature):
-                oidc._signer(derive(ring).cookies).loads(cookie, max_age=600)
-        newer = oidc._signer(derive(ring).cookies).dumps({"state": 2})
+                single_sign_on._signer(derive(ring).cookies).loads(cookie, max_age=600)
+        newer = single_sign_on._signer(derive(ring).cookies).dumps({"state": 2})
         with pytest.raises(BadSignature):
-            oidc._signer(derive(FIRST).cookies).loads(newer, max_age=600)
+            single_sign_on._signer(derive(FIRST).cookies).loads(newer, max_age=600)
 
 
 def test_a_ring_is_read_as_it_was_written_and_anything_else_is_refused() -> None:

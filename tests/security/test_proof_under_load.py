@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import select
 
+from app.accounts import people as auth
 from app.audit.verify import unproven_rows
-from app.auth import service as auth
 from app.database.tables import Account
 from tests.support.service import Service, cell_png
 

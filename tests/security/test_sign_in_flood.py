@@ -14,9 +14,9 @@ import httpx2
 import pytest
 from sqlalchemy import func, select
 
-from app.auth import service as auth
-from app.auth.passwords import QUEUE, THREADS
-from app.auth.throttle import FREE_TRIES, REMEMBERED, SignInThrottle
+from app.accounts import people as auth
+from app.accounts.passwords import QUEUE, THREADS
+from app.accounts.sign_in import FREE_TRIES, REMEMBERED, SignInThrottle
 from app.database.tables import AuditEvent
 from tests.app.test_people import GOOD, first_password
 from tests.support.coroutines import run_async
@@ -28,7 +28,7 @@ from tests.support.waiting import patient, wait_until
 _HELD = """
 import time
 from pathlib import Path
-from app.auth import passwords
+from app.accounts import passwords
 real = passwords._verify
 def held(stored, password):
     while not Path("let-go").exists():
@@ -146,7 +146,7 @@ def test_wrong_passwords_keep_out_whoever_sends_them_and_nobody_else(service: Se
 
 
 def test_a_password_that_must_wait_is_not_hashed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.auth import passwords
+    from app.accounts import passwords
 
     hashed: list[str] = []
     real = passwords._verify
@@ -187,7 +187,7 @@ def test_choosing_a_password_locks_nothing_while_it_is_hashed(
 ) -> None:
     """On SQLite one open transaction that writes stops every label."""
     cookie = first_password(service, "anna")
-    from app.auth import passwords
+    from app.accounts import passwords
 
     real, written = passwords._HASHER.hash, []
 

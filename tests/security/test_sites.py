@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.auth import service as auth
+from app.accounts import people as auth
 from app.settings import Settings
 from tests.support.process import Installation
 from tests.support.service import Service

@@ -14,9 +14,9 @@ from sqlalchemy import Table as SqlTable
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from app.accounts import people as auth
 from app.audit.chain.coverage import COVERED, NOT_COVERED
 from app.audit.verify import verify_all
-from app.auth import service as auth
 from app.cases.blindness import expose
 from app.database.engine import Database, make_engine
 from app.database.tables import APPEND_ONLY, Account, Annotator, CasePrediction, Table, drop_triggers

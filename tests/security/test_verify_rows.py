@@ -8,9 +8,9 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from app.accounts import people as auth
 from app.audit.chain import events as chain_events
 from app.audit.verify import COMPLETE, CONSISTENT, Integrity, verify_all
-from app.auth import service as auth
 from app.database.tables import APPEND_ONLY, Case, drop_triggers
 from app.database.tables.append_only import drop_replace_trigger
 from app.operations.erasure import Whom, erase_patient

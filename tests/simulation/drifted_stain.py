@@ -10,7 +10,7 @@ from PIL import Image
 from pydantic import SecretStr
 from sqlalchemy import select
 
-from app.auth import service as auth
+from app.accounts import people as auth
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context, build_context

@@ -21,7 +21,7 @@ from fastapi.testclient import TestClient
 from PIL import Image, ImageOps
 
 import app.demo
-from app.auth import service as auth
+from app.accounts import people as auth
 from app.evaluations.set_publishing import publish_answer_sets
 from app.http.openapi import FILE
 from app.http.routing import walk_routes

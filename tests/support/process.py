@@ -89,8 +89,8 @@ class Installation:
 
     def prepare(self, release: Path | None, **people: str) -> dict[str, str]:
         """What the commands would do, in this process: database, release if any, accounts; gives a key for each."""
+        from app.accounts import people as auth
         from app.audit.installation import claim
-        from app.auth import service as auth
         from app.context import build_context
         from app.database.migration import upgrade
         from app.settings import Settings
@@ -120,7 +120,7 @@ class Installation:
 
     def one_time_password(self, name: str) -> str:
         """What ``secondread user password`` gives, in this process, which takes a hundredth of the time."""
-        from app.auth import service as auth
+        from app.accounts import people as auth
 
         with self.parts() as context, context.database.write() as session:
             return auth.issue_one_time_password(session, context.keys.audit, name)

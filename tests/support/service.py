@@ -15,9 +15,9 @@ from PIL import Image
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
+from app.accounts import people as auth
 from app.audit.chain.keys import AuditKeys
 from app.audit.linking import seal_all
-from app.auth import service as auth
 from app.cases.handles import case_handle, case_of_handle
 from app.cases.preparing import prepare_case, store_case
 from app.cases.schemas import CaseIn

@@ -13,8 +13,7 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.auth.sites import session_token
-from app.auth.throttle import network_of
+from app.accounts.sign_in import network_of, session_token
 from app.http.errors import Overloaded, answer_to
 
 #: Requests of one address that are worked on at once at least, with whatever credentials; times those of a caller.

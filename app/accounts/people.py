@@ -12,9 +12,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, bindparam, select
 from sqlalchemy.orm import Session
 
+from app.accounts.passwords import hash_password, verify_password
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
-from app.auth.passwords import hash_password, verify_password
 from app.database.engine import Database
 from app.database.sql.compiled_statements import Prepared
 from app.database.tables import Account, ApiKey, BrowserSession, time_of

@@ -14,8 +14,8 @@ from fastapi import Request
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.accounts.people import begin_session
 from app.audit.chain.keys import AuditKeys, CookieKey
-from app.auth.service import begin_session
 from app.database.tables import Account
 from app.http.errors import Forbidden, Unauthenticated, Unavailable
 from app.settings import Settings

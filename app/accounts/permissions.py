@@ -14,8 +14,8 @@ from pydantic import SecretStr
 from sqlalchemy import ColumnElement
 from starlette.concurrency import run_in_threadpool
 
-from app.auth.service import looking_up_keys, principal_of_cookie, principal_of_key, touch_session
-from app.auth.sites import refuse_cross_site, session_token
+from app.accounts.people import looking_up_keys, principal_of_cookie, principal_of_key, touch_session
+from app.accounts.sign_in import refuse_cross_site, session_token
 from app.database.engine import Database, in_one_thread
 from app.database.sql.compiled_statements import Prepared
 from app.http.errors import Forbidden, Unauthenticated

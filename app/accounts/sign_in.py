@@ -1,0 +1,252 @@
+"""Sign-in: cross-site checks, throttling of wrong passwords, sessions.
+
+Counted in the memory of this process, so that a flood of wrong passwords writes nothing to the database; a restart
+forgets it, and several server processes count apart. A password has at least 15 characters: what is left to guess by
+does not matter.
+"""
+
+import hmac
+import ipaddress
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+from fastapi import Request
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+
+from app.accounts.passwords import verified
+from app.accounts.people import begin_session, digest_of, normal_name
+from app.audit.chain import events
+from app.audit.chain.keys import AuditKeys
+from app.database.engine import Database
+from app.database.tables import Account
+from app.http.errors import CrossSite
+from app.settings import Settings
+from ml.messages import Message
+
+COOKIE, SECURE_COOKIE = "sr_session", "__Host-sr_session"
+
+
+def _public_origin(request: Request) -> str | None:
+    """Scheme and host of the address that browsers use, where the settings name it."""
+    settings: Settings = request.app.state.context.settings
+    if settings.public_url is None:
+        return None
+    parts = urlsplit(settings.public_url)
+    return f"{parts.scheme}://{parts.netloc}".lower()
+
+
+def is_secure(request: Request) -> bool:
+    """Whether browsers reach the service by TLS: a trusted proxy says so, or the settings' public address does."""
+    return request.scope.get("scheme") == "https" or (_public_origin(request) or "").startswith("https://")
+
+
+def session_cookie(request: Request) -> str:
+    """Name of the session's cookie; with the prefix no other site, and nobody without TLS, can set it."""
+    return SECURE_COOKIE if is_secure(request) else COOKIE
+
+
+def session_token(request: Request) -> str | None:
+    """Token of the request's session cookie."""
+    return request.cookies.get(session_cookie(request))
+
+
+def refuse_cross_site(request: Request) -> None:
+    """Refuse a form or script of another site that rides on a signed-in browser.
+
+    Raises:
+        CrossSite: the browser says the request comes from elsewhere.
+    """
+    site = request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin")
+    if site is not None and site not in {"same-origin", "none"}:
+        raise CrossSite("the request comes from another site")
+    own = {f"{request.url.scheme}://{request.headers.get('host', '')}".lower(), _public_origin(request)}
+    if origin is not None and origin.lower() not in own:
+        raise CrossSite("the request comes from another site; behind a proxy, set PUBLIC_URL or TRUSTED_PROXIES")
+
+
+#: Wrong passwords in a row that cost nothing, and the seconds to wait after the next ones: each doubles the last.
+FREE_TRIES, FIRST_WAIT, LONGEST_WAIT = 5, 60.0, 3600.0
+#: Pairs of address and name that are remembered; the one that was seen longest ago makes room.
+REMEMBERED = 50_000
+
+
+@dataclass
+class _Failures:
+    """Wrong passwords in a row, and the time (monotonic) before which no password is looked at."""
+
+    count: int = 0
+    until: float = 0.0
+
+
+@lru_cache(maxsize=4096)
+def network_of(address: str) -> str:
+    """The address, or the network that one subscriber has in IPv6, where addresses cost nothing.
+
+    >>> network_of("192.0.2.7"), network_of("2001:db8:1:2:3:4:5:6"), network_of("testclient")
+    ('192.0.2.7', '2001:db8:1:2::/64', 'testclient')
+    """
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if parsed.version == 4:
+        return address
+    return str(ipaddress.ip_network((parsed, 64), strict=False))
+
+
+class SignInThrottle:
+    """Who has to wait before the next password is looked at.
+
+    Args:
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._pairs: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
+        self._changing = threading.Lock()
+
+    def must_wait(self, address: str, name: str) -> bool:
+        """Whether passwords of this address for this name are not looked at now.
+
+        Args:
+            address: of the caller.
+            name: as accounts have it, whether there is such an account or not.
+        """
+        with self._changing:
+            failures = self._pairs.get((network_of(address), name))
+            return failures is not None and failures.until > self._clock()
+
+    def failed(self, address: str, name: str) -> bool:
+        """Count a wrong password.
+
+        Returns:
+            Whether it is the one with which the waiting begins.
+        """
+        pair = (network_of(address), name)
+        with self._changing:
+            failures = self._pairs.setdefault(pair, _Failures())
+            self._pairs.move_to_end(pair)
+            failures.count += 1
+            if failures.count >= FREE_TRIES:
+                wait = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(failures.count - FREE_TRIES, 30))
+                failures.until = self._clock() + wait
+            while len(self._pairs) > REMEMBERED:
+                self._pairs.popitem(last=False)
+            return failures.count == FREE_TRIES
+
+    def succeeded(self, address: str, name: str) -> None:
+        """Forget the wrong passwords of a person who has signed in."""
+        with self._changing:
+            self._pairs.pop((network_of(address), name), None)
+
+
+# one sentence for every reason, which gives nobody away
+_REFUSED = Message(
+    "wrong name or password, a password that was used before, or too many attempts: then wait a few minutes"
+)
+
+
+@dataclass(frozen=True)
+class SignIn:
+    """What a sign-in came to.
+
+    Attributes:
+        token: of a session; None where it was refused.
+        refused: why.
+        used_up: the password was for one time only: whoever signed in needs one of their own.
+    """
+
+    token: str | None
+    refused: str = ""
+    used_up: bool = False
+
+
+@dataclass(frozen=True)
+class _Known:
+    """An account's secrets as they were read."""
+
+    account_id: uuid.UUID
+    password_hash: str | None
+    one_time_sha256: str | None
+
+
+async def sign_in(
+    database: Database, keys: AuditKeys, throttle: SignInThrottle, address: str, name: str, password: str
+) -> SignIn:
+    """Begin a browser session by a local password, or by a one-time password, which is used up.
+
+    An unknown name takes as long as a known one.
+
+    Args:
+        database: of the service.
+        keys: of the audit chain.
+        throttle: wrong passwords so far.
+        address: of the caller.
+        name: as it was typed.
+        password: as it was typed.
+
+    Raises:
+        Overloaded: too many are signing in.
+    """
+    name = normal_name(name)
+    if throttle.must_wait(address, name):
+        return SignIn(None, _REFUSED)
+    known = await run_in_threadpool(_read, database, name)
+    right = await verified(None if known is None else known.password_hash, password)
+    begun = None
+    if known is not None and (right or _is_one_time(known.one_time_sha256, password)):
+        begun = await run_in_threadpool(_begin, database, keys, known, password)
+    if begun is not None:
+        throttle.succeeded(address, name)
+        return begun
+    if throttle.failed(address, name) and known is not None:
+        await run_in_threadpool(_note_throttling, database, keys, known)
+    return SignIn(None, _REFUSED)
+
+
+def _is_one_time(stored: str | None, password: str) -> bool:
+    return stored is not None and hmac.compare_digest(stored, digest_of(password.strip().lower()))
+
+
+def _read(database: Database, name: str) -> _Known | None:
+    """Secrets of an account that may sign in, None for a name without one."""
+    with database.read() as session:
+        account = session.execute(select(Account).where(Account.name == name)).scalar_one_or_none()
+        if account is None or account.disabled_at is not None:
+            return None
+        return _Known(account.id, account.password_hash, account.one_time_sha256)
+
+
+def _begin(database: Database, keys: AuditKeys, known: _Known, password: str) -> SignIn | None:
+    """Begin the session, unless the password has been changed or used up since it was read."""
+    with database.write() as session:
+        account = _locked(session, known)
+        if account.disabled_at is not None:
+            return None
+        used_up = _is_one_time(account.one_time_sha256, password)
+        if used_up:
+            account.one_time_sha256 = None
+        elif account.password_hash is None or account.password_hash != known.password_hash:
+            return None
+        return SignIn(begin_session(session, keys, account), used_up=used_up)
+
+
+def _locked(session: Session, known: _Known) -> Account:
+    return session.get_one(Account, known.account_id, with_for_update=True)
+
+
+def _note_throttling(database: Database, keys: AuditKeys, known: _Known) -> None:
+    """Record that somebody guesses at an account: once per row of wrong passwords."""
+    with database.write() as session:
+        name = session.get_one(Account, known.account_id).name
+        events.record(session, keys, actor=name, action="account.throttle", object_id=known.account_id)
