@@ -12,10 +12,10 @@ from app.database.dbos_adapter import JobQueue
 from app.database.engine import Database
 from app.database.tables import Clock, now
 from app.http.errors import Problem
-from app.predictions.front import Front
+from app.predictions.decoding import Pictures
 from app.predictions.inference import Inference
-from app.predictions.pictures import Pictures
 from app.predictions.remote import Backend
+from app.predictions.small_image_queue import Front
 from app.settings import Settings
 from app.storage.blobs import FolderStore, ImageStore
 from app.storage.bucket import CachedBucket

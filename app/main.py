@@ -26,8 +26,6 @@ from app.http.openapi import describe, operation_id
 from app.http.unexpected_errors import Defects
 from app.imports.routes import router as imports
 from app.jobs.routes import router as jobs
-from app.open_inference.routes import protocol_error
-from app.open_inference.routes import router as open_inference
 from app.operations import health
 from app.operations.copies import renewing_copies
 from app.pages.annotator_routes import router as annotator_pages
@@ -48,6 +46,8 @@ from app.pages.report_routes import router as report_pages
 from app.pages.resident_routes import router as resident_pages
 from app.pages.sign_in import router as sign_in_pages
 from app.practice.routes import router as practice
+from app.predictions.open_inference.routes import protocol_error
+from app.predictions.open_inference.routes import router as open_inference
 from app.readers.routes import router as readers
 from app.reads.routes import router as reads
 from app.releases.queries import champion

@@ -33,7 +33,7 @@ from app.database.tables import (
 )
 from app.http.errors import BlindReadPending
 from app.http.principal import Principal
-from app.predictions.queries import shown_first
+from app.predictions.stored import shown_first
 from app.triage.queries import current_policy, policy_of_version
 from app.triage.twins import Pictured, are_twins, may_be_twin
 from ml.messages import messages

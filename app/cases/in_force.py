@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 
 from app.database.engine import Database
 from app.database.tables import Alias, AnswerSets, DailyThreshold, PolicyRow, time_of
-from app.predictions.answer_sets import PublishedSets, published_sets
 from app.predictions.inference import Inference, Served
+from app.predictions.prediction_sets import PublishedSets, published_sets
 from app.releases.queries import champion
 from app.triage.queries import DAILY, current_policy, rule_of, threshold_of
 from app.triage.rules import Rule

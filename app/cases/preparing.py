@@ -20,8 +20,8 @@ from app.database.sql.advisory_locks import hold_digests
 from app.database.tables import Case, CasePrediction, CaseTwin, NetworkOutput, new_id
 from app.http.errors import BrokenImage, OtherImage, TooLarge, Unavailable, UnsupportedImage
 from app.http.principal import Principal
-from app.predictions.answer_sets import published_sets
 from app.predictions.inference import Served
+from app.predictions.prediction_sets import published_sets
 from app.predictions.stored import output_values, prediction_values
 from app.releases.queries import champion
 from app.releases.training import Known, uses_of

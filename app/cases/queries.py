@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, aliased
 
 from app.database.tables import Annotator, Case, CasePrediction, CaseTwin, Label, Read, ReaderDraw, ReadRequest, Repeat
 from app.http.errors import NotFound
-from app.predictions.queries import shown_first
+from app.predictions.stored import shown_first
 
 
 def case_by_id(session: Session, case_id: uuid.UUID, *, lock: bool = False) -> Case:

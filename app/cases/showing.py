@@ -10,7 +10,7 @@ from app.cases import queries
 from app.cases.schemas import CaseOut
 from app.database.tables import Case, CasePrediction
 from app.http.models import PredictionOut, TriageOut
-from app.predictions.answer_sets import Cell, PublishedSets, answer_set, published_sets
+from app.predictions.prediction_sets import Cell, PublishedSets, answer_set, published_sets
 from app.predictions.stored import stored_prediction
 from app.releases.queries import class_codes_of
 from app.triage.planning import judge

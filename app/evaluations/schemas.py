@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from app.http.models import In, Line, MetricOut, Moment, Out, Sentence
-from app.predictions.answer_sets import PublishedSets
+from app.predictions.prediction_sets import PublishedSets
 from ml.metrics import Evaluation
 
 

@@ -45,7 +45,7 @@ from app.evaluations.schemas import (
 from app.evaluations.snapshots import current_columns
 from app.evaluations.tables import CohortTables, LabelColumns, cohort_tables, labels_of
 from app.http.models import MetricOut
-from app.predictions.answer_sets import PublishedSets, published_sets
+from app.predictions.prediction_sets import PublishedSets, published_sets
 from app.releases.queries import champion, champion_since, class_codes, existing_release, served_release_id
 from ml.agreement.coefficients import excess_disagreement_test
 from ml.messages import Message

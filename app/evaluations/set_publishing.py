@@ -19,7 +19,7 @@ from app.database.engine import insert_if_absent
 from app.database.tables import AnswerSets, ReleaseRow, time_of
 from app.evaluations.set_cells import Cells, read_cells
 from app.http.models import AnswersOf, MetricOut
-from app.predictions.answer_sets import PublishedSets, SetQualityOut, SiteThresholds
+from app.predictions.prediction_sets import PublishedSets, SetQualityOut, SiteThresholds
 from app.releases.queries import champion, class_codes, existing_release
 from ml.arrays import FloatArray, IntArray
 from ml.conformal import answer_scores, answer_sets, calibrate, judge_sets, patient_masses

@@ -20,7 +20,7 @@ import structlog
 
 from app.http import traces
 from app.http.errors import Unavailable
-from app.platform.tensors import (
+from app.predictions.wire_format import (
     HEADER_LENGTH,
     Tensor,
     TensorError,

@@ -1,4 +1,4 @@
-"""A stored prediction as the distribution that it was."""
+"""Stored predictions as distributions, and the order in which releases are shown."""
 
 import uuid
 from collections.abc import Sequence
@@ -8,10 +8,18 @@ from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
+from sqlalchemy import case, select
 
-from app.database.tables import CasePrediction, new_digest_key, new_id
+from app.database.tables import Alias, CasePrediction, new_digest_key, new_id
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, PredictiveDistribution
 from ml.release.predictor import Prediction
+
+
+def shown_first() -> list[Any]:
+    """Order of a case's predictions in which the one that is shown, the champion's or else the newest, comes first."""
+    served = select(Alias.release_id).where(Alias.name == "champion").scalar_subquery()
+    return [case((CasePrediction.release_id == served, 0), else_=1), CasePrediction.id.desc()]
+
 
 # by more than this a stored disagreement probability is not that of the distribution, but a constant
 _STATED_APART = 1e-9

@@ -27,7 +27,7 @@ from app.database.tables import (
     time_of,
 )
 from app.http.errors import NotFound
-from app.predictions.queries import shown_first
+from app.predictions.stored import shown_first
 from app.readers.queries import ONLY
 from app.reads.queries import AnyRead, AnyRequest
 from app.releases.queries import known_classes

@@ -12,7 +12,7 @@ from app.cases import queries as cases
 from app.cases.queries import NamedLabel, blind_opinions
 from app.database.tables import Case, CasePrediction, ReaderModelInUse
 from app.http.models import AnswerSetOut, PosteriorOut
-from app.predictions.answer_sets import Cell, answer_set, sets_in_force
+from app.predictions.prediction_sets import Cell, answer_set, sets_in_force
 from app.predictions.stored import stored_prediction
 from app.readers.queries import in_use, model_of
 from app.reads.named import weighed

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.database.engine import insert_if_absent
 from app.database.tables import Case, CasePrediction, DailyThreshold, PolicyRow, time_of
-from app.predictions.queries import shown_first
+from app.predictions.stored import shown_first
 from app.triage.rules import Rule, Score, capacity_scale, capacity_threshold
 
 #: Rules that spend a number of second reads per day: the cases of earlier days set their threshold, or scale.

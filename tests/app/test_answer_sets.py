@@ -12,7 +12,7 @@ from app.cases.preparing import partition_of
 from app.database.tables import AnswerSets, Case, CasePrediction, now
 from app.evaluations.clusters import kept_for_sets
 from app.evaluations.set_publishing import publish_answer_sets, sets_of
-from app.predictions.answer_sets import Cell, PublishedSets, SiteThresholds, answer_set
+from app.predictions.prediction_sets import Cell, PublishedSets, SiteThresholds, answer_set
 from app.recalibration.service import gather
 from app.releases.queries import champion, existing_release
 from ml.conformal import answer_scores, calibrate, patient_masses

@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from app.http.errors import Overloaded, Unavailable
-from app.predictions import front
-from app.predictions.front import MOST_AT_ONCE, Front
-from app.predictions.pictures import Pictures
+from app.predictions import small_image_queue
+from app.predictions.decoding import Pictures
+from app.predictions.small_image_queue import MOST_AT_ONCE, Front
 from ml.images.picture import Picture
 from tests.security.test_hostile_files import tiled
 from tests.security.test_pictures import jpeg_of_scans
@@ -118,7 +118,7 @@ def test_what_has_run_for_long_counts_for_what_whoever_comes_next_is_told() -> N
 
 
 def test_work_that_goes_on_keeps_its_place_though_its_caller_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(small_image_queue, "WAIT_SECONDS", 0.1)
 
     async def scene() -> None:
         port, held = Front(1, 5), Held()
@@ -159,7 +159,7 @@ def test_whoever_goes_on_after_the_end_has_threads_and_counts_nothing_twice() ->
 
 
 def test_who_waits_too_long_is_told_and_what_has_begun_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(small_image_queue, "WAIT_SECONDS", 0.1)
 
     async def scene() -> None:
         port, held = Front(1, 5), Held()
@@ -216,7 +216,7 @@ def slow_pictures(service: Service, monkeypatch: pytest.MonkeyPatch) -> tuple[th
         assert go_on.wait(patient(60))
         raise Unavailable("the end of the test")
 
-    monkeypatch.setattr("app.predictions.pictures.read_limited", held)
+    monkeypatch.setattr("app.predictions.decoding.read_limited", held)
     return go_on, begun
 
 

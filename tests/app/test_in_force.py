@@ -12,7 +12,7 @@ from app.database.tables import Account
 from app.evaluations.set_publishing import _store
 from app.http.models import PredictionOut
 from app.http.principal import Principal
-from app.predictions.answer_sets import PublishedSets
+from app.predictions.prediction_sets import PublishedSets
 from app.releases.queries import champion
 from app.releases.service import move_alias
 from app.settings import Settings

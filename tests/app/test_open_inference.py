@@ -15,8 +15,8 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 from app.accounts import people as auth
-from app.open_inference.service import OUTPUTS, PER_BYTE
-from app.platform.tensors import MAX_JSON, read_message
+from app.predictions.open_inference.service import OUTPUTS, PER_BYTE
+from app.predictions.wire_format import MAX_JSON, read_message
 from app.releases.service import move_alias
 from ml.datasets.cells import simulate_cell
 from ml.images.preprocess import decode_image

@@ -17,9 +17,9 @@ import onnx.numpy_helper
 import pytest
 
 from app.http.errors import Unavailable
-from app.platform.tensors import HEADER_LENGTH, Tensor, read_message, write_message
 from app.predictions import remote
 from app.predictions.remote import Backend, OtherNetwork
+from app.predictions.wire_format import HEADER_LENGTH, Tensor, read_message, write_message
 from app.settings import Settings
 from ml.files import file_sha256, read_json, write_json
 from ml.images.preprocess import decode_image

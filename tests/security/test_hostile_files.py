@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from app.predictions import pictures
+from app.predictions import decoding
 from ml.images.limited import read_limited
 from ml.images.picture import BYTES_PER_PIXEL, Picture, cost_of
 from ml.images.plain_files import BESIDE_PIXELS, CHUNKS, PACKED_CHUNKS, SEGMENTS, file_facts
@@ -152,7 +152,7 @@ def test_a_hostile_file_is_not_opened_where_others_are_served(
         given_away.append(options["memory"])
         return read_limited(data, preprocessing, **{**options, "seconds": 2})  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pictures, "read_limited", counted)
+    monkeypatch.setattr(decoding, "read_limited", counted)
     answer = shared_service.post("viewer", "/v1/predictions", files={"image": ("x", HOSTILE[name])})
     assert answer.status_code in {200, 413, 415, 422}, answer.text
     assert len(given_away) == 1

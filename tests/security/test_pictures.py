@@ -15,8 +15,8 @@ import pytest
 
 from app.http.errors import Overloaded
 from app.http.limits import MAX_UPLOAD, MemoryBudget
-from app.predictions import pictures
-from app.predictions.pictures import CHEAP_MEMORY, Pictures
+from app.predictions import decoding
+from app.predictions.decoding import CHEAP_MEMORY, Pictures
 from ml.images.limited import read_limited
 from ml.images.picture import CHEAP_PIXELS, Picture, cost_of, read_picture
 from ml.images.preprocess import MAX_PIXELS, ImageRejectedError, Preprocessing
@@ -84,7 +84,7 @@ def test_a_jpeg_that_goes_over_its_blocks_for_minutes_is_stopped(
     shared_service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """12 MB of scans of a megapixel took minutes of a thread that nobody could end."""
-    monkeypatch.setattr(pictures, "_SECONDS", 1)
+    monkeypatch.setattr(decoding, "_SECONDS", 1)
     data = jpeg_of_scans(100_000, 1000)
     assert len(data) < MAX_UPLOAD
     assert not cost_of(data).cheap
@@ -130,7 +130,7 @@ def test_cheap_pictures_start_no_process_and_large_ones_do(service: Service, mon
         started.append(len(data))
         return read_limited(data, preprocessing, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pictures, "read_limited", counted)
+    monkeypatch.setattr(decoding, "read_limited", counted)
     assert service.upload("cheap", cell_png(1)).status_code == 201
     assert started == []
     large = LARGE["16-bit RGBA"]

@@ -11,10 +11,10 @@ from app.accounts.permissions import GuardedRoute, ServicePolicy, public
 from app.context import Parts
 from app.http.errors import Problem, UnsupportedImage, problem_response
 from app.http.limits import PROTOCOL
-from app.open_inference import service
-from app.open_inference.models import ModelOut, find_model, metadata
 from app.operations.health import readyz
-from app.platform.tensors import HEADER_LENGTH
+from app.predictions.open_inference import service
+from app.predictions.open_inference.models import ModelOut, find_model, metadata
+from app.predictions.wire_format import HEADER_LENGTH
 
 router = APIRouter(prefix="/v2", route_class=GuardedRoute, include_in_schema=False)
 _CALLER = [Depends(ServicePolicy("predict"))]

@@ -11,8 +11,9 @@ import numpy.typing as npt
 from app.context import Context
 from app.http.errors import BadRequest
 from app.http.limits import MemoryBudget
-from app.open_inference.models import MAX_ROWS, Model
-from app.platform.tensors import (
+from app.predictions.inference import Served
+from app.predictions.open_inference.models import MAX_ROWS, Model
+from app.predictions.wire_format import (
     MAX_JSON,
     Message,
     Tensor,
@@ -27,7 +28,6 @@ from app.platform.tensors import (
     texts_of,
     write_message,
 )
-from app.predictions.inference import Served
 from ml.distributions.families import DirichletCpe
 from ml.images.preprocess import Preprocessing
 from ml.release.predictor import Prediction
