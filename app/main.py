@@ -13,7 +13,7 @@ from app.accounts.sign_in import SignInThrottle
 from app.annotators.routes import router as annotators
 from app.audit.installation import claim
 from app.audit.routes import router as audit_events
-from app.cases.in_force import HeldInForce
+from app.cases.active_config import HeldInForce
 from app.cases.routes import router as cases
 from app.context import Context, build_context
 from app.database.tables import Clock, now

@@ -26,7 +26,7 @@ import numpy as np
 from rich.progress import Progress
 from sqlalchemy import select
 
-from app.cases.preparing import prepare_case, store_case
+from app.cases.ingest import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
 from app.database.engine import Database

@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from app.accounts import people as auth
 from app.cases import queries
-from app.cases.preparing import prepare_case, store_case
+from app.cases.ingest import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context, build_context
 from app.database.migration import upgrade

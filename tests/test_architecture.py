@@ -219,7 +219,7 @@ def test_functions_are_short_and_public_ones_documented() -> None:
 OPEN = {f"{kind}[str, {value}]" for kind in ("dict", "Mapping") for value in ("Any", "object")}
 #: Where a document is truly open, and why; every other one is a dataclass, a pydantic model or a ``TypedDict``.
 OPEN_DOCUMENTS = {
-    "app.cases.uploads.upload_schema": "OpenAPI, as FastAPI takes it",
+    "app.cases.ingest.upload_schema": "OpenAPI, as FastAPI takes it",
     "app.http.errors.responses": "OpenAPI, as FastAPI takes it",
     "app.http.openapi": "OpenAPI, as FastAPI makes it",
     "app.evaluations.report.chart_csv": "rows of any chart",

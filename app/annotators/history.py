@@ -11,7 +11,7 @@ import numpy as np
 from sqlalchemy import select, union_all
 from sqlalchemy.orm import Session
 
-from app.cases.provisional import CORRECTABLE
+from app.cases.correction_window import CORRECTABLE
 from app.cases.queries import predictions_of
 from app.database.tables import (
     Annotator,

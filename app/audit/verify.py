@@ -20,7 +20,7 @@ from app.audit.chain.coverage import COVERED, NOT_COVERED
 from app.audit.chain.keys import DerivedKey, Keys
 from app.audit.chain.row_digests import cases_digest, covered_tables, row_digest, row_key
 from app.audit.linking import held_up
-from app.cases.preparing import partition_of
+from app.cases.ingest import partition_of
 from app.cases.queries import named_images
 from app.context import Context
 from app.database.tables import (

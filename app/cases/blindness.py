@@ -10,9 +10,9 @@ from sqlalchemy import BindParameter, and_, bindparam, select
 from sqlalchemy.orm import Session
 
 from app.accounts.annotators import annotator_of_account, role_or_key_sees_more
-from app.cases import provisional
-from app.cases.handles import NamedCase
-from app.cases.held_back import is_held_back_from
+from app.cases import correction_window
+from app.cases.opaque_ids import NamedCase
+from app.cases.repeat_selection import is_held_back_from
 from app.database.engine import Database, insert_if_absent
 from app.database.sql.compiled_statements import Prepared
 from app.database.tables import (
@@ -72,7 +72,7 @@ def hidden_because(session: Session, principal: Principal, case: NamedCase) -> H
         return "before-commit"
     statement = select(ReadRequest).where(ReadRequest.case_id == case.id)
     requests = session.execute(statement).scalars().all()
-    unsettled = provisional.any_of_case(session, case.id)
+    unsettled = correction_window.any_of_case(session, case.id)
     if case.repeat is not None:
         return hidden_of_repeat(session, case.repeat)
     hidden = hidden_after_commit(session, requests, unsettled=unsettled)

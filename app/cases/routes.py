@@ -7,13 +7,12 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.accounts.permissions import GuardedRoute, Policy
 from app.cases import queries, service
+from app.cases.active_config import REVISION, HeldInForce
 from app.cases.blindness import ensure_revealed, note_exposure
-from app.cases.handles import CaseInPath, case_handle
-from app.cases.image_answers import image_answer
-from app.cases.in_force import REVISION, HeldInForce
+from app.cases.ingest import CaseForm, case_form, image_bytes, upload_schema
+from app.cases.opaque_ids import CaseInPath, case_handle
+from app.cases.presenters import image_answer, show_case
 from app.cases.schemas import CaseOut, CasesOut, PredictionsOut, WorklistOut
-from app.cases.showing import show_case
-from app.cases.uploads import CaseForm, case_form, image_bytes, upload_schema
 from app.context import Parts
 from app.database.engine import Reader, Writer
 from app.database.idempotency import Idempotent

@@ -10,12 +10,11 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from app.cases import queries
-from app.cases.cursors import decode_cursor, decode_need_cursor, encode_cursor, encode_need_cursor
-from app.cases.in_force import HeldInForce, InForce
-from app.cases.preparing import NewCase, prepare_case, store_case
+from app.cases.active_config import HeldInForce, InForce
+from app.cases.ingest import CaseForm, NewCase, prepare_case, store_case
+from app.cases.presenters import Likeness, cases_out, judging_of, prediction_out, stored_prediction_out
+from app.cases.queries import decode_cursor, decode_need_cursor, encode_cursor, encode_need_cursor
 from app.cases.schemas import CaseOut, CasesOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
-from app.cases.showing import Likeness, cases_out, judging_of, prediction_out, stored_prediction_out
-from app.cases.uploads import CaseForm
 from app.context import Context
 from app.database.idempotency import Once, request_digest
 from app.database.tables import ReadRequest

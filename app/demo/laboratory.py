@@ -11,7 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import select
 
-from app.cases.preparing import NewCase, prepare_case, store_case
+from app.cases.ingest import NewCase, prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
 from app.database.sql.advisory_locks import hold_digests

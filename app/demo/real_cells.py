@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.cases.preparing import partition_of
+from app.cases.ingest import partition_of
 from app.cases.schemas import CaseIn
 from app.context import Context
 from app.demo.laboratory import Laboratory, Upload, fill, may_be_filled

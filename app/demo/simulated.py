@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from app.audit.chain.keys import DerivedKey
-from app.cases.preparing import partition_of
+from app.cases.ingest import partition_of
 from app.cases.schemas import CaseIn
 from app.context import Context
 from app.demo.laboratory import Laboratory, Upload, fill, may_be_filled

@@ -9,7 +9,7 @@ import numpy as np
 from sqlalchemy import exists, select
 from sqlalchemy.orm import Session, aliased
 
-from app.cases.provisional import is_provisional
+from app.cases.correction_window import is_provisional
 from app.database.tables import Label
 from app.evaluations.columns import Columns
 from app.evaluations.schemas import AfterRevealOut

@@ -8,7 +8,7 @@ from statistics import median
 from sqlalchemy import select
 from sqlalchemy.orm import Session, aliased
 
-from app.cases.provisional import is_provisional
+from app.cases.correction_window import is_provisional
 from app.database.tables import Annotator, Label
 from app.evaluations.schemas import CorrectionsOut, DirectionOut
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ARRAY, ColumnElement, Select, Uuid, and_, exists, func, literal, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from app.cases.provisional import is_provisional
+from app.cases.correction_window import is_provisional
 from app.database.tables import Annotator, Case, Label, ReadRequest
 from app.evaluations.clusters import cluster_name
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from app.cases import queries
-from app.cases.preparing import UploadDigests, look_at_case, refuse_other_image
+from app.cases.ingest import UploadDigests, look_at_case, refuse_other_image
 from app.cases.schemas import CaseIn
 from app.context import Context
 from app.http.errors import Problem

@@ -10,7 +10,7 @@ from typing import TypedDict, TypeVar
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from app.cases.preparing import NewCase, prepare_case, store_case
+from app.cases.ingest import NewCase, prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
 from app.database.sql.advisory_locks import hold_digests

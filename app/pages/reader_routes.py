@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from app.accounts.permissions import GuardedRoute, Policy
 from app.cases.blindness import hidden_because, note_exposure
-from app.cases.handles import CaseInPath, case_handle
+from app.cases.opaque_ids import CaseInPath, case_handle
 from app.cases.queries import CaseFilter, has_field
 from app.context import Parts
 from app.database.engine import Reader, Writer

@@ -11,10 +11,10 @@ from app.audit.chain.keys import ReaderKeys
 from app.cases import queries
 from app.cases import service as cases
 from app.cases.blindness import answered, exposures_of
-from app.cases.handles import NamedCase, case_handle
-from app.cases.pixel_size import microns_per_pixel_of
+from app.cases.ingest import microns_per_pixel_of
+from app.cases.opaque_ids import NamedCase, case_handle
+from app.cases.presenters import show_case
 from app.cases.schemas import CaseOut, RequestOut, WorklistOut
-from app.cases.showing import show_case
 from app.http.languages import decimal, gettext, ngettext
 from app.http.models import ClassOut, PosteriorOut
 from app.http.principal import Principal

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from pydantic import BaseModel
 
 from app.accounts.permissions import GuardedRoute, Policy
-from app.cases.image_answers import image_answer
+from app.cases.presenters import image_answer
 from app.context import Parts
 from app.database.engine import Reader, Writer
 from app.http.models import PageText

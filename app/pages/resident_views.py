@@ -5,8 +5,8 @@ import uuid
 
 from sqlalchemy.orm import Session
 
-from app.cases.handles import case_handle
-from app.cases.pixel_size import microns_per_pixel_of
+from app.cases.ingest import microns_per_pixel_of
+from app.cases.opaque_ids import case_handle
 from app.context import Context
 from app.http.models import Out
 from app.http.principal import Principal

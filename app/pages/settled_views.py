@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from app.accounts.annotators import annotator_of_account
 from app.audit.chain.keys import ReaderKeys
 from app.cases.blindness import hidden_because, shown_to
-from app.cases.handles import NamedCase, case_handle
+from app.cases.opaque_ids import NamedCase, case_handle
 from app.cases.queries import blind_opinions, label_history
 from app.database.tables import Case
 from app.http.languages import gettext, ngettext

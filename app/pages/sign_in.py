@@ -16,7 +16,7 @@ from app.accounts.sign_in import (
     session_token,
     sign_in,
 )
-from app.cases import provisional
+from app.cases import correction_window
 from app.context import Context, Parts
 from app.database.engine import Reader, Writer
 from app.demo.notice import notice_of
@@ -229,7 +229,7 @@ def keep_session(principal: _People) -> Response:
 def logout(request: Request, principal: _People, session: Writer) -> Response:
     """End the session, and the time for corrections."""
     auth.sign_out(session, session_token(request) or "")
-    provisional.signed_out(session, principal.account_id)
+    correction_window.signed_out(session, principal.account_id)
     response = go("/login")
     response.headers["Clear-Site-Data"] = '"cache"'  # images of patients, on a computer that others use too
     for name in (COOKIE, SECURE_COOKIE):

@@ -3,7 +3,7 @@
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.cases import provisional
+from app.cases import correction_window
 from app.cases.blindness import expose, hidden_after_commit
 from app.cases.queries import label_history, latest_prediction
 from app.database.tables import PracticeItem, ReadRequest
@@ -39,7 +39,7 @@ def feedback_on(session: Session, item: PracticeItem, label: str) -> FeedbackOut
 def may_be_shown(session: Session, item: PracticeItem) -> bool:
     """Whether the policy shows a cell to annotators, and nobody is to read it."""
     requests = session.execute(select(ReadRequest).where(ReadRequest.case_id == item.case_id)).scalars().all()
-    unsettled = provisional.any_of_case(session, item.case_id)
+    unsettled = correction_window.any_of_case(session, item.case_id)
     wanted = any(request.state in {"open", "leased"} for request in requests)
     return not wanted and hidden_after_commit(session, requests, unsettled=unsettled) is None
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Response
 
 from app.accounts.permissions import GuardedRoute, Policy
 from app.cases.blindness import note_exposure
-from app.cases.image_answers import image_answer
+from app.cases.presenters import image_answer
 from app.cases.queries import case_by_id
 from app.context import Parts
 from app.database.engine import Reader, Writer

@@ -10,7 +10,7 @@ from app.accounts.annotators import annotator_of_account
 from app.audit.chain import events
 from app.audit.chain.change_tracking import note_deleted
 from app.cases.blindness import hidden_before_final, was_exposed
-from app.cases.provisional import is_over
+from app.cases.correction_window import is_over
 from app.cases.queries import NamedLabel, label_history
 from app.context import Context
 from app.database.tables import Annotator, Case, Label, ProvisionalLabel, RepeatRead, time_of

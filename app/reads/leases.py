@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from app.accounts.annotators import account_sees_more, annotator_of_account, locked_annotator, own_annotator
 from app.audit.chain import events
 from app.audit.chain.detached_rows import change_row, insert_row
-from app.cases import provisional
+from app.cases import correction_window
 from app.context import Context
 from app.database.engine import Database
 from app.database.tables import Annotator, Case, Read, ReadRequest, Remark, Repeat, RepeatRead, time_of
@@ -204,7 +204,7 @@ def decline(
     case = session.get_one(Case, read.case_id, with_for_update=True)
     if isinstance(request, ReadRequest):
         refresh_waiting(session, case)
-    provisional.leave_case(session, lease.annotator.id, read.case_id)
+    correction_window.leave_case(session, lease.annotator.id, read.case_id)
     events.record(
         session,
         context.keys.audit,

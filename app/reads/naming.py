@@ -3,7 +3,7 @@
 import uuid
 
 from app.audit.chain.keys import ReaderKeys
-from app.cases.handles import case_handle
+from app.cases.opaque_ids import case_handle
 from app.http.principal import Principal
 from app.reads.schemas import LabelOut, LabelsOut, ReadOut, SubmittedOut
 

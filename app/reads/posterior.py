@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from sqlalchemy.orm import Session
 
-from app.cases import provisional
+from app.cases import correction_window
 from app.cases import queries as cases
 from app.cases.queries import NamedLabel, blind_opinions
 from app.database.tables import Case, CasePrediction, ReaderModelInUse
@@ -152,7 +152,7 @@ def posterior(
     case = cases.case_by_id(session, case_id)
     prediction = cases.latest_prediction(session, case_id)
     classes = class_codes(existing_release(session, prediction.release_id))
-    waiting = provisional.annotators_of_case(session, case_id)
+    waiting = correction_window.annotators_of_case(session, case_id)
     history = [row for row in cases.label_history(session, case_id) if row.label.annotator_id not in waiting]
     opinions = blind_opinions(history)
     chosen = in_use(session)

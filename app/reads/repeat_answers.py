@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from app.audit.chain import events
 from app.audit.chain.detached_rows import change_row, insert_row
 from app.cases.blindness import hidden_of_repeat, was_exposed, was_exposed_to
-from app.cases.provisional import CORRECTABLE, leave_case
+from app.cases.correction_window import CORRECTABLE, leave_case
 from app.context import Context
 from app.database.tables import Annotator, Case, Remark, Repeat, RepeatAnswer, RepeatRead, time_of
 from app.http.errors import LabelFinal, NotFound, Superseded

@@ -12,9 +12,9 @@ from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session, aliased
 
 from app.audit.chain.detached_rows import change_row
-from app.cases import held_back
+from app.cases import repeat_selection
 from app.cases.blindness import was_exposed
-from app.cases.provisional import is_provisional
+from app.cases.correction_window import is_provisional
 from app.database.tables import Case, Exposure, HeldBack, Label, PolicyRow, Repeat, time_of
 from app.reads.progress import LISTED, listed_since
 from app.reads.queue import Waiting, waiting_for
@@ -40,7 +40,7 @@ def plan_a_repeat(session: Session, annotator_id: uuid.UUID, policy: PolicyRow) 
         annotator_id: who has just leased a case.
         policy: in force.
     """
-    if not held_back.wants_repeats(policy) or held_back.lot() >= policy.repeat_rate:
+    if not repeat_selection.wants_repeats(policy) or repeat_selection.lot() >= policy.repeat_rate:
         return
     seat, label = _seat(session, annotator_id), _candidate(session, annotator_id)
     if seat is None or label is None:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from app.accounts.permissions import GuardedRoute, Policy
 from app.cases import queries
 from app.cases.blindness import ensure_revealed, note_exposure
-from app.cases.handles import CaseInPath
+from app.cases.opaque_ids import CaseInPath
 from app.context import Parts
 from app.database.engine import Reader, Writer
 from app.database.idempotency import Idempotent

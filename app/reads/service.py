@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from app.accounts.annotators import annotator_by_name, new_annotator
 from app.audit.chain.detached_rows import change_row
-from app.cases import provisional
+from app.cases import correction_window
 from app.cases.blindness import (
     Hidden,
     expose,
@@ -18,8 +18,8 @@ from app.cases.blindness import (
     policy_of_requests,
     was_exposed_to,
 )
-from app.cases.held_back import hold_some_back, is_held_back
 from app.cases.queries import NamedLabel, blind_opinions
+from app.cases.repeat_selection import hold_some_back, is_held_back
 from app.context import Context
 from app.database.tables import Annotator, Case, Label, Read, ReadRequest, time_of
 from app.http.errors import AlreadyLabelled, Forbidden, Invalid, NotFound, Superseded
@@ -124,12 +124,12 @@ def store_first(
     if author.read is not None:
         hidden = hidden_before_final(session, given.requests, at_hand.policy) is not None
         if head is None and label.blind and (hidden or given.unsettled):
-            provisional.begin(session, label, author.read.id)
+            correction_window.begin(session, label, author.read.id)
             given = replace(given, unsettled=True)
         if head is None and label.blind and hidden:
             hold_some_back(session, label, policy_of_requests(session, given.requests, at_hand.policy))
     if author.read is not None and facts.leaves_others:
-        provisional.leave_case(session, author.annotator.id, label.case_id)
+        correction_window.leave_case(session, author.annotator.id, label.case_id)
     return _conclude(session, context, principal, at_hand, given, "label.add")
 
 
@@ -298,7 +298,7 @@ def _may_tell_arm(session: Session, at_hand: CaseAtHand, annotator: Annotator) -
     """Whether an annotator of a case can conclude from what is not shown to them that it is to be read again."""
     requests = queries.requests_of_case(session, at_hand.case.id)
     waits = hidden_before_final(session, requests, at_hand.policy) == "until-case-closed"
-    return waits and annotator.id not in provisional.annotators_of_case(session, at_hand.case.id)
+    return waits and annotator.id not in correction_window.annotators_of_case(session, at_hand.case.id)
 
 
 def retract(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select, update
 
-from app.cases.preparing import partition_of
+from app.cases.ingest import partition_of
 from app.database.tables import AnswerSets, Case, CasePrediction, now
 from app.evaluations.clusters import kept_for_sets
 from app.evaluations.set_publishing import publish_answer_sets, sets_of

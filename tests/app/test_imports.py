@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import func, select
 
-from app.cases.preparing import prepare_case
+from app.cases.ingest import prepare_case
 from app.database.tables import Case, ImportRow
 from app.http.errors import Invalid, StorageFull, TooLarge
 from app.imports import archives, work

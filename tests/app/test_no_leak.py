@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from sqlalchemy import select, update
 
-from app.cases.preparing import partition_of
+from app.cases.ingest import partition_of
 from app.database.tables import Case, CasePrediction
 from app.evaluations.clusters import kept_for_sets
 from app.evaluations.cohort import Question

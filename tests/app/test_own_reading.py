@@ -9,7 +9,7 @@ import pytest
 
 from app.annotators import service as annotators
 from app.annotators.history import FINAL_AFTER
-from app.cases import held_back
+from app.cases import repeat_selection
 from app.database.tables import now
 from tests.app.test_leases import classes_of, commit, lease, set_policy
 from tests.app.test_people import first_password
@@ -119,7 +119,7 @@ def test_what_stays_closed_to_somebody_is_not_on_their_page(
     service: Service, next_week: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     twice(service, repeat_rate=0.05)
-    monkeypatch.setattr(held_back, "lot", lambda: 0.0)
+    monkeypatch.setattr(repeat_selection, "lot", lambda: 0.0)
     read_by_two(service, 10)
     next_week()
     assert reading(service)["n_compared"] == 0

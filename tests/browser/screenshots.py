@@ -16,7 +16,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from app.cases.preparing import partition_of
+from app.cases.ingest import partition_of
 from app.demo.real_cells import FOLDER, real_cells
 from tests.browser.conftest import pack
 from tests.support.chromium import FLAGS, find_chromium

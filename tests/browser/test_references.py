@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from app.audit.chain.keys import derive
-from app.cases.preparing import partition_of
+from app.cases.ingest import partition_of
 from app.settings import Settings
 from tests.browser.conftest import Person, set_reveal, until, upload
 from tests.browser.test_resident import FRAME, WATCH, begin, shown

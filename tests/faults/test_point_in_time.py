@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from app.audit.verify import verify_all
-from app.cases.preparing import prepare_case, store_case
+from app.cases.ingest import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
 from app.database.tables import Account, Case

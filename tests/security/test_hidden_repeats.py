@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from app.cases import held_back
+from app.cases import repeat_selection
 from app.database.tables import Account, Annotator, HeldBack, Label, PolicyRow, Repeat, RepeatAnswer, now
 from app.http.principal import Principal
 from app.operations.erasure import Whom, erase_patient
@@ -32,7 +32,7 @@ def coin(monkeypatch: pytest.MonkeyPatch) -> Coin:
     monkeypatch.setattr(repeats, "BEHIND", 0)
 
     def falls(value: float) -> None:
-        monkeypatch.setattr(held_back, "lot", lambda: value)
+        monkeypatch.setattr(repeat_selection, "lot", lambda: value)
 
     falls(1.0)
     return falls
@@ -312,7 +312,7 @@ def test_a_case_does_not_come_again_while_a_page_lists_it(
 def test_as_many_repeats_as_the_policy_says(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the coin alone: a share of the leases is planned, and five times as many cases are held back."""
     rng = random.Random(0)
-    monkeypatch.setattr(held_back, "lot", rng.random)
+    monkeypatch.setattr(repeat_selection, "lot", rng.random)
     policy = PolicyRow(repeat_rate=0.02, reveal="after_case_closed")
     kept: list[Any] = []
     monkeypatch.setattr(repeats, "_seat", lambda *_: kept.append("planned"))
@@ -321,7 +321,7 @@ def test_as_many_repeats_as_the_policy_says(service: Service, monkeypatch: pytes
         monkeypatch.setattr(session, "add", kept.append)
         for _ in range(5000):
             repeats.plan_a_repeat(session, uuid.uuid4(), policy)
-            held_back.hold_some_back(session, Label(annotator_id=uuid.uuid4(), case_id=uuid.uuid4()), policy)
+            repeat_selection.hold_some_back(session, Label(annotator_id=uuid.uuid4(), case_id=uuid.uuid4()), policy)
     n_planned = kept.count("planned")
     assert 70 <= n_planned <= 130  # 100 of 5,000, five standard deviations
     assert 400 <= len(kept) - n_planned <= 600

@@ -21,7 +21,7 @@ from app.audit.chain.keys import KeyRing, Secret, derive
 from app.audit.installation import WrongKeyError, claim
 from app.audit.rotation import bring_in, rotate, write_ring
 from app.audit.verify import verify_all
-from app.cases.preparing import partition_of
+from app.cases.ingest import partition_of
 from app.context import Context, build_context
 from app.database import retry
 from app.database.engine import POSTGRES_SETTINGS, Database

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 from sqlalchemy import MetaData, select
 
 from app.audit.chain.keys import KeyRing, derive
-from app.cases.preparing import partition_of
+from app.cases.ingest import partition_of
 from app.context import Context
 from app.database.engine import Database
 from app.database.tables import Case

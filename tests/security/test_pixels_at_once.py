@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import text
 
-from app.cases import preparing
+from app.cases import ingest
 from app.cases import service as cases
 from app.database.tables import CaseTwin
 from app.imports.command import import_local
@@ -129,7 +129,7 @@ def tombstone(service: Service) -> UUID:
 
 @pytest.mark.both_databases
 def test_two_uploads_of_one_picture_at_once_are_twins(service: Service, paused: Callable[[Any, str], Paused]) -> None:
-    pause = paused(preparing, "plan_case")
+    pause = paused(ingest, "plan_case")
     with meanwhile(service, pause, lambda: service.add_case("one", cell_png(3), patient="p")) as beside:
         other = beside(lambda: service.add_case("two", cell_png(3), patient="q"))
         assert other.ended()["same_image_as"] == str(rows(service)["one"].id)
@@ -141,7 +141,7 @@ def test_two_uploads_of_one_picture_at_once_are_twins(service: Service, paused: 
 def test_uploads_of_different_pictures_do_not_wait_for_each_other(
     service: Service, database_kind: str, paused: Callable[[Any, str], Paused]
 ) -> None:
-    pause = paused(preparing, "plan_case")
+    pause = paused(ingest, "plan_case")
     with meanwhile(service, pause, lambda: service.add_case("one", cell_png(3), patient="p")):
         other = Running(lambda: service.add_case("two", cell_png(4), patient="q"))
         if database_kind == "postgresql":  # SQLite has one writer

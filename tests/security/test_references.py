@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from app.audit.verify import verify_all
-from app.cases.preparing import partition_of
+from app.cases.ingest import partition_of
 from app.database.tables import Annotator, AuditEvent, Case, CasePrediction, HeldBack, Label, ReadRequest, ReferenceCell
 from tests.app.test_leases import classes_of, commit, lease, set_policy
 from tests.security.test_practice import THREE, ask_again, make_set

@@ -20,7 +20,7 @@ from app.cases.blindness import (
     note_exposure,
     was_exposed,
 )
-from app.cases.handles import NamedCase
+from app.cases.opaque_ids import NamedCase
 from app.database.engine import Database
 from app.database.tables import (
     Account,

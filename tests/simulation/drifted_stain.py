@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from sqlalchemy import select
 
 from app.accounts import people as auth
-from app.cases.preparing import prepare_case, store_case
+from app.cases.ingest import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context, build_context
 from app.database.migration import upgrade

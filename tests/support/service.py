@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 from app.accounts import people as auth
 from app.audit.chain.keys import AuditKeys
 from app.audit.linking import seal_all
-from app.cases.handles import case_handle, case_of_handle
-from app.cases.preparing import prepare_case, store_case
+from app.cases.ingest import prepare_case, store_case
+from app.cases.opaque_ids import case_handle, case_of_handle
 from app.cases.schemas import CaseIn
 from app.context import Context
 from app.database.engine import Database

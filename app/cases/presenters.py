@@ -1,13 +1,15 @@
-"""Predictions and cases as the API shows them."""
+"""Responses that show a case or its image to one caller."""
 
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fastapi import Response
 from sqlalchemy.orm import Session
 
 from app.cases import queries
 from app.cases.schemas import CaseOut
+from app.context import Context
 from app.database.tables import Case, CasePrediction
 from app.http.models import PredictionOut, TriageOut
 from app.predictions.prediction_sets import Cell, PublishedSets, answer_set, published_sets
@@ -17,6 +19,22 @@ from app.triage.planning import judge
 from app.triage.queries import current_rule
 from app.triage.rules import Rule, Triage, shown
 from ml.distributions.families import PredictiveDistribution
+
+#: Seconds for which a browser may keep an image: no longer than a lease, and until somebody signs out.
+KEPT_SECONDS = 1800
+
+
+def image_answer(context: Context, stored_sha256: str, *, kept: bool = True) -> Response:
+    """The pixels of an image as PNG, without metadata.
+
+    Args:
+        context: parts of the service.
+        stored_sha256: its name in the store.
+        kept: whether a browser may keep it.
+    """
+    control = f"max-age={KEPT_SECONDS}, immutable" if kept else "no-store"
+    headers = {"Cache-Control": f"private, {control}", "Content-Disposition": "inline"}
+    return Response(context.images.get(stored_sha256), media_type="image/png", headers=headers)
 
 
 @dataclass(frozen=True)

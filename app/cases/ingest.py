@@ -1,24 +1,33 @@
-"""From uploaded bytes to a stored case: what is computed before the transaction begins, and the rows."""
+"""Ingest of an image: upload, decoding, prediction and the plan for its reads."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+import math
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 
 from app.audit.chain import events
 from app.audit.chain.keys import DerivedKey, Keys
 from app.cases import queries
-from app.cases.same_pixels import Replacement, not_erased, take_place
+from app.cases.presenters import Judging, case_out, show_case, stored_prediction_out
 from app.cases.schemas import CaseIn, CaseOut
-from app.cases.showing import Judging, case_out, show_case, stored_prediction_out
 from app.context import Context
 from app.database.sql.advisory_locks import hold_digests
-from app.database.tables import Case, CasePrediction, CaseTwin, NetworkOutput, new_id
-from app.http.errors import BrokenImage, OtherImage, TooLarge, Unavailable, UnsupportedImage
+from app.database.tables import Case, CasePrediction, CaseTwin, NetworkOutput, Repeat, new_id
+from app.http.errors import BadRequest, BrokenImage, Invalid, OtherImage, TooLarge, Unavailable, UnsupportedImage
+from app.http.limits import MAX_UPLOAD
 from app.http.principal import Principal
 from app.predictions.inference import Served
 from app.predictions.prediction_sets import published_sets
@@ -30,6 +39,184 @@ from ml.images.image_statistics import optical_density
 from ml.images.picture import Picture
 from ml.messages import Message
 from ml.release.predictor import Prediction
+
+
+def microns_per_pixel(metadata: dict[str, str]) -> float | None:
+    """µm per pixel of a stored image by the metadata of its case; None where nobody said, or no length was said."""
+    try:
+        size = float(metadata.get("mpp", "").replace(",", "."))
+    except ValueError:
+        return None
+    return size if math.isfinite(size) and size > 0 else None
+
+
+def microns_per_pixel_of(session: Session, named: uuid.UUID) -> float | None:
+    """µm per pixel of the image that a handle stands for, which may be of a second visit."""
+    repeat = session.get(Repeat, named)
+    case = session.get(Case, named if repeat is None else repeat.case_id)
+    return None if case is None else microns_per_pixel(case.case_metadata)
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A file that takes the place of a damaged one, with the digest of its pixels."""
+
+    stored_sha256: str
+    pixels_sha256: str
+
+
+def not_erased(session: Session, case_ids: Collection[uuid.UUID]) -> list[uuid.UUID]:
+    """Those of some cases that nobody has erased, nor will before this transaction ends."""
+    if not case_ids or session.get_bind().dialect.name != "postgresql":  # SQLite has one writer
+        return list(case_ids)
+    statement = select(Case.id).where(Case.id.in_(case_ids), Case.erased_at.is_(None)).order_by(Case.id)
+    return list(session.execute(statement.with_for_update(read=True, key_share=True)).scalars())
+
+
+def take_place(session: Session, damaged: Mapping[str, Replacement]) -> set[str]:
+    """Give every case with a damaged file another file of the same picture, which something else has encoded.
+
+    A picture with other pixels takes nobody's place: another version of a decoder may have made it of the same upload.
+
+    Args:
+        session: writing session, which holds the digests of these pixels.
+        damaged: names of files in the store, with what takes the place of each.
+
+    Returns:
+        Names of those files whose pixels are known to be others; where there are any, nothing is replaced.
+    """
+    named = or_(Case.stored_sha256.in_(damaged), Case.stored_field_sha256.in_(damaged))
+    statement = select(Case).where(named, Case.erased_at.is_(None)).order_by(Case.id)
+    # an erasure locks cases in the same order; rows that refer to these may come meanwhile, since no key changes
+    locking = statement.with_for_update(key_share=True).execution_options(populate_existing=True)
+    cases = session.execute(locking).scalars().all()
+    shown: defaultdict[str | None, set[str | None]] = defaultdict(set)
+    for case in cases:
+        shown[case.stored_sha256].add(case.pixels_sha256)
+        shown[case.stored_field_sha256].add(case.field_pixels_sha256)
+    refused = {name for name, other in damaged.items() if shown[name] - {other.pixels_sha256}}
+    if refused:
+        return refused
+    for case in cases:
+        image, around = damaged.get(case.stored_sha256), damaged.get(case.stored_field_sha256 or "")
+        if image is not None:
+            case.stored_sha256 = image.stored_sha256
+        if around is not None:
+            case.stored_field_sha256 = around.stored_sha256
+    return set()
+
+
+_MAX_FIELDS, _MAX_PART = 10, 64 * 1024
+_IMAGE_TYPES = ["image/png", "image/jpeg", "image/tiff", "application/octet-stream"]
+
+
+class _InMemory(MultiPartParser):
+    """Keeps what is received in memory, whose bounds are counted, rather than in the folder for temporary files."""
+
+    spool_max_size = MAX_UPLOAD
+
+
+@dataclass(frozen=True)
+class Form:
+    """A parsed multipart body."""
+
+    files: dict[str, bytes]
+    fields: dict[str, str]
+
+
+@dataclass(frozen=True)
+class CaseForm:
+    """What is sent of a case: its fields, its image, and the wider field around the cell; None without one."""
+
+    fields: CaseIn
+    image: bytes
+    field: bytes | None = None
+
+
+async def _multipart(request: Request, *optional: str) -> Form:
+    """A multipart body with the file ``image``, and perhaps others.
+
+    Raises:
+        BadRequest: it cannot be read.
+        Invalid: the image is not there, or another file is.
+    """
+    known = ("image", *optional)
+    try:
+        form = await _InMemory(
+            request.headers,
+            request.stream(),
+            max_files=len(known),
+            max_fields=_MAX_FIELDS,
+            max_part_size=_MAX_PART,
+        ).parse()
+    except MultiPartException as exc:
+        raise BadRequest("the multipart body cannot be read, or has too many or too large parts") from exc
+    sent = {name: value for name, value in form.multi_items() if isinstance(value, UploadFile)}
+    try:
+        if "image" not in sent:
+            raise Invalid("send the image as a file in the multipart field `image`")
+        if not sent.keys() <= set(known):
+            raise Invalid("there is a file in another multipart field than those that are read here")
+        files = {name: await value.read() for name, value in sent.items()}
+        return Form(files, {name: value for name, value in form.items() if isinstance(value, str)})
+    finally:
+        await form.close()
+
+
+def _is_multipart(request: Request) -> bool:
+    return request.headers.get("content-type", "").lower().startswith("multipart/form-data")
+
+
+async def image_bytes(request: Request) -> bytes:
+    """The uploaded image, from a multipart field or the raw body.
+
+    Raises:
+        Invalid: nothing was sent.
+    """
+    if _is_multipart(request):
+        return (await _multipart(request)).files["image"]
+    body = await request.body()
+    if not body:
+        raise Invalid("send the image as the body, or as a file in the multipart field `image`")
+    return body
+
+
+async def case_form(request: Request) -> CaseForm:
+    """Fields and image of a case, and the field around the cell where it is sent.
+
+    Raises:
+        Invalid: the body is not multipart.
+        RequestValidationError: a field is missing or not acceptable.
+    """
+    if not _is_multipart(request):
+        raise Invalid("send multipart/form-data with the fields image and external_id")
+    form = await _multipart(request, "field")
+    try:
+        return CaseForm(CaseIn.model_validate(form.fields), form.files["image"], form.files.get("field"))
+    except ValidationError as exc:
+        errors = [e | {"loc": ("body", *e["loc"])} for e in exc.errors(include_input=False, include_context=False)]
+        raise RequestValidationError(errors) from exc
+
+
+def upload_schema(*, case: bool) -> dict[str, Any]:
+    """OpenAPI of the request body."""
+    binary = {"type": "string", "format": "binary"}
+    properties: dict[str, Any] = {"image": binary}
+    required = ["image"]
+    if case:
+        text = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"^[^\u0000]*$"}
+        metadata = {"type": "string", "description": "JSON object of at most 20 texts"}
+        around = "Wider field around the cell, for people alone; shown on request, never used for a prediction."
+        properties["field"] = binary | {"description": around}
+        properties |= {"external_id": text, "patient": text, "site": text, "metadata": metadata}
+        required.append("external_id")
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    multipart = {"schema": schema}
+    content: dict[str, Any] = {"multipart/form-data": multipart}
+    if not case:
+        content |= {kind: {"schema": binary} for kind in _IMAGE_TYPES}
+    return {"requestBody": {"required": True, "content": content}}
+
 
 _Made = TypeVar("_Made")
 
