@@ -26,6 +26,7 @@ from app.http.openapi import describe, operation_id
 from app.http.unexpected_errors import Defects
 from app.imports.routes import router as imports
 from app.jobs.routes import router as jobs
+from app.labels.routes import router as reads
 from app.operations import health
 from app.operations.copies import renewing_copies
 from app.pages.annotator_routes import router as annotator_pages
@@ -49,7 +50,6 @@ from app.practice.routes import router as practice
 from app.predictions.open_inference.routes import protocol_error
 from app.predictions.open_inference.routes import router as open_inference
 from app.readers.routes import router as readers
-from app.reads.routes import router as reads
 from app.releases.queries import champion
 from app.releases.routes import router as releases
 from app.settings import Settings

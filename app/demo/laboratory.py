@@ -19,8 +19,8 @@ from app.database.tables import Account, Case
 from app.demo.people import ROBOT, Say
 from app.demo.progress import progress_bar
 from app.http.principal import Principal
-from app.reads.schemas import LabelIn
-from app.reads.service import submit_label
+from app.labels.schemas import LabelIn
+from app.labels.submission import submit_label
 from app.references.definitions import DefinitionIn, define
 from app.references.service import choose
 from app.triage.queries import current_policy

@@ -16,7 +16,7 @@ from app.cases.schemas import CaseIn
 from app.context import Context
 from app.demo.laboratory import Laboratory, Upload, fill, may_be_filled
 from app.demo.people import Say
-from app.reads.schemas import LabelIn
+from app.labels.schemas import LabelIn
 from app.releases.adding import add_release
 from app.releases.queries import champion
 from app.triage.schemas import PolicyIn

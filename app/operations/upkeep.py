@@ -3,9 +3,9 @@
 from app.context import Context
 from app.database.idempotency import SWEEP_ROWS, sweep
 from app.imports.work import delete_archives
+from app.labels.adjudication import ask_instead
+from app.labels.corrections import settle
 from app.operations.forgetting import finish_erasures
-from app.reads.asking import ask_instead
-from app.reads.corrections import settle
 from app.triage.planning import policy_for_planning
 
 

@@ -15,18 +15,17 @@ from app.database.engine import Reader, Writer
 from app.http.errors import Invalid
 from app.http.models import PageText
 from app.http.principal import Principal
+from app.labels.annotator_day import progress
+from app.labels.answers import answer_read, retract, revise
+from app.labels.corrections import correct_once
+from app.labels.leases import decline, lease_next, list_leases, note_display, release
+from app.labels.queries import answered_late
+from app.labels.schemas import DeclineIn, OwnLabelIn, RetractionIn, RevisionIn
 from app.pages import reader_views
 from app.pages.first_steps import first_steps
 from app.pages.forms import IdempotentForm, checked
 from app.pages.handles import answer_of_handle, read_of_handle
 from app.pages.render import go, page
-from app.reads.answering import answer_read
-from app.reads.changes import retract, revise
-from app.reads.corrections import correct_once
-from app.reads.leases import decline, lease_next, list_leases, note_display, release
-from app.reads.progress import progress
-from app.reads.queries import answered_late
-from app.reads.schemas import DeclineIn, OwnLabelIn, RetractionIn, RevisionIn
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]

@@ -18,18 +18,18 @@ from app.cases.schemas import CaseOut, RequestOut, WorklistOut
 from app.http.languages import decimal, gettext, ngettext
 from app.http.models import ClassOut, PosteriorOut
 from app.http.principal import Principal
+from app.labels.annotator_day import LISTED, Progress, count_labelled_cases, labelled_cases, progress
+from app.labels.annotator_weights import remarks_on
+from app.labels.corrections import correctable
+from app.labels.label_rows import label_out
+from app.labels.leases import list_leases
+from app.labels.posterior import posterior
+from app.labels.queue import look_ahead
+from app.labels.schemas import LabelOut, ReadOut
 from app.pages.charts import Bars, posterior_bars
 from app.pages.handles import correction_handle, read_handle
 from app.pages.reference_views import ShownClass, classes_at_stake
 from app.readers.queries import model_in_use
-from app.reads.corrections import correctable
-from app.reads.label_rows import label_out
-from app.reads.leases import list_leases
-from app.reads.named import remarks_on
-from app.reads.posterior import posterior
-from app.reads.progress import LISTED, Progress, count_labelled_cases, labelled_cases, progress
-from app.reads.queue import look_ahead
-from app.reads.schemas import LabelOut, ReadOut
 from app.references.cells import stands_for
 from app.releases.queries import reading_classes, release_by_id
 from app.triage.qualified import Standing, standing_of, standing_of_account

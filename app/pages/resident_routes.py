@@ -10,9 +10,9 @@ from app.database.engine import Reader, Writer
 from app.http.errors import OtherAccount
 from app.http.models import PageText
 from app.http.principal import Principal
+from app.labels.leases import note_display, show
 from app.pages.handles import account_handle, read_of_handle
 from app.pages.resident_views import AheadOut, cases_ahead
-from app.reads.leases import note_display, show
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Annotator = Annotated[Principal, Depends(Policy("reads:own"))]

@@ -10,10 +10,10 @@ from app.cases.opaque_ids import case_handle
 from app.context import Context
 from app.http.models import Out
 from app.http.principal import Principal
+from app.labels.annotator_day import progress
+from app.labels.leases import MAX_LEASES, give_back_overdue, lease_next, list_leases
 from app.pages.handles import read_handle
 from app.pages.reader_views import case_number
-from app.reads.leases import MAX_LEASES, give_back_overdue, lease_next, list_leases
-from app.reads.progress import progress
 from app.triage.queries import current_policy
 
 

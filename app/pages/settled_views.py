@@ -15,8 +15,8 @@ from app.cases.queries import blind_opinions, label_history
 from app.database.tables import Case
 from app.http.languages import gettext, ngettext
 from app.http.principal import Principal
+from app.labels.annotator_day import LISTED, labelled_cases
 from app.pages.reader_views import case_number
-from app.reads.progress import LISTED, labelled_cases
 from app.releases.queries import reading_classes
 
 #: Shown at once.

@@ -7,9 +7,9 @@ from app.cases import correction_window
 from app.cases.blindness import expose, hidden_after_commit
 from app.cases.queries import label_history, latest_prediction
 from app.database.tables import PracticeItem, ReadRequest
+from app.labels.posterior import posterior
 from app.practice.schemas import FeedbackOut
 from app.practice.words import feedback_sentences
-from app.reads.posterior import posterior
 from app.releases.queries import reading_classes
 from ml.messages import Message
 

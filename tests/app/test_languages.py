@@ -18,10 +18,10 @@ from app.evaluations.cohort import Partition
 from app.http import languages
 from app.http.principal import ROLE_SCOPES
 from app.imports.schemas import Status
+from app.labels.schemas import DeclineReason
 from app.pages.render import ENVIRONMENT
 from app.pages.terms import TERMS
 from app.practice.schemas import Purpose
-from app.reads.schemas import DeclineReason
 from app.releases.queries import reading_classes
 from app.triage.rules import Arm
 from ml import messages

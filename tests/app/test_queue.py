@@ -28,7 +28,7 @@ from app.database.tables import (
     new_id,
     now,
 )
-from app.reads.queue import next_request, waiting_for
+from app.labels.queue import next_request, waiting_for
 from app.triage.drawing import GRACE
 from tests.app.test_leases import all_twice
 from tests.support.service import Service, cell_png

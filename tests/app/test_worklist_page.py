@@ -5,7 +5,7 @@ from sqlalchemy import select
 
 from app.database.tables import Account
 from app.http.principal import ROLE_SCOPES, Principal
-from app.reads.progress import progress
+from app.labels.annotator_day import progress
 from tests.app.test_leases import classes_of, commit, lease
 from tests.support.service import Service, cell_png
 

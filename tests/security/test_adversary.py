@@ -259,7 +259,7 @@ def identity(_secret: bytes, _principal: Any, case_id: UUID) -> UUID:
 
 
 def leak_identifiers(monkeypatch: pytest.MonkeyPatch, _service: Service) -> None:
-    monkeypatch.setattr("app.reads.naming.case_handle", identity)
+    monkeypatch.setattr("app.labels.routes.case_handle", identity)
 
 
 class OpenRequests(Collector):
@@ -289,7 +289,7 @@ def leak_counts(monkeypatch: pytest.MonkeyPatch, service: Service) -> None:
 
 def leak_scopes(monkeypatch: pytest.MonkeyPatch, service: Service) -> None:
     old_key(service, "outside", ["cases:read", "reads:own"])
-    monkeypatch.setattr("app.reads.leases.account_sees_more", lambda *_: False)
+    monkeypatch.setattr("app.labels.leases.account_sees_more", lambda *_: False)
 
 
 def leak_twins(monkeypatch: pytest.MonkeyPatch, _service: Service) -> None:

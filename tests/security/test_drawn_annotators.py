@@ -8,8 +8,8 @@ from sqlalchemy import select
 
 from app.accounts.annotators import reading_annotators
 from app.database.tables import Account, ReadRequest
-from app.reads.asking import ask_instead
-from app.reads.progress import progress
+from app.labels.adjudication import ask_instead
+from app.labels.annotator_day import progress
 from app.triage.planning import place_of
 from tests.app.test_drawn_annotators import READERS, asked_of, drawing
 from tests.app.test_leases import classes_of, commit, lease, requests_of

@@ -13,9 +13,9 @@ from sqlalchemy import select, update
 from app.cases import repeat_selection
 from app.database.tables import Account, Annotator, HeldBack, Label, PolicyRow, Repeat, RepeatAnswer, now
 from app.http.principal import Principal
+from app.labels import repeats
+from app.labels.annotator_day import Progress, progress
 from app.operations.erasure import Whom, erase_patient
-from app.reads import repeats
-from app.reads.progress import Progress, progress
 from tests.app.test_leases import classes_of, commit, lease, set_policy
 from tests.app.test_people import first_password
 from tests.support.service import Service, cell_png

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import select
 
 from app.database.tables import Annotator, PracticeItem, PracticeRun, ReadRequest, now
+from app.labels.adjudication import ask_instead
 from app.practice import attempts
-from app.reads.asking import ask_instead
 from tests.app.test_leases import classes_of, commit, lease, set_policy
 from tests.app.test_people import first_password
 from tests.security.test_practice import ONCE, begin, cells_of, finish, make_set, reply, settle, true_code

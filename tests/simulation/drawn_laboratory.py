@@ -30,8 +30,8 @@ from app.database.tables import (
 from app.evaluations.cohort import Question, cohort_of, evaluate_cohort
 from app.evaluations.columns import Columns
 from app.evaluations.reading import read_columns
-from app.reads.leases import take
-from app.reads.queue import next_request, waiting_for
+from app.labels.leases import take
+from app.labels.queue import next_request, waiting_for
 from app.triage.drawing import draw_again
 from app.triage.planning import InForce, plan_case
 from app.triage.queries import rule_of

@@ -23,8 +23,8 @@ from app.evaluations.service import metrics
 from app.http.principal import Principal
 from app.jobs import engine
 from app.jobs.queries import job_by_id
-from app.reads.schemas import LabelIn
-from app.reads.service import submit_label
+from app.labels.schemas import LabelIn
+from app.labels.submission import submit_label
 from app.settings import Settings
 from ml.datasets.cells import simulate_cell
 from ml.images.preprocess import encode_png

@@ -25,8 +25,8 @@ from app.database.tables import (
 from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
 from app.evaluations.columns import Columns
 from app.evaluations.reading import read_columns
-from app.reads.leases import take
-from app.reads.queue import next_request
+from app.labels.leases import take
+from app.labels.queue import next_request
 from app.triage.planning import InForce, plan_case
 from app.triage.queries import rule_of
 from ml.metrics import evaluate

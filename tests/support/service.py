@@ -49,9 +49,9 @@ from app.database.tables import (
     now,
 )
 from app.http.principal import Principal
-from app.reads.corrections import settle
-from app.reads.schemas import LabelIn
-from app.reads.service import submit_label
+from app.labels.corrections import settle
+from app.labels.schemas import LabelIn
+from app.labels.submission import submit_label
 from app.releases.adding import UNFINISHED, register_release
 from app.storage.blobs import FolderStore
 from app.storage.bundles import SharedFolders

@@ -1,4 +1,4 @@
-"""Rows of labels: where they stand in their chain, how they are stored, recorded and shown."""
+"""Label rows: storing them, showing them, and their audit details."""
 
 import uuid
 from typing import TypedDict
@@ -11,8 +11,30 @@ from app.cases.queries import NamedLabel
 from app.context import Context
 from app.database.tables import Annotator, Case, Label, Remark
 from app.http.principal import Principal
-from app.reads.recorded import label_details
-from app.reads.schemas import LabelOut, OwnLabelIn
+from app.labels.schemas import LabelOut, OwnLabelIn
+
+
+class LabelDetails(TypedDict):
+    """Details of an event about a label."""
+
+    case: str
+    annotator: str
+    label: str | None
+    blind: bool
+    round: str
+    late: bool
+
+
+def label_details(label: Label) -> LabelDetails:
+    """What an event says of a label."""
+    return {
+        "case": str(label.case_id),
+        "annotator": str(label.annotator_id),
+        "label": label.class_code,
+        "blind": label.blind,
+        "round": label.round,
+        "late": label.late,
+    }
 
 
 def head_of_chain(history: list[NamedLabel], annotator: Annotator) -> Label | None:

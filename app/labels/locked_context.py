@@ -27,9 +27,9 @@ from app.database.tables import (
     time_of,
 )
 from app.http.errors import NotFound
+from app.labels.queries import AnyRead, AnyRequest
 from app.predictions.stored import shown_first
 from app.readers.queries import ONLY
-from app.reads.queries import AnyRead, AnyRequest
 from app.releases.queries import known_classes
 
 

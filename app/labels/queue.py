@@ -50,7 +50,7 @@ from app.database.tables import (
     time_of,
 )
 from app.http.principal import Principal
-from app.reads.queries import AnyRequest
+from app.labels.queries import AnyRequest
 from app.triage.drawing import GRACE
 
 # cases that come next, among which each annotator has an order of their own

@@ -12,11 +12,11 @@ from app.cases import queries as cases
 from app.cases.queries import NamedLabel, blind_opinions
 from app.database.tables import Case, CasePrediction, ReaderModelInUse
 from app.http.models import AnswerSetOut, PosteriorOut
+from app.labels.annotator_weights import weighed
+from app.labels.queries import own_mass
 from app.predictions.prediction_sets import Cell, answer_set, sets_in_force
 from app.predictions.stored import stored_prediction
 from app.readers.queries import in_use, model_of
-from app.reads.named import weighed
-from app.reads.queries import own_mass
 from app.releases.queries import class_codes, existing_release
 from app.triage.queries import current_policy
 from app.triage.rules import summarise

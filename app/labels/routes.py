@@ -1,4 +1,4 @@
-"""HTTP routes of reads, labels and posteriors."""
+"""Routes of reads, labels and posteriors."""
 
 import uuid
 from typing import Annotated, Literal
@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Response
 
 from app.accounts.permissions import GuardedRoute, Policy
+from app.audit.chain.keys import ReaderKeys
 from app.cases import queries
 from app.cases.blindness import ensure_revealed, note_exposure
-from app.cases.opaque_ids import CaseInPath
+from app.cases.opaque_ids import CaseInPath, case_handle
 from app.context import Parts
 from app.database.engine import Reader, Writer
 from app.database.idempotency import Idempotent
@@ -25,13 +26,13 @@ from app.http.errors import (
 )
 from app.http.models import PosteriorOut
 from app.http.principal import Principal
-from app.reads import answering, changes, corrections, leases, service
-from app.reads.label_rows import label_out
-from app.reads.naming import labels_for, read_for, submitted_for
-from app.reads.posterior import posterior
-from app.reads.schemas import (
+from app.labels import answers, corrections, leases, submission
+from app.labels.label_rows import label_out
+from app.labels.posterior import posterior
+from app.labels.schemas import (
     DeclineIn,
     LabelIn,
+    LabelOut,
     LabelsOut,
     OwnLabelIn,
     ReadOut,
@@ -40,6 +41,33 @@ from app.reads.schemas import (
     RevisionIn,
     SubmittedOut,
 )
+
+
+def read_for(keys: ReaderKeys, principal: Principal, read: ReadOut) -> ReadOut:
+    """A read as its caller gets it."""
+    handle = case_handle(keys, principal, uuid.UUID(read.case_id))
+    field = None if read.field is None else f"/v1/cases/{handle}/field"
+    return read.model_copy(update={"case_id": str(handle), "image": f"/v1/cases/{handle}/image", "field": field})
+
+
+def label_for(keys: ReaderKeys, principal: Principal, label: LabelOut) -> LabelOut:
+    """A label as a caller gets it."""
+    return label.model_copy(update={"case_id": str(case_handle(keys, principal, uuid.UUID(label.case_id)))})
+
+
+def labels_for(keys: ReaderKeys, principal: Principal, labels: LabelsOut) -> LabelsOut:
+    """Labels as a caller gets them."""
+    return LabelsOut(items=[label_for(keys, principal, label) for label in labels.items])
+
+
+def submitted_for(keys: ReaderKeys, principal: Principal, answer: tuple[int, SubmittedOut]) -> tuple[int, SubmittedOut]:
+    """Status and stored label as the caller who gave it gets them."""
+    status, submitted = answer
+    label = label_for(keys, principal, submitted.label)
+    if principal.blind and submitted.hidden_because is not None:
+        label = label.model_copy(update={"round": None})
+    return status, submitted.model_copy(update={"label": label})
+
 
 router = APIRouter(tags=["reads"], route_class=GuardedRoute)
 _Reading = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
@@ -123,7 +151,7 @@ def commit_read(
     """End a read by a label; the answer reveals the posterior where the policy allows."""
 
     def store() -> tuple[int, SubmittedOut]:
-        stored = answering.commit_read(session, context, principal, read_id, body)
+        stored = answers.commit_read(session, context, principal, read_id, body)
         return submitted_for(context.keys.readers, principal, stored)
 
     return once(session, body, store)
@@ -159,7 +187,7 @@ def submit_label(
     case_id: uuid.UUID, body: LabelIn, context: Parts, principal: _Outside, once: Idempotent, session: Writer
 ) -> Response:
     """Store a label of an outside annotator system; people with accounts answer reads that they hold."""
-    return once(session, body, lambda: service.submit_label(session, context, principal, case_id, body))
+    return once(session, body, lambda: submission.submit_label(session, context, principal, case_id, body))
 
 
 @router.post(
@@ -175,7 +203,7 @@ def revise_label(
     """Correct one's own label, or label again after a retraction; every row stays."""
 
     def store() -> tuple[int, SubmittedOut]:
-        stored = changes.revise(session, context, principal, label_id, body)
+        stored = answers.revise(session, context, principal, label_id, body)
         return submitted_for(context.keys.readers, principal, stored)
 
     return once(session, body, store)
@@ -194,7 +222,7 @@ def retract_label(
     """Take one's own label back; both rows stay."""
 
     def store() -> tuple[int, SubmittedOut]:
-        stored = changes.retract(session, context, principal, label_id, body)
+        stored = answers.retract(session, context, principal, label_id, body)
         return submitted_for(context.keys.readers, principal, stored)
 
     return once(session, body, store)

@@ -16,8 +16,8 @@ from app.cases import repeat_selection
 from app.cases.blindness import was_exposed
 from app.cases.correction_window import is_provisional
 from app.database.tables import Case, Exposure, HeldBack, Label, PolicyRow, Repeat, time_of
-from app.reads.progress import LISTED, listed_since
-from app.reads.queue import Waiting, waiting_for
+from app.labels.annotator_day import LISTED, listed_since
+from app.labels.queue import Waiting, waiting_for
 
 #: Time between the two visits, at least.
 APART = timedelta(days=14)

@@ -19,10 +19,10 @@ from app.context import Context
 from app.database.tables import Annotator, Case, Remark, Repeat, RepeatAnswer, RepeatRead, time_of
 from app.http.errors import LabelFinal, NotFound, Superseded
 from app.http.principal import Principal
-from app.reads.at_hand import LockedCase, LockedLease, case_at_hand, facts_of_case
-from app.reads.queries import AnyRead
-from app.reads.schemas import LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
-from app.reads.service import require_classes
+from app.labels.locked_context import LockedCase, LockedLease, case_at_hand, facts_of_case
+from app.labels.queries import AnyRead
+from app.labels.schemas import LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
+from app.labels.submission import require_classes
 
 
 def store_first(

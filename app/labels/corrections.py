@@ -16,14 +16,13 @@ from app.context import Context
 from app.database.tables import Annotator, Case, Label, ProvisionalLabel, RepeatRead, time_of
 from app.http.errors import LabelFinal, Superseded
 from app.http.principal import Principal
-from app.reads import queries, repeat_answers
-from app.reads.adjudication import Labelled, adjudicate_if_undecided
-from app.reads.asking import opinions_of
-from app.reads.at_hand import case_at_hand
-from app.reads.label_rows import head_of_chain, label_out, place_of, record, store_label
-from app.reads.posterior import posterior_of
-from app.reads.schemas import OwnLabelIn, SubmittedOut
-from app.reads.service import require_classes
+from app.labels import queries, repeat_answers
+from app.labels.adjudication import Labelled, adjudicate_if_undecided, opinions_of
+from app.labels.label_rows import head_of_chain, label_out, place_of, record, store_label
+from app.labels.locked_context import case_at_hand
+from app.labels.posterior import posterior_of
+from app.labels.schemas import OwnLabelIn, SubmittedOut
+from app.labels.submission import require_classes
 
 _BATCH = 100
 

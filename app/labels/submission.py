@@ -24,12 +24,12 @@ from app.context import Context
 from app.database.tables import Annotator, Case, Label, Read, ReadRequest, time_of
 from app.http.errors import AlreadyLabelled, Forbidden, Invalid, NotFound, Superseded
 from app.http.principal import Principal
-from app.reads import queries
-from app.reads.adjudication import Labelled, adjudicate_if_undecided
-from app.reads.at_hand import CaseAtHand, FactsOfCase, case_at_hand, facts_of_case
-from app.reads.label_rows import head_of_chain, label_out, place_of, record, store_label
-from app.reads.posterior import posterior_of, posterior_out, set_for_next
-from app.reads.schemas import LabelIn, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
+from app.labels import queries
+from app.labels.adjudication import Labelled, adjudicate_if_undecided
+from app.labels.label_rows import head_of_chain, label_out, place_of, record, store_label
+from app.labels.locked_context import CaseAtHand, FactsOfCase, case_at_hand, facts_of_case
+from app.labels.posterior import posterior_of, posterior_out, set_for_next
+from app.labels.schemas import LabelIn, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
 from ml.messages import Message
 
 

@@ -1,4 +1,4 @@
-"""Answers of annotators to reads that they hold: the only way by which a label of an account's person enters."""
+"""Answers of annotators to reads that they hold, and what they change later."""
 
 import uuid
 from typing import cast
@@ -7,12 +7,12 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.database.tables import Annotator, Read, ReadRequest, Repeat
-from app.http.errors import AlreadyLabelled, LeaseLost
+from app.http.errors import AlreadyLabelled, LeaseLost, NotFound
 from app.http.principal import Principal
-from app.reads import leases, queries, repeat_answers
-from app.reads.at_hand import CaseAtHand, case_at_hand
-from app.reads.schemas import OwnLabelIn, SubmittedOut
-from app.reads.service import Author, store_first
+from app.labels import leases, queries, repeat_answers, submission
+from app.labels.locked_context import CaseAtHand, case_at_hand
+from app.labels.schemas import OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
+from app.labels.submission import Author, store_first
 
 
 def commit_read(
@@ -88,3 +88,34 @@ def answer_read(
             raise AlreadyLabelled("you have given this case another class before; correct that label instead") from None
         return read.named
     return uuid.UUID(stored.label.case_id)
+
+
+def revise(
+    session: Session, context: Context, principal: Principal, label_id: uuid.UUID, body: RevisionIn
+) -> tuple[int, SubmittedOut]:
+    """Change an answer by a new row, with a reason.
+
+    Raises:
+        NotFound: the caller has no such label.
+        Superseded: it was changed before.
+        Invalid: an unknown class.
+    """
+    try:
+        return submission.revise(session, context, principal, label_id, body)
+    except NotFound:
+        return repeat_answers.revise(session, context, principal, label_id, body)
+
+
+def retract(
+    session: Session, context: Context, principal: Principal, label_id: uuid.UUID, body: RetractionIn
+) -> tuple[int, SubmittedOut]:
+    """Take an answer back by a new row.
+
+    Raises:
+        NotFound: the caller has no such label.
+        Superseded: it was changed or retracted before.
+    """
+    try:
+        return submission.retract(session, context, principal, label_id, body)
+    except NotFound:
+        return repeat_answers.retract(session, context, principal, label_id, body)

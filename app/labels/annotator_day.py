@@ -11,8 +11,8 @@ from app.accounts.annotators import annotator_of_account
 from app.database.tables import Annotator, Label, Read, Repeat, RepeatAnswer, RepeatRead, time_of
 from app.http.days import day_began
 from app.http.principal import Principal
-from app.reads.queries import leases_of
-from app.reads.queue import count_waiting
+from app.labels.queries import leases_of
+from app.labels.queue import count_waiting
 
 #: Cases that the page of an annotator's day lists among those they have read.
 LISTED = 120

@@ -1,20 +1,26 @@
-"""Of whom a stored request is asked, after the one before declined or left; and of whom an adjudication."""
+"""Adjudication of disagreeing labels, and reassignment after a decline."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from sqlalchemy import exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events
+from app.audit.chain.detached_rows import change_row, insert_new_row
 from app.audit.chain.keys import DerivedKey
 from app.cases.queries import NamedLabel, blind_opinions, label_history
 from app.context import Context
-from app.database.tables import Annotator, Read, ReaderDraw, ReadRequest
-from app.reads.at_hand import CaseAtHand, case_at_hand
-from app.reads.named import worth_of_next
+from app.database.tables import Annotator, Read, ReaderDraw, ReadRequest, time_of
+from app.labels.annotator_weights import worth_of_next
+from app.labels.locked_context import CaseAtHand, case_at_hand
+from app.labels.posterior import CasePosterior
 from app.triage.drawing import candidates, draw_again, next_position, twins_of_case
+from app.triage.planning import new_request
 from app.triage.qualified import who_may_read
+from app.triage.queries import rule_of
+from app.triage.rules import another_annotator
 
 _BATCH = 100
 
@@ -123,3 +129,47 @@ def _ask_some_instead(context: Context) -> int:
             cases=sorted({request.case_id for request in requests}),
         )
         return len(requests)
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """What a case was asked and answered.
+
+    Attributes:
+        opinions: its blind opinions, one per annotator.
+        requests: in order.
+    """
+
+    opinions: list[NamedLabel]
+    requests: list[ReadRequest]
+
+
+def adjudicate_if_undecided(
+    session: Session, at_hand: CaseAtHand, posterior: CasePosterior, labelled: Labelled, *, unsettled: bool
+) -> None:
+    """Ask for another annotator where all reads are in, finally, and leave the leading class open.
+
+    Args:
+        session: writing session.
+        at_hand: the case.
+        posterior: after all its labels.
+        labelled: its labels, and its requests so far; a new one is appended, since its policy decides what is revealed
+            from now on.
+        unsettled: whether somebody may still correct their label.
+    """
+    case, policy, requests = at_hand.case, at_hand.policy, labelled.requests
+    waiting = any(request.state in {"open", "leased"} for request in requests)
+    rule = rule_of(policy, None)  # its threshold decides about planned reads only
+    closed = requests and not waiting and not unsettled
+    if closed and another_annotator(posterior.distribution, posterior.n_labels, rule):
+        ordinal = requests[-1].ordinal + 1
+        adjudication = new_request(case, policy, posterior.release_id, "adjudication", ordinal, time_of(session))
+        # chosen before it is stored: to write it twice would lock a request after the case
+        chosen = prefer(session, at_hand, adjudication, labelled.opinions)
+        requests.append(insert_new_row(session, adjudication))
+        if chosen is not None:
+            session.add(chosen)
+            session.flush()
+        waiting = True
+    if case.waiting != waiting:
+        change_row(session, case, waiting=waiting)

@@ -17,12 +17,12 @@ from app.database.tables import Annotator, Case, Read, ReadRequest, Remark, Repe
 from app.http.errors import Forbidden, LeaseLost, TooManyLeases
 from app.http.models import ClassOut
 from app.http.principal import Principal
-from app.reads import queries
-from app.reads.at_hand import LockedLease, locked_lease
-from app.reads.queries import AnyRead, AnyRequest
-from app.reads.queue import next_request
-from app.reads.repeats import may_be_given, plan_a_repeat, some_hours_after
-from app.reads.schemas import DeclineIn, ReadOut
+from app.labels import queries
+from app.labels.locked_context import LockedLease, locked_lease
+from app.labels.queries import AnyRead, AnyRequest
+from app.labels.queue import next_request
+from app.labels.repeats import may_be_given, plan_a_repeat, some_hours_after
+from app.labels.schemas import DeclineIn, ReadOut
 from app.releases.queries import known_classes, reading_classes
 from app.triage.planning import refresh_waiting
 from app.triage.qualified import require_qualified
