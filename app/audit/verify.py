@@ -40,7 +40,7 @@ from app.evaluations.snapshots import damaged_snapshots
 from app.http.errors import NotFound, Unavailable
 from app.jobs.locks import living_workers
 from app.releases.queries import all_releases
-from app.triage.drawing import drawn
+from app.triage.assignment import drawn
 from app.triage.planning import coin
 from ml.images.image_statistics import difference_hash, hash_distance
 from ml.images.pixel_digest import pixel_digest

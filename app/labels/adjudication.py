@@ -16,9 +16,9 @@ from app.database.tables import Annotator, Read, ReaderDraw, ReadRequest, time_o
 from app.labels.annotator_weights import worth_of_next
 from app.labels.locked_context import CaseAtHand, case_at_hand
 from app.labels.posterior import CasePosterior
-from app.triage.drawing import candidates, draw_again, next_position, twins_of_case
+from app.triage.assignment import candidates, draw_again, next_position, twins_of_case
+from app.triage.eligibility import who_may_read
 from app.triage.planning import new_request
-from app.triage.qualified import who_may_read
 from app.triage.queries import rule_of
 from app.triage.rules import another_annotator
 

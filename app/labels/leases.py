@@ -24,8 +24,8 @@ from app.labels.queue import next_request
 from app.labels.repeats import may_be_given, plan_a_repeat, some_hours_after
 from app.labels.schemas import DeclineIn, ReadOut
 from app.releases.queries import known_classes, reading_classes
+from app.triage.eligibility import require_qualified
 from app.triage.planning import refresh_waiting
-from app.triage.qualified import require_qualified
 from app.triage.queries import current_policy
 from ml.messages import Message, Term
 

@@ -51,7 +51,7 @@ from app.database.tables import (
 )
 from app.http.principal import Principal
 from app.labels.queries import AnyRequest
-from app.triage.drawing import GRACE
+from app.triage.assignment import GRACE
 
 # cases that come next, among which each annotator has an order of their own
 _NEXT_FEW = 4

@@ -36,7 +36,7 @@ from app.database.tables import (
 from app.http.errors import Conflict, NotFound
 from app.imports.checking import same_image_as
 from app.operations.erasure_list import Line
-from app.triage.repeats import withdraw_repeats
+from app.triage.planning import withdraw_repeats
 
 _GONE = "0" * 64
 

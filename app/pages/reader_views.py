@@ -32,7 +32,7 @@ from app.pages.reference_views import ShownClass, classes_at_stake
 from app.readers.queries import model_in_use
 from app.references.cells import stands_for
 from app.releases.queries import reading_classes, release_by_id
-from app.triage.qualified import Standing, standing_of, standing_of_account
+from app.triage.eligibility import Standing, standing_of, standing_of_account
 from app.triage.queries import current_policy
 
 #: Cases shown on one page.

@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 
 from app.database.tables import Annotator, time_of
 from app.practice.runs import attempts_of, decisions_on
-from app.triage.qualified import standing_of
+from app.triage.eligibility import standing_of
 
 #: Attempts until an admin renews them.
 ATTEMPTS = 2

@@ -30,7 +30,7 @@ from app.practice.schemas import (
 )
 from app.practice.words import result_sentences
 from app.releases.queries import reading_classes
-from app.triage.qualified import standing_of
+from app.triage.eligibility import standing_of
 from ml.agreement.qualification import balanced_choice, judge
 from ml.messages import Message
 

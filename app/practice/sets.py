@@ -29,7 +29,7 @@ from app.practice.schemas import (
 from app.practice.service import result_out
 from app.practice.words import set_sentences
 from app.releases.queries import reading_classes
-from app.triage.qualified import standing_of
+from app.triage.eligibility import standing_of
 from app.triage.queries import current_policy
 from ml.agreement.qualification import CLEAR_FROM, balanced_choice, pass_rates
 from ml.messages import Message, messages

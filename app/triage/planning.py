@@ -1,18 +1,20 @@
-"""How often a case is to be read: looks at its prediction, and the requests that follow."""
+"""Plans for the reads of a case: the uniform draw, the decision and the requests."""
 
 import hashlib
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from app.audit.chain.change_tracking import note_rows
 from app.audit.chain.keys import DerivedKey
-from app.database.tables import Case, CasePrediction, Look, PolicyRow, ReaderDraw, ReadRequest, new_id, time_of
+from app.database.tables import Case, CasePrediction, Look, PolicyRow, ReaderDraw, ReadRequest, Repeat, new_id, time_of
 from app.predictions.stored import stored_prediction
-from app.triage.drawing import draw_planned
+from app.triage.assignment import draw_planned
 from app.triage.queries import current_policy, rule_of, set_threshold
 from app.triage.rules import Arm, Rule, Triage, plan, triage
 from app.triage.twins import are_near, are_twins, may_be_twin_of
@@ -186,3 +188,19 @@ def refresh_waiting(session: Session, case: Case) -> None:
     session.flush()
     wanted = select(ReadRequest.id).where(ReadRequest.case_id == case.id, ReadRequest.state.in_(("open", "leased")))
     case.waiting = session.execute(wanted.limit(1)).first() is not None
+
+
+def withdraw_repeats(session: Session, case_ids: Collection[uuid.UUID] | None = None) -> None:
+    """Withdraw repeats that nobody has been given, of some cases those that somebody has too.
+
+    Args:
+        session: writing session.
+        case_ids: whose repeats end, leased or not; None: of all cases, those that wait.
+    """
+    which = [Repeat.state == "open"] if case_ids is None else [Repeat.state.in_(("open", "leased"))]
+    if case_ids is not None:
+        which.append(Repeat.case_id.in_(case_ids))
+    time = time_of(session)
+    ended = update(Repeat).where(*which).values(state="closed", closed_at=time, back_at=time, lease_expires_at=None)
+    rows = session.execute(ended.returning(*Repeat.__table__.columns)).mappings().all()
+    note_rows(session, Repeat, rows)

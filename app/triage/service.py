@@ -8,9 +8,9 @@ from app.audit.chain.keys import AuditKeys
 from app.database.tables import Label, PolicyRow, ReaderDraw, ReadRequest, time_of
 from app.http.errors import Conflict
 from app.http.principal import Principal
-from app.triage.drawing import GRACE
+from app.triage.assignment import GRACE
+from app.triage.planning import withdraw_repeats
 from app.triage.queries import all_policies, current_policy
-from app.triage.repeats import withdraw_repeats
 from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut
 
 

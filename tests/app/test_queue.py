@@ -29,7 +29,7 @@ from app.database.tables import (
     now,
 )
 from app.labels.queue import next_request, waiting_for
-from app.triage.drawing import GRACE
+from app.triage.assignment import GRACE
 from tests.app.test_leases import all_twice
 from tests.support.service import Service, cell_png
 from tests.support.statements import counted

@@ -32,7 +32,7 @@ from app.evaluations.columns import Columns
 from app.evaluations.reading import read_columns
 from app.labels.leases import take
 from app.labels.queue import next_request, waiting_for
-from app.triage.drawing import draw_again
+from app.triage.assignment import draw_again
 from app.triage.planning import InForce, plan_case
 from app.triage.queries import rule_of
 from ml.arrays import FloatArray, IntArray

@@ -24,7 +24,7 @@ from app.database.tables import (
     ReferenceCell,
     time_of,
 )
-from app.triage.qualified import who_may_read
+from app.triage.eligibility import who_may_read
 
 #: Annotators among whom a read is drawn at most, so that each has a probability of a tenth or more.
 PANEL = 10
