@@ -10,6 +10,8 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from app.accounts.fair_share import FairShare
 from app.accounts.permissions import openapi_security, require_policies
 from app.accounts.sign_in import SignInThrottle
+from app.annotators.models.routes import router as readers
+from app.annotators.practice.routes import router as practice
 from app.annotators.routes import router as annotators
 from app.audit.installation import claim
 from app.audit.routes import router as audit_events
@@ -46,10 +48,8 @@ from app.pages.render import problem_page
 from app.pages.report_routes import router as report_pages
 from app.pages.resident_routes import router as resident_pages
 from app.pages.sign_in import router as sign_in_pages
-from app.practice.routes import router as practice
 from app.predictions.open_inference.routes import protocol_error
 from app.predictions.open_inference.routes import router as open_inference
-from app.readers.routes import router as readers
 from app.releases.queries import champion
 from app.releases.routes import router as releases
 from app.settings import Settings

@@ -13,11 +13,10 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from app.accounts.annotators import annotator_of_account
-from app.annotators import history, numbers
+from app.annotators import history, statistics
 from app.annotators.history import ClosedCase
-from app.annotators.numbers import Compared, in_steps
 from app.annotators.schemas import AnnotatorsOut, OwnReadingOut, PulledOut
-from app.annotators.words import sentences
+from app.annotators.statistics import Compared, in_steps, sentences
 from app.database.tables import Annotator, time_of
 from app.http.errors import NotFound
 from app.http.principal import READING, Principal
@@ -75,15 +74,15 @@ def _reading(session: Session, annotator: Annotator, until: datetime, *, every_c
     everybody = everybody.take(range(in_steps(len(everybody.keys))))
     reading = _individual(session, annotator, until)
     if len(own.keys) and len(everybody.keys):
-        mean, surplus = numbers.agreement(own, everybody)
+        mean, surplus = statistics.agreement(own, everybody)
         compared = {
             "n_compared": len(own.keys),
             "agreement": mean,
             "agreement_surplus": surplus,
-            "confusions": numbers.confusions(own, everybody, list(names)),
-            "confidence": numbers.confidence(own, everybody),
-            "steps": numbers.steps(own, everybody, visible),
-            "drift": numbers.drift(own, everybody),
+            "confusions": statistics.confusions(own, everybody, list(names)),
+            "confidence": statistics.confidence(own, everybody),
+            "steps": statistics.steps(own, everybody, visible),
+            "drift": statistics.drift(own, everybody),
         }
         reading = reading.model_copy(update=compared)
     return reading.model_copy(update={"sentences": sentences(reading, names)})
@@ -104,7 +103,7 @@ def agreements(session: Session) -> dict[uuid.UUID, PulledOut]:
         rows.setdefault(annotator_id, []).append(row)
     accounts = history.annotators_of_accounts(session)
     return {
-        accounts[annotator_id]: numbers.agreement(compared.take(own[: in_steps(len(own))]), everybody)[0]
+        accounts[annotator_id]: statistics.agreement(compared.take(own[: in_steps(len(own))]), everybody)[0]
         for annotator_id, own in rows.items()
         if annotator_id in accounts and in_steps(len(own)) and len(everybody.keys)
     }
@@ -147,9 +146,9 @@ def _individual(session: Session, annotator: Annotator, until: datetime) -> OwnR
         until=until,
         n_reads=in_steps(n_reads),
         n_compared=0,
-        seconds=numbers.pace(visits, annotator.id),
-        cannot_tell=numbers.cannot_tell(visits, annotator.id),
-        self_agreement=numbers.self_agreement(history.repeated_answers(session, until), annotator.id),
+        seconds=statistics.pace(visits, annotator.id),
+        cannot_tell=statistics.cannot_tell(visits, annotator.id),
+        self_agreement=statistics.self_agreement(history.repeated_answers(session, until), annotator.id),
         agreement=None,
         agreement_surplus=None,
         confusions=[],

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import select
 
+from app.annotators.reference_cells.service import DefinitionIn, choose, define
 from app.cases.ingest import NewCase, prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import Context
@@ -21,8 +22,6 @@ from app.demo.progress import progress_bar
 from app.http.principal import Principal
 from app.labels.schemas import LabelIn
 from app.labels.submission import submit_label
-from app.references.definitions import DefinitionIn, define
-from app.references.service import choose
 from app.triage.queries import current_policy
 from app.triage.schemas import PolicyIn
 from app.triage.service import add_policy

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from sqlalchemy.orm import Session
 
+from app.annotators.models.queries import model_in_use
 from app.cases.queries import NamedLabel
 from app.database.tables import CasePrediction
 from app.predictions.stored import stored_prediction
-from app.readers.queries import model_in_use
 from ml.agreement.long_labels import LongLabels
 from ml.distributions.families import DirichletMixtureCpe, PredictiveDistribution, has_concentration
 from ml.readers.confusions import ReaderModel

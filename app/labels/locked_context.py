@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Select, bindparam, exists, func, or_, select
 from sqlalchemy.orm import Session
 
+from app.annotators.models.queries import ONLY
 from app.audit.chain.detached_rows import Joined, table_of
 from app.cases.queries import NamedLabel
 from app.database.sql.compiled_statements import Prepared
@@ -29,7 +30,6 @@ from app.database.tables import (
 from app.http.errors import NotFound
 from app.labels.queries import AnyRead, AnyRequest
 from app.predictions.stored import shown_first
-from app.readers.queries import ONLY
 from app.releases.queries import known_classes
 
 

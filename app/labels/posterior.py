@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from sqlalchemy.orm import Session
 
+from app.annotators.models.queries import in_use, model_of
 from app.cases import correction_window
 from app.cases import queries as cases
 from app.cases.queries import NamedLabel, blind_opinions
@@ -16,7 +17,6 @@ from app.labels.annotator_weights import weighed
 from app.labels.queries import own_mass
 from app.predictions.prediction_sets import Cell, answer_set, sets_in_force
 from app.predictions.stored import stored_prediction
-from app.readers.queries import in_use, model_of
 from app.releases.queries import class_codes, existing_release
 from app.triage.queries import current_policy
 from app.triage.rules import summarise

@@ -5,6 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Form, Path, Request, Response
 
 from app.accounts.permissions import GuardedRoute, Policy
+from app.annotators.models import service
+from app.annotators.models.schemas import ReaderFitIn, ReaderSwitchIn
 from app.context import Parts
 from app.database.engine import Reader, Writer
 from app.evaluations.reader_drift import reader_drift
@@ -14,8 +16,6 @@ from app.http.principal import Principal
 from app.pages.charts import week_chart
 from app.pages.forms import checked
 from app.pages.render import go, page
-from app.readers import service
-from app.readers.schemas import ReaderFitIn, ReaderSwitchIn
 from app.releases.queries import champion
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)

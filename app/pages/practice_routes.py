@@ -7,6 +7,8 @@ from fastapi import APIRouter, Depends, Form, Request, Response
 
 from app.accounts.permissions import GuardedRoute, Policy
 from app.annotators.history import class_names
+from app.annotators.practice import answers, sets
+from app.annotators.practice.schemas import DecisionIn, PracticeAnswerIn, PracticeItemOut, PracticeSetIn, RunIn
 from app.cases.blindness import note_exposure
 from app.context import Parts
 from app.database.engine import Reader, Writer
@@ -15,8 +17,6 @@ from app.http.models import PageText
 from app.http.principal import Principal
 from app.pages.forms import IdempotentForm, as_number, checked
 from app.pages.render import go, page
-from app.practice import service, sets
-from app.practice.schemas import DecisionIn, PracticeAnswerIn, PracticeItemOut, PracticeSetIn, RunIn
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Annotator = Annotated[Principal, Depends(Policy("reads:own"))]
@@ -29,7 +29,7 @@ _Short = Annotated[PageText, Form(max_length=100)]
 def practice(request: Request, principal: _People, session: Reader) -> Response:
     """To annotators their sets and runs; to admins every set, and who may read alone."""
     if "manage" not in principal.scopes:
-        return page(request, "practice.html", principal, view=service.own_practice(session, principal))
+        return page(request, "practice.html", principal, view=answers.own_practice(session, principal))
     shown, people = sets.list_sets(session), sets.list_qualified(session)
     names, form_key = class_names(session), uuid.uuid4().hex
     return page(request, "practice_sets.html", principal, sets=shown, people=people, names=names, form_key=form_key)
@@ -40,14 +40,14 @@ def begin(
     context: Parts, principal: _Annotator, session: Writer, set_id: Annotated[PageText, Form(alias="set")] = ""
 ) -> Response:
     """Begin a run of a set, or go on with it."""
-    _, run = service.begin(session, context, principal, checked(RunIn, set=set_id))
+    _, run = answers.begin(session, context, principal, checked(RunIn, set=set_id))
     return go(f"/practice/runs/{run.id}")
 
 
 @router.get("/practice/runs/{run_id}")
 def show_run(run_id: uuid.UUID, request: Request, principal: _Annotator, session: Reader) -> Response:
     """The next cell of a run, or its end."""
-    run = service.show_run(session, principal, run_id)
+    run = answers.show_run(session, principal, run_id)
     if run.item is None:
         return page(request, "practice_end.html", principal, run=run)
     shown = PracticeItemOut(item=run.item, label=None, feedback=None, run=run.id)
@@ -57,10 +57,10 @@ def show_run(run_id: uuid.UUID, request: Request, principal: _Annotator, session
 @router.get("/practice/items/{item_id}")
 def show_item(item_id: uuid.UUID, request: Request, context: Parts, principal: _Annotator, session: Reader) -> Response:
     """A cell of a run: to be answered, or in training how others answered."""
-    shown = service.show_item(session, principal, item_id)
-    run = service.show_run(session, principal, uuid.UUID(shown.run))
+    shown = answers.show_item(session, principal, item_id)
+    run = answers.show_run(session, principal, uuid.UUID(shown.run))
     if shown.feedback is not None and shown.feedback.label_counts is not None:
-        case_id = service.case_of_item(session, principal, item_id)
+        case_id = answers.case_of_item(session, principal, item_id)
         note_exposure(context.database, session, principal, case_id)
     return page(request, "practice_cell.html", principal, run=run, shown=shown)
 
@@ -80,7 +80,7 @@ def answer(
     """
     if not label:
         raise Invalid("choose a class")
-    _, answered = service.answer(session, context, principal, item_id, checked(PracticeAnswerIn, label=label))
+    _, answered = answers.answer(session, context, principal, item_id, checked(PracticeAnswerIn, label=label))
     return go(f"/practice/runs/{answered.run.id}" if answered.feedback is None else f"/practice/items/{item_id}")
 
 

@@ -7,6 +7,8 @@ from datetime import datetime, tzinfo
 from sqlalchemy.orm import Session
 
 from app.accounts.annotators import annotator_of_account
+from app.annotators.models.queries import model_in_use
+from app.annotators.reference_cells.selection import stands_for
 from app.audit.chain.keys import ReaderKeys
 from app.cases import queries
 from app.cases import service as cases
@@ -29,8 +31,6 @@ from app.labels.schemas import LabelOut, ReadOut
 from app.pages.charts import Bars, posterior_bars
 from app.pages.handles import correction_handle, read_handle
 from app.pages.reference_views import ShownClass, classes_at_stake
-from app.readers.queries import model_in_use
-from app.references.cells import stands_for
 from app.releases.queries import reading_classes, release_by_id
 from app.triage.eligibility import Standing, standing_of, standing_of_account
 from app.triage.queries import current_policy

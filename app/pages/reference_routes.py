@@ -8,6 +8,9 @@ from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from pydantic import BaseModel
 
 from app.accounts.permissions import GuardedRoute, Policy
+from app.annotators.reference_cells import service
+from app.annotators.reference_cells.selection import shown_case
+from app.annotators.reference_cells.service import DefinitionIn, define
 from app.cases.presenters import image_answer
 from app.context import Parts
 from app.database.engine import Reader, Writer
@@ -16,9 +19,6 @@ from app.http.principal import Principal
 from app.pages.forms import checked
 from app.pages.reference_views import listed_classes, managed_class, shown_classes
 from app.pages.render import go, page
-from app.references import service
-from app.references.cells import shown_case
-from app.references.definitions import DefinitionIn, define
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]

@@ -7,14 +7,20 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from app.annotators.reference_cells.selection import (
+    N_CELLS,
+    Cell,
+    candidates,
+    cells_of,
+    pair_at_stake,
+    select_cells,
+    shown_cells,
+)
+from app.annotators.reference_cells.service import definitions, versions
 from app.audit.chain.keys import ReaderKeys
 from app.database.tables import ClassDefinition
 from app.http.errors import NotFound
 from app.http.models import ClassOut
-from app.references.candidates import candidates
-from app.references.cells import Cell, cells_of, shown_cells
-from app.references.definitions import definitions, versions
-from app.references.selecting import N_CELLS, pair_at_stake, select_cells
 from app.releases.queries import reading_classes
 
 #: Candidates that an admin is shown.

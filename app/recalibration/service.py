@@ -16,6 +16,7 @@ from datetime import datetime
 import numpy as np
 from sqlalchemy.orm import Session
 
+from app.annotators.models.schemas import ReaderFitIn
 from app.context import Context
 from app.database.tables import new_id
 from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
@@ -25,7 +26,6 @@ from app.evaluations.reading import read_columns
 from app.http.models import MetricOut
 from app.jobs import engine
 from app.jobs.running import JobResult, RunningJob
-from app.readers.schemas import ReaderFitIn
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.fitting import Fitted, card_report, fitted, labelled_cases, require_labels
 from app.recalibration.gating import FEWEST_ANNOTATORS, Evidence

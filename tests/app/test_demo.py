@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select
 
+from app.annotators.reference_cells.selection import cells_of
+from app.annotators.reference_cells.service import definitions
 from app.database.tables import Annotator, AuditEvent, Case, Label, PolicyRow, ReadRequest
 from app.demo import laboratory, real_cells, simulated
 from app.demo import people as accounts
@@ -16,8 +18,6 @@ from app.demo.filling import fill_demo
 from app.demo.notice import notice_of
 from app.demo.real_cells import ANNOTATORS, FOLDER, RELEASE, ensure_real_cases, ensure_shipped_release
 from app.demo.simulated import Extent, ensure_cases, opinion_of
-from app.references.cells import cells_of
-from app.references.definitions import definitions
 from app.releases.queries import reading_classes
 from ml.datasets.cells import simulate_cell
 from ml.datasets.pbc import demo_cells, load_pbc, load_pbc_nucleus

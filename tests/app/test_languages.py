@@ -13,6 +13,7 @@ from babel.messages import Message
 from jinja2 import nodes
 from sqlalchemy import select
 
+from app.annotators.practice.schemas import Purpose
 from app.database.tables import Case, ReleaseRow
 from app.evaluations.cohort import Partition
 from app.http import languages
@@ -21,7 +22,6 @@ from app.imports.schemas import Status
 from app.labels.schemas import DeclineReason
 from app.pages.render import ENVIRONMENT
 from app.pages.terms import TERMS
-from app.practice.schemas import Purpose
 from app.releases.queries import reading_classes
 from app.triage.rules import Arm
 from ml import messages

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sqlalchemy import text
 
-from app.readers.schemas import ReaderFitOut
-from app.readers.storing import store_model
+from app.annotators.models.schemas import ReaderFitOut
+from app.annotators.models.service import store_model
 from ml.arrays import FloatArray
 from ml.datasets.cells import simulate_cell
 from ml.readers.confusions import ReaderModel

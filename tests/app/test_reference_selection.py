@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.references.selecting import N_CELLS, Candidate, candidate_of, pair_at_stake, select_cells
+from app.annotators.reference_cells.selection import N_CELLS, Candidate, candidate_of, pair_at_stake, select_cells
 
 _patients = st.one_of(st.none(), st.sampled_from(["p", "q", "r", "s"]))
 

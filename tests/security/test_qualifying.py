@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select
 
+from app.annotators.practice import answers
 from app.database.tables import Annotator, PracticeItem, PracticeRun, ReadRequest, now
 from app.labels.adjudication import ask_instead
-from app.practice import attempts
 from tests.app.test_leases import classes_of, commit, lease, set_policy
 from tests.app.test_people import first_password
 from tests.security.test_practice import ONCE, begin, cells_of, finish, make_set, reply, settle, true_code
@@ -60,7 +60,7 @@ def test_nobody_takes_the_test_until_they_are_lucky(service: Service, monkeypatc
     assert finish(service, run, wrong=True)["result"]["passed"] is False
     first = set(cells_of(service, PracticeItem))
     assert "possible from" in begin(service, made).json()["detail"]
-    monkeypatch.setattr(attempts, "WAIT", timedelta(0))
+    monkeypatch.setattr(answers, "WAIT", timedelta(0))
     assert finish(service, begin(service, made).json(), wrong=True)["result"]["passed"] is False
     items = cells_of(service, PracticeItem)
     assert len(items) == len(set(items)) == 16

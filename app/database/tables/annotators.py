@@ -39,7 +39,7 @@ class ReaderModelRow(Identified, Table):
     release_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("releases.id"), index=True)
     # ml.readers.confusions.ReaderModel: names annotators
     document: Mapped[dict[str, Any]] = mapped_column(JSON)
-    # app.readers.schemas.ReaderFitOut
+    # app.annotators.models.schemas.ReaderFitOut
     report: Mapped[dict[str, Any]] = mapped_column(JSON)
 
 
@@ -114,7 +114,7 @@ class PracticeSet(Identified, Table):
     n_per_run: Mapped[int] = mapped_column(Integer)
     min_labels: Mapped[int] = mapped_column(Integer)
     borderline_share: Mapped[float] = mapped_column(Float(53))
-    # app.practice.schemas.SetReportOut: what was chosen, and who would pass
+    # app.annotators.practice.schemas.SetReportOut: what was chosen, and who would pass
     report: Mapped[dict[str, Any]] = mapped_column(JSON)
     retired_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_by: Mapped[uuid.UUID] = mapped_column(ForeignKey("accounts.id"))
@@ -151,7 +151,7 @@ class PracticeRun(Identified, Table):
     annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"))
     state: Mapped[str] = mapped_column(String(20), default="open")
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    # of a qualification: app.practice.schemas.ResultOut
+    # of a qualification: app.annotators.practice.schemas.ResultOut
     result: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     passed: Mapped[bool | None] = mapped_column(Boolean)
 

@@ -1,17 +1,11 @@
-"""Models of annotators as the API shows them, asking for a fit, and the switch."""
+"""Annotator models: storing, listing and switching them."""
+
+import uuid
 
 from sqlalchemy.orm import Session
 
-from app.audit.chain import events
-from app.context import Context
-from app.database.revisions import swap
-from app.database.tables import ReaderModelInUse, ReaderModelRow
-from app.http.errors import Conflict, PreconditionFailed
-from app.http.principal import Principal
-from app.jobs import engine
-from app.jobs.schemas import JobOut, job_out
-from app.readers.queries import ONLY, all_models, in_use, model_of_version
-from app.readers.schemas import (
+from app.annotators.models.queries import ONLY, all_models, in_use, model_of_version, next_version
+from app.annotators.models.schemas import (
     NamedReaderOut,
     ReaderFitIn,
     ReaderFitOut,
@@ -21,11 +15,45 @@ from app.readers.schemas import (
     ReaderModelsOut,
     ReaderSwitchIn,
 )
+from app.audit.chain import events
+from app.audit.chain.keys import AuditKeys
+from app.context import Context
+from app.database.revisions import swap
+from app.database.sql.advisory_locks import Turn, take_turn
+from app.database.tables import ReaderModelInUse, ReaderModelRow
+from app.http.errors import Conflict, PreconditionFailed
+from app.http.principal import Principal
+from app.jobs import engine
+from app.jobs.schemas import JobOut, job_out
 from app.releases.queries import champion, existing_release, served_release_id
 from ml.arrays import FloatArray
 from ml.messages import Message
 from ml.readers.confusions import ReaderModel
 from ml.readers.sentences import remark
+
+
+def store_model(session: Session, keys: AuditKeys, release_id: uuid.UUID, model: ReaderModel, fit: ReaderFitOut) -> int:
+    """Keep a model as the next version; it is in use only once somebody switches.
+
+    Args:
+        session: writing session.
+        keys: of the audit.
+        release_id: beside whose predictions it was fitted.
+        model: of the annotators.
+        fit: how it was fitted and judged.
+
+    Returns:
+        The version.
+    """
+    # of two that come this far, the second waits here, and then numbers itself after the first
+    take_turn(session, Turn.READER_MODEL)
+    version = next_version(session)
+    row = ReaderModelRow(version=version, release_id=release_id, document=model.to_dict(), report=fit.model_dump())
+    session.add(row)
+    session.flush()
+    details = {"version": version, "release": str(release_id), "passed": fit.passed}
+    events.record(session, keys, actor="readers", action="readers.fit", object_id=row.id, details=details)
+    return version
 
 
 def list_models(session: Session) -> ReaderModelsOut:

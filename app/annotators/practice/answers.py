@@ -1,24 +1,20 @@
-"""Working through sets: beginning a run, answering, and the result of a qualification."""
+"""Answers and feedback in practice runs and qualification attempts."""
 
 import uuid
 from collections.abc import Mapping
+from datetime import timedelta
 
 import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.accounts.annotators import account_sees_more, annotator_of_account, own_annotator
-from app.audit.chain import events
-from app.context import Context
-from app.database.tables import Annotator, PracticeAnswer, PracticeItem, PracticeRun, PracticeSet, Qualification
-from app.http.errors import AlreadyLabelled, Conflict, Forbidden, Invalid, NotFound
-from app.http.principal import Principal
-from app.practice import runs
-from app.practice.attempts import refusal
-from app.practice.cells import cells_for, outcomes_of, slips_of_pool
-from app.practice.feedback import feedback_on, note_shown
-from app.practice.schemas import (
+from app.annotators.practice import runs
+from app.annotators.practice.cells import cells_for, outcomes_of, slips_of_pool
+from app.annotators.practice.runs import attempts_of, decisions_on, feedback_sentences, result_sentences
+from app.annotators.practice.schemas import (
     AnsweredOut,
+    FeedbackOut,
     ItemOut,
     OwnPracticeOut,
     OwnSetOut,
@@ -28,11 +24,101 @@ from app.practice.schemas import (
     RunIn,
     RunOut,
 )
-from app.practice.words import result_sentences
+from app.audit.chain import events
+from app.cases import correction_window
+from app.cases.blindness import expose, hidden_after_commit
+from app.cases.queries import label_history, latest_prediction
+from app.context import Context
+from app.database.tables import (
+    Annotator,
+    PracticeAnswer,
+    PracticeItem,
+    PracticeRun,
+    PracticeSet,
+    Qualification,
+    ReadRequest,
+    time_of,
+)
+from app.http.errors import AlreadyLabelled, Conflict, Forbidden, Invalid, NotFound
+from app.http.principal import Principal
+from app.labels.posterior import posterior
 from app.releases.queries import reading_classes
 from app.triage.eligibility import standing_of
 from ml.agreement.qualification import balanced_choice, judge
 from ml.messages import Message
+
+#: Attempts until an admin renews them.
+ATTEMPTS = 2
+#: Time between the end of one and the beginning of the next.
+WAIT = timedelta(days=14)
+
+
+def refusal(session: Session, annotator: Annotator) -> str | None:
+    """Why an annotator cannot begin a qualification now; None where they can.
+
+    Args:
+        session: for reading; of a writing one the annotator's row is locked.
+        annotator: who.
+    """
+    decisions = decisions_on(session, annotator.id)
+    newest = decisions[0].kind if decisions else None
+    if newest in {"passed", "qualified"}:
+        return "you are qualified"
+    if newest == "withdrawn":
+        return "an admin has withdrawn your qualification; only an admin can let you try again"
+    if standing_of(session, annotator).because == "earlier-labels":
+        return "you are qualified by the labels that you gave before a qualification was asked for"
+    since = decisions[0].created_at if newest == "renewed" else None
+    attempts = attempts_of(session, annotator.id)
+    if any(run.state == "open" for run in attempts):
+        return "finish the qualification that you have begun first"
+    counted = [run for run in attempts if since is None or run.created_at > since]
+    if len(counted) >= ATTEMPTS:
+        return f"{ATTEMPTS} attempts are over; ask an admin for further ones"
+    ends = [run.finished_at + WAIT for run in counted if run.finished_at is not None]
+    if ends and max(ends) > time_of(session):
+        return f"the next attempt is possible from {max(ends):%Y-%m-%d %H:%M} UTC on"
+    return None
+
+
+_CLOSED = Message("This cell is being read again, or the policy keeps it closed: how others answered is not shown now.")
+
+
+def feedback_on(session: Session, item: PracticeItem, label: str) -> FeedbackOut:
+    """How others answered a cell, shown as far as it is shown to annotators who have labelled the case.
+
+    Args:
+        session: for reading.
+        item: cell of a training run.
+        label: the annotator's own answer.
+    """
+    if not may_be_shown(session, item):
+        return FeedbackOut(label=label, label_counts=None, class_probs=None, sentences=[_CLOSED])
+    after = posterior(session, item.case_id)
+    names = {info.code: info.name for info in reading_classes(session)}
+    return FeedbackOut(
+        label=label,
+        label_counts=after.label_counts,
+        class_probs=after.class_probs,
+        sentences=feedback_sentences(label, after.label_counts, after.class_probs, names),
+    )
+
+
+def may_be_shown(session: Session, item: PracticeItem) -> bool:
+    """Whether the policy shows a cell to annotators, and nobody is to read it."""
+    requests = session.execute(select(ReadRequest).where(ReadRequest.case_id == item.case_id)).scalars().all()
+    unsettled = correction_window.any_of_case(session, item.case_id)
+    wanted = any(request.state in {"open", "leased"} for request in requests)
+    return not wanted and hidden_after_commit(session, requests, unsettled=unsettled) is None
+
+
+def note_shown(session: Session, item: PracticeItem) -> None:
+    """Record in a writing session that a cell is shown to an annotator in full."""
+    if may_be_shown(session, item):
+        newest = max(row.label.id for row in label_history(session, item.case_id))
+        release_id = latest_prediction(session, item.case_id).release_id
+        expose(session, item.annotator_id, item.case_id, release_id, newest)
+
 
 _Details = Mapping[str, str | int | bool | None]
 _RESULT = tuple(name for name in ResultOut.model_fields if name != "sentences")

@@ -6,17 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 
 from app.accounts.permissions import GuardedRoute, Policy
-from app.cases.blindness import note_exposure
-from app.cases.presenters import image_answer
-from app.cases.queries import case_by_id
-from app.context import Parts
-from app.database.engine import Reader, Writer
-from app.database.idempotency import Idempotent
-from app.http.errors import AlreadyLabelled, Conflict, KeyMissing, NotFound, responses
-from app.http.models import Line
-from app.http.principal import Principal
-from app.practice import service, sets
-from app.practice.schemas import (
+from app.annotators.practice import answers, sets
+from app.annotators.practice.schemas import (
     AnsweredOut,
     DecisionIn,
     OwnPracticeOut,
@@ -30,6 +21,15 @@ from app.practice.schemas import (
     RunIn,
     RunOut,
 )
+from app.cases.blindness import note_exposure
+from app.cases.presenters import image_answer
+from app.cases.queries import case_by_id
+from app.context import Parts
+from app.database.engine import Reader, Writer
+from app.database.idempotency import Idempotent
+from app.http.errors import AlreadyLabelled, Conflict, KeyMissing, NotFound, responses
+from app.http.models import Line
+from app.http.principal import Principal
 
 router = APIRouter(tags=["practice"], route_class=GuardedRoute)
 _Annotator = Annotated[Principal, Depends(Policy("reads:own"))]
@@ -39,7 +39,7 @@ _Manager = Annotated[Principal, Depends(Policy("manage"))]
 @router.get("/v1/practice", operation_id="get_practice", responses=responses())
 def get_practice(principal: _Annotator, session: Reader) -> OwnPracticeOut:
     """Whether reads go to the caller, which sets they may work through, and their runs."""
-    return service.own_practice(session, principal)
+    return answers.own_practice(session, principal)
 
 
 @router.post(
@@ -53,21 +53,21 @@ def begin_practice_run(
     body: RunIn, context: Parts, principal: _Annotator, once: Idempotent, session: Writer
 ) -> Response:
     """Begin a run of a set, or go on with the one that is open; its cells come to the caller in no read any more."""
-    return once(session, body, lambda: service.begin(session, context, principal, body))
+    return once(session, body, lambda: answers.begin(session, context, principal, body))
 
 
 @router.get("/v1/practice/runs/{run_id}", operation_id="get_practice_run", responses=responses(NotFound))
 def get_practice_run(run_id: uuid.UUID, principal: _Annotator, session: Reader) -> RunOut:
     """One of the caller's own runs; a qualification has its result at the end."""
-    return service.show_run(session, principal, run_id)
+    return answers.show_run(session, principal, run_id)
 
 
 @router.get("/v1/practice/items/{item_id}", operation_id="get_practice_item", responses=responses(NotFound))
 def get_practice_item(item_id: uuid.UUID, context: Parts, principal: _Annotator, session: Reader) -> PracticeItemOut:
     """The next cell of a run, or in training one that the caller has answered, with how others answered."""
-    shown = service.show_item(session, principal, item_id)
+    shown = answers.show_item(session, principal, item_id)
     if shown.feedback is not None and shown.feedback.label_counts is not None:
-        case_id = service.case_of_item(session, principal, item_id)
+        case_id = answers.case_of_item(session, principal, item_id)
         note_exposure(context.database, session, principal, case_id)
     return shown
 
@@ -83,7 +83,7 @@ def get_practice_item(item_id: uuid.UUID, context: Parts, principal: _Annotator,
 )
 def get_practice_image(item_id: uuid.UUID, context: Parts, principal: _Annotator, session: Reader) -> Response:
     """The pixels of a cell that the caller may look at, as PNG."""
-    stored = case_by_id(session, service.case_of_item(session, principal, item_id))
+    stored = case_by_id(session, answers.case_of_item(session, principal, item_id))
     return image_answer(context, stored.stored_sha256, kept=False)
 
 
@@ -101,8 +101,8 @@ def answer_practice_item(
     return once(
         session,
         body,
-        lambda: service.answer(session, context, principal, item_id, body),
-        case_id_of=lambda _: service.case_of_own_item(session, principal, item_id),
+        lambda: answers.answer(session, context, principal, item_id, body),
+        case_id_of=lambda _: answers.case_of_own_item(session, principal, item_id),
     )
 
 

@@ -5,6 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Response
 
 from app.accounts.permissions import GuardedRoute, Policy
+from app.annotators.models import service
+from app.annotators.models.schemas import (
+    ReaderFitIn,
+    ReaderModelDetailOut,
+    ReaderModelInUseOut,
+    ReaderModelsOut,
+    ReaderSwitchIn,
+)
 from app.context import Parts
 from app.database.engine import Reader, Writer
 from app.database.idempotency import Idempotent
@@ -21,8 +29,6 @@ from app.http.errors import (
 )
 from app.http.principal import Principal
 from app.jobs.schemas import JobOut
-from app.readers import service
-from app.readers.schemas import ReaderFitIn, ReaderModelDetailOut, ReaderModelInUseOut, ReaderModelsOut, ReaderSwitchIn
 
 router = APIRouter(tags=["readers"], route_class=GuardedRoute)
 _Managing = Annotated[Principal, Depends(Policy("manage"))]

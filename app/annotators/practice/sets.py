@@ -7,14 +7,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.accounts.annotators import new_annotator
-from app.audit.chain import events
-from app.context import Context
-from app.database.tables import Account, Annotator, PracticeCell, PracticeRun, PracticeSet, Qualification
-from app.http.errors import Conflict, NotFound
-from app.http.principal import Principal
-from app.practice import runs
-from app.practice.cells import Outcomes, candidates, slips_of_pool
-from app.practice.schemas import (
+from app.annotators.practice import runs
+from app.annotators.practice.answers import result_out
+from app.annotators.practice.cells import Outcomes, candidates, slips_of_pool
+from app.annotators.practice.runs import set_sentences
+from app.annotators.practice.schemas import (
     DecisionIn,
     DecisionOut,
     PassRatesOut,
@@ -26,8 +23,11 @@ from app.practice.schemas import (
     ResultOut,
     SetReportOut,
 )
-from app.practice.service import result_out
-from app.practice.words import set_sentences
+from app.audit.chain import events
+from app.context import Context
+from app.database.tables import Account, Annotator, PracticeCell, PracticeRun, PracticeSet, Qualification
+from app.http.errors import Conflict, NotFound
+from app.http.principal import Principal
 from app.releases.queries import reading_classes
 from app.triage.eligibility import standing_of
 from app.triage.queries import current_policy
