@@ -24,7 +24,7 @@ from app.releases.schemas import RecalibrationIn
 
 
 def _check_import(job: RunningJob) -> JobResult:
-    from app.imports.check_job import check_import
+    from app.imports.dry_run import check_import
 
     return check_import(job)
 
@@ -36,13 +36,13 @@ def _freeze_evaluation(job: RunningJob) -> JobResult:
 
 
 def _import_cases(job: RunningJob) -> JobResult:
-    from app.imports.work import import_cases
+    from app.imports.import_job import import_cases
 
     return import_cases(job)
 
 
 def _judge_release(job: RunningJob) -> JobResult:
-    from app.recalibration.outside import judge_release
+    from app.recalibration.external_release import judge_release
 
     return judge_release(job)
 
@@ -54,7 +54,7 @@ def _predict_again(job: RunningJob) -> JobResult:
 
 
 def _fit_reader_model(job: RunningJob) -> JobResult:
-    from app.recalibration.reader_fit import fit_reader_model
+    from app.recalibration.annotator_model_fit import fit_reader_model
 
     return fit_reader_model(job)
 

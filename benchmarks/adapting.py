@@ -24,10 +24,10 @@ from app.evaluations.cohort import Question, cohort_of
 from app.evaluations.columns import Columns
 from app.evaluations.queries import LabelRow
 from app.recalibration.change_plan import ChangePlan
-from app.recalibration.gating import Evidence
-from app.recalibration.judging import Judgement, SinceFirstChampion, change_between
-from app.recalibration.outputs import StoredOutputs, histograms
+from app.recalibration.evidence import Judgement, SinceFirstChampion, change_between
+from app.recalibration.gate_decision import Evidence
 from app.recalibration.service import Material, fit, judge
+from app.recalibration.training_data import StoredOutputs, histograms
 from app.releases.schemas import RecalibrationMethod
 from ml.arrays import FloatArray
 from ml.datasets.annotators import AnnotatorPool

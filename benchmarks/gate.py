@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import norm
 
-from app.recalibration.stability import FALSE_REFUSALS
+from app.recalibration.gate_decision import FALSE_REFUSALS
 from ml.charts.reliability import write_chart
 from ml.charts.results import gate_chart
 from ml.charts.rows import PassRow

@@ -129,7 +129,7 @@ def test_torch_stays_in_its_rooms() -> None:
         _name(path)
         for path in SOURCES
         # a release's graph is read in a process of its own, which loads nothing of the service
-        if not _name(path).startswith((*TORCH, "app.releases.graph"))
+        if not _name(path).startswith((*TORCH, "app.releases.onnx_safety"))
         for module in imports(path)
         if module.split(".")[0] in HEAVY
     ] == []
@@ -244,7 +244,7 @@ OPEN_DOCUMENTS = {
     "app.predictions.wire_format": "messages as they came: every value is checked where it is read",
     "ml.files.read_json": "JSON of any kind: whoever reads it says of which",
     "ml.named_columns._named_rows": "arguments of a caller by name, tables of any library",
-    "ml.release.card.RecalibrationDocument.gate": "the service's own (app.releases.gate), which ml does not know",
+    "ml.release.card.RecalibrationDocument.gate": "the service's own (app.releases.gate_verdicts), which ml does not know",
     "ml.reproduce.report.reproduce": "each reproduction has its own rows and entries, typed where they are made",
     "ml.reproduce.setting.Reproduction": "each reproduction has its own rows and entries",
     "ml.tables.reading.TableSource": "a caller's mapping of columns",
@@ -295,7 +295,7 @@ def test_an_open_document_is_seen() -> None:
 CLOCKS = {
     "app.accounts.single_sign_on": "the library that signs cookies dates them by it",
     "app.context": "the clock of a service that is given no other",
-    "app.imports.archives": "the file system dates files by it",
+    "app.imports.archive_storage": "the file system dates files by it",
     "app.main": "the clock of a service that is given no other",
     "app.operations.unused_files": "the file system dates files by it",
     "app.storage.blobs": "the file system dates files by it",

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from app.recalibration.gating import ERROR_RATE, Evidence, decide, level_of, of_each_annotator, of_the_whole
+from app.recalibration.gate_decision import ERROR_RATE, Evidence, decide, level_of, of_each_annotator, of_the_whole
 from ml.metrics.intervals import p_of_fall, skewed_interval
 from ml.metrics.jackknife import Estimate
 from ml.metrics.paired_change import Change, paired_change

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.imports.work import BATCH
+from app.imports.import_job import BATCH
 from tests.support.forked import ForkedCommand
 from tests.support.postgres import PostgresServer
 from tests.support.process import METRICS_TOKEN, Installation

@@ -14,8 +14,8 @@ from ml.cli import adapting, quantizing, results, scoring, stages
 from ml.cli.shared import Json, emit, run_command, say
 
 if TYPE_CHECKING:
-    from app.imports.checking import FailedRow
-    from app.imports.work import RowCounts
+    from app.imports.dry_run import FailedRow
+    from app.imports.import_job import RowCounts
 
 secondread = typer.Typer(
     name="secondread",
@@ -91,7 +91,7 @@ def _tell_import(counts: "RowCounts", failures: "list[FailedRow]", more: str, as
 @release.command("add")
 def release_add(path: Annotated[Path, typer.Argument(help="Release folder.")], as_json: Json = False) -> None:
     """Verify a release, try its network in a limited process, and register it; the first one is served at once."""
-    from app.releases.adding import add_release
+    from app.releases.registration import add_release
     from app.releases.service import describe
     from app.releases.training import overlap_with
     from ml.release.artifact import read_release

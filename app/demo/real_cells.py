@@ -17,8 +17,8 @@ from app.context import Context
 from app.demo.laboratory import Laboratory, Upload, fill, may_be_filled
 from app.demo.people import Say
 from app.labels.schemas import LabelIn
-from app.releases.adding import add_release
 from app.releases.queries import champion
+from app.releases.registration import add_release
 from app.triage.schemas import PolicyIn
 from ml.release.artifact import read_release
 

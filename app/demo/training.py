@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from app.context import Context
 from app.demo.people import Say
 from app.demo.progress import progress_bar
-from app.releases.adding import add_release
 from app.releases.queries import champion
+from app.releases.registration import add_release
 
 if TYPE_CHECKING:
     from ml.training.learner import StepReport

@@ -12,11 +12,11 @@ from sqlalchemy.orm import Session
 from app.context import Context
 from app.database.tables import Account, ImportRow
 from app.http.principal import Principal
-from app.imports.archive import open_archive, pack_folder
-from app.imports.archives import ReceivedArchive, put_into, take_back
-from app.imports.checking import CheckReport, FailedRow, check_archive
+from app.imports.archive_storage import ReceivedArchive, put_into, take_back
+from app.imports.dry_run import CheckReport, FailedRow, check_archive
+from app.imports.import_job import ImportResult, begin_import
 from app.imports.receiving import receiving
-from app.imports.work import ImportResult, begin_import
+from app.imports.zip_contents import open_archive, pack_folder
 from app.jobs.foreground import do_here
 from app.jobs.queries import JobView
 from app.jobs.running import JobFunction

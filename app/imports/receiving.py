@@ -13,8 +13,8 @@ from app.context import Context
 from app.database.tables import new_id
 from app.http.errors import Invalid, StorageFull, TooLarge
 from app.http.limits import MAX_ARCHIVE
-from app.imports.archive import ArchiveError, open_archive
-from app.imports.archives import ReceivedArchive, bytes_of_archives, part_of, put_into, take_back
+from app.imports.archive_storage import ReceivedArchive, bytes_of_archives, part_of, put_into, take_back
+from app.imports.zip_contents import ArchiveError, open_archive
 from app.storage.blobs import BlobStore
 from app.storage.disk_space import require_space
 from ml.messages import Message

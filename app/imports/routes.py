@@ -12,11 +12,11 @@ from app.database.engine import Reader, Writer
 from app.database.idempotency import Idempotent
 from app.http.errors import KeyMissing, NotFound, StorageFull, TooLarge, UnsupportedImage, responses
 from app.http.principal import Principal
-from app.imports.archives import ReceivedArchive
+from app.imports.archive_storage import ReceivedArchive
+from app.imports.import_job import begin_import
+from app.imports.presenters import show_import
 from app.imports.receiving import receive_body
 from app.imports.schemas import ImportOut, Status
-from app.imports.showing import show_import
-from app.imports.work import begin_import
 from app.jobs.schemas import JobOut, job_out
 
 router = APIRouter(tags=["imports"], route_class=GuardedRoute)

@@ -34,7 +34,7 @@ from app.database.tables import (
     time_of,
 )
 from app.http.errors import Conflict, NotFound
-from app.imports.checking import same_image_as
+from app.imports.dry_run import same_image_as
 from app.operations.erasure_list import Line
 from app.triage.planning import withdraw_repeats
 

@@ -12,9 +12,9 @@ from app.database.sql.advisory_locks import hold_digests
 from app.database.tables import AuditEvent, Case, Erasure, Job
 from app.evaluations.snapshots import discard_all
 from app.http.errors import Conflict
-from app.imports.archive import ArchiveError
-from app.imports.archives import opened
-from app.imports.work import CHECK, delete_archives
+from app.imports.archive_storage import opened
+from app.imports.import_job import CHECK, delete_archives
+from app.imports.zip_contents import ArchiveError
 from app.jobs.queries import OPEN, JobView, jobs_where
 from app.operations.erasure import Whom, erase_again, erase_patient
 from app.operations.erasure_list import ErasureListError, add_missing, is_begun, outstanding, read_list

@@ -2,7 +2,7 @@
 
 from app.context import Context
 from app.database.idempotency import SWEEP_ROWS, sweep
-from app.imports.work import delete_archives
+from app.imports.import_job import delete_archives
 from app.labels.adjudication import ask_instead
 from app.labels.corrections import settle
 from app.operations.forgetting import finish_erasures

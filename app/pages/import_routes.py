@@ -13,13 +13,13 @@ from app.context import Parts
 from app.database.engine import Reader, Writer
 from app.http.errors import BadRequest, Invalid, Problem, StorageFull, TooLarge
 from app.http.principal import Principal
-from app.imports.archive import MAX_ENTRIES, MAX_ROWS
-from app.imports.archives import ReceivedArchive
-from app.imports.check_job import begin_check, can_be_imported, check_of, import_checked, import_of
+from app.imports.archive_storage import ReceivedArchive
+from app.imports.dry_run import begin_check, can_be_imported, check_of, import_checked, import_of
+from app.imports.import_job import CHECK, begin_import
+from app.imports.presenters import page_of_rows, show_import
 from app.imports.receiving import receive_body
 from app.imports.schemas import ImportRowOut, Status
-from app.imports.showing import page_of_rows, show_import
-from app.imports.work import CHECK, begin_import
+from app.imports.zip_contents import MAX_ENTRIES, MAX_ROWS
 from app.jobs.queries import newest_jobs
 from app.jobs.schemas import job_out
 from app.pages.render import go, page

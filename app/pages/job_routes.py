@@ -21,7 +21,7 @@ from app.jobs import engine
 from app.jobs.queries import JobView, newest_jobs
 from app.jobs.schemas import job_out
 from app.pages.render import go, page
-from app.recalibration.refusal import is_refusal, what_is_refused
+from app.recalibration.preconditions import is_refusal, what_is_refused
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Viewer = Annotated[Principal, Depends(Policy("metrics:read"))]

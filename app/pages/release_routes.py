@@ -17,9 +17,8 @@ from app.pages import release_views
 from app.pages.forms import MoveForm, checked
 from app.pages.render import go, page
 from app.recalibration.change_plan import ChangePlan
-from app.releases.judgements import submit_judgement
 from app.releases.schemas import RecalibrationIn
-from app.releases.service import ask_predictions, ask_recalibration, move_alias
+from app.releases.service import ask_predictions, ask_recalibration, move_alias, submit_judgement
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Viewer = Annotated[Principal, Depends(Policy("metrics:read"))]

@@ -16,8 +16,7 @@ from app.evaluations.schemas import ComparisonOut
 from app.http.models import MetricOut
 from app.recalibration.report import AdaptationOut
 from app.releases import service as releases_service
-from app.releases.gate import Gate, gate_of, verdict_of
-from app.releases.history import gate_against
+from app.releases.gate_verdicts import Gate, gate_against, gate_of, verdict_of
 from app.releases.queries import aliases, all_releases, champion_since, existing_release, release_by_id
 from app.releases.schemas import ReleaseDetailOut, ReleaseOut
 from ml.release.card import Card, CardContents, adaptation_sentence

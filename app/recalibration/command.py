@@ -12,9 +12,9 @@ from app.jobs.foreground import do_here
 from app.jobs.queries import JobView
 from app.jobs.running import JobFunction
 from app.recalibration.report import JudgementReport, RecalibrationReport
-from app.releases.judgements import submit_judgement
 from app.releases.queries import served_release_id
 from app.releases.schemas import DEFAULT_METHOD, RECALIBRATION_METHODS
+from app.releases.service import submit_judgement
 
 
 def recalibrate_here(

@@ -26,8 +26,7 @@ from app.jobs import engine
 from app.jobs.queries import PARTS
 from app.jobs.running import RunningJob
 from app.predictions.stored import output_values, prediction_values
-from app.recalibration.bulk import insert_predictions, place_cases
-from app.recalibration.outputs import vectors
+from app.recalibration.training_data import insert_predictions, place_cases, vectors
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.releases.training import Known, uses_of
 from ml.images.preprocess import decode_image

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from app.http.models import MetricOut, Out
 from app.recalibration.change_plan import ChangePlan
-from app.releases.gate import Gate
+from app.releases.gate_verdicts import Gate
 from ml.calibration.new_crowd import AdaptationDocument
 from ml.metrics.skill import Verdict
 

@@ -1,4 +1,4 @@
-"""Recalibration: a candidate release from collected labels, judged against the champion. It never promotes itself.
+"""Recalibration: fit on collected labels, evidence, decision and the candidate release.
 
 Fitted on the calibration partition, judged on the evaluation partition, weighted for selection, paired by case and
 clustered by patient; and once more with each annotator's labels left out of fit and judgement, so that nobody alone
@@ -27,9 +27,7 @@ from app.http.models import MetricOut
 from app.jobs import engine
 from app.jobs.running import JobResult, RunningJob
 from app.recalibration.change_plan import ChangePlan
-from app.recalibration.fitting import Fitted, card_report, fitted, labelled_cases, require_labels
-from app.recalibration.gating import FEWEST_ANNOTATORS, Evidence
-from app.recalibration.judging import (
+from app.recalibration.evidence import (
     Judgement,
     begun_attempt,
     change_between,
@@ -37,20 +35,131 @@ from app.recalibration.judging import (
     since_first_champion,
     without_annotator,
 )
-from app.recalibration.outputs import StoredOutputs, fitting_labels, histograms, n_seen_by, stored_outputs, without_kept
-from app.recalibration.refusal import RecalibrationRefusedError, before_and_after, beyond_the_plan
+from app.recalibration.gate_decision import FEWEST_ANNOTATORS, Evidence
+from app.recalibration.preconditions import (
+    RecalibrationRefusedError,
+    before_and_after,
+    beyond_the_plan,
+    too_few_double_reads,
+    too_few_labels,
+)
 from app.recalibration.report import Findings, FitOut, Moved, RecalibrationReport
-from app.releases.adding import UNFINISHED, register_release
-from app.releases.gate import Gate
+from app.recalibration.training_data import (
+    StoredOutputs,
+    fitting_labels,
+    histograms,
+    n_seen_by,
+    stored_outputs,
+    without_kept,
+)
+from app.releases.gate_verdicts import Gate
 from app.releases.queries import served_release_id
+from app.releases.registration import UNFINISHED, register_release
 from app.releases.schemas import RecalibrationIn, RecalibrationMethod
-from ml.calibration.calibrators import Calibration
+from ml.arrays import IntArray
+from ml.calibration.calibrators import Calibration, FitDocument, calibrate
+from ml.calibration.new_crowd import FEWEST_PAIRS, relearn
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.paired_change import Change
 from ml.metrics.skill import Verdict, verdict_of
 from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, HEAD_FILE, Release, read_release, write_release
 from ml.release.card import CardContents, readme_text
 from ml.release.training_index import INDEX_FILE
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """What a fit reads of the calibration partition.
+
+    Attributes:
+        outputs: of the cases with labels.
+        counts: (N, K) blind labels of both rounds.
+        planned: (N, K) those of them that were planned without knowing another label.
+    """
+
+    outputs: StoredOutputs
+    counts: IntArray
+    planned: IntArray
+
+    @property
+    def n_double_reads(self) -> int:
+        """Cases with two planned labels or more."""
+        return int((self.planned.sum(axis=1) >= 2).sum())
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A calibration and how it came about."""
+
+    calibration: Calibration
+    report: FitDocument
+
+
+def require_labels(labelled: Labelled, parent: Release, method: RecalibrationMethod, plan: ChangePlan) -> None:
+    """Refuse a fit that the change plan does not allow, or for which there is too little.
+
+    Raises:
+        RecalibrationRefusedError: too few labelled cases, double reads or patients, or nothing that could be adapted.
+    """
+    n_patients = len(set(labelled.outputs.groups))
+    if method == "adapt":
+        if parent.calibration.concentration is None:
+            raise RecalibrationRefusedError(
+                "the champion has no concentration head that could be adapted; recalibrate with the method "
+                f"temperature, which fits one, once {plan.min_labelled_cases} cases have labels."
+            )
+        n_pairs, fewest = labelled.n_double_reads, max(plan.min_double_reads, FEWEST_PAIRS)
+        if n_pairs < fewest or n_patients < plan.min_patients:
+            refusal = too_few_double_reads(plan, fewest, n_pairs, n_patients)
+            raise refusal
+        return
+    n_cases = len(labelled.counts)
+    if n_cases < plan.min_labelled_cases or n_patients < plan.min_patients:
+        refusal = too_few_labels(plan, n_cases, n_patients)
+        raise refusal
+
+
+def fitted(labelled: Labelled, parent: Release, method: RecalibrationMethod) -> Fitted:
+    """Fit the champion's successor.
+
+    Args:
+        labelled: of the calibration partition.
+        parent: champion.
+        method: ``adapt``, or how class probabilities are calibrated.
+
+    Raises:
+        FitError: too few labels, or no convergence.
+    """
+    logits, features = labelled.outputs.by_members(parent)
+    groups = labelled.outputs.groups
+    if method == "adapt":
+        found = relearn(
+            parent.calibration, logits, features, labelled.counts, groups, pair_label_counts=labelled.planned
+        )
+        return Fitted(found.calibration, {"n_fit": len(labelled.counts), "n_cv": 0, "adaptation": found.to_dict()})
+    report = calibrate(logits, features, labelled.counts, groups, method=method, scaling_label_counts=labelled.planned)
+    return Fitted(report.calibration, report.report)
+
+
+def card_report(parent: Release, made: Fitted) -> FitDocument:
+    """What the card says of the fit: of an adapted calibration how it was fitted, and what was changed afterwards."""
+    adaptation = made.report.get("adaptation")
+    if adaptation is None:
+        return made.report
+    return {**parent.card["calibration"], "adaptation": adaptation}
+
+
+def labelled_cases(outputs: StoredOutputs, counts: IntArray, planned: IntArray) -> Labelled:
+    """The cases that have labels.
+
+    Args:
+        outputs: of N cases.
+        counts: (N, K) their labels.
+        planned: (N, K) those of them that were planned.
+    """
+    rows = np.flatnonzero(counts.sum(axis=1))
+    return Labelled(outputs.take(rows), counts[rows], planned[rows])
+
 
 SHOWN = ("agreement", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D")
 # share of the job that is done when a step begins; leaving annotators out goes from one share to the other

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field
 
 from app.http.models import ClassOut, In, Moment, Out, Paragraph
-from app.releases.gate import Gate
+from app.releases.gate_verdicts import Gate
 from ml.calibration.scaling import Method
 
 

@@ -1,4 +1,4 @@
-"""Releases as the API shows them, and moving the aliases that say which one is served."""
+"""Releases: promotion, rollback, and judgement requests."""
 
 import uuid
 
@@ -12,13 +12,38 @@ from app.http.errors import Conflict, Invalid, PreconditionFailed
 from app.http.models import ClassOut
 from app.http.principal import Principal
 from app.jobs import engine
+from app.jobs.queries import OPEN, JobView, newest_jobs
 from app.jobs.schemas import JobOut, job_out
-from app.releases.gate import Verdict, gate_fault, verdict_of
-from app.releases.history import gate_against, last_gate
-from app.releases.judgements import submit_judgement
+from app.releases.gate_verdicts import Verdict, gate_against, gate_fault, last_gate, verdict_of
 from app.releases.queries import aliases, all_releases, existing_release, served_release_id
 from app.releases.schemas import AliasesOut, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleaseOut, ReleasesOut
 from ml.messages import Message, joined
+
+# judgements among which one that has not ended is looked for
+_RECENT = 100
+
+
+def submit_judgement(session: Session, context: Context, principal: Principal | None, release_id: uuid.UUID) -> JobView:
+    """Queue the judgement of a release against the champion, or name the one that waits or is under way.
+
+    Each judgement is an attempt, so pressing twice must not ask twice.
+
+    Raises:
+        Conflict: it is the champion, or its card cannot be read.
+        NotFound: no such release.
+        NoRelease: there is no champion.
+    """
+    row = existing_release(session, release_id)
+    if served_release_id(session) == release_id:
+        raise Conflict("this release is the champion; there is nothing to judge it against")
+    if (fault := gate_fault(row.card)) is not None:
+        raise Conflict(Message("{fault}; such a release cannot be promoted", fault=fault))
+    parameters = {"release": str(release_id)}
+    for job in newest_jobs(session, _RECENT, "judgement"):
+        if job.state in OPEN and job.parameters == parameters:
+            return job
+    return engine.submit(session, context, "judgement", parameters, principal)
+
 
 _NOT_JUDGED = Message(
     "no gate has judged this release against the present champion; ask for that first (`secondread release judge`, "

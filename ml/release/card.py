@@ -102,7 +102,7 @@ class ReferenceDocument(TypedDict):
 
 
 class RecalibrationDocument(TypedDict):
-    """How a candidate was recalibrated; what the gate found is the service's document (``app.releases.gate``).
+    """How a candidate was recalibrated; what the gate found is the service's document (``app.releases.gate_verdicts``).
 
     ``kept_for_sets``: cases of the calibration partition that neither this fit nor an earlier one has seen.
     """

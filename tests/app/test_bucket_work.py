@@ -16,9 +16,9 @@ from app.context import build_context
 from app.database.tables import Evaluation, new_id
 from app.evaluations.freezing import move_into_bucket
 from app.http.errors import Unavailable
-from app.imports import work
-from app.imports.archives import opened
-from app.imports.work import KEPT_FOR_RETRIES, delete_archives
+from app.imports import import_job
+from app.imports.archive_storage import opened
+from app.imports.import_job import KEPT_FOR_RETRIES, delete_archives
 from app.job_kinds import refresh_snapshots
 from app.operations.backup import backup, restore
 from app.operations.copies import renew_copies
@@ -138,7 +138,7 @@ def test_what_a_server_killed_before_its_commit_left_goes_after_a_day(
     one.context.bucket.put(left, data)
     assert delete_archives(other.context) == 0
     assert archives(one, other) == [left]
-    monkeypatch.setattr(work, "_ORPHANED_SECONDS", -2.0)
+    monkeypatch.setattr(import_job, "_ORPHANED_SECONDS", -2.0)
     assert delete_archives(other.context) == 1
     assert archives(one, other) == []
 

@@ -12,7 +12,7 @@ from app.audit.chain.coverage import COVERED
 from app.audit.chain.keys import DerivedKey
 from app.audit.chain.row_digests import row_digest
 from app.database.tables import Case, CasePrediction, new_id, now
-from app.recalibration.bulk import insert_predictions
+from app.recalibration.training_data import insert_predictions
 from tests.app.test_comparison import added
 from tests.support.service import Service, cell_png
 

@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import func, select
 
 from app.database.tables import Case, ImportRow
-from app.imports import work
-from app.imports.archives import archive_of
+from app.imports import import_job
+from app.imports.archive_storage import archive_of
 from app.imports.command import check_local
-from app.imports.work import delete_archives
+from app.imports.import_job import delete_archives
 from app.operations.forgetting import forget_patient
 from tests.app.test_dry_run import archive
 from tests.app.test_imports import MANIFEST, packed
@@ -95,7 +95,7 @@ def test_the_archive_of_a_check_is_kept_for_a_day_and_goes_with_an_erasure(
     delete_archives(service.context)
     assert "Import " in service.get("admin", path).text
     assert len(archives(service)) == 1
-    monkeypatch.setattr(work, "KEPT_AFTER_CHECK", timedelta(0))
+    monkeypatch.setattr(import_job, "KEPT_AFTER_CHECK", timedelta(0))
     delete_archives(service.context)
     assert archives(service) == []
     assert "send it again" in service.get("admin", path).text

@@ -12,7 +12,7 @@ from app.database.tables import AuditEvent
 from app.evaluations.cohort import Question, cohort_of
 from app.evaluations.columns import Columns
 from app.evaluations.queries import LabelRow
-from app.recalibration.judging import without_annotator
+from app.recalibration.evidence import without_annotator
 from tests.app.test_people import first_password
 from tests.faults.rounds import Rounds
 from tests.support.service import Service

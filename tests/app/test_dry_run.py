@@ -13,9 +13,9 @@ from sqlalchemy import select
 from app.context import Context
 from app.database.tables import Case
 from app.database.tables.base import Table
-from app.imports.archive import ArchiveError
-from app.imports.checking import CheckReport
 from app.imports.command import check_local, import_local
+from app.imports.dry_run import CheckReport
+from app.imports.zip_contents import ArchiveError
 from app.job_kinds import FUNCTIONS
 from tests.app.test_imports import MANIFEST, packed
 from tests.support.command import run_here

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from app.database.tables import ReleaseRow
-from app.releases.adding import add_release
-from app.releases.gate import gate_of, verdict_of
+from app.releases.gate_verdicts import gate_of, verdict_of
 from app.releases.queries import all_releases
+from app.releases.registration import add_release
 from ml.metrics.jackknife import Estimate
 from tests.support.service import Service, put_release
 

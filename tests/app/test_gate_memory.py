@@ -19,7 +19,7 @@ from app.database.tables import ReleaseRow, now
 from app.job_kinds import FUNCTIONS
 from app.jobs.executor import Executor
 from app.jobs.running import RunningJob, WorkerStoppingError
-from app.releases.history import first_champion_id, n_attempts
+from app.releases.gate_verdicts import first_champion_id, n_attempts
 from app.releases.queries import existing_release, served_sha256
 from ml.release.artifact import read_release, write_release
 from tests.support.jobs import work_off

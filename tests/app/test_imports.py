@@ -16,11 +16,11 @@ from sqlalchemy import func, select
 from app.cases.ingest import prepare_case
 from app.database.tables import Case, ImportRow
 from app.http.errors import Invalid, StorageFull, TooLarge
-from app.imports import archives, work
-from app.imports.archives import archive_of
+from app.imports import archive_storage, import_job
+from app.imports.archive_storage import archive_of
 from app.imports.command import import_local
+from app.imports.import_job import KEPT_FOR_RETRIES
 from app.imports.receiving import receiving
-from app.imports.work import KEPT_FOR_RETRIES
 from app.job_kinds import FUNCTIONS
 from app.operations.upkeep import tidy
 from tests.support.jobs import work_off
@@ -103,7 +103,7 @@ def test_a_retried_upload_is_one_import(service: Service) -> None:
 @pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_an_import_that_died_goes_on_where_it_stopped(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "BATCH", 2)
+    monkeypatch.setattr(import_job, "BATCH", 2)
     asked = send(service, packed({f"{i}.png": cell_png(i) for i in range(6)})).json()
     prepared: list[str] = []
     real = prepare_case
@@ -114,7 +114,7 @@ def test_an_import_that_died_goes_on_where_it_stopped(service: Service, monkeypa
             raise MemoryError
         return real(context, fields, data)
 
-    monkeypatch.setattr(work, "prepare_case", dies)
+    monkeypatch.setattr(import_job, "prepare_case", dies)
     work_off(service.context)
     path = f"/v1/imports/{asked['id']}"
     assert service.get("admin", path).json()["counts"]["created"] == 4
@@ -293,7 +293,7 @@ def test_an_archive_of_a_failed_import_is_kept_for_a_week(service: Service, monk
     assert path.exists()
     assert orphan.exists()
     service.clock.ahead = KEPT_FOR_RETRIES + timedelta(minutes=1)
-    monkeypatch.setattr(archives, "_age", lambda _: 100_000.0)
+    monkeypatch.setattr(archive_storage, "_age", lambda _: 100_000.0)
     tidy(service.context)
     assert not path.exists()
     assert not orphan.exists()

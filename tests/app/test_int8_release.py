@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.accounts import people as auth
-from app.releases.adding import add_release
+from app.releases.registration import add_release
 from ml.images.preprocess import decode_image
 from ml.release.artifact import read_release
 from ml.release.predictor import Predictor

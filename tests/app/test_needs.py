@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.recalibration.needs import POWER, times_as_many, what_it_needs
+from app.recalibration.preconditions import POWER, times_as_many, what_it_needs
 
 
 def change(value: float, se: float | None) -> Any:

@@ -18,7 +18,7 @@ from app.evaluations.cohort import Question
 from app.evaluations.service import judged_cohort
 from app.operations.export import export_dataset
 from app.recalibration.service import gather
-from app.releases.adding import add_release
+from app.releases.registration import add_release
 from app.releases.training import overlap_with, patient_hmac
 from ml.datasets.folder import load_folder
 from ml.release.artifact import read_release

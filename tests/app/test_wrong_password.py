@@ -8,7 +8,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from app.releases.adding import add_release
+from app.releases.registration import add_release
 from tests.app.test_people import GOOD, first_password
 from tests.support.service import Service
 from tests.support.tiny_release import write_tiny_release

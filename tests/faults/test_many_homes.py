@@ -24,9 +24,9 @@ from app.audit.verify import verify_all
 from app.context import Context, build_context
 from app.database.migration import upgrade
 from app.database.tables import Case, Label
-from app.imports.work import BATCH
+from app.imports.import_job import BATCH
 from app.jobs.locks import living_workers
-from app.releases.adding import add_release
+from app.releases.registration import add_release
 from app.settings import Settings
 from app.storage.bucket import Bucket
 from tests.faults.rounds import Rounds

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from app.imports.work import BATCH
+from app.imports.import_job import BATCH
 from app.jobs.engine import retry
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import patient, wait_until

@@ -15,7 +15,7 @@ import pytest
 from onnx import numpy_helper
 from PIL import Image
 
-from app.releases.graph import require_plain_graph
+from app.releases.onnx_safety import require_plain_graph
 from ml.calibration.calibrators import calibrate
 from ml.cli.quantizing import _text
 from ml.datasets.annotators import AnnotatorPool

@@ -20,7 +20,7 @@ from app.cli.main import secondread
 from app.database.tables import Case, Erasure, ImportRow, NetworkOutput
 from app.evaluations.columns import number_of
 from app.http.errors import Conflict, NotFound
-from app.imports.archives import archive_of
+from app.imports.archive_storage import archive_of
 from app.job_kinds import refresh_snapshots
 from app.operations.backup import backup
 from app.operations.copies import renew_copies

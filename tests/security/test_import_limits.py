@@ -12,10 +12,10 @@ from sqlalchemy import func, select
 
 from app.database.tables import ImportRow, Job
 from app.http.errors import StorageFull
-from app.imports import archive as archives
-from app.imports.archive import ArchiveError, open_archive
+from app.imports import zip_contents as archives
 from app.imports.command import import_local
 from app.imports.receiving import receiving
+from app.imports.zip_contents import ArchiveError, open_archive
 from app.job_kinds import FUNCTIONS
 from ml.datasets.folder import load_folder
 from ml.tables.files import TableError

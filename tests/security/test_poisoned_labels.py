@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.recalibration.stability import Stability
+from app.recalibration.gate_decision import Stability
 from ml.arrays import FloatArray
 from ml.metrics.paired_change import Change, paired_change, shifts_of
 from tests.simulation.gate_worlds import N_ANNOTATORS, Partition, Predictor, World, draw_partition, worlds

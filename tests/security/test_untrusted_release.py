@@ -11,10 +11,10 @@ from onnx import TensorProto, helper
 from sqlalchemy import func, select
 
 from app.database.tables import ReleaseRow
-from app.releases import adding
-from app.releases.adding import add_release
-from app.releases.graph import require_plain_graph
-from app.releases.trial import try_release
+from app.releases import registration
+from app.releases.onnx_safety import require_plain_graph
+from app.releases.registration import add_release
+from app.releases.sandbox_run import try_release
 from ml.files import file_sha256
 from ml.release.artifact import ReleaseError
 from tests.support.command import run_here
@@ -179,7 +179,7 @@ def test_others_write_while_a_release_is_tried(
         tried.append(path)
         assert service.upload("meanwhile", cell_png()).status_code == 201
 
-    monkeypatch.setattr(adding, "try_release", try_here)
+    monkeypatch.setattr(registration, "try_release", try_here)
     add = add_release(context.database, context.keys.audit, folder, context.folders)
     assert (add[1], len(tried)) == (True, 1)
     again = add_release(context.database, context.keys.audit, folder, context.folders)

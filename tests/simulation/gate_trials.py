@@ -8,8 +8,8 @@ import numpy as np
 
 from app.evaluations.cohort import Cohort, Question, cohort_of
 from app.evaluations.columns import Columns
-from app.recalibration.gating import Decision, Evidence, of_each_annotator, of_the_whole
-from app.recalibration.judging import change_between
+from app.recalibration.evidence import change_between
+from app.recalibration.gate_decision import Decision, Evidence, of_each_annotator, of_the_whole
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.paired_change import Change, shifts_of
 from tests.simulation.gate_worlds import CLASSES, N_ANNOTATORS, Partition, Predictor, World, draw_partition

@@ -18,7 +18,7 @@ for _name in (
     "app.main",
     "app.operations.export",
     "app.audit.verify",
-    "app.releases.adding",
+    "app.releases.registration",
 ):
     import_module(_name)
 stretch_database_deadlines()

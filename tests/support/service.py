@@ -52,7 +52,7 @@ from app.http.principal import Principal
 from app.labels.corrections import settle
 from app.labels.schemas import LabelIn
 from app.labels.submission import submit_label
-from app.releases.adding import UNFINISHED, register_release
+from app.releases.registration import UNFINISHED, register_release
 from app.storage.blobs import FolderStore
 from app.storage.bundles import SharedFolders
 from ml.datasets.cells import simulate_cell

@@ -14,8 +14,8 @@ from app.context import build_context
 from app.database.dbos_adapter import workflow_table
 from app.database.tables import Account, Case, ImportRow, new_id
 from app.http.principal import Principal
-from app.imports.archives import ReceivedArchive
-from app.imports.work import begin_import
+from app.imports.archive_storage import ReceivedArchive
+from app.imports.import_job import begin_import
 from app.jobs.locks import living_workers
 from app.jobs.queries import JobView, job_by_id
 from app.settings import Settings

@@ -17,8 +17,8 @@ from app.database.sql.advisory_locks import hold_digests
 from app.database.tables import Account, ImportRow, Job
 from app.http.errors import Problem
 from app.http.principal import Principal
-from app.imports.archive import Archive, ArchiveError, Ignored, Row
-from app.imports.archives import ReceivedArchive, hand_over, opened, stored_archives
+from app.imports.archive_storage import ReceivedArchive, hand_over, opened, stored_archives
+from app.imports.zip_contents import Archive, ArchiveError, Ignored, Row
 from app.jobs import engine
 from app.jobs.queries import OPEN, JobView, jobs_where
 from app.jobs.running import RunningJob

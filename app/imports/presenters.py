@@ -7,8 +7,8 @@ from sqlalchemy.orm import Session
 
 from app.database.tables import ImportRow, Job
 from app.http.errors import NotFound
+from app.imports.import_job import counts_of, differing_rows
 from app.imports.schemas import ImportOut, ImportRowOut
-from app.imports.work import counts_of, differing_rows
 from app.jobs.queries import jobs_where
 from app.jobs.schemas import job_out
 

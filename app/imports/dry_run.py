@@ -1,17 +1,28 @@
-"""What an import would do: each row is read, decoded and compared as by the import itself, and nothing is stored."""
+"""Dry run of an import, and the job that does it."""
 
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal, TypedDict
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from app.cases import queries
 from app.cases.ingest import UploadDigests, look_at_case, refuse_other_image
 from app.cases.schemas import CaseIn
 from app.context import Context
-from app.http.errors import Problem
-from app.imports.archive import Archive, Row
-from app.imports.work import RowCounts, differences, named, of_the_row
+from app.database.tables import ImportRow, Job
+from app.http.errors import Conflict, NotFound, Problem
+from app.http.principal import Principal
+from app.imports.archive_storage import ReceivedArchive, hand_on, is_kept
+from app.imports.import_job import CHECK, RowCounts, archive_of_job, differences, named, of_the_row, submit_with
+from app.imports.zip_contents import Archive, Row
+from app.jobs import engine
+from app.jobs.queries import JobView, jobs_where
+from app.jobs.running import RunningJob
 from ml.messages import Message
 
 _Status = Literal["created", "known", "failed"]
@@ -168,3 +179,93 @@ def check_archive(context: Context, archive: Archive, shown: int) -> CheckReport
             told.append((row.status != "failed", said))
     told.sort(key=lambda one: (one[0], one[1]["row"]))
     return {**counting.counts(), "failures": [row for _, row in told[:shown]]}
+
+
+#: Rows looked at before what is to be told of them is stored.
+_BATCH = 32
+
+
+def begin_check(session: Session, context: Context, principal: Principal, archive: ReceivedArchive) -> JobView:
+    """Ask what the import of an archive would do; the archive goes to where the job looks for it."""
+    return submit_with(session, context, principal, CHECK, archive)
+
+
+def check_import(job: RunningJob) -> CheckCounts:
+    """Job: look at every row of an archive, and keep those of which something is to be told; no case is stored.
+
+    Which rows are alike depends on all that come before, so an attempt that follows another looks at all again.
+
+    Raises:
+        ArchiveError: the archive cannot be imported at all.
+    """
+    counting, n_done = Counting(), 0
+    with job.context.database.read() as session:
+        stored = set(session.execute(select(ImportRow.row).where(ImportRow.job_id == job.job_id)).scalars())
+    with archive_of_job(job) as archive:
+        rows, n_rows = checked_rows(job.context, archive), len(archive.rows)
+        while batch := list(islice(rows, _BATCH)):
+            for row in batch:
+                counting.add(row)
+            n_done += len(batch)
+            with job.write() as session:
+                session.add_all(_kept(job, row) for row in batch if row.detail and row.number not in stored)
+                shown = min(n_done, n_rows)
+                job.report_in(session, shown / n_rows, Message("{count:,} of {rows:,} rows", count=shown, rows=n_rows))
+    return counting.counts()
+
+
+def _kept(job: RunningJob, row: CheckedRow) -> ImportRow:
+    return ImportRow(
+        job_id=job.job_id,
+        row=row.number,
+        external_id=row.external_id,
+        patient=row.patient,
+        status=row.status,
+        detail=row.detail,
+    )
+
+
+def import_checked(session: Session, context: Context, principal: Principal, check_id: uuid.UUID) -> JobView:
+    """Import what was checked; asked for twice, it is the same import.
+
+    Raises:
+        NotFound: there is no such check.
+        Conflict: it has not ended well, or its archive is not kept any more.
+    """
+    if session.get(Job, check_id, with_for_update=True) is None:
+        raise NotFound("there is no such check")
+    check, begun = check_of(session, check_id), import_of(session, check_id)
+    if begun is not None:
+        return begun
+    if check.state != "succeeded":
+        raise Conflict("the check has not ended; wait for it, then import")
+    if not is_kept(context, check_id):
+        raise Conflict("the archive is not kept any more; send it again")
+    asked = {"sha256": check.parameters["sha256"], "check": str(check_id)}
+    job = engine.submit(session, context, "import", asked, principal)
+    hand_on(context, check_id, job.id)
+    return job
+
+
+def check_of(session: Session, check_id: uuid.UUID) -> JobView:
+    """A check.
+
+    Raises:
+        NotFound: there is no such check.
+    """
+    found = jobs_where(session, Job.id == check_id, Job.kind == CHECK)
+    if not found:
+        raise NotFound("there is no such check")
+    return found[0]
+
+
+def import_of(session: Session, check_id: uuid.UUID) -> JobView | None:
+    """The import that followed a check."""
+    followed = Job.parameters["check"].as_string() == str(check_id)
+    found = jobs_where(session, Job.kind == "import", followed, limit=1)
+    return found[0] if found else None
+
+
+def can_be_imported(context: Context, check: JobView) -> bool:
+    """Whether a check has ended well, and its archive is still there."""
+    return check.state == "succeeded" and is_kept(context, check.id)

@@ -33,7 +33,7 @@ def try_release(path: Path, *, memory: int = TRIAL_MEMORY, seconds: int = TRIAL_
     """
     asked = json.dumps({"path": str(path.absolute()), "memory": memory, "seconds": seconds})
     try:
-        answer = run_limited("app.releases.trial", asked, seconds=2 * seconds)
+        answer = run_limited("app.releases.sandbox_run", asked, seconds=2 * seconds)
     except LimitError as exc:
         slow = f"{path}: the first run of the network took more than {seconds} s"
         raise ReleaseError(slow if exc.slow else f"{_too_much(path, memory)}, or crashed") from exc
@@ -61,7 +61,7 @@ def _run_once(path: Path) -> None:
     Raises:
         ReleaseError: a graph is not plain, or the network cannot be run.
     """
-    from app.releases.graph import require_plain_graph  # needs onnx, which nothing but this process loads
+    from app.releases.onnx_safety import require_plain_graph  # needs onnx, which nothing but this process loads
 
     release = read_release(path)
     for file in sorted(path.glob("*.onnx")):

@@ -13,11 +13,17 @@ from app.evaluations.cohort import Cohort, Question, cohort_of
 from app.evaluations.queries import LabelRow
 from app.http.models import MetricOut
 from app.jobs.running import JobResult, RunningJob
-from app.recalibration.gating import FEWEST_ANNOTATORS, Evidence, changes_with_p, decide, level_of
-from app.recalibration.outputs import first_answers, histograms, stored_outputs
-from app.recalibration.stability import Stability
-from app.releases.gate import Attempt, Gate, SinceFirst, WithoutAnnotator, Worse
-from app.releases.history import begin_attempt, first_champion_id
+from app.recalibration.gate_decision import FEWEST_ANNOTATORS, Evidence, Stability, changes_with_p, decide, level_of
+from app.recalibration.training_data import first_answers, histograms, stored_outputs
+from app.releases.gate_verdicts import (
+    Attempt,
+    Gate,
+    SinceFirst,
+    WithoutAnnotator,
+    Worse,
+    begin_attempt,
+    first_champion_id,
+)
 from app.releases.queries import existing_release, served_sha256
 from app.storage.bundles import SharedFolders
 from ml.arrays import FloatArray

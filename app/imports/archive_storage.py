@@ -17,7 +17,7 @@ from pathlib import Path
 
 from app.context import Context
 from app.http.errors import NotFound, Unavailable
-from app.imports.archive import Archive, ArchiveError, open_archive
+from app.imports.zip_contents import Archive, ArchiveError, open_archive
 from app.storage.blobs import BlobStore, Damaged
 from app.storage.disk_space import require_space
 

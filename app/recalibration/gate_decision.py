@@ -1,9 +1,9 @@
-"""The decision of the gate, by changes alone: whether a candidate is better, harms nothing and leans on nobody.
+"""Decision of the gate: overall, per class, and with each annotator left out.
 
 *Improvement*: one of the two proper scores is surely lower (one-sided, paired, clustered by patient). Every attempt on
 one champion has a level of its own, and all of them together ``ERROR_RATE``: whoever tries long enough does not pass by
 luck. *No harm*: no point estimate is above one standard error, against the champion and against the first champion, so
-that small losses do not add up from one promotion to the next. *Stability*: ``app.recalibration.stability``.
+that small losses do not add up from one promotion to the next. *Stability*: ``app.recalibration.gate_decision``.
 
 Source of the levels: alpha spending by α/2^k (weighted Bonferroni; Dmitrienko, Tamhane and Bretz 2009, chapter 2).
 """
@@ -14,14 +14,56 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
-from app.recalibration.needs import what_it_needs
-from app.recalibration.stability import Stability
+from app.recalibration.preconditions import what_it_needs
 from ml.messages import Message, joined, listed, messages
 from ml.metrics.harm import harm, harms, is_estimated, losses_of
 from ml.metrics.jackknife import Estimate, ModelAssisted
-from ml.metrics.paired_change import Change
+from ml.metrics.paired_change import Change, shifts_of
+
+#: Probability that a candidate of annotators who are alike is refused because it seems to lean on one of them.
+FALSE_REFUSALS = 0.025
+
+
+@dataclass(frozen=True)
+class Stability:
+    """The judgement by all labels, with which the one without each annotator is compared.
+
+    Attributes:
+        whole: change from champion to candidate by all labels.
+        cluster: (N,) patients of the cases.
+        n_annotators: who are left out in turn.
+    """
+
+    whole: Change
+    cluster: npt.NDArray[np.int64]
+    n_annotators: int
+
+    @property
+    def limit(self) -> float:
+        """Standard errors that a change may be worse without one annotator.
+
+        Two would refuse every fifth to third good candidate of five annotators, since each of them is tried twice.
+        """
+        return -float(ndtri(FALSE_REFUSALS / (2 * max(self.n_annotators, 1))))
+
+    def reasons(self, name: str, change: Change) -> list[str]:
+        """Why a candidate is refused that is worse without one annotator; none where it is as good.
+
+        Args:
+            name: of the annotator.
+            change: from the champion to a candidate fitted without their labels, by the others' labels of the same
+                cases.
+        """
+        words = {"L": "L", "L_D": "L_φ"}
+        return [
+            f"the change of {words[loss]} leans on {name}: without their labels it is {shift.value:.4f} worse "
+            f"({shift.value / shift.se:.1f} standard errors, {self.limit:.1f} are allowed)"
+            for loss, shift in shifts_of(change, self.whole, self.cluster).items()
+            if shift.se > 0 and shift.value > self.limit * shift.se
+        ]
+
 
 #: Probability that any of all attempts on one champion passes a candidate that is not better, at most.
 ERROR_RATE = 0.05

@@ -14,9 +14,9 @@ from app.audit.chain.keys import AuditKeys
 from app.database.engine import Database
 from app.database.tables import Alias, ReleaseRow, new_id
 from app.http.errors import Conflict, StorageFull
-from app.releases.gate import gate_of, verdict_of
+from app.releases.gate_verdicts import gate_of, verdict_of
 from app.releases.queries import all_releases, champion, class_codes
-from app.releases.trial import try_release
+from app.releases.sandbox_run import try_release
 from app.storage.bundles import SharedFolders
 from ml.release.artifact import Release, ReleaseError, copy_release, read_release
 

@@ -19,8 +19,7 @@ from app.evaluations.reading import read_columns
 from app.http.errors import Conflict
 from app.jobs.running import JobResult, RunningJob
 from app.recalibration.change_plan import ChangePlan
-from app.recalibration.gating import FEWEST_ANNOTATORS, Evidence
-from app.recalibration.judging import (
+from app.recalibration.evidence import (
     Judgement,
     begun_attempt,
     change_between,
@@ -28,10 +27,10 @@ from app.recalibration.judging import (
     since_first_champion,
     without_annotator,
 )
+from app.recalibration.gate_decision import FEWEST_ANNOTATORS, Evidence
 from app.recalibration.predict_old_cases import predict_again
 from app.recalibration.report import JudgementReport
-from app.releases.gate import Gate
-from app.releases.history import record_judgement, standing_gate
+from app.releases.gate_verdicts import Gate, record_judgement, standing_gate
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.releases.training import what_is_known
 from ml.messages import Message
