@@ -9,12 +9,12 @@ from app.audit.anchor import anchor_here
 from app.context import Context
 from app.database.sql.advisory_locks import Turn, take_turn
 from app.database.tables import Job, Label, time_of
-from app.evaluations.publishing import publish_estimates
-from app.evaluations.set_publishing import publish_answer_sets
-from app.evaluations.snapshots import refresh
 from app.jobs import engine
 from app.jobs.executor import Schedule, forget_upkeep
 from app.jobs.running import JobFunction, JobResult, RunningJob
+from app.metrics.prediction_set_calibration import publish_answer_sets
+from app.metrics.published import publish_estimates
+from app.metrics.snapshot import refresh
 from app.operations.unused_files import sweep_files
 from app.operations.upkeep import tidy
 from app.releases.queries import aliases, class_codes, existing_release
@@ -30,7 +30,7 @@ def _check_import(job: RunningJob) -> JobResult:
 
 
 def _freeze_evaluation(job: RunningJob) -> JobResult:
-    from app.evaluations.freezing import freeze_evaluation
+    from app.reports.frozen_evaluations import freeze_evaluation
 
     return freeze_evaluation(job)
 
@@ -66,7 +66,7 @@ def _recalibrate(job: RunningJob) -> JobResult:
 
 
 def _make_report(job: RunningJob) -> JobResult:
-    from app.evaluations.report_publishing import make_report
+    from app.reports.publishing import make_report
 
     return make_report(job)
 

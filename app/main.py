@@ -19,8 +19,6 @@ from app.cases.active_config import HeldInForce
 from app.cases.routes import router as cases
 from app.context import Context, build_context
 from app.database.tables import Clock, now
-from app.evaluations.report_routes import router as reports
-from app.evaluations.routes import router as evaluations
 from app.http import errors, observability, traces
 from app.http.languages import Languages
 from app.http.limits import BodyLimits, RateLimit
@@ -29,6 +27,7 @@ from app.http.unexpected_errors import Defects
 from app.imports.routes import router as imports
 from app.jobs.routes import router as jobs
 from app.labels.routes import router as reads
+from app.metrics.routes import router as evaluations
 from app.operations import health
 from app.operations.copies import renewing_copies
 from app.pages.annotator_routes import router as annotator_pages
@@ -52,6 +51,7 @@ from app.predictions.open_inference.routes import protocol_error
 from app.predictions.open_inference.routes import router as open_inference
 from app.releases.queries import champion
 from app.releases.routes import router as releases
+from app.reports.routes import router as reports
 from app.settings import Settings
 from app.triage.routes import router as policies
 from secondread import __version__

@@ -20,9 +20,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from PIL import Image
 
-from app.evaluations.cohort import Question, cohort_of
-from app.evaluations.columns import Columns
-from app.evaluations.queries import LabelRow
+from app.metrics.cohort import Question, cohort_of
+from app.metrics.dataset import Columns
+from app.metrics.queries import LabelRow
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.evidence import Judgement, SinceFirstChampion, change_between
 from app.recalibration.gate_decision import Evidence

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import chi2_contingency
 
-from app.evaluations.drift import MIX_LIMIT, MIX_P_LIMIT, P_LIMIT
+from app.metrics.drift import MIX_LIMIT, MIX_P_LIMIT, P_LIMIT
 from ml.arrays import FloatArray, IntArray
 from ml.metrics.class_mix import mix_change_of_patients
 

@@ -1,6 +1,6 @@
 """How often an unchanged champion alarms in a year of daily looks, and how long a shift of a tenth goes unseen.
 
-Every laboratory goes through the service's own columns, units, stakes and alarm (``app/evaluations/monitoring.py``).
+Every laboratory goes through the service's own columns, units, stakes and alarm (``app/metrics/score_alarm.py``).
 Beside it the simplest thing: a one-sided z test at .05 of the patients after the reference period against those of it,
 every morning or every week, with the same tolerance and without one.
 """

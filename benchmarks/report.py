@@ -19,10 +19,10 @@ from app.accounts import people as auth
 from app.context import Context
 from app.database.migration import upgrade
 from app.database.tables import PublishedReportRow
-from app.evaluations.report_publishing import renew_report
-from app.evaluations.snapshots import write_snapshot
 from app.main import create_app
+from app.metrics.snapshot import write_snapshot
 from app.releases.queries import class_codes
+from app.reports.publishing import renew_report
 from app.settings import Settings
 from benchmarks.snapshot import fill
 from tests.support.postgres import PostgresServer, find_binaries

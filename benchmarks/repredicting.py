@@ -29,8 +29,8 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from app.audit.chain.row_digests import row_digest
 from app.context import Context, build_context
 from app.database.tables import CasePrediction, new_id, now
-from app.evaluations import snapshots
 from app.jobs import engine
+from app.metrics import snapshot as metrics_snapshot
 from app.predictions.stored import prediction_values
 from app.recalibration import predict_old_cases
 from app.settings import Settings
@@ -70,7 +70,7 @@ def job(bench: Bench, postmaster: int) -> dict[str, float]:
         engine.submit(session, context, "prediction", {"release": str(bench.release.id)}, None)
 
     def refresh(*given: Any) -> None:
-        snapshot[0] += seconds(lambda: snapshots.refresh(*given))
+        snapshot[0] += seconds(lambda: metrics_snapshot.refresh(*given))
 
     own, theirs = time.process_time(), processor_seconds(postmaster)
     with patch.object(predict_old_cases, "refresh", refresh):

@@ -28,10 +28,10 @@ from app.cases.schemas import CaseIn
 from app.context import Context, build_context
 from app.database.migration import upgrade
 from app.database.tables import Case
-from app.evaluations.cohort import Question
-from app.evaluations.service import metrics
 from app.http.principal import Principal
 from app.jobs import engine
+from app.metrics.cohort import Question
+from app.metrics.service import metrics
 from app.settings import Settings
 from tests.support.jobs import work_off
 from tests.support.postgres import PostgresServer, find_binaries

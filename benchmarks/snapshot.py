@@ -29,9 +29,9 @@ from app.accounts import people as auth
 from app.context import Context
 from app.database.migration import upgrade
 from app.database.tables import PolicyRow
-from app.evaluations.reading import read_columns
-from app.evaluations.snapshots import write_snapshot
 from app.main import create_app
+from app.metrics.load import read_columns
+from app.metrics.snapshot import write_snapshot
 from app.releases.queries import class_codes
 from app.settings import Settings
 from ml.arrays import FloatArray, IntArray

@@ -32,7 +32,7 @@ from rich.progress import Progress
 
 from app.audit.linking import seal_all, waiting
 from app.context import Context, build_context
-from app.evaluations.snapshots import write_snapshot
+from app.metrics.snapshot import write_snapshot
 from app.releases.queries import all_releases, class_codes
 from app.settings import Settings
 from app.storage.bucket import Bucket

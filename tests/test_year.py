@@ -19,9 +19,8 @@ from app.audit.verify import verify_all
 from app.database.engine import Database
 from app.database.migration import upgrade
 from app.database.tables import Case, DailyThreshold, Label, ReadRequest, now
-from app.evaluations.freezing import evaluate_frozen
-from app.evaluations.frozen_files import folder_of
 from app.main import create_app
+from app.reports.frozen_evaluations import evaluate_frozen, folder_of
 from app.settings import Settings
 from ml.datasets.cells import SimulatedCell, simulate_cell
 from tests.app.test_evaluations import same

@@ -35,11 +35,11 @@ from app.database.tables import (
     ReadRequest,
     ReleaseRow,
 )
-from app.evaluations.frozen_files import frozen_name, snapshot_sha256
-from app.evaluations.snapshots import damaged_snapshots
 from app.http.errors import NotFound, Unavailable
 from app.jobs.locks import living_workers
+from app.metrics.snapshot import damaged_snapshots
 from app.releases.queries import all_releases
+from app.reports.frozen_evaluations import frozen_name, snapshot_sha256
 from app.triage.assignment import drawn
 from app.triage.planning import coin
 from ml.images.image_statistics import difference_hash, hash_distance

@@ -157,8 +157,8 @@ def db_upgrade() -> None:
 def _upgrade(context: "Context") -> None:
     """Run the migrations that the database lacks, and finish what a restored backup left to be done."""
     from app.audit.installation import claim
-    from app.evaluations.freezing import move_into_bucket
     from app.operations.forgetting import finish_erasures
+    from app.reports.frozen_evaluations import move_into_bucket
 
     _migrate(context)
     claim(context.database, context.keys.audit, say)

@@ -20,9 +20,9 @@ from app.context import Context
 from app.database.engine import make_engine
 from app.database.migration import require_known_revision
 from app.database.tables import Erasure, Evaluation
-from app.evaluations.frozen_files import EVALUATIONS, folder_of, frozen_name
 from app.http.errors import NotFound
 from app.operations.erasure_list import ErasureListError, read_list
+from app.reports.frozen_evaluations import EVALUATIONS, folder_of, frozen_name
 from app.storage.blobs import BlobStore, Damaged
 from app.storage.bundles import SharedFolders
 from ml.files import file_sha256, read_json, sync_file, sync_folder, write_json

@@ -15,8 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.context import Context
 from app.database.tables import Erasure
-from app.evaluations.snapshots import bring_snapshots
 from app.http.errors import Problem
+from app.metrics.snapshot import bring_snapshots
 from app.operations.unused_files import remove_unfinished
 
 _EVERY_SECONDS = 30.0

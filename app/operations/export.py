@@ -15,11 +15,10 @@ from app.audit.events import reasons_of
 from app.audit.proof import write_proof
 from app.context import Context
 from app.database.tables import AuditEvent
-from app.evaluations.clusters import kept_for_sets
-from app.evaluations.cohort import Cohort, Partition, Question
-from app.evaluations.queries import case_names, stored_images
-from app.evaluations.service import cohort_for
-from app.evaluations.tables import CohortTables, cohort_tables
+from app.metrics.cohort import Cohort, Partition, Question, kept_for_sets
+from app.metrics.queries import case_names, stored_images
+from app.metrics.service import cohort_for
+from app.metrics.tables import CohortTables, cohort_tables
 from app.releases.queries import existing_release, reading_classes
 from app.releases.training import patient_hmac, unit_of
 from ml.splits import stratified_partitions

@@ -10,12 +10,12 @@ from app.cases.queries import cases_with_images
 from app.context import Context
 from app.database.sql.advisory_locks import hold_digests
 from app.database.tables import AuditEvent, Case, Erasure, Job
-from app.evaluations.snapshots import discard_all
 from app.http.errors import Conflict
 from app.imports.archive_storage import opened
 from app.imports.import_job import CHECK, delete_archives
 from app.imports.zip_contents import ArchiveError
 from app.jobs.queries import OPEN, JobView, jobs_where
+from app.metrics.snapshot import discard_all
 from app.operations.erasure import Whom, erase_again, erase_patient
 from app.operations.erasure_list import ErasureListError, add_missing, is_begun, outstanding, read_list
 from app.operations.unused_files import sweep_files

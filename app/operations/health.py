@@ -10,12 +10,12 @@ from app.audit.chain import events
 from app.audit.linking import waiting
 from app.context import Parts
 from app.database.engine import settings_without_force
-from app.evaluations.publishing import published_estimates
 from app.http import observability
 from app.http.errors import Problem, responses
 from app.http.models import Out
 from app.jobs.locks import living_workers
 from app.jobs.queries import counts_by_state
+from app.metrics.published import published_estimates
 from app.releases.queries import champion
 
 router = APIRouter(tags=["operations"], route_class=GuardedRoute)

@@ -11,8 +11,8 @@ from sqlalchemy import select
 from app.cases.queries import images_in_use
 from app.context import Context
 from app.database.tables import Evaluation, ReleaseRow
-from app.evaluations.frozen_files import EVALUATIONS, frozen_name
 from app.releases.registration import UNFINISHED
+from app.reports.frozen_evaluations import EVALUATIONS, frozen_name
 
 # no request and no batch of a job takes so long
 _OLD_SECONDS = 86_400.0

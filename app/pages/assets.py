@@ -10,7 +10,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.responses import Response
 from starlette.types import Scope
 
-from app.evaluations.report import STYLE
+from app.reports.report import STYLE
 
 FOLDER = Path(__file__).parent / "static"
 #: What reports that open offline have inside.

@@ -7,9 +7,9 @@ from datetime import date
 
 import numpy as np
 
-from app.evaluations.reader_drift_schemas import ReaderWeekOut
 from app.http.languages import decimal, gettext
 from app.http.models import DistributionOut
+from app.metrics.annotator_drift import ReaderWeekOut
 
 ROW, LABEL, WIDTH = 34, 200, 380
 #: Of a letter of a class's name, and how many letters are shown at most; the table below has the whole name.

@@ -6,10 +6,10 @@ from fastapi import Depends, Form, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.database.idempotency import Once
-from app.evaluations.targets import TargetsIn
 from app.http.errors import Invalid, in_words
 from app.http.languages import said
 from app.http.models import PageText
+from app.reports.targets import TargetsIn
 from app.triage.schemas import PolicyIn, PolicyOut
 
 _Model = TypeVar("_Model", bound=BaseModel)

@@ -9,10 +9,10 @@ from app.annotators.models import service
 from app.annotators.models.schemas import ReaderFitIn, ReaderSwitchIn
 from app.context import Parts
 from app.database.engine import Reader, Writer
-from app.evaluations.reader_drift import reader_drift
 from app.http.errors import Invalid
 from app.http.models import PageText
 from app.http.principal import Principal
+from app.metrics.annotator_drift import reader_drift
 from app.pages.charts import week_chart
 from app.pages.forms import checked
 from app.pages.render import go, page

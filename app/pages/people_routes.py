@@ -15,13 +15,13 @@ from app.accounts.queries import account_of_key, existing_account
 from app.context import Context, Parts
 from app.database.engine import Reader, Writer
 from app.database.tables import Account
-from app.evaluations.report import WORDS
 from app.http.errors import Conflict, Forbidden
 from app.http.languages import gettext
 from app.http.models import PageText
 from app.http.principal import ROLE_SCOPES, SCOPES, Principal
 from app.pages import people_views
 from app.pages.render import go, page
+from app.reports.report import WORDS
 from ml.messages import Message
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)

@@ -9,16 +9,16 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.database.tables import ReleaseRow
-from app.evaluations.cohort import Question
-from app.evaluations.comparison import compare
-from app.evaluations.report import WORDS
-from app.evaluations.schemas import ComparisonOut
 from app.http.models import MetricOut
+from app.metrics.cohort import Question
+from app.metrics.schemas import ComparisonOut
+from app.metrics.secondary_statistics import compare
 from app.recalibration.report import AdaptationOut
 from app.releases import service as releases_service
 from app.releases.gate_verdicts import Gate, gate_against, gate_of, verdict_of
 from app.releases.queries import aliases, all_releases, champion_since, existing_release, release_by_id
 from app.releases.schemas import ReleaseDetailOut, ReleaseOut
+from app.reports.report import WORDS
 from ml.release.card import Card, CardContents, adaptation_sentence
 
 

@@ -10,7 +10,6 @@ from fastapi.templating import Jinja2Templates
 
 from app.accounts.people import SEEN_EVERY, SESSION_IDLE
 from app.accounts.permissions import caller_of
-from app.evaluations.report import FILTERS, TEMPLATES
 from app.http import languages
 from app.http.errors import Problem, Unauthenticated
 from app.http.formats import templates_in
@@ -18,6 +17,7 @@ from app.http.principal import Principal
 from app.pages import shown
 from app.pages.assets import asset
 from app.pages.handles import account_handle
+from app.reports.report import FILTERS, TEMPLATES
 
 SEE_OTHER = 303
 _FAILED = 500

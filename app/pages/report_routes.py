@@ -12,16 +12,16 @@ from sqlalchemy.orm import Session
 from app.accounts.permissions import GuardedRoute, Policy
 from app.context import Parts
 from app.database.engine import Reader, Writer
-from app.evaluations import frozen
-from app.evaluations.schemas import EvaluationIn
-from app.evaluations.targets import set_targets
 from app.http.errors import Conflict, NotFound
 from app.http.models import PageText
 from app.http.principal import Principal
+from app.metrics.schemas import EvaluationIn
 from app.pages import report_views
 from app.pages.forms import PolicyForm, TargetsForm, WrongFields, checked
 from app.pages.render import go, page
 from app.pages.report_views import ReportFilter
+from app.reports import frozen_evaluations
+from app.reports.targets import set_targets
 from app.triage.service import add_policy, list_policies
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
@@ -79,9 +79,9 @@ def frozen_report(
 ) -> Response:
     """A frozen report as a file that opens offline."""
     if kind == "json":
-        data = frozen.show(session, evaluation_id).model_dump_json().encode()
+        data = frozen_evaluations.show(session, evaluation_id).model_dump_json().encode()
     else:
-        data = frozen.report_file(session, context, evaluation_id, f"report.{kind}")
+        data = frozen_evaluations.report_file(session, context, evaluation_id, f"report.{kind}")
     disposition = f'attachment; filename="evaluation-{evaluation_id}.{kind}"'
     media = {"html": "text/html", "csv": "text/csv", "json": "application/json"}[kind]
     return Response(data, media_type=f"{media}; charset=utf-8", headers={"Content-Disposition": disposition})
@@ -97,7 +97,7 @@ def freeze(
 ) -> Response:
     """Freeze the current labels and predictions, and evaluate them in a job."""
     body = checked(EvaluationIn, partition=partition, weighting=weighting)
-    frozen.ask(session, context, principal, body)
+    frozen_evaluations.ask(session, context, principal, body)
     return go("/jobs")
 
 

@@ -4,17 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.context import Context
-from app.evaluations import frozen, report_charts
-from app.evaluations.cohort import Partition, Question, Weighting
-from app.evaluations.report import chart_csv
-from app.evaluations.report_charts import Plot
-from app.evaluations.report_drawing import Report, drawn_report, share_today
-from app.evaluations.report_publishing import ask_for_report, published_report
-from app.evaluations.report_schemas import PublishedReport, ReportBody, TrendOut, WhatIfOut
-from app.evaluations.schemas import BinOut, DesignOut, EvaluationOut
-from app.evaluations.targets import TargetsOut, current_targets
 from app.http.models import MetricOut
 from app.http.principal import Principal
+from app.metrics.cohort import Partition, Question, Weighting
+from app.metrics.schemas import BinOut, DesignOut, EvaluationOut
+from app.reports import charts, frozen_evaluations
+from app.reports.charts import Plot, Report, drawn_report, share_today
+from app.reports.publishing import ask_for_report, published_report
+from app.reports.report import chart_csv
+from app.reports.schemas import PublishedReport, ReportBody, TrendOut, WhatIfOut
+from app.reports.targets import TargetsOut, current_targets
 
 #: Tables that a report offers as CSV.
 NUMBERS = ("disagreement", "classes", "each-class", "triage", "pairs", "weeks", "sites", "months", "alarm", "losses")
@@ -57,7 +56,7 @@ def report_page(context: Context, principal: Principal, chosen: ReportFilter) ->
     """Everything that the report's page shows."""
     published = latest(context, principal, chosen)
     with context.database.read() as session:
-        targets, listed = current_targets(session), frozen.list_evaluations(session).items
+        targets, listed = current_targets(session), frozen_evaluations.list_evaluations(session).items
         made = (
             None
             if published.body is None
@@ -94,13 +93,13 @@ def what_if(context: Context, principal: Principal | None, share: int) -> WhatIf
     published = latest(context, principal, ReportFilter())
     body = published.body
     if body is None:
-        return WhatIf(published, [], None, None, None, 0, report_charts.operating_curve([], None), [])
+        return WhatIf(published, [], None, None, None, 0, charts.operating_curve([], None), [])
     with context.database.read() as session:
         now = share_today(session, body)
     rows = body.what_if
     nearest = None if now is None or not rows else min(rows, key=lambda row: abs(row.share - now))
     asked = next((row for row in rows if round(100 * row.share) == share), None)
-    plot = report_charts.operating_curve(rows, now)
+    plot = charts.operating_curve(rows, now)
     return WhatIf(published, rows, asked, nearest, now, body.document.n_cases, plot, body.designs)
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from app.audit.anchor import restored_at
-from app.evaluations.cohort import Cohort, Question, cohort_of
-from app.evaluations.queries import LabelRow
 from app.http.models import MetricOut
 from app.jobs.running import JobResult, RunningJob
+from app.metrics.cohort import Cohort, Question, cohort_of
+from app.metrics.queries import LabelRow
 from app.recalibration.gate_decision import FEWEST_ANNOTATORS, Evidence, Stability, changes_with_p, decide, level_of
 from app.recalibration.training_data import first_answers, histograms, stored_outputs
 from app.releases.gate_verdicts import (

@@ -11,13 +11,12 @@ from sqlalchemy.orm import Session
 
 from app.audit.chain.keys import DerivedKey
 from app.database.tables import time_of
-from app.evaluations.cohort import Cohort, Question, cohort_of
-from app.evaluations.columns import Columns
-from app.evaluations.held_out import held_out, left_out
-from app.evaluations.queries import LabelRow, blind_labels, label_rows
-from app.evaluations.reading import read_columns
 from app.http.errors import Conflict
 from app.jobs.running import JobResult, RunningJob
+from app.metrics.cohort import Cohort, Question, cohort_of, held_out, left_out
+from app.metrics.dataset import Columns
+from app.metrics.load import read_columns
+from app.metrics.queries import LabelRow, blind_labels, label_rows
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.evidence import (
     Judgement,

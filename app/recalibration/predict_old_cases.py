@@ -21,10 +21,10 @@ from app.audit.chain import events
 from app.context import Context
 from app.database.engine import insert_new
 from app.database.tables import Case, CasePrediction, NetworkOutput
-from app.evaluations.snapshots import refresh
 from app.jobs import engine
 from app.jobs.queries import PARTS
 from app.jobs.running import RunningJob
+from app.metrics.snapshot import refresh
 from app.predictions.stored import output_values, prediction_values
 from app.recalibration.training_data import insert_predictions, place_cases, vectors
 from app.releases.queries import class_codes, existing_release, served_release_id

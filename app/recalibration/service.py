@@ -19,13 +19,12 @@ from sqlalchemy.orm import Session
 from app.annotators.models.schemas import ReaderFitIn
 from app.context import Context
 from app.database.tables import new_id
-from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
-from app.evaluations.held_out import held_out, left_out
-from app.evaluations.queries import LabelRow, blind_labels, label_rows
-from app.evaluations.reading import read_columns
 from app.http.models import MetricOut
 from app.jobs import engine
 from app.jobs.running import JobResult, RunningJob
+from app.metrics.cohort import Cohort, Question, cohort_of, evaluate_cohort, held_out, left_out
+from app.metrics.load import read_columns
+from app.metrics.queries import LabelRow, blind_labels, label_rows
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.evidence import (
     Judgement,

@@ -17,8 +17,8 @@ from app.audit.chain.change_tracking import note_rows
 from app.audit.chain.keys import DerivedKey
 from app.database.engine import insert_new
 from app.database.tables import Case, CasePrediction, NetworkOutput
-from app.evaluations.clusters import cluster_name, kept_for_sets
-from app.evaluations.queries import LabelRow, blind_labels, label_rows
+from app.metrics.cohort import cluster_name, kept_for_sets
+from app.metrics.queries import LabelRow, blind_labels, label_rows
 from app.predictions.stored import PredictionValues
 from ml.arrays import IntArray
 from ml.calibration.calibrators import Calibration

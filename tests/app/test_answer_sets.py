@@ -10,8 +10,8 @@ from sqlalchemy import select, update
 
 from app.cases.ingest import partition_of
 from app.database.tables import AnswerSets, Case, CasePrediction, now
-from app.evaluations.clusters import kept_for_sets
-from app.evaluations.set_publishing import publish_answer_sets, sets_of
+from app.metrics.cohort import kept_for_sets
+from app.metrics.prediction_set_calibration import publish_answer_sets, sets_of
 from app.predictions.prediction_sets import Cell, PublishedSets, SiteThresholds, answer_set
 from app.recalibration.service import gather
 from app.releases.queries import champion, existing_release

@@ -131,8 +131,8 @@ def test_a_twin_without_a_patient_has_the_partition_and_the_cluster_of_the_first
     assert all(partition[f"again {i}"] == partition[f"first {i}"] for i in range(6))
     assert len({partition[f"other {i}"] == partition[f"first {i}"] for i in range(6)}) == 2
     assert codes
-    from app.evaluations.reading import read_columns
-    from app.evaluations.service import release_or_champion
+    from app.metrics.load import read_columns
+    from app.metrics.service import release_or_champion
 
     with service.context.database.read() as session:
         columns = read_columns(session, *release_or_champion(session, None))

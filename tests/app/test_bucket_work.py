@@ -14,7 +14,6 @@ from sqlalchemy import select
 from app.audit.verify import verify_all
 from app.context import build_context
 from app.database.tables import Evaluation, new_id
-from app.evaluations.freezing import move_into_bucket
 from app.http.errors import Unavailable
 from app.imports import import_job
 from app.imports.archive_storage import opened
@@ -23,6 +22,7 @@ from app.job_kinds import refresh_snapshots
 from app.operations.backup import backup, restore
 from app.operations.copies import renew_copies
 from app.operations.unused_files import sweep_files
+from app.reports.frozen_evaluations import move_into_bucket
 from app.settings import Settings
 from app.storage.bucket import Bucket
 from app.storage.bundles import SharedFolders
@@ -216,11 +216,11 @@ def test_a_snapshot_of_one_worker_is_used_by_all(two: Two, monkeypatch: pytest.M
     assert snapshots(one) == first
     assert len(first) == 1
     with monkeypatch.context() as patched:
-        patched.setattr("app.evaluations.snapshots.read_columns", None)  # nothing is read past the snapshot
+        patched.setattr("app.metrics.snapshot.read_columns", None)  # nothing is read past the snapshot
         assert one.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["metrics"] == before
     one.add_case("later", cell_png(9))
     one.seal()
-    monkeypatch.setattr("app.evaluations.snapshots._FEW", 0)
+    monkeypatch.setattr("app.metrics.snapshot._FEW", 0)
     refresh_snapshots(one.context)
     assert int(snapshots(one)[0]) > int(first[0])
     renew_copies(other.context)

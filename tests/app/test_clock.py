@@ -9,9 +9,9 @@ from sqlalchemy import select
 
 from app.audit.verify import verify_all
 from app.database.tables import AuditEvent
-from app.evaluations.cohort import Question, cohort_of
-from app.evaluations.columns import Columns
-from app.evaluations.queries import LabelRow
+from app.metrics.cohort import Question, cohort_of
+from app.metrics.dataset import Columns
+from app.metrics.queries import LabelRow
 from app.recalibration.evidence import without_annotator
 from tests.app.test_people import first_password
 from tests.faults.rounds import Rounds

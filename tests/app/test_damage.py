@@ -13,8 +13,8 @@ from sqlalchemy import select, text
 
 from app.audit.verify import verify_all
 from app.database.tables import Case
-from app.evaluations.snapshots import refresh
 from app.http.errors import StorageFull
+from app.metrics.snapshot import refresh
 from app.operations.backup import backup, check_backup
 from app.operations.unused_files import sweep_files
 from app.releases.queries import all_releases, class_codes

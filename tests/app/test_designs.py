@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from app.evaluations.cohort import Question, cohort_of
-from app.evaluations.designs import designs_of
+from app.metrics.cohort import Question, cohort_of
+from app.metrics.secondary_statistics import designs_of
 from tests.simulation.laboratory import AUDIT_RATE, columns_of, open_laboratory, planned
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from app.evaluations.cohort import Question, cohort_of
-from app.evaluations.columns import Columns
+from app.metrics.cohort import Question, cohort_of
+from app.metrics.dataset import Columns
 
 DAY = 86_400.0
 

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from app.evaluations import freezing
-from app.evaluations.publishing import publish_estimates
-from app.evaluations.tables import CohortTables, cohort_tables
+from app.metrics.published import publish_estimates
+from app.metrics.tables import CohortTables, cohort_tables
 from app.operations.export import export_dataset
+from app.reports import frozen_evaluations
 from ml.datasets.folder import load_folder
 from ml.tables.evaluate import evaluate_tables
 from tests.support.jobs import work_off
@@ -123,7 +123,7 @@ def test_a_frozen_evaluation_is_of_one_moment(service: Service, monkeypatch: pyt
         service.outside_label(case["id"], "late reader", case["prediction"]["classes"][0])
         return tables(*arguments, **options)
 
-    monkeypatch.setattr(freezing, "cohort_tables", while_somebody_answers)
+    monkeypatch.setattr(frozen_evaluations, "cohort_tables", while_somebody_answers)
     asked = service.post("admin", "/v1/evaluations", json={"partition": "all", "weighting": "none"}).json()
     work_off(service.context)
     assert service.get("viewer", f"/v1/evaluations/{asked['id']}").json()["error"] is None
@@ -182,8 +182,8 @@ def reading(service: Service, who: str, codes: list[str], limit: int = 1000) -> 
 @pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Service, tmp_path: Path) -> None:
-    from app.evaluations.cohort import Question
-    from app.evaluations.service import collected_tables
+    from app.metrics.cohort import Question
+    from app.metrics.service import collected_tables
     from ml.tables.files import write_table
 
     policy = {"rule": "disagreement", "threshold": 0.86, "audit_rate": 0.4, "adjudicate_below": None, "reason": "t"}

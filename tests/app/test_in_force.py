@@ -9,9 +9,9 @@ from sqlalchemy import select
 
 from app.context import Context, build_context
 from app.database.tables import Account
-from app.evaluations.set_publishing import _store
 from app.http.models import PredictionOut
 from app.http.principal import Principal
+from app.metrics.prediction_set_calibration import _store
 from app.predictions.prediction_sets import PublishedSets
 from app.releases.queries import champion
 from app.releases.service import move_alias

@@ -15,13 +15,12 @@ from sqlalchemy import func, select, text
 from sqlalchemy.exc import OperationalError
 
 from app.database.dbos_adapter import workflow_table
-from app.evaluations.freezing import evaluate_frozen
-from app.evaluations.frozen_files import folder_of
 from app.http.errors import StorageFull
 from app.job_kinds import FUNCTIONS, ask_for_recalibration
 from app.jobs import engine
 from app.jobs.executor import Executor
 from app.jobs.running import RunningJob, WorkerStoppingError
+from app.reports.frozen_evaluations import evaluate_frozen, folder_of
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cell
 from tests.app.test_evaluations import same

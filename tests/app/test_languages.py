@@ -15,11 +15,11 @@ from sqlalchemy import select
 
 from app.annotators.practice.schemas import Purpose
 from app.database.tables import Case, ReleaseRow
-from app.evaluations.cohort import Partition
 from app.http import languages
 from app.http.principal import ROLE_SCOPES
 from app.imports.schemas import Status
 from app.labels.schemas import DeclineReason
+from app.metrics.cohort import Partition
 from app.pages.render import ENVIRONMENT
 from app.pages.terms import TERMS
 from app.releases.queries import reading_classes

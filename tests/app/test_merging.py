@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.evaluations.columns import Columns
-from app.evaluations.merging import identifiers, merged, replaced
+from app.metrics.dataset import Columns, identifiers, merged, replaced
 
 
 def cases(patients: dict[str, int], pi: float) -> Columns:

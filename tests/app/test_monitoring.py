@@ -13,9 +13,9 @@ from sqlalchemy import insert, select
 
 from app.context import Context
 from app.database.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest
-from app.evaluations import service as evaluations
-from app.evaluations.columns import Columns, number_of
-from app.evaluations.monitoring import Units, score_monitors, series_of
+from app.metrics import service as evaluations
+from app.metrics.dataset import Columns, number_of
+from app.metrics.score_alarm import Units, score_monitors, series_of
 from app.releases.queries import all_releases, champion_since, class_codes, served_release_id
 from app.releases.service import move_alias
 from ml.arrays import IntArray

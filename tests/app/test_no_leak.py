@@ -13,9 +13,8 @@ from sqlalchemy import select, update
 
 from app.cases.ingest import partition_of
 from app.database.tables import Case, CasePrediction
-from app.evaluations.clusters import kept_for_sets
-from app.evaluations.cohort import Question
-from app.evaluations.service import judged_cohort
+from app.metrics.cohort import Question, kept_for_sets
+from app.metrics.service import judged_cohort
 from app.operations.export import export_dataset
 from app.recalibration.service import gather
 from app.releases.registration import add_release

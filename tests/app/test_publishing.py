@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import select, update
 
 from app.database.tables import Alias, PublishedEstimates, ReleaseRow
-from app.evaluations import publishing
-from app.evaluations.cohort import evaluate_cohort
-from app.evaluations.publishing import publish_estimates
+from app.metrics import published as metrics_published
+from app.metrics.cohort import evaluate_cohort
+from app.metrics.published import publish_estimates
 from app.releases.queries import champion
 from tests.support.service import Service, cell_png, collect, store
 
@@ -30,7 +30,7 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         evaluated.append(cohort)
         return evaluate(cohort, **options)
 
-    monkeypatch.setattr(publishing, "evaluate_cohort", counted)
+    monkeypatch.setattr(metrics_published, "evaluate_cohort", counted)
     return evaluated
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.evaluations.columns import Columns, number_of
-from app.evaluations.reader_drift import answers_of, drift_of_readers
+from app.metrics.annotator_drift import answers_of, drift_of_readers
+from app.metrics.dataset import Columns, number_of
 from ml.readers.drift import excess_log_loss
 from tests.app.test_monitoring import fill
 from tests.support.service import Service

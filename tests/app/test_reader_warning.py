@@ -9,8 +9,8 @@ from sqlalchemy import insert, select
 
 from app.context import Context
 from app.database.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest
-from app.evaluations.frozen_files import LABELS, PREDICTIONS, folder_of
 from app.releases.queries import all_releases, class_codes
+from app.reports.frozen_evaluations import LABELS, PREDICTIONS, folder_of
 from ml.tables.evaluate import evaluate_tables
 from tests.app.test_snapshots import case_row, label_row, new_row, request_row
 from tests.support.jobs import work_off

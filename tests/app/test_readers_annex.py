@@ -3,9 +3,9 @@
 import pytest
 
 from app.database.tables import now
-from app.evaluations.cohort import Question
-from app.evaluations.readers_annex import ReadersAnnex, annex_of
-from app.evaluations.report_making import report_on
+from app.metrics.cohort import Question
+from app.reports.charts import ReadersAnnex, annex_of
+from app.reports.report import report_on
 from tests.support.reports import report_page
 from tests.support.service import Service, cell_png, store
 

@@ -7,14 +7,14 @@ import pytest
 from sqlalchemy import update
 
 from app.database.tables import ReadRequest, now
-from app.evaluations.cohort import Question, cohort_of
-from app.evaluations.columns import Columns
-from app.evaluations.findings import findings_of, pairs_of
-from app.evaluations.report_publishing import published_report
-from app.evaluations.report_schemas import DurationOut, ReportBody, SaidOut, ShareOut
-from app.evaluations.report_sentences import VERDICTS, sentences
-from app.evaluations.targets import TargetsOut
 from app.http.models import MetricOut
+from app.metrics.cohort import Question, cohort_of
+from app.metrics.dataset import Columns
+from app.reports.publishing import published_report
+from app.reports.schemas import DurationOut, ReportBody, SaidOut, ShareOut
+from app.reports.sentences import VERDICTS, sentences
+from app.reports.statistics import findings_of, pairs_of
+from app.reports.targets import TargetsOut
 from tests.support.reports import report_page
 from tests.support.service import Service, cell_png, collect
 

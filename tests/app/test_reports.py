@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import func, select, update
 
 from app.database.tables import Job, PublishedReportRow, ReportTargets
-from app.evaluations import report_making, report_publishing
-from app.evaluations.durations import duration_of
-from app.evaluations.report_charts import reliability
-from app.evaluations.schemas import BinOut
+from app.metrics.schemas import BinOut
+from app.reports import publishing, report
+from app.reports.charts import reliability
+from app.reports.workload import duration_of
 from tests.support.jobs import work_off
 from tests.support.reports import make_reports, report_page
 from tests.support.service import Service, cell_png, collect
@@ -55,13 +55,13 @@ def test_the_parts_of_the_loss_add_up_on_the_page(service: Service, asked: dict[
 def test_a_page_request_never_computes_a_report(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     collect(service, [cell_png(number) for number in range(8)], patients=True)
     made: list[Any] = []
-    report_on = report_making.report_on
+    report_on = report.report_on
 
     def counted(*arguments: Any) -> Any:
         made.append(arguments)
         return report_on(*arguments)
 
-    monkeypatch.setattr(report_publishing, "report_on", counted)
+    monkeypatch.setattr(publishing, "report_on", counted)
     for path in ("/report", "/report?partition=all", "/policy"):
         page = service.get("viewer", path)
         assert page.status_code == 200
@@ -116,7 +116,7 @@ def test_a_report_that_fails_says_so_and_is_tried_again(service: Service, monkey
     def fail(*_: Any) -> Any:
         raise OSError("no space left")
 
-    monkeypatch.setattr(report_publishing, "report_on", fail)
+    monkeypatch.setattr(publishing, "report_on", fail)
     work_off(service.context)
     assert "could not be made" in service.get("viewer", "/report").text
     assert n_jobs(service) == 1

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.audit.chain.keys import KeyRing, derive
-from app.evaluations.columns import Columns, number_of
-from app.evaluations.drift import drift_of
+from app.metrics.dataset import Columns, number_of
+from app.metrics.drift import drift_of
 from app.recalibration.change_plan import ChangePlan
 from app.triage.planning import coin
 from app.triage.rules import (

@@ -18,7 +18,7 @@ from app.audit.verify import unproven_rows, verify_all
 from app.context import Context
 from app.database.sql.advisory_locks import Turn, take_turn
 from app.database.tables import AuditEvent, CaseChange, ReadRequest
-from app.evaluations.snapshots import current_columns, write_snapshot
+from app.metrics.snapshot import current_columns, write_snapshot
 from tests.support.service import Service, cell_png
 from tests.support.waiting import wait_until
 

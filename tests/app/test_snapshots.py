@@ -14,8 +14,8 @@ from sqlalchemy import insert, select
 
 from app.context import Context
 from app.database.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest, new_id, now
-from app.evaluations import snapshots
-from app.evaluations.snapshots import current_columns, refresh, write_snapshot
+from app.metrics import snapshot
+from app.metrics.snapshot import current_columns, refresh, write_snapshot
 from app.releases.queries import all_releases, class_codes
 from ml.files import write_json
 from tests.app.test_evaluations import same
@@ -141,7 +141,7 @@ def test_a_snapshot_grows_old_and_is_replaced(service: Service, monkeypatch: pyt
     collect(service, [cell_png(i) for i in range(4)], patients=False)
     service.seal()
     assert not refresh(context, release_id, classes)  # few changes are read from the database
-    monkeypatch.setattr("app.evaluations.snapshots._FEW", 3)
+    monkeypatch.setattr("app.metrics.snapshot._FEW", 3)
     assert refresh(context, release_id, classes)
     second = folders(context)
     assert len(first) == len(second) == 1
@@ -160,7 +160,7 @@ def test_several_writers_at_once_leave_one_whole_snapshot(service: Service, monk
         write_json(path, document)
         together.wait(patient(20))  # nobody is faster than the others
 
-    monkeypatch.setattr(snapshots, "write_json", last_file)
+    monkeypatch.setattr(snapshot, "write_json", last_file)
     with ThreadPoolExecutor(6) as pool:
         writers = [
             pool.submit(write_snapshot, context.database, context.folders, release_id, classes) for _ in range(6)
@@ -235,14 +235,14 @@ def test_what_a_snapshot_shows_beyond_its_watermark_comes_back_with_no_older_dat
     context = service.context
     release_id, classes = release_of(context)
     case = service.add_case("before", cell_png(1))
-    read_all = snapshots._read_all
+    read_all = snapshot._read_all
 
     def read_after_a_label(*arguments: Any) -> Any:
         keep_database(context, tmp_path / "older.db")  # after the watermark was read
         service.outside_label(case["id"], "reader", classes[0])
         return read_all(*arguments)
 
-    monkeypatch.setattr(snapshots, "_read_all", read_after_a_label)
+    monkeypatch.setattr(snapshot, "_read_all", read_after_a_label)
     write_snapshot(context.database, context.folders, release_id, classes)
     assert_snapshots_tell_all(context)
     bring_back(context, tmp_path / "older.db")
@@ -254,7 +254,7 @@ def test_no_snapshot_is_written_while_too_many_events_wait(service: Service, mon
     context = service.context
     release_id, classes = release_of(context)
     service.seal()
-    monkeypatch.setattr(snapshots, "_MOST_WAITING", 1)
+    monkeypatch.setattr(snapshot, "_MOST_WAITING", 1)
     for number in range(2):
         service.add_case(f"case {number}", cell_png(number))
     assert not refresh(context, release_id, classes)

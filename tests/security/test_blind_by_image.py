@@ -13,7 +13,7 @@ from sqlalchemy import select, update
 from app.accounts.people import add_key, digest_of
 from app.cases.blindness import expose
 from app.database.tables import Account, Annotator, ApiKey, CasePrediction, Exposure, ReadRequest
-from app.evaluations.queries import blind_labels
+from app.metrics.queries import blind_labels
 from tests.app.test_leases import all_once, all_twice, classes_of, commit, lease, requests_of, set_policy
 from tests.support.images import encode
 from tests.support.service import Service, cell_png, pixels_of

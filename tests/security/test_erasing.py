@@ -18,10 +18,10 @@ from app.audit import verify_proof
 from app.audit.verify import verify_all
 from app.cli.main import secondread
 from app.database.tables import Case, Erasure, ImportRow, NetworkOutput
-from app.evaluations.columns import number_of
 from app.http.errors import Conflict, NotFound
 from app.imports.archive_storage import archive_of
 from app.job_kinds import refresh_snapshots
+from app.metrics.dataset import number_of
 from app.operations.backup import backup
 from app.operations.copies import renew_copies
 from app.operations.export import export_dataset

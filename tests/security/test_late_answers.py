@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from app.cases.blindness import expose
 from app.database.tables import Annotator, Read
-from app.evaluations.queries import blind_labels
+from app.metrics.queries import blind_labels
 from tests.app.test_leases import all_once, all_twice, classes_of, commit, expire_all, lease, set_policy
 from tests.app.test_people import first_password
 from tests.security.test_right_person import answer_form, labels, submit

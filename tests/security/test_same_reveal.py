@@ -9,7 +9,7 @@ from sqlalchemy import select
 from app.database.engine import Database
 from app.database.migration import upgrade
 from app.database.tables import PolicyRow
-from app.evaluations.queries import blind_labels
+from app.metrics.queries import blind_labels
 from app.triage.schemas import PolicyIn
 from tests.app.test_leases import classes_of, commit, lease, requests_of, set_policy
 from tests.support.service import Service, cell_png

@@ -27,11 +27,11 @@ from app.database.tables import (
     Table,
     now,
 )
-from app.evaluations.cohort import Question, cohort_of, evaluate_cohort
-from app.evaluations.columns import Columns
-from app.evaluations.reading import read_columns
 from app.labels.leases import take
 from app.labels.queue import next_request, waiting_for
+from app.metrics.cohort import Question, cohort_of, evaluate_cohort
+from app.metrics.dataset import Columns
+from app.metrics.load import read_columns
 from app.triage.assignment import draw_again
 from app.triage.planning import InForce, plan_case
 from app.triage.queries import rule_of

@@ -17,14 +17,14 @@ from app.context import Context, build_context
 from app.database.migration import upgrade
 from app.database.tables import Account, now
 from app.demo import training
-from app.evaluations.cohort import Question
-from app.evaluations.schemas import MetricsOut
-from app.evaluations.service import metrics
 from app.http.principal import Principal
 from app.jobs import engine
 from app.jobs.queries import job_by_id
 from app.labels.schemas import LabelIn
 from app.labels.submission import submit_label
+from app.metrics.cohort import Question
+from app.metrics.schemas import MetricsOut
+from app.metrics.service import metrics
 from app.settings import Settings
 from ml.datasets.cells import simulate_cell
 from ml.images.preprocess import encode_png

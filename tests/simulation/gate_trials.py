@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from app.evaluations.cohort import Cohort, Question, cohort_of
-from app.evaluations.columns import Columns
+from app.metrics.cohort import Cohort, Question, cohort_of
+from app.metrics.dataset import Columns
 from app.recalibration.evidence import change_between
 from app.recalibration.gate_decision import Decision, Evidence, of_each_annotator, of_the_whole
 from ml.distributions.families import PredictiveDistribution

@@ -5,8 +5,8 @@ from typing import TypedDict
 
 import numpy as np
 
-from app.evaluations.cohort import Question, cohort_of, evaluate_cohort
-from app.evaluations.columns import Columns
+from app.metrics.cohort import Question, cohort_of, evaluate_cohort
+from app.metrics.dataset import Columns
 from app.triage.rules import capacity_threshold, plan
 from ml.arrays import FloatArray, IntArray
 from ml.distributions.families import DirichletCpe, softmax_probs

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import numpy as np
 import numpy.typing as npt
 
-from app.evaluations.columns import Columns, number_of
-from app.evaluations.monitoring import Units, series_of
+from app.metrics.dataset import Columns, number_of
+from app.metrics.score_alarm import Units, series_of
 from ml.arrays import FloatArray, IntArray
 from ml.distributions.families import softmax_probs
 from ml.metrics.score_monitor import N_REFERENCE, TOLERANCE, capital_path, daily_stakes

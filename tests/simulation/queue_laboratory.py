@@ -22,11 +22,11 @@ from app.database.tables import (
     Table,
     now,
 )
-from app.evaluations.cohort import Cohort, Question, cohort_of, evaluate_cohort
-from app.evaluations.columns import Columns
-from app.evaluations.reading import read_columns
 from app.labels.leases import take
 from app.labels.queue import next_request
+from app.metrics.cohort import Cohort, Question, cohort_of, evaluate_cohort
+from app.metrics.dataset import Columns
+from app.metrics.load import read_columns
 from app.triage.planning import InForce, plan_case
 from app.triage.queries import rule_of
 from ml.metrics import evaluate

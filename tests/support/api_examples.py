@@ -22,10 +22,10 @@ from PIL import Image, ImageOps
 
 import app.demo
 from app.accounts import people as auth
-from app.evaluations.set_publishing import publish_answer_sets
 from app.http.openapi import FILE
 from app.http.routing import walk_routes
 from app.main import create_app
+from app.metrics.prediction_set_calibration import publish_answer_sets
 from app.settings import Settings
 from tests.support.jobs import work_off
 

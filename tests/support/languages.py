@@ -17,10 +17,10 @@ from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 from jinja2.ext import babel_extract
 
-from app.evaluations.report import TEMPLATES
 from app.http import errors, languages
 from app.pages.assets import FOLDER as SCRIPTS
 from app.pages.terms import TERMS
+from app.reports.report import TEMPLATES
 from ml.messages import key_of
 
 ROOT = Path(__file__).parents[2]

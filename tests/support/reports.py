@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import select
 
 from app.database.tables import PublishedReportRow
-from app.evaluations.report_publishing import renew_report
+from app.reports.publishing import renew_report
 from tests.support.service import Service
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 
 from app.context import Context
-from app.evaluations.columns import Columns
-from app.evaluations.reading import read_columns
-from app.evaluations.snapshots import current_columns, write_snapshot
+from app.metrics.dataset import Columns
+from app.metrics.load import read_columns
+from app.metrics.snapshot import current_columns, write_snapshot
 from app.releases.queries import all_releases, class_codes
 
 

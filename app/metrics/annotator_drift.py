@@ -1,0 +1,177 @@
+"""Drift of annotators from week to week.
+
+A unit is a patient: the cells of them whose first planned read an annotator answered on the first day on which they
+answered any. Weeks are looked at once they have ended, so that what is shown changes once a week and says nothing of a
+single answer. Only first reads count: triage chose the cells of second ones.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.database.tables import Annotator, time_of
+from app.http.models import Out, Sentence
+from app.metrics.cohort import held_out
+from app.metrics.dataset import Columns, number_of
+from app.metrics.snapshot import current_columns
+from app.releases.queries import champion_since, class_codes, existing_release, served_release_id
+from ml.arrays import FloatArray, IntArray
+from ml.messages import Message
+from ml.metrics.score_monitor import LEVEL, TOLERANCE, CapitalPath
+from ml.readers.drift import drift_paths, excess_log_loss, weekly_bands
+
+
+class ReaderWeekOut(Out):
+    """Mean excess loss of an annotator's answers in a week, from a Monday on; the bands of all weeks hold together."""
+
+    week: date
+    n_patients: int
+    excess_loss: float
+    low: float
+    high: float
+
+
+class ReaderDriftOut(Out):
+    """An annotator's first reads since the champion was promoted, until last Monday, in nats per label.
+
+    The excess is the log loss of an answer less what it would be on average for somebody who answers as predicted. The
+    alarm is on from the day on which bets that it has risen by more than the tolerance reached their threshold; all
+    annotators share its level.
+    """
+
+    annotator: str
+    n_patients: int
+    tolerance: float
+    level: float
+    alarm_on: date | None
+    weeks: list[ReaderWeekOut]
+    sentence: Sentence
+
+
+class ReadersDriftOut(Out):
+    """Every annotator who answered a first read since the champion was promoted."""
+
+    items: list[ReaderDriftOut]
+
+
+_DAY = 86_400
+# an answer may be corrected for a while
+_SETTLED = timedelta(hours=1)
+# 1970 began on a Thursday
+_MONDAY = 4
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Patients of one annotator in the order in which the answers were complete.
+
+    Attributes:
+        excess: (N,) mean excess loss, nats per label.
+        day: (N,) days since 1970, UTC.
+    """
+
+    excess: FloatArray
+    day: IntArray
+
+
+def reader_drift(session: Session, home: Path) -> list[ReaderDriftOut]:
+    """Every annotator who answered a first read since the champion was promoted, by name.
+
+    Args:
+        session: for reading.
+        home: where the snapshots lie.
+
+    Raises:
+        NoRelease: there is no champion.
+    """
+    release_id = served_release_id(session)
+    classes = class_codes(existing_release(session, release_id))
+    columns, since = held_out(current_columns(session, home, release_id, classes)), champion_since(session)
+    names = session.execute(select(Annotator.name).order_by(Annotator.name)).scalars().all()
+    return [] if since is None else drift_of_readers(columns, names, since, time_of(session))
+
+
+def drift_of_readers(columns: Columns, names: Sequence[str], since: datetime, at: datetime) -> list[ReaderDriftOut]:
+    """The same of columns.
+
+    Args:
+        columns: of the champion, without the cases that it was trained on.
+        names: of annotators; those who answered nothing are left out.
+        since: when the champion was promoted.
+        at: the time of looking; the week of it is not looked at.
+    """
+    until = _week_of(int((at - _SETTLED).timestamp()) // _DAY) * 7 + _MONDAY
+    answered = {name: answers_of(columns, number_of(name), since.timestamp(), float(until * _DAY)) for name in names}
+    answered = {name: units for name, units in answered.items() if len(units.day)}
+    n_classes = len(columns.classes)
+    paths = drift_paths([units.excess for units in answered.values()], [u.day for u in answered.values()], n_classes)
+    return [_shown(name, units, path, n_classes) for (name, units), path in zip(answered.items(), paths, strict=True)]
+
+
+def answers_of(columns: Columns, annotator: int, since: float, until: float) -> Answered:
+    """An annotator's patients, of cases stored from one time on, answered before another; seconds since 1970."""
+    mine = (columns.first_annotator == annotator) & (columns.created_at >= since) & (columns.first_answered_at < until)
+    rows = np.flatnonzero(mine)
+    if not len(rows):
+        return Answered(np.zeros(0), np.zeros(0, dtype=np.int64))
+    rows = rows[np.lexsort((columns.first_answered_at[rows], columns.cluster[rows]))]
+    cluster, answered_at = columns.cluster[rows], columns.first_answered_at[rows]
+    starts = np.flatnonzero(np.append([True], cluster[1:] != cluster[:-1]))
+    unit = np.cumsum(np.append([True], cluster[1:] != cluster[:-1])) - 1
+    day = (answered_at // _DAY).astype(np.int64)
+    first_day = day[starts]
+    counts = day == first_day[unit]
+    rows, unit, answered_at = rows[counts], unit[counts], answered_at[counts]
+    excess = excess_log_loss(columns.class_probs[rows], columns.first_class[rows])
+    mean = np.bincount(unit, excess) / np.bincount(unit)
+    completed = np.full(len(starts), -np.inf)
+    np.maximum.at(completed, unit, answered_at)
+    order = np.lexsort((cluster[starts], completed))
+    return Answered(mean[order], first_day[order])
+
+
+def _week_of(day: int) -> int:
+    """Number of the week, Monday to Sunday, in which a day since 1970 lies."""
+    return (day - _MONDAY) // 7
+
+
+def _shown(name: str, units: Answered, path: CapitalPath, n_classes: int) -> ReaderDriftOut:
+    rung = path.alarm_day()
+    weeks = [
+        ReaderWeekOut(
+            week=_date(band.week * 7 + _MONDAY), n_patients=band.n, excess_loss=band.mean, low=band.low, high=band.high
+        )
+        for band in weekly_bands(units.excess, (units.day - _MONDAY) // 7, n_classes)
+    ]
+    alarm = None if rung is None else _date(rung)
+    return ReaderDriftOut(
+        annotator=name,
+        n_patients=len(units.day),
+        tolerance=TOLERANCE,
+        level=LEVEL,
+        alarm_on=alarm,
+        weeks=weeks,
+        sentence=_sentence(name, alarm, len(weeks)),
+    )
+
+
+def _sentence(name: str, alarm: date | None, n_weeks: int) -> str:
+    if alarm is not None:
+        return Message(
+            "{name} answers less as foreseen than they did: by more than {tolerance:g} nats per label "
+            "(alarm on {alarm}).",
+            name=name,
+            tolerance=TOLERANCE,
+            alarm=alarm,
+        )
+    over = Message("the week") if n_weeks == 1 else f"{n_weeks} weeks"
+    return Message("No sign over {over} that {name} answers less as foreseen than they did.", over=over, name=name)
+
+
+def _date(day: int) -> date:
+    return datetime.fromtimestamp(day * _DAY, UTC).date()

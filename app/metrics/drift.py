@@ -1,0 +1,186 @@
+"""Whether images and labels still look like those that the release was made from, site by site."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import bdtrc, ndtr
+
+from app.metrics.dataset import Columns
+from app.metrics.schemas import DriftOut
+from ml.arrays import FloatArray, IntArray
+from ml.messages import Message, messages
+from ml.metrics.class_mix import ClassMixChange, mix_change_of_patients
+from ml.metrics.histograms import class_frequencies
+from ml.metrics.jackknife import numbers_of
+from ml.release.card import ReferenceDocument
+from ml.release.feature_distance import FAMILIAR_SHARE
+
+#: Stain farther from the reference than this many of its standard deviations is warned about.
+STAIN_LIMIT = 1.0
+#: The same for the features of the network, root mean square over all of them.
+FEATURE_LIMIT = 0.5
+#: Probability of chance below which a share is warned about.
+P_LIMIT = 0.001
+#: The mix of labels: probability of chance, and total variation, that are warned about. In simulated laboratories with
+#: patients who differ this alarms without drift less than once in 1,000 looks (`benchmarks/class_mix.py`).
+MIX_P_LIMIT, MIX_LIMIT = 0.0003, 0.05
+# patients from whom a variance between patients can be told, for so small a probability
+_MIN_CLUSTERS = 20
+_MIN_CASES = 20
+_FEATURES, _STAIN, _UNLIKE, _MIX = messages(
+    (
+        "the network's features{where} have moved by {moved:.1f} standard deviations of the reference",
+        "the stain{where} has moved by {abs:+.1f} standard deviations of the reference",
+        "{n_cases:.1%} of the images{where} are unlike the training cells, where {expected:.1%} would be expected",
+        "the mix of labels{where} differs from the reference by {distance:.0%} (total variation)",
+    )
+)
+# all cases, or positions
+_Rows = slice | npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """What was said of N cases: one class of nearly all, frequencies of those that have no first planned read.
+
+    Attributes:
+        first: (N,) class, −1 where it is among the others.
+        other: (N,) row of the others, −1 where it is none of them.
+        frequencies: (M, K) of the others.
+    """
+
+    first: IntArray
+    other: IntArray
+    frequencies: FloatArray
+
+    @cached_property
+    def complete(self) -> bool:
+        """Whether something was said of each case."""
+        return bool(((self.first >= 0) | (self.other >= 0)).all())
+
+    def sums(self, first: IntArray, other: IntArray, numbers: npt.NDArray[np.intp]) -> FloatArray:
+        """Sums (G, K) of the frequencies of some cases, by the numbers (n,) of their patients."""
+        n_classes, several = self.frequencies.shape[1], np.flatnonzero(first < 0)
+        size, at_first = (int(numbers.max()) + 1) * n_classes, numbers * n_classes + first
+        if several.size:
+            at_first = at_first[first >= 0]
+        sums = np.bincount(at_first, minlength=size).astype(np.float64)
+        at = numbers[several, None] * n_classes + np.arange(n_classes)
+        sums += np.bincount(at.ravel(), self.frequencies[other[several]].ravel(), sums.size)
+        return sums.reshape(-1, n_classes)
+
+
+def drift_of(columns: Columns, reference: ReferenceDocument | None) -> list[DriftOut]:
+    """Drift of all cases, and of each site with at least 20 of them.
+
+    Args:
+        columns: of the cases, whoever labelled them.
+        reference: of the release's card; None for a release without one.
+
+    Returns:
+        One row for all cases and one per site: how far the stain and the network's features have moved in standard
+        deviations of the reference, the share of unfamiliar images, how far the labels are from the reference's, and
+        warnings in words.
+    """
+    if reference is None or len(columns) == 0:
+        return []
+    groups: list[tuple[str | None, _Rows]] = [(None, slice(None))] if len(columns) >= _MIN_CASES else []
+    for number, name in sorted(columns.sites.items(), key=lambda item: item[1]):
+        inside = np.flatnonzero(columns.site == number)
+        if inside.size >= _MIN_CASES:
+            groups.append((name, inside))
+    labels = _labels_of(columns)
+    return [_row(site, columns, rows, labels, reference) for site, rows in groups]
+
+
+def _row(site: str | None, data: Columns, rows: _Rows, labels: _Labels, reference: ReferenceDocument) -> DriftOut:
+    flags, stain = data.out_of_distribution[rows], _stain_shift(_rows_of(data.stain, rows), reference)
+    n_cases, unfamiliar = len(flags), int(flags.sum())
+    expected = reference.get("false_alarm_rate") or 1 - FAMILIAR_SHARE  # of releases before there were several checks
+    chance = float(bdtrc(unfamiliar - 1, n_cases, expected)) if unfamiliar else 1.0
+    mix = _label_shift(labels, data, rows, reference)
+    moved, p_moved = _feature_shift(data.feature_distance[rows], reference)
+    where = "" if site is None else Message(" at site {site}", site=site)
+    warnings = []
+    if moved is not None and moved > FEATURE_LIMIT and p_moved < P_LIMIT:
+        warnings.append(Message(_FEATURES, where=where, moved=moved))
+    if stain is not None and max(abs(value) for value in stain) > STAIN_LIMIT:
+        warnings.append(Message(_STAIN, where=where, abs=max(stain, key=abs)))
+    if chance < P_LIMIT:
+        warnings.append(Message(_UNLIKE, n_cases=unfamiliar / n_cases, where=where, expected=expected))
+    if mix is not None and _notable(mix):
+        warnings.append(Message(_MIX, where=where, distance=mix.distance))
+    return DriftOut(
+        site=site,
+        n_cases=n_cases,
+        stain_shift=stain,
+        feature_shift=moved,
+        unfamiliar_share=unfamiliar / n_cases,
+        label_shift=None if mix is None else mix.distance,
+        label_p_value=None if mix is None else mix.p_value,
+        warnings=warnings,
+    )
+
+
+def _notable(mix: ClassMixChange) -> bool:
+    """Whether a change of the mix is no chance, and large enough to matter."""
+    sure = mix.p_value is not None and mix.p_value < MIX_P_LIMIT and mix.n_clusters >= _MIN_CLUSTERS
+    return sure and mix.distance > MIX_LIMIT
+
+
+def _stain_shift(stain: FloatArray, reference: ReferenceDocument) -> list[float] | None:
+    known = np.flatnonzero(~np.isnan(stain @ np.ones(3)))
+    if known.size == 0:
+        return None
+    spread = np.maximum(np.array(reference["stain_sd"]), 1e-6)
+    return [
+        float(v) for v in (np.ones(known.size) @ stain[known] / known.size - np.array(reference["stain_mean"])) / spread
+    ]
+
+
+def _feature_shift(distance: FloatArray, reference: ReferenceDocument) -> tuple[float | None, float]:
+    """How far the features have moved, from the mean of their squared distances, and its probability by chance.
+
+    With features whitened by the training cells, a mean that has moved by δ adds |δ|²/D to the mean of d²/D, and so
+    does a larger spread: its root is reported, in standard deviations of one feature.
+    """
+    known, mean = distance[np.isfinite(distance)], reference.get("distance_sq_mean")
+    spread, n_reference = reference.get("distance_sq_sd"), reference.get("n_distance")
+    if known.size < 2 or mean is None or spread is None or n_reference is None:
+        return None, 1.0
+    squared = np.square(known)
+    excess = float(squared.mean()) - mean
+    error = np.sqrt(squared.var(ddof=1) / known.size + spread**2 / n_reference)
+    chance = float(ndtr(-excess / error)) if error > 0 else float(excess <= 0)
+    return float(np.sqrt(max(excess, 0.0))), chance
+
+
+def _labels_of(data: Columns) -> _Labels:
+    """The first planned read's label of each case if it has one, else all of them in equal shares.
+
+    Two labels of each case that triage selected would shift the mix towards the hard cases without any drift.
+    """
+    first = np.asarray(data.first_class)
+    others = np.flatnonzero((first < 0) & (data.n_labels > 0))
+    other = np.full(len(first), -1)
+    other[others] = np.arange(others.size)
+    return _Labels(first, other, class_frequencies(data.label_counts[others]))
+
+
+def _rows_of(values: FloatArray, rows: _Rows) -> FloatArray:
+    """Rows (n, C) of values (N, C)."""
+    return values[rows] if isinstance(rows, slice) else np.take(values, rows, axis=0)
+
+
+def _label_shift(labels: _Labels, data: Columns, rows: _Rows, reference: ReferenceDocument) -> ClassMixChange | None:
+    """The mix of labels compared with the reference's: every labelled case counts once."""
+    first, other, cluster = labels.first[rows], labels.other[rows], data.cluster[rows]
+    if not labels.complete:
+        labelled = np.flatnonzero((first >= 0) | (other >= 0))
+        first, other, cluster = first[labelled], other[labelled], cluster[labelled]
+    if first.size == 0 or reference["n_labels"] == 0:
+        return None
+    sums = labels.sums(first, other, numbers_of(cluster))
+    return mix_change_of_patients(sums, np.array(reference["label_share"]), reference["n_labels"])

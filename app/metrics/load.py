@@ -1,0 +1,205 @@
+"""From the database to columns, a block of cases at a time: no statement and no memory grows with all of them.
+
+Who is evaluated: *prior* predictions. Which labels: blind ones of planned reads. Of an annotator's chain the last
+label given before anything was shown counts, so that a change of mind after the reveal, a retraction too, neither
+enters nor throws a case out. A case with the pixels of an earlier one, and no patient named, belongs to its cluster.
+"""
+
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from sqlalchemy import ColumnElement, Select, exists, func, select
+from sqlalchemy.orm import Session, aliased
+
+from app.database.tables import Case, CasePrediction, ProvisionalLabel, Read, ReaderDraw, ReadRequest
+from app.metrics.cohort import cluster_name
+from app.metrics.dataset import Columns, number_of
+from app.metrics.queries import LabelRow, among, blind_labels
+from app.predictions.stored import stored_predictions
+from ml.arrays import FloatArray
+from ml.distributions.families import has_concentration
+from ml.metrics.posterior_gain import posterior_gain_terms
+
+#: Cases read at once; SQLite takes 32,766 variables in one statement.
+BLOCK = 5_000
+
+# the first case with the same pixels
+_first = aliased(Case)
+# whether a column of case identifiers lies in a block
+_Inside = Callable[[Any], ColumnElement[bool]]
+
+
+def read_columns(
+    session: Session, release_id: uuid.UUID, classes: list[str], case_ids: list[uuid.UUID] | None = None
+) -> Columns:
+    """Predictions of a release with what was collected about their cases, ordered by case.
+
+    Args:
+        session: for reading.
+        release_id: whose predictions.
+        classes: its K class codes.
+        case_ids: only these cases; None for all.
+    """
+    blocks = [Columns.empty(classes, 0)]
+    if case_ids is not None:
+        ordered = sorted(case_ids, key=lambda case_id: case_id.bytes)
+        for start in range(0, len(ordered), BLOCK):
+            inside = partial(among, session, ids=ordered[start : start + BLOCK])
+            rows = list(session.execute(_predictions(release_id).where(inside(Case.id))))
+            blocks.append(_block(session, classes, rows, inside))
+        return Columns.joined(blocks)
+    after = uuid.UUID(int=0)
+    while len(block := read_block(session, release_id, classes, after)):
+        blocks.append(block)
+        after = block.ids()[-1]
+    return Columns.joined(blocks)
+
+
+def read_block(session: Session, release_id: uuid.UUID, classes: list[str], after: uuid.UUID) -> Columns:
+    """The next ``BLOCK`` cases after one, with their predictions and labels; none at the end.
+
+    Arguments as in ``read_columns``.
+    """
+    rows = list(session.execute(_predictions(release_id).where(Case.id > after).limit(BLOCK)))
+    if not rows:
+        return Columns.empty(classes, 0)
+    return _block(session, classes, rows, _between(rows[0].id, rows[-1].id))
+
+
+def _predictions(release_id: uuid.UUID) -> Select[*tuple[Any, ...]]:
+    """Predictions of a release with their cases."""
+    return (
+        select(
+            Case.id,
+            Case.patient,
+            Case.site,
+            Case.created_at,
+            Case.partition,
+            Case.pi,
+            Case.stain,
+            CasePrediction.class_probs,
+            CasePrediction.log_concentration,
+            CasePrediction.disagreement_prob,
+            CasePrediction.members,
+            CasePrediction.out_of_distribution,
+            CasePrediction.feature_distance,
+            _first.id.label("first_id"),
+            _first.patient.label("first_patient"),
+            CasePrediction.trained_on,
+        )
+        .join(CasePrediction, CasePrediction.case_id == Case.id)
+        .outerjoin(_first, _first.id == Case.same_image_as)
+        .where(CasePrediction.release_id == release_id)
+        .order_by(Case.id)
+    )
+
+
+def _between(low: uuid.UUID, high: uuid.UUID) -> _Inside:
+    return lambda column: column.between(low, high)
+
+
+def _block(session: Session, classes: list[str], rows: list[Any], inside: _Inside) -> Columns:
+    columns = Columns.empty(classes, len(rows))
+    if not rows:
+        return columns
+    row_of = {row.id: number for number, row in enumerate(rows)}
+    columns.case_id[:] = np.frombuffer(b"".join(row.id.bytes for row in rows), dtype=np.uint8).reshape(-1, 16)
+    columns.cluster[:] = [number_of(cluster_name(row.id, row.patient, row.first_id, row.first_patient)) for row in rows]
+    columns.site[:] = [number_of(row.site or "") for row in rows]
+    columns.sites.update({number_of(row.site): row.site for row in rows if row.site})
+    columns.created_at[:] = [row.created_at.timestamp() for row in rows]
+    columns.evaluation[:] = [row.partition == "evaluation" for row in rows]
+    columns.pi[:] = [row.pi for row in rows]
+    columns.out_of_distribution[:] = [row.out_of_distribution for row in rows]
+    columns.feature_distance[:] = [np.nan if row.feature_distance is None else row.feature_distance for row in rows]
+    columns.trained_on[:] = [row.trained_on is not None for row in rows]
+    columns.stain[:] = [(np.nan,) * 3 if row.stain is None else row.stain for row in rows]
+    columns.class_probs[:] = [row.class_probs for row in rows]
+    columns.disagreement_probs[:] = _disagreement(rows)
+    _fill_requests(session, columns, row_of, inside)
+    _fill_labels(session, columns, row_of, inside)
+    _fill_gain(columns, rows)
+    return columns
+
+
+def _disagreement(rows: list[Any]) -> FloatArray:
+    """DPEs recomputed from what is stored, so that they are those of the library to the last bit."""
+    if any(row.members is not None for row in rows):
+        return np.array([stored_predictions([row]).disagreement_probs[0] for row in rows], dtype=np.float64)
+    return np.asarray(stored_predictions(rows).disagreement_probs)
+
+
+def _fill_labels(session: Session, columns: Columns, row_of: dict[uuid.UUID, int], inside: _Inside) -> None:
+    position = {code: k for k, code in enumerate(columns.classes)}
+    wanted = blind_labels()
+    for label in (LabelRow(*row) for row in session.execute(wanted.where(inside(wanted.selected_columns[0])))):
+        row = row_of.get(label.case_id)
+        if row is not None and label.class_code in position:
+            place = int(columns.label_counts[row].sum())
+            if place < columns.said.shape[1]:
+                columns.annotators[row, place] = number_of(label.annotator)
+                columns.said[row, place] = position[label.class_code]
+            columns.label_counts[row, position[label.class_code]] += 1
+            columns.outside[row] |= label.outside
+            if label.ordinal == 1 and not label.outside:
+                columns.first_class[row] = position[label.class_code]
+                columns.first_annotator[row] = number_of(label.annotator)
+                columns.first_answered_at[row] = label.answered_at.timestamp()
+
+
+def _fill_gain(columns: Columns, rows: list[Any]) -> None:
+    """Gain of one label, case by case; none without a concentration, where labels teach a prediction nothing."""
+    several = np.flatnonzero(columns.n_labels >= 2)
+    if several.size:
+        prior = stored_predictions([rows[row] for row in several])
+        if has_concentration(prior):
+            columns.posterior_gain[several] = posterior_gain_terms(columns.label_counts[several], prior)
+
+
+def _fill_requests(session: Session, columns: Columns, row_of: dict[uuid.UUID, int], inside: _Inside) -> None:
+    """Planned reads of each case, until when they are open, and how many were declined as undiagnosable.
+
+    A read is open as long as somebody may still correct its label.
+    """
+    open_ones: ColumnElement[bool] = ReadRequest.state.in_(("open", "leased"))
+    drawn = exists().where(ReaderDraw.request_id == ReadRequest.id)
+    wanted = select(ReadRequest.case_id, ReadRequest.ordinal, ReadRequest.due_at, open_ones, drawn)
+    planned = wanted.where(ReadRequest.round == "planned", inside(ReadRequest.case_id))
+    for case_id, ordinal, due_at, is_open, is_drawn in session.execute(planned):
+        row = row_of.get(case_id)
+        if row is not None:
+            columns.n_planned[row] += 1
+            columns.drawn[row] |= is_drawn
+            if ordinal == 1:
+                columns.first_due_at[row] = due_at.timestamp()
+            if is_open:
+                _keep_open(columns, row, ordinal, due_at.timestamp())
+    provisional = (
+        select(ProvisionalLabel.case_id, ReadRequest.ordinal)
+        .join(Read, Read.id == ProvisionalLabel.read_id)
+        .join(ReadRequest, ReadRequest.id == Read.request_id)
+    )
+    for case_id, ordinal in session.execute(provisional.where(inside(ProvisionalLabel.case_id))):
+        row = row_of.get(case_id)
+        if row is not None:
+            _keep_open(columns, row, ordinal, np.inf)
+    declined = (
+        select(Read.case_id, func.count())
+        .join(ReadRequest, ReadRequest.id == Read.request_id)
+        .where(Read.decline_reason == "cannot_tell", ReadRequest.round == "planned", inside(Read.case_id))
+        .group_by(Read.case_id)
+    )
+    for case_id, count in session.execute(declined):
+        row = row_of.get(case_id)
+        if row is not None:
+            columns.cannot_tell[row] = count
+
+
+def _keep_open(columns: Columns, row: int, ordinal: int, until: float) -> None:
+    """A planned read of a case is open until a time, seconds since 1970."""
+    columns.open_until[row] = max(columns.open_until[row], until)
+    if ordinal == 1:
+        columns.first_open_until[row] = max(columns.first_open_until[row], until)

@@ -1,0 +1,171 @@
+"""The champion's log score since it was promoted, patient by patient, as a series that an alarm can be put on.
+
+A unit is a patient's first day: all cases that were stored on it. It is complete once the first planned reads of these
+cases have been answered, or are due; one of which nobody has answered any in time is complete with the first late
+answer. Its place is the time at which it was completed, and what comes later (further days, late answers, a change of
+mind after the reveal) changes nothing of it: whoever looks every morning looks at one series that only grows.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+import numpy as np
+
+from app.metrics.dataset import Columns
+from app.metrics.schemas import MonitorStepOut, ScoreMonitorOut
+from ml.arrays import FloatArray, IntArray
+from ml.messages import Message
+from ml.metrics.score_monitor import (
+    FLOOR,
+    LEVEL,
+    N_REFERENCE,
+    TOLERANCE,
+    CapitalPath,
+    capital_path,
+    clipped_log_loss,
+    daily_stakes,
+)
+
+_DAY = 86_400
+# an answer may be corrected for a while: the day that has ended is looked at an hour later
+_SETTLED = 3_600
+_RECENT_DAYS = 30
+# more days than this are thinned for a chart
+_STEPS = 200
+
+
+@dataclass(frozen=True)
+class Units:
+    """Patients in the order in which they were completed.
+
+    Attributes:
+        loss: (N,) mean clipped log loss of the answers that count, nats.
+        day: (N,) on which the unit was completed, days since 1970, UTC.
+        site: (N,) number of the site at which the first of its cases was stored.
+    """
+
+    loss: FloatArray
+    day: IntArray
+    site: IntArray
+
+    def at(self, site: int) -> "Units":
+        """Those of one site."""
+        here = self.site == site
+        return Units(self.loss[here], self.day[here], self.site[here])
+
+
+def score_monitors(columns: Columns, since: datetime, at: datetime) -> list[ScoreMonitorOut]:
+    """What the alarm says of all patients, and of those of each site.
+
+    Args:
+        columns: of the champion, all partitions, without the cases that it was trained on.
+        since: when it was promoted.
+        at: the time of looking; the day of it is not looked at.
+    """
+    series = series_of(columns, since, at)
+    stakes = daily_stakes([units.day for units in series.values()])
+    return [
+        _shown(site, since, units, capital_path(units.loss, units.day, stake))
+        for (site, units), stake in zip(series.items(), stakes, strict=True)
+    ]
+
+
+def series_of(columns: Columns, since: datetime, at: datetime) -> dict[str | None, Units]:
+    """Units of all cases (None) and of each site, where there are any; arguments as in ``score_monitors``."""
+    until = (at.timestamp() - _SETTLED) // _DAY * _DAY
+    units = units_of(columns, since.timestamp(), until)
+    series: dict[str | None, Units] = {None: units}
+    for number, name in sorted(columns.sites.items(), key=lambda item: item[1]):
+        series[name] = units.at(number)
+    return {site: units for site, units in series.items() if len(units.day)}
+
+
+def units_of(columns: Columns, since: float, until: float) -> Units:
+    """Units whose cases were stored from one time on and that were completed before another, seconds since 1970."""
+    rows = np.flatnonzero((columns.created_at >= since) & ~np.isnan(columns.first_due_at))
+    # snapshots have patients together, which a stable sort is fast on
+    rows = rows[np.argsort(columns.cluster[rows], kind="stable")]
+    cluster, stored = columns.cluster[rows], columns.created_at[rows]
+    new = np.append(np.ones(min(len(rows), 1), dtype=bool), cluster[1:] != cluster[:-1])
+    if not new.any():
+        return Units(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    first_stored, unit = np.minimum.reduceat(stored, np.flatnonzero(new)), np.cumsum(new) - 1
+    on_first_day = stored < ((first_stored // _DAY + 1) * _DAY)[unit]
+    rows, unit, stored = rows[on_first_day], unit[on_first_day], stored[on_first_day]
+    starts = np.flatnonzero(np.append([True], unit[1:] != unit[:-1]))
+    answered, due = columns.first_answered_at[rows], columns.first_due_at[rows]
+    ended = np.maximum.reduceat(np.where(answered <= due, answered, due), starts)
+    in_time = np.logical_or.reduceat(answered <= ended[unit], starts)
+    completed = np.where(in_time, ended, np.fmin.reduceat(answered, starts))
+    counts = answered <= completed[unit]
+    loss = np.zeros(len(rows))
+    loss[counts] = clipped_log_loss(columns.class_probs[rows[counts]], columns.first_class[rows[counts]])
+    order = np.lexsort((columns.cluster[rows[starts]], first_stored, completed))
+    order = order[completed[order] < until]
+    n_counted = np.add.reduceat(counts, starts, dtype=np.float64)
+    site = np.maximum.reduceat(np.where(stored == first_stored[unit], columns.site[rows], -1), starts)
+    mean = np.add.reduceat(loss, starts)[order] / n_counted[order]
+    return Units(mean, (completed[order] // _DAY).astype(np.int64), site[order])
+
+
+def _shown(site: str | None, since: datetime, units: Units, path: CapitalPath) -> ScoreMonitorOut:
+    is_recent = units.day > path.day[-1] - _RECENT_DAYS
+    reference = units.loss[:N_REFERENCE][~is_recent[:N_REFERENCE]]
+    rung = path.alarm_day()
+    alarm = None if rung is None else _date(rung)
+    found = ScoreMonitorOut(
+        site=site,
+        since=since,
+        n_units=len(units.day),
+        n_reference=len(reference),
+        reference_loss=float(reference.mean()) if len(reference) else None,
+        recent_loss=float(units.loss[is_recent].mean()),
+        floor=FLOOR,
+        tolerance=TOLERANCE,
+        level=LEVEL,
+        log10_threshold=float(-np.log10(LEVEL)),
+        alarm_on=alarm,
+        steps=_steps(path),
+        warnings=[],
+    )
+    return found if alarm is None else found.model_copy(update={"warnings": [_warning(found)]})
+
+
+def _warning(found: ScoreMonitorOut) -> str:
+    where = "" if found.site is None else Message(" at site {site}", site=found.site)
+    before = (
+        ""
+        if found.reference_loss is None
+        else Message(" after {reference_loss:.2f} in the reference period", reference_loss=found.reference_loss)
+    )
+    return Message(
+        "the champion's log score{where} has become worse by more than {tolerance:g} per label "
+        "(alarm on {alarm_on}; mean loss {recent_loss:.2f} in the last {recent_days} days{before})",
+        where=where,
+        tolerance=found.tolerance,
+        alarm_on=found.alarm_on,
+        recent_loss=found.recent_loss,
+        recent_days=_RECENT_DAYS,
+        before=before,
+    )
+
+
+def _steps(path: CapitalPath) -> list[MonitorStepOut]:
+    """The days of a path from the first stake on, thinned; the last one and the largest capital stay."""
+    played = np.flatnonzero(np.isfinite(path.log_capital))
+    if played.size == 0:
+        return []
+    thinned = played[np.linspace(0, played.size - 1, min(played.size, _STEPS)).round().astype(np.int64)]
+    shown = np.union1d(thinned, [played[np.argmax(path.log_capital[played])]])
+    return [
+        MonitorStepOut(
+            day=_date(int(path.day[row])),
+            n_units=int(path.n_units[row]),
+            log10_capital=float(path.log_capital[row] / np.log(10)),
+        )
+        for row in shown
+    ]
+
+
+def _date(day: int) -> date:
+    return datetime.fromtimestamp(day * _DAY, UTC).date()

@@ -1,0 +1,237 @@
+"""Corrections, paired comparison, triage simulation and changes after the reveal.
+
+None of it enters an evaluation or a fit. It tells how much the reveal moves people, and which way.
+"""
+
+import uuid
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from itertools import groupby
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import exists, select
+from sqlalchemy.orm import Session, aliased
+
+from app.cases.correction_window import is_provisional
+from app.context import Context
+from app.database.tables import Annotator, Label
+from app.http.models import MetricOut
+from app.metrics.cohort import Cohort, Question, cohort_of, evaluate_cohort, held_out, left_out, trained_on_out
+from app.metrics.dataset import Columns
+from app.metrics.schemas import AfterRevealOut, ComparedOut, ComparisonOut, CorrectionsOut, DesignOut, DirectionOut
+from app.metrics.snapshot import current_columns
+from app.releases.queries import class_codes, existing_release, served_release_id
+from ml.arrays import FloatArray
+from ml.metrics.histograms import epistemic_terms, observed_disagreement, statistic_terms
+from ml.metrics.jackknife import select_sample
+from ml.metrics.paired_change import paired_changes
+from ml.metrics.selection_designs import (
+    disagreements_caught,
+    graded_probabilities,
+    graded_scale,
+    interval_length,
+    threshold_probabilities,
+)
+
+
+def corrections_of(session: Session, case_ids: Collection[uuid.UUID]) -> CorrectionsOut:
+    """Corrections of the class among the final planned answers of some cases by people with accounts.
+
+    Args:
+        session: for reading.
+        case_ids: the cases.
+    """
+    final = ~is_provisional(Label.case_id, Label.annotator_id)
+    wanted, before = set(case_ids), aliased(Label)
+    first = (
+        select(Label.case_id)
+        .join(Annotator, Annotator.id == Label.annotator_id)
+        .where(Label.kind == "label", Label.round == "planned", Annotator.account_id.is_not(None), final)
+    )
+    n_labels = sum(case_id in wanted for case_id in session.execute(first).scalars())
+    steps = (
+        select(
+            Label.case_id, Label.annotator_id, before.class_code, Label.class_code, before.created_at, Label.created_at
+        )
+        .join(before, before.id == Label.supersedes_id)
+        .where(Label.kind == "correction", Label.round == "planned", final)
+    )
+    rows = [row for row in session.execute(steps) if row[0] in wanted and row[2] != row[3]]
+    directions = Counter((row[2], row[3]) for row in rows)
+    n_corrected = len({(row[0], row[1]) for row in rows})
+    return CorrectionsOut(
+        n_labels=n_labels,
+        n_corrected=n_corrected,
+        rate=n_corrected / n_labels if n_labels else None,
+        median_seconds=median((row[5] - row[4]).total_seconds() for row in rows) if rows else None,
+        directions=[
+            DirectionOut(before=old, after=new, count=count)
+            for (old, new), count in sorted(directions.items(), key=lambda item: (-item[1], item[0]))
+        ],
+    )
+
+
+def compare(session: Session, context: Context, release_id: uuid.UUID, question: Question) -> ComparisonOut:
+    """A release compared with the champion, on the cases that both have predicted and neither was trained on.
+
+    Cases and weights are the champion's: whom to ask was its decision.
+
+    Args:
+        session: for reading.
+        context: parts of the service.
+        release_id: to be compared.
+        question: which cases, how weighted.
+
+    Raises:
+        NoRelease: there is no champion.
+        NotFound: no such release.
+    """
+    champion_id, home = served_release_id(session), context.settings.home
+    other, champion = existing_release(session, release_id), existing_release(session, champion_id)
+    classes = class_codes(other)
+    columns = current_columns(session, home, champion_id, classes)
+    after = current_columns(session, home, release_id, classes)
+    row_of = {case_id.tobytes(): row for row, case_id in enumerate(after.case_id)}
+    trained_on = columns.trained_on | _trained_on(columns, after, row_of)
+    cohort = cohort_of(held_out(columns, trained_on), question, context.clock().timestamp())
+    rows = np.array([row_of.get(case_id.tobytes(), -1) for case_id in cohort.columns.case_id], dtype=np.intp)
+    labelled = cohort.columns.n_labels > 0
+    before = cohort.take(rows >= 0)
+    predicted = after.take(rows[rows >= 0])
+    judged = replace(before.columns, class_probs=predicted.class_probs, disagreement_probs=predicted.disagreement_probs)
+    return ComparisonOut(
+        champion=str(champion_id),
+        release=str(release_id),
+        partition=question.partition,
+        weighting=question.weighting,
+        n_cases=len(before.columns),
+        n_labels=int(before.columns.n_labels.sum()),
+        n_labelled=int((labelled & (rows >= 0)).sum()),
+        n_labelled_not_predicted=int((labelled & (rows < 0)).sum()),
+        trained_on=trained_on_out(
+            left_out(columns, question, trained_on), context.keys.training, champion.card, other.card
+        ),
+        metrics=_metrics(before, replace(before, columns=judged)),
+    )
+
+
+def _trained_on(columns: Columns, after: Columns, row_of: Mapping[bytes, int]) -> npt.NDArray[np.bool_]:
+    """Mask (N,) of the champion's cases that the other release was trained on.
+
+    Args:
+        columns: of the champion.
+        after: of the other release.
+        row_of: its row of each case.
+    """
+    if not after.trained_on.any():
+        return np.zeros(len(columns), dtype=bool)
+    rows = np.array([row_of.get(case_id.tobytes(), -1) for case_id in columns.case_id], dtype=np.intp)
+    return np.asarray((rows >= 0) & after.trained_on[rows])
+
+
+def _metrics(before: Cohort, after: Cohort) -> dict[str, ComparedOut]:
+    changes = paired_changes(
+        before.counted(),
+        (before.columns.class_probs, before.columns.disagreement_probs),
+        (after.columns.class_probs, after.columns.disagreement_probs),
+        first_label_counts=before.first_counts,
+        readings=before.readings(),
+        weights=before.weight,
+        weights2=before.weight2,
+        cluster=before.columns.cluster,
+    )
+    champion, release = (evaluate_cohort(cohort).metrics for cohort in (before, after))
+    return {
+        name: ComparedOut(
+            champion=MetricOut.of(champion[name]), release=MetricOut.of(release[name]), change=MetricOut.of(change)
+        )
+        for name, change in changes.items()
+    }
+
+
+def designs_of(cohort: Cohort, floor: float) -> list[DesignOut]:
+    """Designs with as many second reads as were planned of a cohort's cases; none before two annotators differed.
+
+    Args:
+        cohort: cases with weights.
+        floor: the least probability of a second read.
+    """
+    data, weight = cohort.columns, cohort.weight2
+    if weight is None:
+        return []
+    sample = select_sample((data.n_labels >= 2) & (weight > 0), weight, data.cluster)
+    counts, dpe = data.label_counts[sample.rows], data.disagreement_probs[sample.rows]
+    observed = observed_disagreement(counts)
+    if not observed.any():
+        return []
+    losses = {
+        "EL": epistemic_terms(counts, data.class_probs[sample.rows], debias=True).sum(axis=1),
+        "L_D": statistic_terms(observed, dpe),
+    }
+    return [
+        DesignOut(
+            design=name,
+            share=float(pi.mean()),
+            catch=disagreements_caught(pi[sample.rows], observed, sample),
+            width={loss: interval_length(pi[sample.rows], terms, sample, len(pi)) for loss, terms in losses.items()},
+        )
+        for name, pi in _probabilities(data.pi, data.disagreement_probs, floor).items()
+    ]
+
+
+def _probabilities(planned: FloatArray, dpe: FloatArray, floor: float) -> Mapping[str, FloatArray]:
+    """π (N,) of all cases by each design, at the share of second reads that were planned."""
+    share = float(np.clip(planned.mean(), floor, 1.0))
+    return {
+        "as planned so far": planned,
+        f"highest disagreement, {floor:.0%} of the others": threshold_probabilities(dpe, share, floor),
+        f"graded with disagreement, at least {floor:.0%}": graded_probabilities(
+            dpe, graded_scale(dpe, share, floor), floor
+        ),
+        "at random": np.full(len(dpe), share),
+    }
+
+
+def changes_after_reveal(session: Session, columns: Columns) -> AfterRevealOut:
+    """Revisions and retractions of blind planned labels, made after their annotator had been shown the case.
+
+    Args:
+        session: for reading.
+        columns: of the cases, with the predictions whose leading classes they are compared with.
+    """
+    row_of = {case_id: row for row, case_id in enumerate(columns.ids())}
+    shown = aliased(Label)
+    changed = exists().where(
+        shown.case_id == Label.case_id, shown.annotator_id == Label.annotator_id, shown.post_reveal.is_(True)
+    )
+    chains = (
+        select(Label.case_id, Label.annotator_id, Label.kind, Label.class_code, Label.blind, Label.post_reveal)
+        .where(Label.round == "planned", changed, ~is_provisional(Label.case_id, Label.annotator_id))
+        .order_by(Label.case_id, Label.annotator_id, Label.position)
+    )
+    revised = retracted = towards = away = 0
+    for (case_id, _), rows in groupby(session.execute(chains), key=lambda row: (row.case_id, row.annotator_id)):
+        chain = list(rows)
+        before = [row.class_code for row in chain if row.blind and row.kind != "retraction"]
+        if case_id not in row_of or not before or not chain[-1].post_reveal:
+            continue
+        leading, after = _leading(columns, row_of[case_id]), chain[-1].class_code
+        retracted += after is None
+        revised += after is not None
+        towards += before[-1] != leading and after in {None, leading}
+        away += before[-1] == leading and after != leading
+    return AfterRevealOut(
+        n_labels=int(columns.n_labels.sum()),
+        n_revised=revised,
+        n_retracted=retracted,
+        towards_prediction=towards,
+        away_from_prediction=away,
+    )
+
+
+def _leading(columns: Columns, row: int) -> str:
+    """The most probable class of a case."""
+    return columns.classes[int(np.argmax(columns.class_probs[row]))]

@@ -1,0 +1,209 @@
+"""Reports are made by the worker and kept: a page shows the latest one, with its time, and asks for a newer one.
+
+However many people look, one job at a time makes the report on a question. It is made anew once something has changed,
+after a pause that grows with how long the last one took, so that reports never take more than a twentieth of the
+worker's time.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from importlib.metadata import version
+from typing import TypedDict
+from uuid import UUID
+
+from pydantic_core import to_jsonable_python
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session, undefer
+
+from app.audit.chain import events
+from app.context import Context
+from app.database.engine import insert_if_absent
+from app.database.tables import Case, Job, PolicyRow, PublishedReportRow, ReadRequest, time_of
+from app.http.errors import Invalid
+from app.http.principal import Principal
+from app.jobs import engine
+from app.jobs.queries import OPEN, JobView, jobs_where
+from app.jobs.running import RunningJob
+from app.metrics.cohort import Question
+from app.releases.queries import champion
+from app.reports.report import report_on
+from app.reports.schemas import PublishedReport, ReportBody
+from ml.messages import Message, packed
+
+KIND = "report"
+#: A report stays for this long at least, and for this many times as long as it took to make.
+PAUSE = timedelta(minutes=1)
+_REST = 20
+#: Reports on other questions than the newest ones are forgotten.
+KEPT = 40
+
+
+def _asked(question: Question) -> dict[str, str | None]:
+    return {"partition": question.partition, "weighting": question.weighting, "site": question.site}
+
+
+def key_of(question: Question) -> str:
+    """Digest of a question."""
+    return hashlib.sha256(json.dumps(_asked(question), sort_keys=True).encode()).hexdigest()
+
+
+def _question(row: PublishedReportRow) -> Question:
+    asked = row.question
+    return Question(asked["partition"], asked["weighting"], site=asked["site"])  # type: ignore[arg-type]
+
+
+def published_report(session: Session, question: Question, *, with_body: bool = True) -> PublishedReport:
+    """The latest report on a question.
+
+    Args:
+        session: for reading.
+        question: partition, weights, site.
+        with_body: whether the document is wanted too.
+    """
+    body = [undefer(PublishedReportRow.document)] if with_body else []
+    alias, row = champion(session), session.get(PublishedReportRow, key_of(question), options=body)
+    if alias is None:
+        return PublishedReport(state="without-release")
+    if row is None:
+        return PublishedReport(state="making")
+    job = _job(session, row)
+    error = job.error if job is not None and job.state == "failed" else None
+    if row.as_of is None or row.release_id != alias.release_id:
+        return PublishedReport(state="making" if error is None else "failed", error=error)
+    return PublishedReport(
+        state="ready",
+        body=ReportBody.model_validate(row.document) if with_body else None,
+        as_of=row.as_of,
+        newer=row.basis != _basis(session),
+        next_at=row.as_of + _pause(row),
+        error=error,
+    )
+
+
+def ask_for_report(context: Context, principal: Principal, question: Question) -> None:
+    """Ask the worker for a report, unless the latest one is fresh or one is under way.
+
+    Raises:
+        Invalid: no case is of the site.
+    """
+    with context.database.read() as session:
+        if not _wanted(session, question):
+            return
+        of_site = select(Case.id).where(Case.site == question.site).limit(1)
+        if question.site is not None and session.execute(of_site).first() is None:
+            raise Invalid(Message("no case is of the site {site}", site=question.site))
+    with context.database.write() as session:
+        key = key_of(question)
+        insert_if_absent(
+            session, PublishedReportRow, {"key": key, "question": _asked(question), "asked_at": context.clock()}
+        )
+        # of two who ask, the second waits here, and then sees the job of the first
+        row = session.execute(
+            select(PublishedReportRow).where(PublishedReportRow.key == key).with_for_update()
+        ).scalar_one()
+        if _wanted(session, question):
+            row.job_id = engine.submit(session, context, KIND, {"key": key}, principal).id
+            row.asked_at = context.clock()
+            _forget_others(session, row)
+
+
+def _wanted(session: Session, question: Question) -> bool:
+    """Whether a job is to be asked for: there is a champion, nobody asked lately, and something has changed."""
+    alias = champion(session)
+    if alias is None:
+        return False
+    row = session.get(PublishedReportRow, key_of(question))
+    if row is None:
+        return True
+    job = _job(session, row)
+    if job is not None and job.state in OPEN:
+        return False
+    at = time_of(session)
+    if row.as_of is None or row.release_id != alias.release_id:  # unless the last one failed, or was cancelled
+        return job is None or row.asked_at + PAUSE <= at
+    return max(row.as_of + _pause(row), row.asked_at + PAUSE) <= at and row.basis != _basis(session)
+
+
+def _job(session: Session, row: PublishedReportRow) -> JobView | None:
+    found = [] if row.job_id is None else jobs_where(session, Job.id == row.job_id)
+    return found[0] if found else None
+
+
+def _pause(row: PublishedReportRow) -> timedelta:
+    return max(PAUSE, timedelta(seconds=_REST * (row.seconds or 0.0)))
+
+
+def _basis(session: Session) -> str:
+    """Everything that a report follows from, in a few words.
+
+    The estimators, the champion, the policy, the last change of any case, and how many planned reads are overdue.
+    """
+    alias = champion(session)
+    policy = session.execute(select(func.max(PolicyRow.version))).scalar_one()
+    due = select(func.count()).where(
+        ReadRequest.round == "planned",
+        ReadRequest.state.in_(("open", "leased")),
+        ReadRequest.due_at <= time_of(session),
+    )
+    served = None if alias is None else alias.release_id
+    n_due, last = session.execute(due).scalar_one(), events.last_change(session)
+    return f"{version('secondread')} {served} {policy} {n_due} {last}"
+
+
+def _forget_others(session: Session, row: PublishedReportRow) -> None:
+    newest = (
+        select(PublishedReportRow.key)
+        .where(PublishedReportRow.key != row.key)
+        .order_by(PublishedReportRow.asked_at.desc())
+        .limit(KEPT - 1)
+    )
+    others = list(session.execute(newest).scalars())
+    session.execute(
+        delete(PublishedReportRow)
+        .where(PublishedReportRow.key.not_in([row.key, *others]))
+        .execution_options(synchronize_session=False)
+    )
+
+
+class ReportResult(TypedDict):
+    """What making a report ends with: how many cases it is about."""
+
+    n_cases: int
+
+
+def make_report(job: RunningJob) -> ReportResult:
+    """Job: make the report on one question and keep it in the place of the last one."""
+    job.report(0.1, "making the report")
+    return {"n_cases": renew_report(job.context, job.parameters["key"], job.write)}
+
+
+def renew_report(context: Context, key: str, write: Callable[[], AbstractContextManager[Session]]) -> int:
+    """Make a report and keep it; gives the number of its cases.
+
+    Args:
+        context: parts of the service.
+        key: of the question.
+        write: opens the session in which it is kept.
+    """
+    begun = time.monotonic()
+    with context.database.read_moment() as session:
+        row = session.get(PublishedReportRow, key)
+        if row is None:  # forgotten meanwhile
+            return 0
+        as_of, basis = context.clock(), _basis(session)
+        body = report_on(session, context, _question(row), as_of)
+    values = {
+        "document": to_jsonable_python(packed(body.model_dump(by_alias=True))),
+        "as_of": as_of,
+        "release_id": UUID(body.document.release),
+        "basis": basis,
+        "seconds": time.monotonic() - begun,
+    }
+    mine = update(PublishedReportRow).where(PublishedReportRow.key == key).values(values)
+    with write() as session:
+        session.execute(mine.execution_options(synchronize_session=False))
+    return body.document.n_cases

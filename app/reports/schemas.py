@@ -1,0 +1,138 @@
+"""What a report that the worker has made says: the document, and what people ask first."""
+
+from datetime import date, datetime
+from typing import Literal
+
+from pydantic import Field
+
+from app.http.models import MetricOut, Out, Sentence
+from app.metrics.schemas import AgreementOut, DesignOut, GroupOut, MetricsOut
+
+
+class SaidOut(Out):
+    """What predictions said of some cases, on average, and what annotators did."""
+
+    said: float
+    seen: MetricOut
+
+
+class ShareOut(Out):
+    """What reading a share of the cases twice catches of all disagreements."""
+
+    share: float
+    caught: MetricOut
+
+
+class DurationOut(Out):
+    """Hours by which half and nine tenths of what was begun had ended, null where fewer have.
+
+    ``low`` and ``high``: 95 % interval of the hours by which nine tenths had; null where it has no end.
+    """
+
+    n: int
+    n_open: int
+    median: float | None
+    nine_tenths: float | None
+    low: float | None
+    high: float | None
+
+
+class WeekOut(Out):
+    """What arrived and what was done in one week, which begins on a Monday."""
+
+    week: date
+    received: int
+    asked: int
+    answered: int
+    closed: int
+    hours: float
+
+
+class WorkloadOut(Out):
+    """Reads of the last weeks, the oldest first; ``seconds`` per read, null where nobody was timed."""
+
+    weeks: list[WeekOut]
+    n_waiting: int
+    n_overdue: int
+    seconds: float | None
+    answering: DurationOut
+    closing: DurationOut
+
+
+class PairOut(Out):
+    """Two classes that annotators of the same case confuse, and their share of all disagreements."""
+
+    first: str
+    second: str
+    share: MetricOut
+    n_cases: int
+
+
+class TrendOut(Out):
+    """A site or a month: how often annotators differed and predictions said so, and agreement with the prediction."""
+
+    group: str
+    n_cases: int
+    said: float | None
+    differed: MetricOut | None
+    agreement: MetricOut | None
+
+
+class WhatIfOut(ShareOut):
+    """A share of the cases read twice: threshold for it, reads and hours per week; null where nothing tells them."""
+
+    threshold: float
+    reads_per_week: float | None
+    hours_per_week: float | None
+
+
+class FindingsOut(Out):
+    """What the first sentences are made of; null where there are too few labels.
+
+    ``disagreement``: of the fifth of the cases with the highest disagreement probability. ``leading``: of the cases
+    whose leading class has a probability of .8 or more, or of the fifth where that is highest.
+    ``caught``: by the second reads that were planned.
+    """
+
+    disagreement: SaidOut | None
+    leading: SaidOut | None
+    caught: ShareOut | None
+    agreement: MetricOut | None
+
+
+class ReportParts(Out):
+    """What people ask first, months, and what another share of second reads would catch."""
+
+    months: list[GroupOut]
+    findings: FindingsOut
+    workload: WorkloadOut
+    pairs: list[PairOut]
+    by_site: list[TrendOut]
+    by_month: list[TrendOut]
+    what_if: list[WhatIfOut]
+    designs: list[DesignOut]
+    # disagreement probabilities of recent cases at 0, 1, … 100 %
+    quantiles: list[float] = Field(default_factory=list)
+
+
+class ReportBody(ReportParts):
+    """A report: the document of ``GET /v1/metrics`` by site, and everything around it."""
+
+    document: MetricsOut
+    agreement: AgreementOut
+
+
+class PublishedReport(Out):
+    """A report as a page shows it.
+
+    ``state``: ``ready``; ``making`` while there is none on the champion yet; ``failed``, with what was said;
+    ``without-release`` before there is a champion. ``as_of``: when it was
+    made. ``newer``: something has changed since; ``next_at``: when it is made again at the earliest.
+    """
+
+    state: Literal["ready", "making", "failed", "without-release"]
+    body: ReportBody | None = None
+    as_of: datetime | None = None
+    newer: bool = False
+    next_at: datetime | None = None
+    error: Sentence | None = None
