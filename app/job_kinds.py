@@ -9,13 +9,13 @@ from app.audit.anchor import anchor_here
 from app.context import Context
 from app.database.sql.advisory_locks import Turn, take_turn
 from app.database.tables import Job, Label, time_of
-from app.jobs import engine
+from app.jobs import service
 from app.jobs.executor import Schedule, forget_upkeep
-from app.jobs.running import JobFunction, JobResult, RunningJob
+from app.jobs.handle import JobFunction, JobResult, RunningJob
+from app.maintenance.sweep import sweep_files
 from app.metrics.prediction_set_calibration import publish_answer_sets
 from app.metrics.published import publish_estimates
 from app.metrics.snapshot import refresh
-from app.operations.unused_files import sweep_files
 from app.operations.upkeep import tidy
 from app.releases.queries import aliases, class_codes, existing_release
 from app.releases.schemas import RecalibrationIn
@@ -106,7 +106,7 @@ def ask_for_recalibration(context: Context) -> None:
         # of two workers that come this far, the second waits here, and then sees the job of the first
         take_turn(session, Turn.RECALIBRATION)
         if _recalibration_is_due(session, days):
-            engine.submit(session, context, "recalibration", RecalibrationIn().model_dump(mode="json"), None)
+            service.submit(session, context, "recalibration", RecalibrationIn().model_dump(mode="json"), None)
 
 
 def _recalibration_is_due(session: Session, days: int) -> bool:

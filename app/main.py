@@ -27,9 +27,9 @@ from app.http.unexpected_errors import Defects
 from app.imports.routes import router as imports
 from app.jobs.routes import router as jobs
 from app.labels.routes import router as reads
+from app.maintenance import health
+from app.maintenance.cache import renewing_copies
 from app.metrics.routes import router as evaluations
-from app.operations import health
-from app.operations.copies import renewing_copies
 from app.pages.annotator_routes import router as annotator_pages
 from app.pages.api_page import router as api_page
 from app.pages.assets import Assets

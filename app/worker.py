@@ -22,8 +22,8 @@ from app.database.migration import require_head
 from app.http.errors import Unavailable
 from app.job_kinds import FUNCTIONS, SCHEDULES
 from app.jobs.executor import Executor
-from app.operations.copies import renewing_copies
-from app.operations.forgetting import erase_again_as_listed
+from app.maintenance.cache import renewing_copies
+from app.maintenance.erasure import erase_again_as_listed
 
 _TEND_SECONDS = 1.0
 _LONGEST_WAIT = 8.0

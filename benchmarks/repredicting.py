@@ -29,7 +29,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from app.audit.chain.row_digests import row_digest
 from app.context import Context, build_context
 from app.database.tables import CasePrediction, new_id, now
-from app.jobs import engine
+from app.jobs import service
 from app.metrics import snapshot as metrics_snapshot
 from app.predictions.stored import prediction_values
 from app.recalibration import predict_old_cases
@@ -67,7 +67,7 @@ def job(bench: Bench, postmaster: int) -> dict[str, float]:
     """Predict what has no prediction yet; by the clock and by processor time of the worker and of PostgreSQL."""
     context, snapshot = bench.context, [0.0]
     with context.database.write() as session:
-        engine.submit(session, context, "prediction", {"release": str(bench.release.id)}, None)
+        service.submit(session, context, "prediction", {"release": str(bench.release.id)}, None)
 
     def refresh(*given: Any) -> None:
         snapshot[0] += seconds(lambda: metrics_snapshot.refresh(*given))

@@ -26,7 +26,7 @@ from app.audit.installation import claim
 from app.context import Context, build_context
 from app.database.migration import upgrade
 from app.database.tables import Case, CasePrediction, Label
-from app.jobs import engine
+from app.jobs import service
 from app.jobs.locks import living_workers
 from app.jobs.queries import jobs_where
 from app.releases.queries import class_codes
@@ -329,7 +329,7 @@ class OldCases:
 
             def work() -> int:
                 with context.database.write() as session:
-                    engine.submit(session, context, "prediction", {"release": str(self._release_id)}, None)
+                    service.submit(session, context, "prediction", {"release": str(self._release_id)}, None)
                 wait_until(ended, 300, lambda: "\n".join(made.log for made in processes))
                 with context.database.read() as session:
                     return sum(job.result["n_predicted"] for job in jobs_where(session))

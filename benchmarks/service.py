@@ -29,7 +29,7 @@ from app.context import Context, build_context
 from app.database.migration import upgrade
 from app.database.tables import Case
 from app.http.principal import Principal
-from app.jobs import engine
+from app.jobs import service
 from app.metrics.cohort import Question
 from app.metrics.service import metrics
 from app.settings import Settings
@@ -115,7 +115,7 @@ class Bench:
     def predict_again(self) -> float:
         with self.context.database.write() as session:
             self.store_outputs(session)
-            engine.submit(session, self.context, "prediction", {"release": str(self.release.id)}, None)
+            service.submit(session, self.context, "prediction", {"release": str(self.release.id)}, None)
         started = time.perf_counter()
         work_off(self.context)
         return time.perf_counter() - started

@@ -198,7 +198,7 @@ def dataset_export(
     as_json: Json = False,
 ) -> None:
     """Write collected labels, predictions, images and the audit as tables and files."""
-    from app.operations.export import export_dataset
+    from app.maintenance.export import export_dataset
 
     chosen: Literal["all", "calibration", "evaluation"] = partition or ("all" if proof else "calibration")
     with parts() as context, context.database.read_moment() as session:

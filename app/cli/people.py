@@ -92,7 +92,7 @@ def patient_erase(
     """Erase a patient: images, features, identifiers, notes, archives. Labels stay, unlinked. Nothing undoes it."""
     from dataclasses import asdict
 
-    from app.operations.forgetting import forget_patient
+    from app.maintenance.erasure import forget_patient
 
     if not yes:
         typer.confirm(f"Erase everything about {name}? Nothing can bring it back.", abort=True, err=True)

@@ -67,7 +67,7 @@ def _prepare(application: "FastAPI") -> None:
     """
     from app.audit.installation import claim
     from app.database.migration import create_if_new
-    from app.operations.forgetting import erase_again_as_listed
+    from app.maintenance.erasure import erase_again_as_listed
 
     create_if_new(application.state.database.engine)
     claim(application.state.database, application.state.context.keys.audit, say)
@@ -157,7 +157,7 @@ def db_upgrade() -> None:
 def _upgrade(context: "Context") -> None:
     """Run the migrations that the database lacks, and finish what a restored backup left to be done."""
     from app.audit.installation import claim
-    from app.operations.forgetting import finish_erasures
+    from app.maintenance.erasure import finish_erasures
     from app.reports.frozen_evaluations import move_into_bucket
 
     _migrate(context)
@@ -235,8 +235,8 @@ def db_backup(
     from app.audit.anchor import anchor_here
     from app.audit.chain import events
     from app.audit.linking import seal_all
-    from app.operations.backup import backup
-    from app.operations.forgetting import BACKUP, listing_problem
+    from app.maintenance.backup import backup
+    from app.maintenance.erasure import BACKUP, listing_problem
 
     with parts() as context:
         anchor_here(context)  # a chain that has lost its last anchored head is not linked to
@@ -301,8 +301,8 @@ def db_restore(
     from app.audit.anchor import note_restore
     from app.audit.chain import events
     from app.audit.rotation import bring_in
-    from app.jobs.engine import cancel_all
-    from app.operations.backup import check_backup, require_list, restore
+    from app.jobs.service import cancel_all
+    from app.maintenance.backup import check_backup, require_list, restore
     from app.settings import read_settings
     from app.storage.bucket import Bucket
 

@@ -114,7 +114,7 @@ def _erase_again(context: "Context") -> None:
     """Nothing is done with a backup that was brought back before those are erased again who were erased after it."""
     if not context.settings.erasure_list.is_file():
         return
-    from app.operations.forgetting import erase_again_as_listed
+    from app.maintenance.erasure import erase_again_as_listed
 
     n_erased = erase_again_as_listed(context)
     if n_erased:

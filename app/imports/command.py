@@ -17,9 +17,9 @@ from app.imports.dry_run import CheckReport, FailedRow, check_archive
 from app.imports.import_job import ImportResult, begin_import
 from app.imports.receiving import receiving
 from app.imports.zip_contents import open_archive, pack_folder
-from app.jobs.foreground import do_here
+from app.jobs.handle import JobFunction
+from app.jobs.inline import do_here
 from app.jobs.queries import JobView
-from app.jobs.running import JobFunction
 
 SHOWN_FAILURES = 20
 _COPY_BYTES = 1 << 20

@@ -20,9 +20,9 @@ from app.http.principal import Principal
 from app.imports.archive_storage import ReceivedArchive, hand_on, is_kept
 from app.imports.import_job import CHECK, RowCounts, archive_of_job, differences, named, of_the_row, submit_with
 from app.imports.zip_contents import Archive, Row
-from app.jobs import engine
+from app.jobs import service
+from app.jobs.handle import RunningJob
 from app.jobs.queries import JobView, jobs_where
-from app.jobs.running import RunningJob
 from ml.messages import Message
 
 _Status = Literal["created", "known", "failed"]
@@ -242,7 +242,7 @@ def import_checked(session: Session, context: Context, principal: Principal, che
     if not is_kept(context, check_id):
         raise Conflict("the archive is not kept any more; send it again")
     asked = {"sha256": check.parameters["sha256"], "check": str(check_id)}
-    job = engine.submit(session, context, "import", asked, principal)
+    job = service.submit(session, context, "import", asked, principal)
     hand_on(context, check_id, job.id)
     return job
 

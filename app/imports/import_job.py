@@ -19,9 +19,9 @@ from app.http.errors import Problem
 from app.http.principal import Principal
 from app.imports.archive_storage import ReceivedArchive, hand_over, opened, stored_archives
 from app.imports.zip_contents import Archive, ArchiveError, Ignored, Row
-from app.jobs import engine
+from app.jobs import service
+from app.jobs.handle import RunningJob
 from app.jobs.queries import OPEN, JobView, jobs_where
-from app.jobs.running import RunningJob
 from ml.messages import Message, joined
 
 #: What a row that is about another patient than its case begins to say.
@@ -82,7 +82,7 @@ def submit_with(
         part: which part of how many; None for all rows.
     """
     parameters = {"sha256": archive.sha256} | ({} if part is None else {"part": list(part)})
-    job = engine.submit(session, context, kind, parameters, principal, archive.job_id)
+    job = service.submit(session, context, kind, parameters, principal, archive.job_id)
     hand_over(context, archive)
     return job
 

@@ -35,9 +35,7 @@ from app.database.dbos_adapter import (
 from app.database.tables import Job
 from app.http import traces
 from app.http.errors import Problem, may_be_tried_again
-from app.jobs.cancelling import honour_if_free, unanswered
-from app.jobs.locks import taken_for_dead, worker_lock
-from app.jobs.running import (
+from app.jobs.handle import (
     JobCancelledError,
     JobFailedError,
     JobFunction,
@@ -45,7 +43,10 @@ from app.jobs.running import (
     JobResult,
     RunningJob,
     WorkerStoppingError,
+    honour_if_free,
+    unanswered,
 )
+from app.jobs.locks import taken_for_dead, worker_lock
 from ml.messages import packed, to_text
 
 #: How often a workflow whose process keeps dying is begun again before it is given up.

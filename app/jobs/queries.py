@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from app.database.dbos_adapter import output_table, workflow_table
 from app.database.tables import Job, JobBatch, JobCancellation
 from app.http.errors import NotFound
-from app.jobs.running import JobResult
+from app.jobs.handle import JobResult
 from ml.messages import from_json, from_text
 
 _STATES = {

@@ -11,7 +11,7 @@ from app.database.engine import Reader, Writer
 from app.database.idempotency import Idempotent
 from app.http.errors import Conflict, KeyMissing, NotFound, responses
 from app.http.principal import Principal
-from app.jobs import engine
+from app.jobs import service
 from app.jobs.queries import job_by_id, newest_jobs
 from app.jobs.schemas import JobOut, JobsOut, job_out
 
@@ -35,7 +35,7 @@ def get_job(job_id: uuid.UUID, session: Reader) -> JobOut:
 @router.delete("/v1/jobs/{job_id}", operation_id="cancel_job", responses=responses(NotFound))
 def cancel_job(job_id: uuid.UUID, context: Parts, principal: _Managing) -> JobOut:
     """Cancel a job; what it has stored so far stays."""
-    return job_out(engine.cancel(context, principal, job_id))
+    return job_out(service.cancel(context, principal, job_id))
 
 
 @router.post(
@@ -53,4 +53,4 @@ def retry_job(
     session: Writer,
 ) -> Response:
     """Queue a failed or cancelled job again; it resumes where it stopped."""
-    return once(session, None, lambda: (202, job_out(engine.retry(session, context, principal, job_id))))
+    return once(session, None, lambda: (202, job_out(service.retry(session, context, principal, job_id))))

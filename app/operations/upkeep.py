@@ -5,7 +5,7 @@ from app.database.idempotency import SWEEP_ROWS, sweep
 from app.imports.import_job import delete_archives
 from app.labels.adjudication import ask_instead
 from app.labels.corrections import settle
-from app.operations.forgetting import finish_erasures
+from app.maintenance.erasure import finish_erasures
 from app.triage.planning import policy_for_planning
 
 

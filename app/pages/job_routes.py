@@ -17,7 +17,7 @@ from app.cases.queries import newest_label_at
 from app.context import Context, Parts
 from app.database.engine import Reader, Writer
 from app.http.principal import Principal
-from app.jobs import engine
+from app.jobs import service
 from app.jobs.queries import JobView, newest_jobs
 from app.jobs.schemas import job_out
 from app.pages.render import go, page
@@ -98,12 +98,12 @@ async def job_events(context: Parts) -> Response:
 @router.post("/jobs/{job_id}/cancel")
 def cancel(job_id: uuid.UUID, context: Parts, principal: _Manager) -> Response:
     """Cancel a job."""
-    engine.cancel(context, principal, job_id)
+    service.cancel(context, principal, job_id)
     return go("/jobs")
 
 
 @router.post("/jobs/{job_id}/retry")
 def retry(job_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> Response:
     """Queue a job again."""
-    engine.retry(session, context, principal, job_id)
+    service.retry(session, context, principal, job_id)
     return go("/jobs")

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from app.annotators.models.schemas import ReaderFitIn, ReaderFitOut
 from app.annotators.models.service import store_model
 from app.http.models import MetricOut
-from app.jobs.running import JobResult, RunningJob
+from app.jobs.handle import JobResult, RunningJob
 from app.metrics.queries import LabelRow
 from app.recalibration.service import Material, gather
 from ml.agreement.long_labels import LongLabels

@@ -7,10 +7,10 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from app.context import Context
-from app.jobs import engine
-from app.jobs.foreground import do_here
+from app.jobs import service
+from app.jobs.handle import JobFunction
+from app.jobs.inline import do_here
 from app.jobs.queries import JobView
-from app.jobs.running import JobFunction
 from app.recalibration.report import JudgementReport, RecalibrationReport
 from app.releases.queries import served_release_id
 from app.releases.schemas import DEFAULT_METHOD, RECALIBRATION_METHODS
@@ -41,7 +41,7 @@ def recalibrate_here(
 
     def ask(session: Session) -> JobView:
         served_release_id(session)
-        return engine.submit(session, context, "recalibration", parameters, None)
+        return service.submit(session, context, "recalibration", parameters, None)
 
     return RecalibrationReport.model_validate(do_here(context, ask, kinds, "recalibrating")[1])
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.audit.anchor import restored_at
 from app.http.models import MetricOut
-from app.jobs.running import JobResult, RunningJob
+from app.jobs.handle import JobResult, RunningJob
 from app.metrics.cohort import Cohort, Question, cohort_of
 from app.metrics.queries import LabelRow
 from app.recalibration.gate_decision import FEWEST_ANNOTATORS, Evidence, Stability, changes_with_p, decide, level_of

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from app.audit.chain.keys import DerivedKey
 from app.database.tables import time_of
 from app.http.errors import Conflict
-from app.jobs.running import JobResult, RunningJob
+from app.jobs.handle import JobResult, RunningJob
 from app.metrics.cohort import Cohort, Question, cohort_of, held_out, left_out
 from app.metrics.dataset import Columns
 from app.metrics.load import read_columns

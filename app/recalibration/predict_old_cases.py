@@ -21,9 +21,9 @@ from app.audit.chain import events
 from app.context import Context
 from app.database.engine import insert_new
 from app.database.tables import Case, CasePrediction, NetworkOutput
-from app.jobs import engine
+from app.jobs import service
+from app.jobs.handle import RunningJob
 from app.jobs.queries import PARTS
-from app.jobs.running import RunningJob
 from app.metrics.snapshot import refresh
 from app.predictions.stored import output_values, prediction_values
 from app.recalibration.training_data import insert_predictions, place_cases, vectors
@@ -132,7 +132,7 @@ def _divide(session: Session, job: RunningJob) -> _Division:
     for after, up_to in pairwise([*ends, None]):
         span = {"after": str(after), "up_to": None if up_to is None else str(up_to)}
         parameters = {"release": job.parameters["release"], **span}
-        parts.append(str(engine.submit(session, job.context, "prediction", parameters, None).id))
+        parts.append(str(service.submit(session, job.context, "prediction", parameters, None).id))
     return _Division(up_to=ends[0] if ends else None, parts=parts)
 
 

@@ -20,8 +20,8 @@ from app.annotators.models.schemas import ReaderFitIn
 from app.context import Context
 from app.database.tables import new_id
 from app.http.models import MetricOut
-from app.jobs import engine
-from app.jobs.running import JobResult, RunningJob
+from app.jobs import service
+from app.jobs.handle import JobResult, RunningJob
 from app.metrics.cohort import Cohort, Question, cohort_of, evaluate_cohort, held_out, left_out
 from app.metrics.load import read_columns
 from app.metrics.queries import LabelRow, blind_labels, label_rows
@@ -427,7 +427,7 @@ def _write(job: RunningJob, material: Material, made: Fitted, findings: Findings
             )
             if made.calibration.concentration is not None and _by_several(material.fitting_labels):
                 asked = ReaderFitIn(release=row.id).model_dump(mode="json")
-                engine.submit(session, job.context, "readers", asked, None)
+                service.submit(session, job.context, "readers", asked, None)
             return RecalibrationReport(**dict(findings), release=str(row.id)).to_dict()
 
         return job.batch(_CANDIDATE, add)

@@ -11,7 +11,7 @@ from app.database.tables import Alias, ReleaseRow
 from app.http.errors import Conflict, Invalid, PreconditionFailed
 from app.http.models import ClassOut
 from app.http.principal import Principal
-from app.jobs import engine
+from app.jobs import service
 from app.jobs.queries import OPEN, JobView, newest_jobs
 from app.jobs.schemas import JobOut, job_out
 from app.releases.gate_verdicts import Verdict, gate_against, gate_fault, last_gate, verdict_of
@@ -42,7 +42,7 @@ def submit_judgement(session: Session, context: Context, principal: Principal | 
     for job in newest_jobs(session, _RECENT, "judgement"):
         if job.state in OPEN and job.parameters == parameters:
             return job
-    return engine.submit(session, context, "judgement", parameters, principal)
+    return service.submit(session, context, "judgement", parameters, principal)
 
 
 _NOT_JUDGED = Message(
@@ -164,7 +164,7 @@ def ask_predictions(session: Session, context: Context, release_id: uuid.UUID, p
         NotFound: no such release.
     """
     existing_release(session, release_id)
-    engine.submit(session, context, "prediction", {"release": str(release_id)}, principal)
+    service.submit(session, context, "prediction", {"release": str(release_id)}, principal)
 
 
 def ask_recalibration(
@@ -179,7 +179,7 @@ def ask_recalibration(
         NoRelease: there is no champion to start from.
     """
     served_release_id(session)
-    return 202, job_out(engine.submit(session, context, "recalibration", body.model_dump(mode="json"), principal))
+    return 202, job_out(service.submit(session, context, "recalibration", body.model_dump(mode="json"), principal))
 
 
 def ask_judgement(

@@ -20,9 +20,9 @@ from app.context import Context
 from app.database.tables import Evaluation, Job
 from app.http.errors import Conflict, NotFound, Unavailable
 from app.http.principal import Principal
-from app.jobs import engine
+from app.jobs import service
+from app.jobs.handle import RunningJob
 from app.jobs.queries import JobView, jobs_where
-from app.jobs.running import RunningJob
 from app.metrics.cohort import Cohort, Question, evaluate_cohort
 from app.metrics.schemas import (
     EvaluationDocument,
@@ -85,7 +85,7 @@ def ask(session: Session, context: Context, principal: Principal, body: Evaluati
     """
     if body.release is not None:
         existing_release(session, body.release)
-    job = engine.submit(session, context, KIND, body.model_dump(mode="json"), principal)
+    job = service.submit(session, context, KIND, body.model_dump(mode="json"), principal)
     return 202, _out(job, None)
 
 

@@ -25,9 +25,9 @@ from app.database.engine import insert_if_absent
 from app.database.tables import Case, Job, PolicyRow, PublishedReportRow, ReadRequest, time_of
 from app.http.errors import Invalid
 from app.http.principal import Principal
-from app.jobs import engine
+from app.jobs import service
+from app.jobs.handle import RunningJob
 from app.jobs.queries import OPEN, JobView, jobs_where
-from app.jobs.running import RunningJob
 from app.metrics.cohort import Question
 from app.releases.queries import champion
 from app.reports.report import report_on
@@ -106,7 +106,7 @@ def ask_for_report(context: Context, principal: Principal, question: Question) -
             select(PublishedReportRow).where(PublishedReportRow.key == key).with_for_update()
         ).scalar_one()
         if _wanted(session, question):
-            row.job_id = engine.submit(session, context, KIND, {"key": key}, principal).id
+            row.job_id = service.submit(session, context, KIND, {"key": key}, principal).id
             row.asked_at = context.clock()
             _forget_others(session, row)
 

@@ -12,7 +12,7 @@ import pytest
 import app
 from app.audit.sentences import WORDS
 from app.database.tables import now
-from app.operations.forgetting import forget_patient
+from app.maintenance.erasure import forget_patient
 from tests.app.test_leases import classes_of, commit, lease
 from tests.support.service import Service, cell_png
 

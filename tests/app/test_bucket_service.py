@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from app.audit.verify import verify_all
-from app.operations.backup import backup, restore
-from app.operations.unused_files import sweep_files
+from app.maintenance.backup import backup, restore
+from app.maintenance.sweep import sweep_files
 from app.settings import Settings
 from app.storage.bucket import Bucket
 from tests.support.bucket import BucketServer

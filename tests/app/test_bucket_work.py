@@ -19,9 +19,9 @@ from app.imports import import_job
 from app.imports.archive_storage import opened
 from app.imports.import_job import KEPT_FOR_RETRIES, delete_archives
 from app.job_kinds import refresh_snapshots
-from app.operations.backup import backup, restore
-from app.operations.copies import renew_copies
-from app.operations.unused_files import sweep_files
+from app.maintenance.backup import backup, restore
+from app.maintenance.cache import renew_copies
+from app.maintenance.sweep import sweep_files
 from app.reports.frozen_evaluations import move_into_bucket
 from app.settings import Settings
 from app.storage.bucket import Bucket

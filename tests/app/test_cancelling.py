@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from app.audit.chain import events
 from app.database.dbos_adapter import workflow_table
 from app.database.tables import Job, JobBatch, JobCancellation
-from app.jobs.running import JobCancelledError, RunningJob
+from app.jobs.handle import JobCancelledError, RunningJob
 from tests.support.jobs import submit, work_off
 from tests.support.service import Service
 

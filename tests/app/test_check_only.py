@@ -16,7 +16,7 @@ from app.imports import import_job
 from app.imports.archive_storage import archive_of
 from app.imports.command import check_local
 from app.imports.import_job import delete_archives
-from app.operations.forgetting import forget_patient
+from app.maintenance.erasure import forget_patient
 from tests.app.test_dry_run import archive
 from tests.app.test_imports import MANIFEST, packed
 from tests.support.jobs import work_off

@@ -12,7 +12,7 @@ from app.audit.verify import verify_all
 from app.cases.blindness import expose
 from app.database.tables import Annotator, ProvisionalLabel, now
 from app.labels.corrections import settle
-from app.operations.export import export_dataset
+from app.maintenance.export import export_dataset
 from tests.app.test_leases import classes_of, commit, lease, requests_of, set_policy
 from tests.app.test_people import GOOD, first_password, sign_in
 from tests.security.test_late_answers import judging, lost

@@ -14,9 +14,9 @@ from sqlalchemy import select, text
 from app.audit.verify import verify_all
 from app.database.tables import Case
 from app.http.errors import StorageFull
+from app.maintenance.backup import backup, check_backup
+from app.maintenance.sweep import sweep_files
 from app.metrics.snapshot import refresh
-from app.operations.backup import backup, check_backup
-from app.operations.unused_files import sweep_files
 from app.releases.queries import all_releases, class_codes
 from app.storage.blobs import FolderStore, ImageStore
 from tests.support.postgres import PostgresServer

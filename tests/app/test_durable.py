@@ -11,10 +11,10 @@ from app.database.dbos_adapter import TABLES, system_engine, workflow_table
 from app.database.engine import sqlite_module
 from app.database.tables import Table
 from app.job_kinds import FUNCTIONS
-from app.jobs import engine
+from app.jobs import service as jobs_service
 from app.jobs.executor import Executor
+from app.jobs.handle import JobOvertakenError, RunningJob, WorkerStoppingError
 from app.jobs.locks import living_workers
-from app.jobs.running import JobOvertakenError, RunningJob, WorkerStoppingError
 from tests.support.jobs import POLL_SECONDS, work_off
 from tests.support.service import Service
 from tests.support.waiting import wait_until
@@ -53,7 +53,7 @@ def test_the_pinned_version_of_dbos_is_the_one_whose_private_calls_were_tried() 
 
 def submit(service: Service) -> str:
     with service.context.database.write() as session:
-        return str(engine.submit(session, service.context, "evaluation", {}, None).id)
+        return str(jobs_service.submit(session, service.context, "evaluation", {}, None).id)
 
 
 def executor_for(service: Service, work: Any) -> Executor:

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+from app.maintenance.export import export_dataset
 from app.metrics.published import publish_estimates
 from app.metrics.tables import CohortTables, cohort_tables
-from app.operations.export import export_dataset
 from app.reports import frozen_evaluations
 from ml.datasets.folder import load_folder
 from ml.tables.evaluate import evaluate_tables

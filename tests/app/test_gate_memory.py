@@ -18,7 +18,7 @@ from app.audit.chain import events
 from app.database.tables import ReleaseRow, now
 from app.job_kinds import FUNCTIONS
 from app.jobs.executor import Executor
-from app.jobs.running import RunningJob, WorkerStoppingError
+from app.jobs.handle import RunningJob, WorkerStoppingError
 from app.releases.gate_verdicts import first_champion_id, n_attempts
 from app.releases.queries import existing_release, served_sha256
 from ml.release.artifact import read_release, write_release

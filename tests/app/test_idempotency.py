@@ -9,7 +9,7 @@ from sqlalchemy import func, select, update
 
 from app.database import idempotency
 from app.database.tables import IdempotencyRecord, now
-from app.operations.erasure import Whom, erase_patient
+from app.maintenance.erasure_registry import Whom, erase_patient
 from app.operations.upkeep import tidy
 from tests.support.service import Service, cell_png
 

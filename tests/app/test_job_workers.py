@@ -21,12 +21,12 @@ from app.database.engine import POSTGRES_SETTINGS
 from app.database.tables import AuditHead, now
 from app.http.errors import Unavailable
 from app.job_kinds import FUNCTIONS, ask_for_recalibration
-from app.jobs import engine
+from app.jobs import service as jobs_service
 from app.jobs.executor import Executor, Schedule
-from app.jobs.foreground import do_here
+from app.jobs.handle import RunningJob
+from app.jobs.inline import do_here
 from app.jobs.locks import _LOCK_CLASS, living_workers
 from app.jobs.queries import JobView
-from app.jobs.running import RunningJob
 from app.settings import Settings
 from tests.support.service import Service, cell_png, store
 from tests.support.waiting import PATIENCE, wait_until
@@ -85,7 +85,7 @@ def test_a_command_does_jobs_of_other_kinds_while_it_waits_and_enqueues_no_upkee
     executor.stop()
     upkeep = _upkeep_runs(context)
     with context.database.write() as session:
-        other = engine.submit(session, context, "prediction", {}, None).id
+        other = jobs_service.submit(session, context, "prediction", {}, None).id
     ended = threading.Event()
 
     def wait(_: RunningJob) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def test_a_command_does_jobs_of_other_kinds_while_it_waits_and_enqueues_no_upkee
         return {}
 
     def ask(session: Session) -> JobView:
-        return engine.submit(session, context, "evaluation", {}, None)
+        return jobs_service.submit(session, context, "evaluation", {}, None)
 
     done, _ = do_here(context, ask, FUNCTIONS | {"evaluation": wait, "prediction": work}, "evaluating")
     assert done.state == "succeeded"
@@ -121,7 +121,9 @@ def test_on_postgresql_a_command_does_not_wait_for_a_worker_that_is_busy(service
         connection.execute("SELECT pg_advisory_lock(%s, 1)", (_LOCK_CLASS,))
         assert living_workers(session) == 1
         kinds = FUNCTIONS | {"evaluation": lambda _: {"by": "the command"}}
-        _, result = do_here(context, lambda s: engine.submit(s, context, "evaluation", {}, None), kinds, "evaluating")
+        _, result = do_here(
+            context, lambda s: jobs_service.submit(s, context, "evaluation", {}, None), kinds, "evaluating"
+        )
     assert result == {"by": "the command"}
 
 

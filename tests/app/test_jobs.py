@@ -17,9 +17,9 @@ from sqlalchemy.exc import OperationalError
 from app.database.dbos_adapter import workflow_table
 from app.http.errors import StorageFull
 from app.job_kinds import FUNCTIONS, ask_for_recalibration
-from app.jobs import engine
+from app.jobs import service as jobs_service
 from app.jobs.executor import Executor
-from app.jobs.running import RunningJob, WorkerStoppingError
+from app.jobs.handle import RunningJob, WorkerStoppingError
 from app.reports.frozen_evaluations import evaluate_frozen, folder_of
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cell
@@ -187,7 +187,7 @@ def test_a_job_began_when_its_first_attempt_did(service: Service) -> None:
 def test_a_request_that_is_rolled_back_leaves_no_job(service: Service) -> None:
     context = service.context
     with context.database.write() as session:
-        engine.submit(session, context, "evaluation", {}, None)
+        jobs_service.submit(session, context, "evaluation", {}, None)
         session.rollback()
     with context.database.read() as session:
         workflows = workflow_table(session.get_bind().dialect.name)

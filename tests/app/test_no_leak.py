@@ -13,9 +13,9 @@ from sqlalchemy import select, update
 
 from app.cases.ingest import partition_of
 from app.database.tables import Case, CasePrediction
+from app.maintenance.export import export_dataset
 from app.metrics.cohort import Question, kept_for_sets
 from app.metrics.service import judged_cohort
-from app.operations.export import export_dataset
 from app.recalibration.service import gather
 from app.releases.registration import add_release
 from app.releases.training import overlap_with, patient_hmac

@@ -16,7 +16,7 @@ from app.database.engine import insert_new
 from app.database.tables import Case, CasePrediction, NetworkOutput
 from app.imports.command import import_local
 from app.job_kinds import FUNCTIONS
-from app.jobs.running import RunningJob
+from app.jobs.handle import RunningJob
 from app.recalibration import predict_old_cases
 from tests.app.test_comparison import added, make
 from tests.support.jobs import submit, work_off

@@ -16,12 +16,12 @@ from app.cli.main import secondread
 from app.context import build_context
 from app.database.tables import Case, NetworkOutput
 from app.http.errors import NotFound
-from app.jobs.engine import cancel_all
 from app.jobs.queries import newest_jobs
+from app.jobs.service import cancel_all
 from app.main import create_app
-from app.operations.backup import backup, check_backup, restore
-from app.operations.erasure import Whom, erase_patient
-from app.operations.export import export_dataset
+from app.maintenance.backup import backup, check_backup, restore
+from app.maintenance.erasure_registry import Whom, erase_patient
+from app.maintenance.export import export_dataset
 from app.settings import Settings
 from ml.agreement import measure_agreement
 from ml.files import read_json, write_json

@@ -44,7 +44,7 @@ HTML = {"Accept": "text/html"}
 _BRISK = """
 from app.job_kinds import SCHEDULES, refresh_snapshots
 from app.jobs.executor import Schedule
-from app.operations import copies
+from app.maintenance import copies
 from app.operations.upkeep import tidy
 SCHEDULES.clear()
 SCHEDULES["snapshots"] = Schedule("* * * * * *", refresh_snapshots)

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from app.imports.import_job import BATCH
-from app.jobs.engine import retry
+from app.jobs.service import retry
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import patient, wait_until
 from tests.support.workplace import Workplace

@@ -11,7 +11,7 @@ from app.audit.chain import events
 from app.audit.verify import COMPLETE, CONSISTENT, Integrity, verify_all
 from app.database.tables import APPEND_ONLY, drop_triggers
 from app.database.tables.append_only import drop_replace_trigger
-from app.operations.backup import backup, restore
+from app.maintenance.backup import backup, restore
 from tests.support.command import run_here
 from tests.support.service import KEY, Service, cell_png
 

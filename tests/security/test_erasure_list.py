@@ -11,9 +11,9 @@ from app.audit.verify import verify_all
 from app.cli import serving
 from app.context import build_context
 from app.database.tables import Case, Erasure
-from app.operations.backup import restore
-from app.operations.erasure_list import ErasureListError, add_missing
-from app.operations.forgetting import erase_again_as_listed, forget_patient
+from app.maintenance.backup import restore
+from app.maintenance.erasure import erase_again_as_listed, forget_patient
+from app.maintenance.erasure_registry import ErasureListError, add_missing
 from app.settings import Settings
 from tests.support.command import run_here
 from tests.support.remains import remains

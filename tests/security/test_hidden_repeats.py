@@ -15,7 +15,7 @@ from app.database.tables import Account, Annotator, HeldBack, Label, PolicyRow, 
 from app.http.principal import Principal
 from app.labels import repeats
 from app.labels.annotator_day import Progress, progress
-from app.operations.erasure import Whom, erase_patient
+from app.maintenance.erasure_registry import Whom, erase_patient
 from tests.app.test_leases import classes_of, commit, lease, set_policy
 from tests.app.test_people import first_password
 from tests.support.service import Service, cell_png

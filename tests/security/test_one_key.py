@@ -12,7 +12,7 @@ from app.cases.ingest import partition_of
 from app.context import Context
 from app.database.engine import Database
 from app.database.tables import Case
-from app.operations.backup import backup, restore
+from app.maintenance.backup import backup, restore
 from app.settings import Settings
 from app.triage.planning import coin
 from tests.support.postgres import PostgresServer

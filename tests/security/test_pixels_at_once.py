@@ -15,8 +15,9 @@ from app.cases import service as cases
 from app.database.tables import CaseTwin
 from app.imports.command import import_local
 from app.job_kinds import FUNCTIONS
-from app.operations import erasure, forgetting
-from app.operations.forgetting import forget_patient
+from app.maintenance import erasure as maintenance_erasure
+from app.maintenance import erasure_registry
+from app.maintenance.erasure import forget_patient
 from tests.security.test_same_pixels import Upgrade, faults, pairs, rows, upgrade_encoder
 from tests.support.service import Service, cell_png
 from tests.support.statements import counted
@@ -158,7 +159,7 @@ def test_a_twin_that_is_erased_meanwhile_is_in_no_pair(
 ) -> None:
     service.add_case("twin", cell_png(3), patient="q")
     upgrade_encoder()
-    pause = paused(erasure, "_record")
+    pause = paused(erasure_registry, "_record")
     with meanwhile(service, pause, lambda: forget_patient(service.context, "admin", "q", "asked to")) as beside:
         beside(lambda: service.add_case("other", cell_png(3), patient="p")).ended()
     assert tombstone(service)
@@ -218,13 +219,13 @@ def test_a_picture_that_is_stored_again_before_the_erased_file_is_removed_keeps_
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.add_case("one", cell_png(3), patient="p")
-    removed, stored = forgetting._removed, []
+    removed, stored = maintenance_erasure._removed, []
 
     def late(context: Any, digest: str) -> bool:
         stored.append(service.add_case("two", cell_png(3)))
         return removed(context, digest)
 
-    monkeypatch.setattr(forgetting, "_removed", late)
+    monkeypatch.setattr(maintenance_erasure, "_removed", late)
     assert forget_patient(service.context, "lead", "p", "asked").images == 0
     assert service.get("viewer", f"/v1/cases/{stored[0]['id']}/image").status_code == 200
     assert faults(service) == []

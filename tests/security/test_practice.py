@@ -14,8 +14,8 @@ from sqlalchemy import select
 from app.audit.chain import events
 from app.audit.verify import verify_all
 from app.database.tables import Case, Exposure, Label, PracticeAnswer, PracticeCell, PracticeItem, ReadRequest, now
-from app.operations.erasure import Whom, erase_patient
-from app.operations.export import export_dataset
+from app.maintenance.erasure_registry import Whom, erase_patient
+from app.maintenance.export import export_dataset
 from app.recalibration.service import gather
 from app.triage.planning import new_request
 from app.triage.queries import current_policy

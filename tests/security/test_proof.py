@@ -15,7 +15,7 @@ from app.audit.anchor import append
 from app.audit.chain.keys import KeyRing, derive
 from app.audit.chain.row_digests import covered_tables, merkle_root
 from app.audit.verify import verify_all
-from app.operations.export import export_dataset
+from app.maintenance.export import export_dataset
 from tests.security.test_tampering import populate
 from tests.support.service import KEY, Service, cell_png
 

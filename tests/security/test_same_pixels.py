@@ -12,7 +12,7 @@ from sqlalchemy import select
 from app.audit.verify import verify_all
 from app.cases.queries import same_images
 from app.database.tables import Case, CaseTwin
-from app.operations.forgetting import forget_patient
+from app.maintenance.erasure import forget_patient
 from tests.app.test_dry_run import checked
 from tests.app.test_fields import around
 from tests.app.test_leases import all_once, classes_of, commit, lease, set_policy

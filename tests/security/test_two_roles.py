@@ -20,8 +20,8 @@ from app.database.engine import Database
 from app.database.migration import owns_tables
 from app.database.tables import APPEND_ONLY, Erasure
 from app.main import create_app
-from app.operations.backup import backup
-from app.operations.forgetting import forget_patient
+from app.maintenance.backup import backup
+from app.maintenance.erasure import forget_patient
 from app.settings import Settings
 from tests.support.command import run_here
 from tests.support.jobs import work_off

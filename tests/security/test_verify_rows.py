@@ -13,7 +13,7 @@ from app.audit.chain import events as chain_events
 from app.audit.verify import COMPLETE, CONSISTENT, Integrity, verify_all
 from app.database.tables import APPEND_ONLY, Case, drop_triggers
 from app.database.tables.append_only import drop_replace_trigger
-from app.operations.erasure import Whom, erase_patient
+from app.maintenance.erasure_registry import Whom, erase_patient
 from app.releases.queries import champion
 from app.releases.service import move_alias
 from tests.support.command import run_here

@@ -18,7 +18,7 @@ from app.database.migration import upgrade
 from app.database.tables import Account, now
 from app.demo import training
 from app.http.principal import Principal
-from app.jobs import engine
+from app.jobs import service
 from app.jobs.queries import job_by_id
 from app.labels.schemas import LabelIn
 from app.labels.submission import submit_label
@@ -107,7 +107,7 @@ def live(folder: Path) -> Drift:
         then = metrics(session, context, None, Question(until=change), None)
         drifted = metrics(session, context, None, Question(since=change), None)
     with context.database.write() as session:
-        job_id = engine.submit(session, context, "recalibration", {"since": change.isoformat()}, None).id
+        job_id = service.submit(session, context, "recalibration", {"since": change.isoformat()}, None).id
     work_off(context)
     with context.database.read() as session:
         job = job_by_id(session, job_id)

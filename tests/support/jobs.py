@@ -5,10 +5,10 @@ from typing import Any
 
 from app.context import Context
 from app.job_kinds import FUNCTIONS
-from app.jobs import engine
+from app.jobs import service
 from app.jobs.executor import Executor
+from app.jobs.handle import JobFunction
 from app.jobs.queries import OPEN, counts_by_state
-from app.jobs.running import JobFunction
 from tests.support.waiting import wait_until
 
 POLL_SECONDS = 0.05
@@ -17,7 +17,7 @@ POLL_SECONDS = 0.05
 def submit(context: Context, kind: str, parameters: dict[str, Any]) -> str:
     """Ask for a job, and return its identifier."""
     with context.database.write() as session:
-        return str(engine.submit(session, context, kind, parameters, None).id)
+        return str(service.submit(session, context, kind, parameters, None).id)
 
 
 def work_off(context: Context, functions: Mapping[str, JobFunction] = FUNCTIONS, *, within: float = 300) -> int:

@@ -16,7 +16,7 @@ for _name in (
     "app.job_kinds",
     "app.jobs.executor",
     "app.main",
-    "app.operations.export",
+    "app.maintenance.export",
     "app.audit.verify",
     "app.releases.registration",
 ):

@@ -30,7 +30,7 @@ _DOOMED = """
 import os, signal
 from sqlalchemy import event
 from sqlalchemy.orm import Session
-from app.jobs.running import RunningJob
+from app.jobs.handle import RunningJob
 import dbos._sys_db as system
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 point = {point!r}

@@ -23,7 +23,7 @@ from app.database.sql.advisory_locks import Turn, take_turn
 from app.database.tables import ReaderModelInUse, ReaderModelRow
 from app.http.errors import Conflict, PreconditionFailed
 from app.http.principal import Principal
-from app.jobs import engine
+from app.jobs import service
 from app.jobs.schemas import JobOut, job_out
 from app.releases.queries import champion, existing_release, served_release_id
 from ml.arrays import FloatArray
@@ -141,7 +141,7 @@ def ask_fit(session: Session, context: Context, principal: Principal, body: Read
         named = existing_release(session, body.release)
         if named.card["files"]["network.onnx"] != champion_row.card["files"]["network.onnx"]:
             raise Conflict("this release has another network than the champion; promote it first, and fit then")
-    return 202, job_out(engine.submit(session, context, "readers", body.model_dump(mode="json"), principal))
+    return 202, job_out(service.submit(session, context, "readers", body.model_dump(mode="json"), principal))
 
 
 def switch(

@@ -1,6 +1,6 @@
 """Long work: jobs with the batches they have written, imports row by row, frozen evaluations.
 
-What becomes of a job is not here: its workflow has state, result and error (``app.jobs.engine`` joins the two).
+What becomes of a job is not here: its workflow has state, result and error (``app.jobs.service`` joins the two).
 """
 
 import uuid

@@ -11,7 +11,7 @@ from app.accounts.permissions import GuardedRoute, ServicePolicy, public
 from app.context import Parts
 from app.http.errors import Problem, UnsupportedImage, problem_response
 from app.http.limits import PROTOCOL
-from app.operations.health import readyz
+from app.maintenance.health import readyz
 from app.predictions.open_inference import service
 from app.predictions.open_inference.models import ModelOut, find_model, metadata
 from app.predictions.wire_format import HEADER_LENGTH

@@ -21,7 +21,7 @@ from app.database.engine import make_engine
 from app.database.migration import require_known_revision
 from app.database.tables import Erasure, Evaluation
 from app.http.errors import NotFound
-from app.operations.erasure_list import ErasureListError, read_list
+from app.maintenance.erasure_registry import ErasureListError, read_list
 from app.reports.frozen_evaluations import EVALUATIONS, folder_of, frozen_name
 from app.storage.blobs import BlobStore, Damaged
 from app.storage.bundles import SharedFolders

@@ -16,7 +16,7 @@ from app.database.dbos_adapter import cancel_workflows
 from app.database.tables import Job, new_id
 from app.http.errors import Conflict, NotFound
 from app.http.principal import Principal
-from app.jobs.cancelling import honour_if_free, request_cancellation
+from app.jobs.handle import honour_if_free, request_cancellation
 from app.jobs.queries import OPEN, JobView, job_by_id, jobs_where, parts_of
 from ml.messages import Message, Term
 

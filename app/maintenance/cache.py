@@ -16,8 +16,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.context import Context
 from app.database.tables import Erasure
 from app.http.errors import Problem
+from app.maintenance.sweep import remove_unfinished
 from app.metrics.snapshot import bring_snapshots
-from app.operations.unused_files import remove_unfinished
 
 _EVERY_SECONDS = 30.0
 # clocks differ, and an image may be read between the end of its rows and that of its object

@@ -14,9 +14,9 @@ from sqlalchemy.orm import Session
 
 from app.context import Context
 from app.jobs.executor import Executor
+from app.jobs.handle import JobFunction, JobResult
 from app.jobs.locks import living_workers
 from app.jobs.queries import OPEN, JobView, job_by_id
-from app.jobs.running import JobFunction, JobResult
 
 _LOOK_SECONDS = 0.05
 _TEND_SECONDS = 1.0
