@@ -40,7 +40,7 @@ run: $(VENV)/.installed
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/oxlint --quiet -D correctness -D suspicious -A require-post-message-target-origin --deny-warnings --ignore-pattern '**/vendor/**' app/pages/static tests/javascript
+	$(VENV)/bin/oxlint --quiet -D correctness -D suspicious -A require-post-message-target-origin --deny-warnings --ignore-pattern '**/vendor/**' app/web/static tests/javascript
 	$(VENV)/bin/mypy $(addprefix -p ,secondread app ml tests benchmarks)
 
 test: $(VENV)/.installed-dev

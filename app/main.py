@@ -30,23 +30,6 @@ from app.labels.routes import router as reads
 from app.maintenance import health
 from app.maintenance.cache import renewing_copies
 from app.metrics.routes import router as evaluations
-from app.pages.annotator_routes import router as annotator_pages
-from app.pages.api_page import router as api_page
-from app.pages.assets import Assets
-from app.pages.audit_routes import router as audit_pages
-from app.pages.headers import SecurityHeaders
-from app.pages.import_routes import router as import_pages
-from app.pages.job_routes import router as job_pages
-from app.pages.model_routes import router as model_pages
-from app.pages.people_routes import router as people_pages
-from app.pages.practice_routes import router as practice_pages
-from app.pages.reader_routes import router as reader_pages
-from app.pages.reference_routes import router as reference_pages
-from app.pages.release_routes import router as release_pages
-from app.pages.render import problem_page
-from app.pages.report_routes import router as report_pages
-from app.pages.resident_routes import router as resident_pages
-from app.pages.sign_in import router as sign_in_pages
 from app.predictions.open_inference.routes import protocol_error
 from app.predictions.open_inference.routes import router as open_inference
 from app.releases.queries import champion
@@ -54,6 +37,21 @@ from app.releases.routes import router as releases
 from app.reports.routes import router as reports
 from app.settings import Settings
 from app.triage.routes import router as policies
+from app.web.annotators import router as annotator_pages
+from app.web.annotators import router as model_pages
+from app.web.api_page import router as api_page
+from app.web.audit import router as audit_pages
+from app.web.imports import router as import_pages
+from app.web.jobs import router as job_pages
+from app.web.people import router as people_pages
+from app.web.practice import router as practice_pages
+from app.web.reading import router as reader_pages
+from app.web.reading_app import router as resident_pages
+from app.web.reference_cells import router as reference_pages
+from app.web.releases import router as release_pages
+from app.web.render import Assets, SecurityHeaders, problem_page
+from app.web.report import router as report_pages
+from app.web.sign_in import router as sign_in_pages
 from secondread import __version__
 
 _DESCRIPTION = "Calibrated class and disagreement probabilities for cell images. For research, not a medical device."

@@ -118,7 +118,7 @@ def test_pages_call_services_never_sql_and_never_other_routes() -> None:
     for path in sorted((ROOT / "app" / "pages").glob("*.py")):
         for module in imports(path):
             sql = module.startswith("sqlalchemy") and module not in {"sqlalchemy.orm", "sqlalchemy.orm.Session"}
-            other = module.startswith("app.") and not module.startswith("app.pages") and "routes" in module
+            other = module.startswith("app.") and not module.startswith("app.web") and "routes" in module
             if sql or other:
                 offenders.append(f"{_name(path)} -> {module}")
     assert offenders == []
@@ -223,8 +223,8 @@ OPEN_DOCUMENTS = {
     "app.http.errors.responses": "OpenAPI, as FastAPI takes it",
     "app.http.openapi": "OpenAPI, as FastAPI makes it",
     "app.reports.report.chart_csv": "rows of any chart",
-    "app.pages.report_views._Rows": "rows of any chart",
-    "app.pages.report_views._estimate": "columns are named after what is estimated",
+    "app.web.report._Rows": "rows of any chart",
+    "app.web.report._estimate": "columns are named after what is estimated",
     "app.metrics.schemas.EvaluationOut.document": "as it was frozen, by whatever version",
     "app.releases.schemas.ReleaseDetailOut.card": "as it was written, by whatever version",
     "app.jobs.service.submit": "parameters of any kind of job: its function validates them",

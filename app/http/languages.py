@@ -21,7 +21,7 @@ from ml.messages import Message, Term
 SOURCE = "en"
 #: By their codes, each by the name that it has for itself.
 LANGUAGES: Mapping[str, str] = {SOURCE: "English", "de": "Deutsch", "ja": "日本語"}
-FOLDER = Path(__file__).parents[1] / "pages" / "locales"
+FOLDER = Path(__file__).parents[1] / "web" / "locales"
 #: Of sentences that the domains make in English for every caller: pages look them up as they are shown.
 SAID = "said"
 #: Of codes in words, and of what the scripts say.

@@ -1,7 +1,7 @@
 """The bars of a case: names of classes stand beside them and are not cut off."""
 
 from app.http.models import DistributionOut
-from app.pages.charts import LETTER, LETTERS, Bars, posterior_bars
+from app.web.charts import LETTER, LETTERS, Bars, posterior_bars
 
 
 def bars_of(*names: str) -> Bars:

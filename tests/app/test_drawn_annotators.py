@@ -14,8 +14,8 @@ from app.audit.chain.keys import DerivedKey
 from app.audit.verify import wrong_columns
 from app.database.tables import Annotator, Label, ReaderDraw, ReadRequest, create_triggers, drop_triggers
 from app.labels.adjudication import ask_instead
-from app.pages.forms import PolicyForm
 from app.triage.assignment import GRACE, PANEL, drawn, panel
+from app.web.forms import PolicyForm
 from tests.app.test_leases import classes_of, commit, lease, requests_of, set_policy
 from tests.app.test_reader_models import put_model, switch, two_readers
 from tests.support.service import Service, cell_png

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.pages.assets import FOLDER
 from app.reports.report import COLOURS, STYLE
+from app.web.render import FOLDER
 from tests.support.jobs import work_off
 from tests.support.reports import report_page
 from tests.support.service import Service, cell_png, collect

@@ -20,10 +20,10 @@ from app.http.principal import ROLE_SCOPES
 from app.imports.schemas import Status
 from app.labels.schemas import DeclineReason
 from app.metrics.cohort import Partition
-from app.pages.render import ENVIRONMENT
-from app.pages.terms import TERMS
 from app.releases.queries import reading_classes
 from app.triage.rules import Arm
+from app.web.filters import TERMS
+from app.web.render import ENVIRONMENT
 from ml import messages
 from tests.support import languages as sources
 from tests.support.reports import report_page

@@ -11,7 +11,7 @@ from app.database.tables import Account, Exposure, Label, Read, ReadRequest, now
 from app.labels.corrections import settle
 from app.labels.leases import MAX_LEASES
 from app.metrics.secondary_statistics import corrections_of
-from app.pages.handles import account_handle
+from app.web.forms import account_handle
 from tests.app.test_corrections import once, read_next, time_passes
 from tests.app.test_leases import classes_of, commit, expire_all, set_policy
 from tests.support.service import Service, cell_png

@@ -6,8 +6,8 @@ import pytest
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, UndefinedError
 from structlog.testing import capture_logs
 
-from app.pages import render
 from app.reports import report
+from app.web import render
 from tests.support.service import Service
 
 #: Every page that needs no identifier.

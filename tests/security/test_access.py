@@ -28,7 +28,7 @@ def outcome(status: int) -> str:
 
 
 def test_every_route_against_every_caller(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.pages.job_routes._EVENT_SECONDS", 0.001)
+    monkeypatch.setattr("app.web.jobs._EVENT_SECONDS", 0.001)
     with service.context.database.write() as session:
         for name, scope in (("predicting", "predict"), ("writing", "cases:write")):
             auth.add_account(session, service.context.keys.audit, name, "service")

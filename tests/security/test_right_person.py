@@ -10,7 +10,7 @@ from app.audit.chain.keys import KeyRing, derive
 from app.database.tables import Annotator, Label
 from app.http.errors import NotFound, OtherAccount
 from app.http.principal import Principal
-from app.pages.handles import account_handle, read_handle, read_of_handle
+from app.web.forms import account_handle, read_handle, read_of_handle
 from tests.app.test_leases import all_once, all_twice, classes_of, commit, expire_all, lease, requests_of
 from tests.app.test_people import first_password
 from tests.support.service import Service

@@ -18,9 +18,9 @@ from babel.messages.pofile import read_po, write_po
 from jinja2.ext import babel_extract
 
 from app.http import errors, languages
-from app.pages.assets import FOLDER as SCRIPTS
-from app.pages.terms import TERMS
 from app.reports.report import TEMPLATES
+from app.web.filters import TERMS
+from app.web.render import FOLDER as SCRIPTS
 from ml.messages import key_of
 
 ROOT = Path(__file__).parents[2]

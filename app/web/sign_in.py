@@ -25,7 +25,7 @@ from app.http.languages import COOKIE as LANGUAGE_COOKIE
 from app.http.languages import LANGUAGES
 from app.http.models import PageText
 from app.http.principal import Principal
-from app.pages.render import go, page
+from app.web.render import go, page
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]

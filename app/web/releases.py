@@ -1,24 +1,35 @@
-"""What the pages of releases show, gathered from the domains."""
+"""Pages of releases, promotion and recalibration."""
 
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
 
+from fastapi import APIRouter, Depends, Form, Request, Response
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from app.context import Context
+from app.accounts.people import confirm_password
+from app.accounts.permissions import GuardedRoute, Policy
+from app.context import Context, Parts
+from app.database.engine import Reader, Writer
 from app.database.tables import ReleaseRow
-from app.http.models import MetricOut
+from app.http.errors import Conflict, Forbidden, Invalid, PreconditionFailed
+from app.http.models import MetricOut, PageText
+from app.http.principal import Principal
 from app.metrics.cohort import Question
 from app.metrics.schemas import ComparisonOut
 from app.metrics.secondary_statistics import compare
+from app.recalibration.change_plan import ChangePlan
 from app.recalibration.report import AdaptationOut
 from app.releases import service as releases_service
 from app.releases.gate_verdicts import Gate, gate_against, gate_of, verdict_of
 from app.releases.queries import aliases, all_releases, champion_since, existing_release, release_by_id
-from app.releases.schemas import ReleaseDetailOut, ReleaseOut
+from app.releases.schemas import RecalibrationIn, ReleaseDetailOut, ReleaseOut
+from app.releases.service import ask_predictions, ask_recalibration, move_alias, submit_judgement
 from app.reports.report import WORDS
+from app.web.forms import MoveForm, checked
+from app.web.render import go, page
 from ml.release.card import Card, CardContents, adaptation_sentence
 
 
@@ -133,3 +144,87 @@ def release(session: Session, context: Context, release_id: uuid.UUID) -> Releas
         _adapted(row.card),
         None if parent is None else releases_service.describe(session, parent),
     )
+
+
+router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
+_Viewer = Annotated[Principal, Depends(Policy("metrics:read"))]
+_Manager = Annotated[Principal, Depends(Policy("manage"))]
+
+
+@router.get("/releases")
+def releases(request: Request, context: Parts, principal: _Viewer, session: Reader) -> Response:
+    """Champion, challengers and candidates."""
+    methods = ChangePlan.read(context.settings.change_plan).methods
+    return page(request, "releases.html", principal, items=releases(session), methods=methods)
+
+
+@router.get("/releases/{release_id}")
+def show_release(
+    release_id: uuid.UUID, request: Request, context: Parts, principal: _Viewer, session: Reader
+) -> Response:
+    """A release compared with the champion: what changed, and whether the gate let it through."""
+    view = release(session, context, release_id)
+    return page(request, "release.html", principal, view=view, form=None, faults={})
+
+
+@router.post("/releases/{release_id}/move")
+def move(
+    release_id: uuid.UUID, request: Request, context: Parts, principal: _Manager, form: Annotated[MoveForm, Form()]
+) -> Response:
+    """Promote a release, or roll back to an earlier one; what is refused stands beside its field, the rest is kept.
+
+    Raises:
+        Conflict: the gate has not let it through, and nobody chose to promote it all the same.
+        Forbidden: the password is missing or wrong.
+        Invalid: no reason was given.
+        PreconditionFailed: somebody else moved the alias meanwhile.
+    """
+    try:
+        with context.database.write() as session:
+            _move(session, context, principal, release_id, form)
+    except (Conflict, Forbidden, Invalid, PreconditionFailed) as exc:
+        if "text/html" not in request.headers.get("accept", ""):
+            raise
+        with context.database.read() as session:
+            view = release(session, context, release_id)
+        field = {Forbidden: "password", Invalid: "reason"}.get(type(exc), "")
+        return page(request, "release.html", principal, exc.status, view=view, form=form, faults={field: exc.detail})
+    return go("/releases")
+
+
+def _move(session: Session, context: Context, principal: Principal, release_id: uuid.UUID, form: MoveForm) -> None:
+    """Move an alias as a form asks.
+
+    Raises:
+        Invalid: no reason was given.
+    """
+    reason = form.reason.strip()
+    if not reason:
+        raise Invalid("say why")
+    confirm_password(session, principal, form.password)
+    named, chosen = form.alias, form.despite_gate
+    move_alias(session, context, principal.name, named, release_id, reason, form.revision, despite_gate=chosen)
+
+
+@router.post("/releases/{release_id}/predict")
+def predict_old_cases(release_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> Response:
+    """Ask for the predictions that old cases lack, so that the release can be compared on them."""
+    ask_predictions(session, context, release_id, principal)
+    return go("/jobs")
+
+
+@router.post("/releases/{release_id}/judge")
+def judge(release_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> Response:
+    """Ask the gate to judge a release against the champion, in a job."""
+    submit_judgement(session, context, principal, release_id)
+    return go("/jobs")
+
+
+@router.post("/releases/recalibrate")
+def recalibrate(
+    context: Parts, principal: _Manager, session: Writer, method: Annotated[PageText, Form(max_length=20)] = ""
+) -> Response:
+    """Fit a candidate on the labels collected so far, in a job."""
+    body = checked(RecalibrationIn, **({"method": method} if method else {}))
+    ask_recalibration(session, context, principal, body)
+    return go("/jobs")

@@ -1,20 +1,25 @@
-"""Cases that an annotator holds, as the reading page needs them to go on without being loaded anew."""
+"""Reading application that stays loaded between reads."""
 
 import math
 import uuid
+from typing import Annotated
 
+from fastapi import APIRouter, Depends, Form, Response
 from sqlalchemy.orm import Session
 
+from app.accounts.permissions import GuardedRoute, Policy
 from app.cases.ingest import microns_per_pixel_of
 from app.cases.opaque_ids import case_handle
-from app.context import Context
-from app.http.models import Out
+from app.context import Context, Parts
+from app.database.engine import Reader, Writer
+from app.http.errors import OtherAccount
+from app.http.models import Out, PageText
 from app.http.principal import Principal
 from app.labels.annotator_day import progress
-from app.labels.leases import MAX_LEASES, give_back_overdue, lease_next, list_leases
-from app.pages.handles import read_handle
-from app.pages.reader_views import case_number
+from app.labels.leases import MAX_LEASES, give_back_overdue, lease_next, list_leases, note_display, show
 from app.triage.queries import current_policy
+from app.web.forms import account_handle, read_handle, read_of_handle
+from app.web.reading import case_number
 
 
 class CaseAheadOut(Out):
@@ -91,3 +96,36 @@ def cases_ahead(session: Session, context: Context, principal: Principal) -> Ahe
         n_waiting=day.n_waiting + day.n_held,
         resident=current_policy(session).reveal != "after_commit",
     )
+
+
+router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
+_Annotator = Annotated[Principal, Depends(Policy("reads:own"))]
+
+
+@router.post("/reads/ahead")
+def ahead(
+    context: Parts, principal: _Annotator, session: Writer, account: Annotated[PageText, Form(max_length=64)] = ""
+) -> AheadOut:
+    """Lease the cases that come next, as many as one annotator may hold: nothing of them but pixels and handles.
+
+    Raises:
+        OtherAccount: the page was made for somebody else, to whom these cases would be shown.
+    """
+    if account != account_handle(context.keys.readers, principal.account_id):
+        raise OtherAccount("this page was opened by another person: they must sign in again to go on")
+    return cases_ahead(session, context, principal)
+
+
+@router.post("/reads/{handle}/display")
+def display(
+    handle: str,
+    context: Parts,
+    principal: _Annotator,
+    session: Reader,
+    seconds_ago: Annotated[float, Form(ge=0, le=86400)] = 0.0,
+) -> Response:
+    """Record that the case of a read was shown for the first time: since then it is being read."""
+    read_id = read_of_handle(context.keys.readers, principal, handle)
+    show(session, principal, read_id)
+    note_display(context.database, session, read_id, seconds_ago)
+    return Response(status_code=204)

@@ -1,5 +1,6 @@
-"""HTML routes of people and keys, and help."""
+"""Page of people, keys and passwords."""
 
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,18 +12,107 @@ from sqlalchemy.orm import Session
 
 from app.accounts import people as auth
 from app.accounts.permissions import GuardedRoute, Policy
-from app.accounts.queries import account_of_key, existing_account
+from app.accounts.queries import account_of_key, all_accounts, existing_account, keys_by_account, last_sign_ins
+from app.annotators.schemas import PulledOut
+from app.annotators.service import agreements, last_monday
 from app.context import Context, Parts
 from app.database.engine import Reader, Writer
-from app.database.tables import Account
-from app.http.errors import Conflict, Forbidden
+from app.database.tables import Account, ApiKey
+from app.http.errors import Conflict, Forbidden, NoRelease
 from app.http.languages import gettext
 from app.http.models import PageText
 from app.http.principal import ROLE_SCOPES, SCOPES, Principal
-from app.pages import people_views
-from app.pages.render import go, page
 from app.reports.report import WORDS
+from app.web.render import go, page
 from ml.messages import Message
+
+#: Agreements change on Mondays; an erasure in between is seen after so many seconds.
+_SECONDS = 600.0
+#: By installation and week: when they were computed, and what was found.
+_recent: dict[tuple[str, datetime], tuple[float, Mapping[uuid.UUID, PulledOut]]] = {}
+
+
+@dataclass(frozen=True)
+class Person:
+    """An account as admins see it.
+
+    Attributes:
+        account: its row.
+        signed_in: when last, None for never.
+        agreement: share of answers that another annotator gives too, None while it is not known.
+        compared: whether the agreements were looked at.
+        keys: API keys, oldest first.
+    """
+
+    account: Account
+    signed_in: datetime | None
+    agreement: PulledOut | None
+    compared: bool
+    keys: list[ApiKey]
+
+
+def _agreements(session: Session, context: Context, *, compute: bool) -> Mapping[uuid.UUID, PulledOut] | None:
+    """Agreement of annotators by account, as it was on the last Monday; None where it would have to be computed now."""
+    key, moment = (str(context.settings.home), last_monday(context.clock())), time.monotonic()
+    known = _recent.get(key)
+    if known is not None and moment - known[0] < _SECONDS:
+        return known[1]
+    if not compute:
+        return None
+    try:
+        found = agreements(session)
+    except NoRelease:
+        return {}
+    for other in [other for other in _recent if other[0] == key[0]]:
+        del _recent[other]
+    _recent[key] = moment, found
+    return found
+
+
+def people(session: Session, context: Context, search: str = "", *, compute: bool = True) -> list[Person]:
+    """Accounts by name, those whose name contains a text where one is given.
+
+    Args:
+        session: for reading.
+        context: parts of the service.
+        search: what the names must contain, in any case of letters.
+        compute: whether to wait for the agreements; not while the session keeps others from writing.
+    """
+    keys, signed_in = keys_by_account(session), last_sign_ins(session)
+    known = _agreements(session, context, compute=compute)
+    return [
+        _person(account, signed_in, known, keys.get(account.id, []))
+        for account in all_accounts(session)
+        if search.casefold() in account.name.casefold()
+    ]
+
+
+def person(session: Session, context: Context, account_id: uuid.UUID, *, compute: bool = True) -> Person:
+    """One account.
+
+    Args:
+        session: for reading.
+        context: parts of the service.
+        account_id: whose.
+        compute: whether to wait for the agreements; not while the session keeps others from writing.
+
+    Raises:
+        Invalid: there is no such account.
+    """
+    account = existing_account(session, account_id)
+    keys = keys_by_account(session).get(account_id, [])
+    return _person(account, last_sign_ins(session), _agreements(session, context, compute=compute), keys)
+
+
+def _person(
+    account: Account,
+    signed_in: Mapping[uuid.UUID, datetime],
+    known: Mapping[uuid.UUID, PulledOut] | None,
+    keys: list[ApiKey],
+) -> Person:
+    agreement = None if known is None else known.get(account.id)
+    return Person(account, signed_in.get(account.id), agreement, known is not None, keys)
+
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Manager = Annotated[Principal, Depends(Policy("manage"))]
@@ -44,16 +134,16 @@ class _Shown:
 
 def _people(request: Request, context: Context, principal: Principal, session: Session, shown: _Shown) -> Response:
     """The list of people; 422 with what is wrong where somebody could not be added."""
-    everybody = people_views.people(session, context, shown.search, compute=request.method == "GET")
+    everybody = people(session, context, shown.search, compute=request.method == "GET")
     status = 422 if shown.faults else 200
     return page(request, "people.html", principal, status, people=everybody, shown=shown, roles=list(ROLE_SCOPES))
 
 
-def _person(
+def _person_of_people_routes(
     request: Request, context: Context, principal: Principal, session: Session, account_id: uuid.UUID, shown: _Shown
 ) -> Response:
     """One person with their keys."""
-    found = people_views.person(session, context, account_id, compute=request.method == "GET")
+    found = person(session, context, account_id, compute=request.method == "GET")
     values = {"person": found, "scopes": SCOPES, "now": context.clock()}
     return page(request, "person.html", principal, 422 if shown.faults else 200, shown=shown, **values)
 
@@ -83,7 +173,7 @@ def add_person(
         return _people(request, context, principal, session, shown)
     if role == "service":
         shown = _Shown(gettext("%(name)s was added; give it a key.", name=account.name))
-        return _person(request, context, principal, session, account.id, shown)
+        return _person_of_people_routes(request, context, principal, session, account.id, shown)
     return _new_password(request, context, principal, session, account)
 
 
@@ -92,7 +182,7 @@ def _new_password(
 ) -> Response:
     password = auth.issue_one_time_password(session, context.keys.audit, account.name, actor=principal.name)
     shown = _Shown(gettext("One-time password of %(name)s", name=account.name), password)
-    return _person(request, context, principal, session, account.id, shown)
+    return _person_of_people_routes(request, context, principal, session, account.id, shown)
 
 
 @router.get("/people/{account_id}")
@@ -100,7 +190,7 @@ def show_person(
     account_id: uuid.UUID, request: Request, context: Parts, principal: _Manager, session: Reader
 ) -> Response:
     """One account: sign-in, agreement, access, keys."""
-    return _person(request, context, principal, session, account_id, _Shown())
+    return _person_of_people_routes(request, context, principal, session, account_id, _Shown())
 
 
 @router.post("/people/{account_id}/password")
@@ -149,8 +239,8 @@ def add_key(
     except ValueError as exc:
         session.rollback()
         shown = _Shown(faults={"days" if "days" in str(exc) else "scopes": str(exc)})
-        return _person(request, context, principal, session, account_id, shown)
-    return _person(
+        return _person_of_people_routes(request, context, principal, session, account_id, shown)
+    return _person_of_people_routes(
         request, context, principal, session, account_id, _Shown(gettext("API key of %(name)s", name=name), token)
     )
 

@@ -1,22 +1,30 @@
-"""HTML routes of models of annotators: fit, look, switch on and back."""
+"""Pages of annotator models and of an annotator's own reading."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Path, Request, Response
 
+from app.accounts.annotators import annotator_of_account
 from app.accounts.permissions import GuardedRoute, Policy
+from app.annotators.history import annotator_named, class_names
 from app.annotators.models import service
 from app.annotators.models.schemas import ReaderFitIn, ReaderSwitchIn
+from app.annotators.service import ME, own_reading
+from app.cases.blindness import note_exposure
+from app.cases.queries import flagged_labels
 from app.context import Parts
 from app.database.engine import Reader, Writer
+from app.database.tables import Case
 from app.http.errors import Invalid
-from app.http.models import PageText
+from app.http.languages import gettext
+from app.http.models import Line, PageText
 from app.http.principal import Principal
 from app.metrics.annotator_drift import reader_drift
-from app.pages.charts import week_chart
-from app.pages.forms import checked
-from app.pages.render import go, page
 from app.releases.queries import champion
+from app.web.charts import week_chart
+from app.web.closed_cases import MOST, settled_since
+from app.web.forms import checked
+from app.web.render import go, page
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Manager = Annotated[Principal, Depends(Policy("manage"))]
@@ -80,3 +88,45 @@ def switch(
     body = checked(ReaderSwitchIn, version=version or None, reason=reason)
     service.switch(session, context, principal.name, body, revision)
     return go("/readers")
+
+
+#: Flags shown at once.
+_FLAGGED = 200
+
+
+@router.get("/me")
+def my_reading(
+    request: Request, principal: Annotated[Principal, Depends(Policy("reads:own"))], session: Reader
+) -> Response:
+    """How the caller reads."""
+    known = annotator_of_account(session, principal.account_id) is not None
+    view = own_reading(session, principal, ME) if known else None
+    return page(request, "reading.html", principal, view=view, title=gettext("My reading"), names=class_names(session))
+
+
+@router.get("/settled")
+def settled(
+    request: Request, context: Parts, principal: Annotated[Principal, Depends(Policy("reads:own"))], session: Reader
+) -> Response:
+    """Where the caller stood with the others in cases that were settled since they last looked; recorded as shown."""
+    cases = settled_since(session, context.keys.readers, principal)
+    for case in cases:
+        note_exposure(context.database, session, principal, case.id)
+    return page(request, "settled.html", principal, cases=cases, most=MOST)
+
+
+@router.get("/flagged")
+def flagged(request: Request, principal: Annotated[Principal, Depends(Policy("manage"))], session: Reader) -> Response:
+    """Cases that annotators want an admin to look at, newest first."""
+    rows = [(session.get_one(Case, row.label.case_id), row) for row in flagged_labels(session, _FLAGGED)]
+    return page(request, "flagged.html", principal, rows=rows, most=_FLAGGED, names=class_names(session))
+
+
+@router.get("/annotators/{name}")
+def reading_of(
+    name: Line, request: Request, principal: Annotated[Principal, Depends(Policy("manage"))], session: Reader
+) -> Response:
+    """How an annotator reads, for admins."""
+    view = None if annotator_named(session, name) is None else own_reading(session, principal, name)
+    title = gettext("How %(name)s reads", name=name)
+    return page(request, "reading.html", principal, view=view, title=title, names=class_names(session))

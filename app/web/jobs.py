@@ -20,8 +20,8 @@ from app.http.principal import Principal
 from app.jobs import service
 from app.jobs.queries import JobView, newest_jobs
 from app.jobs.schemas import job_out
-from app.pages.render import go, page
 from app.recalibration.preconditions import is_refusal, what_is_refused
+from app.web.render import go, page
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Viewer = Annotated[Principal, Depends(Policy("metrics:read"))]

@@ -4,8 +4,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import HTMLResponse
 
 from app.accounts.permissions import GuardedRoute, public
-from app.pages.headers import POLICY
-from app.pages.render import ENVIRONMENT
+from app.web.render import ENVIRONMENT, POLICY
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 #: The viewer styles its elements in place. Only this page allows that, and it shows nothing that a user wrote.

@@ -16,8 +16,8 @@ from app.database.tables import Case
 from app.http.languages import gettext, ngettext
 from app.http.principal import Principal
 from app.labels.annotator_day import LISTED, labelled_cases
-from app.pages.reader_views import case_number
 from app.releases.queries import reading_classes
+from app.web.reading import case_number
 
 #: Shown at once.
 MOST = 20

@@ -20,8 +20,8 @@ from app.database.engine import Reader
 from app.http import languages
 from app.http.models import PageText
 from app.http.principal import Principal
-from app.pages.render import page
-from app.pages.tables import csv_file
+from app.web.filters import csv_file
+from app.web.render import page
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Manager = Annotated[Principal, Depends(Policy("manage"))]

@@ -15,8 +15,8 @@ from app.database.engine import Reader, Writer
 from app.http.errors import Invalid
 from app.http.models import PageText
 from app.http.principal import Principal
-from app.pages.forms import IdempotentForm, as_number, checked
-from app.pages.render import go, page
+from app.web.forms import IdempotentForm, as_number, checked
+from app.web.render import go, page
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Annotator = Annotated[Principal, Depends(Policy("reads:own"))]

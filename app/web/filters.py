@@ -1,0 +1,137 @@
+"""Template filters, translated codes and CSV files."""
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+
+from fastapi import Response
+
+from app.http import formats
+from app.http.languages import decimal, gettext, language, said, term
+from ml import shown_numbers
+from ml.shown_numbers import NOTHING, HasInterval, HasNewInterval
+
+
+def probability(value: float | None, digits: int = 3) -> str:
+    """A probability or a metric."""
+    return decimal(shown_numbers.probability(value, digits))
+
+
+def change(value: float | None, digits: int = 3) -> str:
+    """A difference, with its sign."""
+    return decimal(shown_numbers.change(value, digits))
+
+
+def count(value: int | None) -> str:
+    """A whole number."""
+    return decimal(shown_numbers.count(value))
+
+
+def share(value: float | None) -> str:
+    """A share in per cent."""
+    return decimal(shown_numbers.share(value))
+
+
+def _between(low: float | None, high: float | None, digits: int) -> str:
+    return gettext("%(low)s to %(high)s", low=probability(low, digits), high=probability(high, digits))
+
+
+def interval(estimate: HasInterval | None, digits: int = 4) -> str:
+    """The 95 % interval of an estimate."""
+    return NOTHING if estimate is None or estimate.low is None else _between(estimate.low, estimate.high, digits)
+
+
+def new_interval(estimate: HasNewInterval | None, digits: int = 4) -> str:
+    """The 95 % interval of an estimate for new annotators."""
+    if estimate is None or estimate.low_new is None:
+        return NOTHING
+    return _between(estimate.low_new, estimate.high_new, digits)
+
+
+def sentence(text: str) -> str:
+    """The end of a sentence as a whole one, with the full stop of the language."""
+    return formats.sentence(text, "。" if language() == "ja" else ".")
+
+
+#: By their names in templates.
+FILTERS: dict[str, Callable[..., str]] = {
+    "probability": probability,
+    "change": change,
+    "count": count,
+    "share": share,
+    "interval": interval,
+    "new_interval": new_interval,
+    "decimal": decimal,
+    "said": said,
+    "sentence": sentence,
+    "term": term,
+}
+
+
+TERMS = (
+    # roles
+    *("admin", "annotator", "viewer", "service"),
+    # partitions
+    *("evaluation", "calibration", "all"),
+    # states of reads, requests and jobs
+    *(
+        "open",
+        "leased",
+        "committed",
+        "declined",
+        "closed",
+        "answered",
+        "cancelled",
+        "queued",
+        "running",
+        "succeeded",
+        "failed",
+    ),
+    # reasons to plan a read
+    *("first", "triage", "audit", "adjudication", "further"),
+    # why a read is declined
+    *("cannot tell", "image quality", "not my field", "know this case", "other"),
+    # rules of the policy, and when predictions are shown
+    *("disagreement", "expected gain", "capacity", "graded", "after commit", "after case closed", "never"),
+    *("single read", "second read", "temperature", "vector", "matrix"),
+    # jobs
+    *("check", "evaluation", "import", "judgement", "prediction", "readers", "recalibration", "report"),
+    # results of imported rows
+    *("created", "known", "differs", "ignored"),
+    # purposes of sets, names of releases, ways to fit
+    *("training", "qualification", "champion", "challenger"),
+)
+
+
+#: What makes a spreadsheet take a text for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_file(name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> Response:
+    """Rows as a file to download.
+
+    Args:
+        name: of the file, without its ending.
+        header: names of the columns.
+        rows: of numbers, times, texts or None; texts that a spreadsheet would compute begin with an apostrophe.
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream)
+    writer.writerow(header)
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
+    return Response(stream.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _cell(value: object) -> object:
+    """A value as it stands in a file.
+
+    >>> _cell("=1+1"), _cell(-1), _cell(None)
+    ("'=1+1", -1, '')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

@@ -1,0 +1,174 @@
+"""Rendering of pages: templates, static assets and security headers."""
+
+import hashlib
+import os
+from datetime import datetime
+from functools import cache
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from fastapi import Response
+from fastapi.responses import RedirectResponse
+from fastapi.staticfiles import StaticFiles
+from fastapi.templating import Jinja2Templates
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.accounts.people import SEEN_EVERY, SESSION_IDLE
+from app.accounts.permissions import caller_of
+from app.accounts.sign_in import is_secure
+from app.http import languages
+from app.http.errors import Problem, Unauthenticated
+from app.http.formats import templates_in
+from app.http.principal import Principal
+from app.reports.report import FILTERS, STYLE, TEMPLATES
+from app.web import filters
+from app.web.forms import account_handle
+
+#: Browsers that have come by TLS once come by nothing else for a year.
+_HSTS = (b"strict-transport-security", b"max-age=31536000")
+#: What a page may load and do, unless its route has another policy.
+POLICY = (
+    "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    # not "no-referrer": browsers then send the Origin of forms as "null"
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+
+
+class SecurityHeaders:
+    """ASGI middleware that adds the headers, and forbids storing pages and answers unless a route says otherwise.
+
+    Args:
+        app: the application inside.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+
+        async def add(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                wanted = [*_HEADERS, _HSTS] if is_secure(Request(scope)) else _HEADERS
+                present = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(one for one in wanted if one[0] not in present)]
+            await send(message)
+
+        await self.app(scope, receive, add if scope["type"] == "http" else send)
+
+
+FOLDER = Path(__file__).parent / "static"
+#: What reports that open offline have inside.
+_OF_REPORTS = STYLE.parent
+
+
+@cache
+def _version() -> str:
+    """Digest of all of them: one for the folder, since scripts name each other by the place beside them."""
+    digest = hashlib.sha256()
+    files = [file for folder in (FOLDER, _OF_REPORTS) for file in folder.rglob("*") if file.is_file()]
+    for file in sorted(files):
+        digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:12]
+
+
+@cache
+def asset(name: str) -> str:
+    """Address of a static file, with the digest of what all of them hold."""
+    return f"/static/{_version()}/{name}"
+
+
+class Assets(StaticFiles):
+    """Static files: kept for a year under an address with a digest, revalidated without one."""
+
+    def __init__(self) -> None:
+        super().__init__(directory=FOLDER)
+        self.all_directories.append(_OF_REPORTS)
+
+    def get_path(self, scope: Scope) -> str:
+        """Path in the folder: what follows a digest, of these files or of those before them, in the address."""
+        version, _, name = super().get_path(scope).partition(os.sep)
+        return name or version
+
+    def file_response(
+        self, full_path: PathLike[str] | str, stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        """The file, with how long it may be kept."""
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        kept = super().get_path(scope).startswith(_version() + os.sep)
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if kept else "no-cache"
+        return response
+
+
+SEE_OTHER = 303
+_FAILED = 500
+
+#: Of pages, with those of reports.
+ENVIRONMENT = templates_in(Path(__file__).parent / "templates", TEMPLATES)
+ENVIRONMENT.globals |= {"asset": asset, "language": languages.language, "script_words": languages.script_words}
+ENVIRONMENT.filters |= FILTERS | filters.FILTERS
+ENVIRONMENT.install_gettext_callables(  # type: ignore[attr-defined]
+    lambda text: languages.known().gettext(text),
+    lambda one, many, n: languages.known().ngettext(one, many, n),
+    newstyle=True,
+    pgettext=lambda context, text: languages.known().pgettext(context, text),
+    npgettext=lambda context, one, many, n: languages.known().npgettext(context, one, many, n),
+)
+_templates = Jinja2Templates(env=ENVIRONMENT)
+
+
+def page(request: Request, name: str, principal: Principal | None, status: int = 200, **values: Any) -> Response:
+    """A page from its template."""
+    values |= {"principal": principal, "path": request.url.path}
+    if principal is not None:
+        values["account"] = account_handle(request.app.state.context.keys.readers, principal.account_id)
+        values |= _session_times(principal, request.app.state.context.clock())
+    return _templates.TemplateResponse(request, name, values, status)
+
+
+def _session_times(principal: Principal, at: datetime) -> dict[str, int | None]:
+    """Seconds for which the session lasts at least, without a request and at the longest; None for a key."""
+    if principal.session_ends is None:
+        return {"session_idle": None, "session_rest": None}
+    idle, rest = SESSION_IDLE - SEEN_EVERY, principal.session_ends - at - SEEN_EVERY
+    return {"session_idle": int(idle.total_seconds()), "session_rest": int(rest.total_seconds())}
+
+
+def go(path: str) -> Response:
+    """Send the browser on after a form."""
+    return RedirectResponse(path, SEE_OTHER)
+
+
+def problem_page(request: Request, problem: Problem) -> Response | None:
+    """A problem as a page, where a person's browser asked for one outside the API."""
+    path = request.url.path
+    if path.startswith("/v1"):
+        return None
+    if "text/html" not in request.headers.get("accept", ""):
+        problem.detail = languages.said(problem.detail)  # which the page's script shows
+        return None
+    if isinstance(problem, Unauthenticated) and path != "/login":
+        return go("/login")
+    return page(request, "problem.html", _caller(request, problem), problem.status, problem=problem)
+
+
+def _caller(request: Request, problem: Problem) -> Principal | None:
+    """Who asked, so that the page keeps its navigation; where something failed, nobody is looked up any more."""
+    if hasattr(request.state, "caller") or problem.status >= _FAILED:
+        known: Principal | None = getattr(request.state, "caller", None)
+        return known
+    try:
+        return caller_of(request)
+    except Problem:
+        return None
