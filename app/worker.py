@@ -20,7 +20,7 @@ from app.audit.linking import Sealer
 from app.context import Context
 from app.database.migration import require_head
 from app.http.errors import Unavailable
-from app.job_kinds import FUNCTIONS, SCHEDULES
+from app.job_table import FUNCTIONS, SCHEDULES
 from app.jobs.executor import Executor
 from app.maintenance.cache import renewing_copies
 from app.maintenance.erasure import erase_again_as_listed

@@ -26,7 +26,7 @@ from pathlib import Path
 marks = [("start", float(sys.argv[2]))]
 def say(line):
     marks.append((line, time.time()))
-from app.demo.training import make_release
+from app.demo.filling import make_release
 make_release(Path(sys.argv[1]) / "run", Path(sys.argv[1]) / "release", say)
 say("end")
 report = json.loads((Path(sys.argv[1]) / "run" / "calibration_report.json").read_text())

@@ -45,7 +45,7 @@ CLIENTS, SIDE = 8, 96
 PARTS = 4  # of the old cases: one for each of the most workers
 _WAITING = 80.0  # cases that should wait to be read per second of a window: more than two cores can label
 _PARTS_AND_NO_UPKEEP = """
-from app.job_kinds import SCHEDULES
+from app.job_table import SCHEDULES
 from app.recalibration import predict_old_cases
 predict_old_cases.PART_CASES = {cases}
 SCHEDULES.clear()  # what begins with a minute would be in some rounds and not in others

@@ -61,8 +61,8 @@ def import_command(
 
     Columns of manifest.csv: file, external_id and, if wanted, patient, site, metadata (a JSON object of texts).
     """  # noqa: DOC501
-    from app.imports.command import check_local, import_local
-    from app.job_kinds import FUNCTIONS
+    from app.cli.imports import check_local, import_local
+    from app.job_table import FUNCTIONS
     from ml.scoring.shards import parse_shard
 
     part = None if shard is None else parse_shard(shard)
@@ -142,8 +142,8 @@ def release_judge(
     release_id: Annotated[uuid.UUID, typer.Argument(help="Release that was trained elsewhere.")], as_json: Json = False
 ) -> None:
     """Judge a release against the champion by the gate, as a recalibration's candidate is; promotes nothing."""
-    from app.job_kinds import FUNCTIONS
-    from app.recalibration.command import judge_here
+    from app.cli.recalibration import judge_here
+    from app.job_table import FUNCTIONS
 
     with parts() as context:
         report = judge_here(context, FUNCTIONS, release_id)
@@ -165,8 +165,8 @@ def recalibrate(
     as_json: Json = False,
 ) -> None:
     """Fit a candidate release on the labels collected so far and judge it against the champion; promotes nothing."""
-    from app.job_kinds import FUNCTIONS
-    from app.recalibration.command import recalibrate_here
+    from app.cli.recalibration import recalibrate_here
+    from app.job_table import FUNCTIONS
     from ml.release.card import adaptation_sentence
 
     with parts() as context:

@@ -1,4 +1,4 @@
-"""What ``serve`` runs: one process, or several on one port, which uvicorn keeps alive.
+"""Server of one port, in one process or several, and the worker that it keeps alive.
 
 An interpreter runs one thread at a time: one process predicts with one core and a little, one per core with all of
 them. With several the one that was started serves nothing itself.
@@ -8,14 +8,58 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import structlog
+
 from app.cli.shared import keep_private, warn_of_open_home
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
+# a process that lived so long did not fail at its start
+_LIVED = 60.0
+_log = structlog.get_logger("secondread")
+
+
+@contextmanager
+def kept_alive(name: str, command: list[str]) -> Iterator[None]:
+    """Run a process while the block runs; when it ends it is started again, after a longer wait each time.
+
+    Args:
+        name: what it is called in the log.
+        command: that starts it.
+    """
+    stop = threading.Event()
+    watcher = threading.Thread(target=_keep, args=(name, command, stop), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        watcher.join()
+
+
+def _keep(name: str, command: list[str], stop: threading.Event) -> None:
+    wait = _FIRST_WAIT
+    while not stop.is_set():
+        started = time.monotonic()
+        process = subprocess.Popen(command)  # noqa: S603
+        while process.poll() is None:
+            if stop.wait(0.1):
+                process.terminate()
+                process.wait()
+                return
+        wait = _FIRST_WAIT if time.monotonic() - started > _LIVED else min(2 * wait, _LONGEST_WAIT)
+        _log.warning(f"{name} ended and is started again", status=process.returncode, seconds=wait)
+        stop.wait(wait)
+
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

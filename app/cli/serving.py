@@ -46,8 +46,7 @@ def serve(
     """Serve the API and the pages; on SQLite the worker too."""
     from contextlib import nullcontext
 
-    from app.cli.keeping import kept_alive
-    from app.cli.server import application_here, run
+    from app.cli.server import application_here, kept_alive, run
 
     with loading():
         application = application_here()

@@ -1,10 +1,102 @@
-"""Which demo a HOME has, and filling it: real cells, or simulated ones whose release is trained here."""
+"""Filling of the demo: release, cases and labels."""
+
+import threading
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.context import Context
-from app.demo.notice import write_notice
-from app.demo.people import Say, ensure_accounts
+from app.demo.people import Say, ensure_accounts, progress_bar, write_notice
 from app.demo.real_cells import ensure_real_cases, ensure_shipped_release, serves_real_cells
 from app.releases.queries import champion
+from app.releases.registration import add_release
+
+if TYPE_CHECKING:
+    from ml.training.learner import StepReport
+    from ml.training.run_folder import RunFolder, TrainConfig
+
+TRAINING_CELLS, EPOCHS = 1500, 7
+
+
+def ensure_trained_release(context: Context, say: Say) -> None:
+    """Train, calibrate and export a release on simulated cells, unless one is served."""
+    with context.database.read() as session:
+        if champion(session) is not None:
+            return
+    source = context.settings.home / "demo" / "release"
+    if not (source / "card.json").is_file():
+        make_release(context.settings.home / "demo" / "run", source, say)
+    add_release(context.database, context.keys.audit, source, context.folders)
+
+
+def make_release(run: Path, out: Path, say: Say) -> None:
+    """Train, calibrate and export the release of the simulated demo; an interrupted training goes on.
+
+    Args:
+        run: folder of the training.
+        out: release folder to make.
+        say: where to report what is being done.
+    """
+    from ml.training.calibrate import calibrate_run
+    from ml.training.export import export_run
+    from ml.training.run_folder import RunFolder
+
+    folder = RunFolder(run)
+    _train(folder, say)
+    say("demo: calibrating class and disagreement probabilities")
+    calibrate_run(folder, method="temperature", alpha=True)
+    say("demo: exporting the release")
+    export_run(folder, out, name="demo cells")
+
+
+def _config(precision: str) -> "TrainConfig":
+    from ml.training.run_folder import TrainConfig
+
+    return TrainConfig(
+        data="cells",
+        data_options={"count": TRAINING_CELLS, "seed": 0},
+        network="compact",
+        epochs=EPOCHS,
+        batch_size=64,
+        learning_rate=2e-3,
+        warmup_epochs=1,
+        decay_epochs=(4, 6),
+        patience=EPOCHS,
+        seed=0,
+        precision=precision,
+        compiled=False,
+        backbone_weights=None,
+    )
+
+
+def _load() -> None:
+    """Load what is needed later; who needs it says what is missing."""
+    for name in ("ml.training.train", "torch._dynamo", "ml.training.export", "onnxscript"):
+        with suppress(ImportError):
+            import_module(name)
+
+
+def _train(folder: "RunFolder", say: Say) -> None:
+    """Simulate the cells and train on them, with a bar that tells how long it will take."""
+    from ml.datasets.cells import load_cells
+
+    say(f"demo: simulating {TRAINING_CELLS:,} stained white cells")
+    # what trains and exports takes seconds to load, and other processes draw the cells
+    loading = threading.Thread(target=_load)
+    loading.start()
+    dataset = load_cells(TRAINING_CELLS, seed=0)
+    loading.join()
+    from ml.training.train import choose_device, choose_precision, train
+
+    device = choose_device("cpu")
+    say(f"demo: training on {dataset.rows('train').size:,} of them, {EPOCHS} epochs")
+    with progress_bar("training", None) as bar:
+
+        def show(report: "StepReport") -> None:
+            bar.update(report.epoch * report.steps + report.step, EPOCHS * report.steps)
+
+        train(dataset, _config(choose_precision("auto", device)), folder, device=device, observer=show)
 
 
 def fill_demo(context: Context, say: Say, *, train: bool = False) -> None:
@@ -29,7 +121,7 @@ def fill_demo(context: Context, say: Say, *, train: bool = False) -> None:
     if real:
         ensure_shipped_release(context, say)
     else:
-        from app.demo.training import ensure_trained_release  # loads torch
+        pass  # loads torch
 
         ensure_trained_release(context, say)
     with context.database.write() as session:

@@ -17,8 +17,7 @@ from app.cases.schemas import CaseIn
 from app.context import Context
 from app.database.sql.advisory_locks import hold_digests
 from app.database.tables import Account, Case
-from app.demo.people import ROBOT, Say
-from app.demo.progress import progress_bar
+from app.demo.people import ROBOT, Say, progress_bar
 from app.http.principal import Principal
 from app.labels.schemas import LabelIn
 from app.labels.submission import submit_label

@@ -1,13 +1,50 @@
-"""Accounts of the demo, the key of its API, and one-time passwords. Running it again changes nothing."""
+"""Demo accounts, their one-time passwords, progress and notice."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.accounts import people as auth
 from app.context import Context
 from app.database.tables import Account
+from ml.files import read_json, write_json
+
+
+class Bar:
+    """One task of a bar.
+
+    Args:
+        progress: bar that is shown.
+        task: of it.
+    """
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress, self._task = progress, task
+
+    def update(self, done: int, total: int | None = None) -> None:
+        """How much is done, and of how much where that became known."""
+        self._progress.update(self._task, completed=done, total=total)
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None) -> Iterator[Bar]:
+    """Show how far something is, and how long it will take.
+
+    Args:
+        what: a word for it.
+        total: number of steps; None: known later.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield Bar(bar, bar.add_task(what, total=total))
+
 
 #: Accounts of the demo and their roles.
 PEOPLE = {"admin": "admin", "viewer": "viewer", "annotator-1": "annotator", "annotator-2": "annotator"}
@@ -41,3 +78,41 @@ def one_time_passwords(context: Context) -> dict[str, str | None]:
                 None if chosen else auth.issue_one_time_password(session, context.keys.audit, account.name)
             )
     return {name: passwords[name] for name in PEOPLE}
+
+
+#: What each account of the demo is for.
+PURPOSES = {
+    "admin": "leads: worklist, report, policy, releases",
+    "viewer": "looks at all of it and changes nothing",
+    "annotator-1": "reads cells",
+    "annotator-2": "reads cells too, so that two can differ",
+}
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What to say of a demo.
+
+    Attributes:
+        real: real cells, whose sources must be named.
+        people: accounts and what they are for.
+    """
+
+    real: bool
+    people: tuple[tuple[str, str], ...] = tuple((name, PURPOSES[name]) for name in PEOPLE)
+
+
+def _file(home: Path) -> Path:
+    return home / "demo" / "notice.json"
+
+
+def write_notice(home: Path, *, real: bool) -> None:
+    """Keep in HOME that it is a demo, and of which kind."""
+    _file(home).parent.mkdir(parents=True, exist_ok=True)
+    write_json(_file(home), {"real": real})
+
+
+def notice_of(home: Path) -> Notice | None:
+    """What to say of the demo in HOME; None where there is none."""
+    path = _file(home)
+    return Notice(bool(read_json(path)["real"])) if path.is_file() else None

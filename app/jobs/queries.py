@@ -38,7 +38,7 @@ class JobView:
 
     Attributes:
         id: of the job.
-        kind: of ``app.job_kinds``.
+        kind: of ``app.job_table``.
         workflow_id: of its present workflow.
         parameters: what was asked for.
         created_by: account that asked, None for a schedule or the command line.

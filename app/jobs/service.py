@@ -34,7 +34,7 @@ def submit(
     Args:
         session: writing session of the request.
         context: parts of the service.
-        kind: of ``app.job_kinds``.
+        kind: of ``app.job_table``.
         parameters: JSON values.
         principal: who asks; None for a schedule or the command line.
         job_id: identifier under which something was stored for it; a new one where left out.

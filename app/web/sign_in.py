@@ -19,7 +19,7 @@ from app.accounts.sign_in import (
 from app.cases import correction_window
 from app.context import Context, Parts
 from app.database.engine import Reader, Writer
-from app.demo.notice import notice_of
+from app.demo.people import notice_of
 from app.http.errors import Forbidden, Invalid, NotFound, Problem, Unauthenticated
 from app.http.languages import COOKIE as LANGUAGE_COOKIE
 from app.http.languages import LANGUAGES

@@ -18,7 +18,7 @@ from app.http.errors import Unavailable
 from app.imports import import_job
 from app.imports.archive_storage import opened
 from app.imports.import_job import KEPT_FOR_RETRIES, delete_archives
-from app.job_kinds import refresh_snapshots
+from app.job_table import refresh_snapshots
 from app.maintenance.backup import backup, restore
 from app.maintenance.cache import renew_copies
 from app.maintenance.sweep import sweep_files

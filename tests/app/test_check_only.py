@@ -11,10 +11,10 @@ import httpx2 as httpx
 import pytest
 from sqlalchemy import func, select
 
+from app.cli.imports import check_local
 from app.database.tables import Case, ImportRow
 from app.imports import import_job
 from app.imports.archive_storage import archive_of
-from app.imports.command import check_local
 from app.imports.import_job import delete_archives
 from app.maintenance.erasure import forget_patient
 from tests.app.test_dry_run import archive

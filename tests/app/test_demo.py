@@ -15,7 +15,7 @@ from app.database.tables import Annotator, AuditEvent, Case, Label, PolicyRow, R
 from app.demo import laboratory, real_cells, simulated
 from app.demo import people as accounts
 from app.demo.filling import fill_demo
-from app.demo.notice import notice_of
+from app.demo.people import notice_of
 from app.demo.real_cells import ANNOTATORS, FOLDER, RELEASE, ensure_real_cases, ensure_shipped_release
 from app.demo.simulated import Extent, ensure_cases, opinion_of
 from app.releases.queries import reading_classes

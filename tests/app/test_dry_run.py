@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from app.cli.imports import check_local, import_local
 from app.context import Context
 from app.database.tables import Case
 from app.database.tables.base import Table
-from app.imports.command import check_local, import_local
 from app.imports.dry_run import CheckReport
 from app.imports.zip_contents import ArchiveError
-from app.job_kinds import FUNCTIONS
+from app.job_table import FUNCTIONS
 from tests.app.test_imports import MANIFEST, packed
 from tests.support.command import run_here
 from tests.support.service import Service, cell_png, collect

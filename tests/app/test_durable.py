@@ -10,7 +10,7 @@ from sqlalchemy import Engine, inspect, text
 from app.database.dbos_adapter import TABLES, system_engine, workflow_table
 from app.database.engine import sqlite_module
 from app.database.tables import Table
-from app.job_kinds import FUNCTIONS
+from app.job_table import FUNCTIONS
 from app.jobs import service as jobs_service
 from app.jobs.executor import Executor
 from app.jobs.handle import JobOvertakenError, RunningJob, WorkerStoppingError

@@ -12,8 +12,8 @@ from PIL import Image
 from sqlalchemy import select, text
 
 from app.audit.verify import verify_all
+from app.cli.imports import check_local
 from app.database.tables import Case
-from app.imports.command import check_local
 from app.maintenance.erasure import forget_patient
 from app.maintenance.export import export_dataset
 from app.maintenance.sweep import sweep_files

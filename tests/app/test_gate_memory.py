@@ -16,7 +16,7 @@ import pytest
 from app.audit.anchor import note_restore
 from app.audit.chain import events
 from app.database.tables import ReleaseRow, now
-from app.job_kinds import FUNCTIONS
+from app.job_table import FUNCTIONS
 from app.jobs.executor import Executor
 from app.jobs.handle import RunningJob, WorkerStoppingError
 from app.releases.gate_verdicts import first_champion_id, n_attempts

@@ -9,8 +9,8 @@ from sqlalchemy import func, select, update
 
 from app.database import idempotency
 from app.database.tables import IdempotencyRecord, now
+from app.job_table import tidy
 from app.maintenance.erasure_registry import Whom, erase_patient
-from app.operations.upkeep import tidy
 from tests.support.service import Service, cell_png
 
 
@@ -21,7 +21,7 @@ def kept(service: Service) -> int:
 
 def test_old_answers_are_swept_and_young_ones_stay(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.database.idempotency.SWEEP_ROWS", 2)
-    monkeypatch.setattr("app.operations.upkeep.SWEEP_ROWS", 2)
+    monkeypatch.setattr("app.job_table.SWEEP_ROWS", 2)
     for number in range(6):
         service.upload(f"case {number}", cell_png(number), f"key {number}")
     old = now() - idempotency.KEPT - timedelta(minutes=1)

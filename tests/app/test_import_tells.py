@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.imports.command import import_local
-from app.job_kinds import FUNCTIONS
+from app.cli.imports import import_local
+from app.job_table import FUNCTIONS
 from tests.app.test_imports import MANIFEST, packed, send
 from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png

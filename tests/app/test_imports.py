@@ -14,15 +14,14 @@ import pytest
 from sqlalchemy import func, select
 
 from app.cases.ingest import prepare_case
+from app.cli.imports import import_local
 from app.database.tables import Case, ImportRow
 from app.http.errors import Invalid, StorageFull, TooLarge
 from app.imports import archive_storage, import_job
 from app.imports.archive_storage import archive_of
-from app.imports.command import import_local
 from app.imports.import_job import KEPT_FOR_RETRIES
 from app.imports.receiving import receiving
-from app.job_kinds import FUNCTIONS
-from app.operations.upkeep import tidy
+from app.job_table import FUNCTIONS, tidy
 from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png
 

@@ -20,7 +20,7 @@ from app.database.dbos_adapter import workflow_table
 from app.database.engine import POSTGRES_SETTINGS
 from app.database.tables import AuditHead, now
 from app.http.errors import Unavailable
-from app.job_kinds import FUNCTIONS, ask_for_recalibration
+from app.job_table import FUNCTIONS, ask_for_recalibration
 from app.jobs import service as jobs_service
 from app.jobs.executor import Executor, Schedule
 from app.jobs.handle import RunningJob

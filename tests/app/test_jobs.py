@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 
 from app.database.dbos_adapter import workflow_table
 from app.http.errors import StorageFull
-from app.job_kinds import FUNCTIONS, ask_for_recalibration
+from app.job_table import FUNCTIONS, ask_for_recalibration
 from app.jobs import service as jobs_service
 from app.jobs.executor import Executor
 from app.jobs.handle import RunningJob, WorkerStoppingError

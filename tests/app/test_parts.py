@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from app.cli.imports import import_local
 from app.cli.main import secondread
 from app.database.engine import insert_new
 from app.database.tables import Case, CasePrediction, NetworkOutput
-from app.imports.command import import_local
-from app.job_kinds import FUNCTIONS
+from app.job_table import FUNCTIONS
 from app.jobs.handle import RunningJob
 from app.recalibration import predict_old_cases
 from tests.app.test_comparison import added, make

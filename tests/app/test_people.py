@@ -10,7 +10,7 @@ from app.accounts import people as auth
 from app.accounts.passwords import hash_password, verify_password
 from app.database.tables import Account, BrowserSession, now
 from app.demo import people as demo
-from app.demo.notice import write_notice
+from app.demo.people import write_notice
 from app.http.errors import Conflict
 from tests.support.service import Service
 

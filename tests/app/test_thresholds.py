@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import select
 
 from app.database.tables import DailyThreshold
-from app.operations.upkeep import tidy
+from app.job_table import tidy
 from tests.support.service import Service, cell_png
 
 

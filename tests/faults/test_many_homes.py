@@ -42,10 +42,10 @@ PEOPLE = {"admin": "admin", "viewer": "viewer", "outside": "service"}
 HTML = {"Accept": "text/html"}
 # what the minute's upkeep and the half minute's copies do, done every second
 _BRISK = """
-from app.job_kinds import SCHEDULES, refresh_snapshots
+from app.job_table import SCHEDULES, refresh_snapshots
 from app.jobs.executor import Schedule
 from app.maintenance import copies
-from app.operations.upkeep import tidy
+from app.job_table import tidy
 SCHEDULES.clear()
 SCHEDULES["snapshots"] = Schedule("* * * * * *", refresh_snapshots)
 SCHEDULES["tidying"] = Schedule("* * * * * *", tidy)

@@ -20,13 +20,12 @@ from app.cli.main import secondread
 from app.database.tables import Case, Erasure, ImportRow, NetworkOutput
 from app.http.errors import Conflict, NotFound
 from app.imports.archive_storage import archive_of
-from app.job_kinds import refresh_snapshots
+from app.job_table import refresh_snapshots, tidy
 from app.maintenance.backup import backup
 from app.maintenance.cache import renew_copies
 from app.maintenance.erasure import finish_erasures, forget_patient
 from app.maintenance.export import export_dataset
 from app.metrics.dataset import number_of
-from app.operations.upkeep import tidy
 from app.storage.bucket import Bucket
 from app.triage.planning import coin
 from tests.support.bucket import BucketServer

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
+from app.cli.imports import import_local
 from app.database.tables import ImportRow, Job
 from app.http.errors import StorageFull
 from app.imports import zip_contents as archives
-from app.imports.command import import_local
 from app.imports.receiving import receiving
 from app.imports.zip_contents import ArchiveError, open_archive
-from app.job_kinds import FUNCTIONS
+from app.job_table import FUNCTIONS
 from ml.datasets.folder import load_folder
 from ml.tables.files import TableError
 from tests.app.test_imports import MANIFEST, left_behind, send

@@ -12,9 +12,9 @@ from sqlalchemy import text
 
 from app.cases import ingest
 from app.cases import service as cases
+from app.cli.imports import import_local
 from app.database.tables import CaseTwin
-from app.imports.command import import_local
-from app.job_kinds import FUNCTIONS
+from app.job_table import FUNCTIONS
 from app.maintenance import erasure as maintenance_erasure
 from app.maintenance import erasure_registry
 from app.maintenance.erasure import forget_patient

@@ -16,7 +16,7 @@ from app.cases.schemas import CaseIn
 from app.context import Context, build_context
 from app.database.migration import upgrade
 from app.database.tables import Account, now
-from app.demo import training
+from app.demo import filling
 from app.http.principal import Principal
 from app.jobs import service
 from app.jobs.queries import job_by_id
@@ -93,7 +93,7 @@ def live(folder: Path) -> Drift:
     settings.home.mkdir()
     context = build_context(settings)
     upgrade(context.database.engine)
-    training.make_release(folder / "run", folder / "release", print)
+    filling.make_release(folder / "run", folder / "release", print)
     with context.database.write() as session:
         release = put_release(session, context.keys.audit, folder / "release", settings.releases_folder)
         auth.add_account(session, context.keys.audit, "robot", "service")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.context import Context
-from app.job_kinds import FUNCTIONS
+from app.job_table import FUNCTIONS
 from app.jobs import service
 from app.jobs.executor import Executor
 from app.jobs.handle import JobFunction

@@ -58,7 +58,7 @@ else:
 
 _TICKING = """
 import os
-from app.job_kinds import SCHEDULES
+from app.job_table import SCHEDULES
 from app.jobs.executor import Schedule
 def tick(_):
     with open({path!r}, "a") as ticks:
@@ -69,7 +69,7 @@ SCHEDULES["tidying"] = Schedule("* * * * * *", tick)
 
 _STUCK = """
 import time
-from app.job_kinds import FUNCTIONS
+from app.job_table import FUNCTIONS
 FUNCTIONS["import"] = lambda job: time.sleep(600)
 """
 

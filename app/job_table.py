@@ -1,4 +1,4 @@
-"""What each kind of job does, and what is done without being asked for; the worker's composition."""
+"""Functions of each kind of job, and the schedules; the composition of the worker."""
 
 from datetime import timedelta
 
@@ -7,18 +7,41 @@ from sqlalchemy.orm import Session
 
 from app.audit.anchor import anchor_here
 from app.context import Context
+from app.database.idempotency import SWEEP_ROWS, sweep
 from app.database.sql.advisory_locks import Turn, take_turn
 from app.database.tables import Job, Label, time_of
+from app.imports.import_job import delete_archives
 from app.jobs import service
 from app.jobs.executor import Schedule, forget_upkeep
 from app.jobs.handle import JobFunction, JobResult, RunningJob
+from app.labels.adjudication import ask_instead
+from app.labels.corrections import settle
+from app.maintenance.erasure import finish_erasures
 from app.maintenance.sweep import sweep_files
 from app.metrics.prediction_set_calibration import publish_answer_sets
 from app.metrics.published import publish_estimates
 from app.metrics.snapshot import refresh
-from app.operations.upkeep import tidy
 from app.releases.queries import aliases, class_codes, existing_release
 from app.releases.schemas import RecalibrationIn
+from app.triage.planning import policy_for_planning
+
+
+def tidy(context: Context) -> None:
+    """Draw the conclusions from final labels, ask others where somebody declined or left, set the day's threshold.
+
+    Old answers and archives are forgotten.
+    """
+    settle(context)
+    ask_instead(context)
+    delete_archives(context)
+    finish_erasures(context)
+    with context.database.write() as session:
+        policy_for_planning(session)
+    deleted = SWEEP_ROWS
+    while deleted == SWEEP_ROWS:
+        with context.database.write() as session:
+            deleted = sweep(session, context.clock())
+
 
 # a worker lies idle for most of its life: what a kind of job needs is loaded with the first job of that kind
 
