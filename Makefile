@@ -48,7 +48,7 @@ test: $(VENV)/.installed-dev
 
 # make clients   what is made from the OpenAPI document: openapi.json, the page about the API, the clients
 clients: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m tests.support.api_files
+	$(VENV)/bin/python -m tools.openapi_files
 
 # make golden   renew the golden files; legitimate only when an issue names the number or the document that changes
 golden: $(VENV)/.installed-dev
@@ -56,7 +56,7 @@ golden: $(VENV)/.installed-dev
 
 # make languages   find the sentences of the pages anew, say which have no translation yet, and compile the catalogues
 languages: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m tests.support.languages
+	$(VENV)/bin/python -m tools.catalogues
 
 # make test-slow   the tests that `make test` leaves out for the time they take: whole days in a browser, killed workers, fuzzing
 test-slow: $(VENV)/.installed-dev
@@ -115,7 +115,7 @@ gpu: $(if $(filter $(VENV)/bin/python,$(GPU_PYTHON)),$(VENV)/.installed-dev)
 
 # make screenshots   pictures of every page into screenshots/; ARGS=--docs renews those of README and tutorial
 screenshots: $(VENV)/.installed-dev
-	PYTHONPATH=. $(VENV)/bin/python tests/browser/screenshots.py $(ARGS)
+	PYTHONPATH=. $(VENV)/bin/python tools/screenshots.py $(ARGS)
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage mutants

@@ -20,8 +20,8 @@ from app.settings import Settings
 from app.storage.blobs import FolderStore, ImageStore
 from app.storage.bucket import CachedBucket
 from app.storage.bundles import SharedFolders
-from ml.cores import cores
 from ml.release.artifact import ReleaseError
+from ml.util.cores import cores
 
 
 @dataclass(frozen=True)

@@ -29,14 +29,14 @@ from app.recalibration.gate_decision import Evidence
 from app.recalibration.service import Material, fit, judge
 from app.recalibration.training_data import StoredOutputs, histograms
 from app.releases.schemas import RecalibrationMethod
-from ml.arrays import FloatArray
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cells
 from ml.distributions.families import gini
-from ml.metrics.paired_change import Change
+from ml.metrics.paired_difference import Change
 from ml.release.artifact import Release, read_release
 from ml.release.predictor import Predictor
 from ml.reproduce.report import versions
+from ml.util.arrays import FloatArray
 from tests.support.tiny_release import write_tiny_release
 
 ANNOTATORS, POOL, CELLS_OF_A_PATIENT = 5, 1500, 2

@@ -16,10 +16,10 @@ from typing import TypedDict
 
 import numpy as np
 
-from ml.arrays import FloatArray, IntArray
 from ml.calibration import calibrate as fit_calibration
 from ml.conformal import MISSES, calibrate, patient_masses, scores
 from ml.distributions.families import DirichletCpe, PredictiveDistribution
+from ml.util.arrays import FloatArray, IntArray
 
 RUNS, SPLITS = 400, 200
 

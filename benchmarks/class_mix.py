@@ -13,8 +13,8 @@ import numpy.typing as npt
 from scipy.stats import chi2_contingency
 
 from app.metrics.drift import MIX_LIMIT, MIX_P_LIMIT, P_LIMIT
-from ml.arrays import FloatArray, IntArray
-from ml.metrics.class_mix import mix_change_of_patients
+from ml.metrics.label_shift import mix_change_of_patients
+from ml.util.arrays import FloatArray, IntArray
 
 SHARE = 1 / np.arange(1, 9) ** 1.3
 N_REFERENCE, SPREAD, READ_TWICE = 2000, 3.0, 0.28

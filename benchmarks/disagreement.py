@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from ml.arrays import FloatArray, IntArray
 from ml.calibration.calibrators import FitReport, calibrate
 from ml.datasets.blends import BLENDS, load_blend, read_blend_table
 from ml.datasets.cells import load_cells
@@ -23,14 +22,15 @@ from ml.datasets.lidc import load_nodules
 from ml.distributions.families import DirichletCpe, PredictiveDistribution, softmax_probs
 from ml.metrics import evaluate
 from ml.metrics.histograms import observed_disagreement
-from ml.metrics.known_truth import exact_metrics
+from ml.metrics.oracle_metrics import exact_metrics
 from ml.metrics.posterior_gain import exact_posterior_epistemic_loss, posterior_epistemic_loss, posterior_gain
 from ml.release.dropout_head import SAMPLES, DropoutHead
 from ml.reproduce.nodules import FOLDS, fit_regression
 from ml.reproduce.report import versions
-from ml.splits import split_partitions
 from ml.training.calibrate import member_outputs
 from ml.training.run_folder import CachedOutputs, RunFolder
+from ml.util.arrays import FloatArray, IntArray
+from ml.util.splits import split_partitions
 
 WAYS = {"paper": False, "served": True}
 RESULTS = Path(__file__).parent / "results"

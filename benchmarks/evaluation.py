@@ -146,7 +146,7 @@ def with_sklearn(counts: np.ndarray, probs: np.ndarray, dpe: np.ndarray) -> None
 
 def all_rivals(theirs: Callable[..., object] | None) -> dict[str, Callable[..., object]]:
     """What is timed: ours in two ways, and whatever of the others is at hand."""
-    import ml.torchvision_ops  # noqa: F401  torchmetrics imports torchvision, whose CUDA build lacks operators here
+    import ml.util.torchvision_ops  # noqa: F401  torchmetrics imports torchvision, whose CUDA build lacks operators here
 
     rivals: dict[str, Callable[..., object]] = {"secondread, all metrics": accumulate}
     rivals["every interval, by patients of four cases"] = by_patient

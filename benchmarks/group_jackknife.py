@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress
 
-from ml.arrays import FloatArray, IntArray
 from ml.metrics import Estimate, evaluate
 from ml.metrics.group_jackknife import evaluate_groups
 from ml.metrics.group_sums import GroupSums
+from ml.util.arrays import FloatArray, IntArray
 
 SHOWN = ("L", "EL", "CL", "DL", "L_D", "CL_D", "skill", "skill_D", "agreement")
 GOAL_RATIO, GOAL_COVERAGE = (0.9, 1.1), (0.93, 0.97)

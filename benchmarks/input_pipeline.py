@@ -23,16 +23,16 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.serving import cell_jpeg
-from ml.cores import cores
 from ml.datasets.base import ImageDataset
 from ml.datasets.cells import load_cells
-from ml.images.decoded import decoded
-from ml.images.packs import PackStore
+from ml.images.image_decoding import decoded
+from ml.images.pixel_cache import PackStore
 from ml.images.preprocess import Preprocessing
 from ml.training.device_data import DeviceData
 from ml.training.learner import Learner
 from ml.training.run_folder import TrainConfig
 from ml.training.train import choose_precision
+from ml.util.cores import cores
 
 CPU = torch.device("cpu")
 BATCH, SIZE = 128, 96

@@ -36,12 +36,12 @@ from ml.calibration.concentration import ConcentrationHead
 from ml.calibration.scaling import Scaling
 from ml.datasets.base import ClassInfo, ImageDataset
 from ml.datasets.registry import load_dataset
-from ml.images.appearance import appearance, columns_of
+from ml.images.image_quality_features import appearance, columns_of
 from ml.images.preprocess import Preprocessing, decode_image
 from ml.release.artifact import FAMILIARITY_FILE, Release, read_release, write_release
-from ml.release.familiarity import Seen, fit_familiarity
+from ml.release.ood_detector import Seen, fit_familiarity
+from ml.release.ood_score import appearance_of
 from ml.release.predictor import Predictor, prediction_of
-from ml.release.unlikeness import appearance_of
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run, to_onnx
 from ml.training.networks import build_network

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ml.metrics.score_monitor import FLOOR, LEVEL, N_REFERENCE, TOLERANCE
+from ml.metrics.betting_monitor import FLOOR, LEVEL, N_REFERENCE, TOLERANCE
 from tests.simulation.monitored_years import PER_DAY, WORLDS, YEAR, World, alarm_days, series, year, z_test_day
 
 TOLERANCES = (0.02, 0.05, 0.1)

@@ -27,17 +27,17 @@ import numpy as np
 
 from benchmarks.new_crowd import TRAINED, Patches
 from ml.agreement.long_labels import LongLabels
-from ml.arrays import FloatArray, IntArray
+from ml.annotators.choosing import ALIKE, choose_readers
+from ml.annotators.fitting import held_out_gain
 from ml.calibration.calibrators import calibrate
 from ml.datasets.base import datasets_folder
 from ml.datasets.cifar import load_photographs
 from ml.datasets.lidc import load_nodules
 from ml.distributions.families import softmax_probs
-from ml.readers.choosing import ALIKE, choose_readers
-from ml.readers.gate import held_out_gain
 from ml.reproduce.nodules import FOLDS, fit_regression
 from ml.reproduce.report import versions
-from ml.splits import split_partitions
+from ml.util.arrays import FloatArray, IntArray
+from ml.util.splits import split_partitions
 
 CLASSES = 10
 

@@ -4,7 +4,7 @@
 
 The worlds are those of ``benchmarks.reader_worlds``, half of them made by another mechanism than the model's. A
 network is calibrated on 800 cases by the paper's way; matrices are fitted on the same, chosen by left-out labels, and
-used only where 800 cases more say so (``ml.readers.gate``). Judged on 1,500 further cases by what is known there: the
+used only where 800 cases more say so (``ml.annotators.fitting``). Judged on 1,500 further cases by what is known there: the
 population's answers. All cases have one to three labels.
 """
 
@@ -19,15 +19,15 @@ import numpy as np
 
 from benchmarks.reader_worlds import MECHANISMS, N_CLASSES, READERS, SITUATIONS, World, world
 from ml.agreement.long_labels import LongLabels
-from ml.arrays import FloatArray
+from ml.annotators.choosing import Choice, choose_readers
+from ml.annotators.confusions import ReaderModel
+from ml.annotators.fitting import held_out_gain, next_label_losses
+from ml.annotators.posterior import answer_distribution, named_posterior
 from ml.calibration.calibrators import calibrate
 from ml.distributions.decisions import class_intervals
 from ml.distributions.families import PredictiveDistribution
-from ml.readers.choosing import Choice, choose_readers
-from ml.readers.confusions import ReaderModel
-from ml.readers.gate import held_out_gain, next_label_losses
-from ml.readers.posterior import answer_distribution, named_posterior
 from ml.reproduce.report import versions
+from ml.util.arrays import FloatArray
 
 CALIBRATION, GATE, JUDGED = 800, 800, 1500
 #: Cases whose intervals are looked at.

@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray
 from ml.calibration.calibration import Calibration
 from ml.calibration.calibrators import calibrate
-from ml.calibration.new_crowd import adapt
+from ml.calibration.domain_adaptation import adapt
 from ml.datasets.cifar import load_cifar10h
 from ml.distributions.families import softmax_probs
 from ml.metrics import evaluate
@@ -26,6 +25,7 @@ from ml.metrics.histograms import observed_disagreement
 from ml.reproduce.human_labels import thin
 from ml.reproduce.nodules import fit_regression
 from ml.reproduce.report import versions
+from ml.util.arrays import FloatArray, IntArray
 
 SIDE, FILTERS, STRIDE = 6, 256, 2
 TRAINED, JUDGED = 10_000, 4_000

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ml.arrays import FloatArray
 from ml.distributions.families import DirichletCpe
+from ml.util.arrays import FloatArray
 
 CASES, CLASSES, ROUNDS = 1_000_000, 22, 5
 

@@ -29,10 +29,10 @@ from ml.calibration.concentration import ConcentrationHead
 from ml.calibration.scaling import Scaling
 from ml.datasets.cells import simulate_cell
 from ml.datasets.cells_morphology import CLASSES
-from ml.images.appearance import appearance, columns_of
+from ml.images.image_quality_features import appearance, columns_of
 from ml.images.preprocess import Preprocessing
 from ml.release.artifact import FAMILIARITY_FILE, read_release, write_release
-from ml.release.familiarity import Seen, fit_familiarity
+from ml.release.ood_detector import Seen, fit_familiarity
 from ml.release.predictor import Predictor
 from ml.training.export import to_onnx
 from ml.training.networks import build_network

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ml.agreement.qualification import balanced_choice, judge, slip_rate
-from ml.arrays import FloatArray, IntArray
+from ml.util.arrays import FloatArray, IntArray
 
 #: Classes, cells per run, and how much too strongly the posterior believes the network.
 PANELS = ((3, 30, 1.0), (4, 40, 1.0), (4, 40, 2.0), (8, 40, 1.0), (8, 80, 1.0))

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import scipy.stats
 
-from ml.arrays import FloatArray, IntArray
-from ml.metrics.score_monitor import LEVEL, TOLERANCE
-from ml.readers.drift import drift_paths, excess_log_loss, weekly_bands
+from ml.annotators.drift import drift_paths, excess_log_loss, weekly_bands
+from ml.metrics.betting_monitor import LEVEL, TOLERANCE
+from ml.util.arrays import FloatArray, IntArray
 
 K, READERS, DAYS, CHANGED = 8, 5, 364, 182
 #: Weeks before the t test has anything to compare with.

@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from ml.agreement.long_labels import LongLabels
-from ml.arrays import FloatArray
+from ml.annotators.choosing import choose_readers
+from ml.annotators.fitting import Anchor, Material, fit_readers
+from ml.annotators.posterior import Opinions, named_posterior
 from ml.distributions.families import DirichletCpe
-from ml.readers.choosing import choose_readers
-from ml.readers.fitting import Anchor, Material, fit_readers
-from ml.readers.posterior import Opinions, named_posterior
 from ml.reproduce.report import versions
+from ml.util.arrays import FloatArray
 
 CASES, LABELS, CLASSES, READERS = 100_000, 3, 8, 50
 FITTED_CASES = 9_100

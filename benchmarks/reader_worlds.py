@@ -22,7 +22,7 @@ import numpy as np
 from scipy.special import log_softmax, softmax
 from scipy.stats import norm
 
-from ml.arrays import FloatArray, IntArray
+from ml.util.arrays import FloatArray, IntArray
 
 N_CLASSES = 5
 SITUATIONS = ("alike", "novice", "biased half", "copier", "drifting")

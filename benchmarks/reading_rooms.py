@@ -26,7 +26,7 @@ from rich.progress import Progress
 from app.audit.linking import _BATCH as BATCH
 from app.audit.linking import SECONDS as PERIOD
 from app.database.engine import MAX_OVERFLOW, POOL_SIZE
-from ml.arrays import FloatArray
+from ml.util.arrays import FloatArray
 
 RESULTS = Path(__file__).parent / "results"
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "reading_rooms.svg"

@@ -5,7 +5,7 @@ import sys
 from datetime import date
 from pathlib import Path
 
-from ml.files import write_json
+from ml.util.files import write_json
 from tests.simulation.laboratory import Outcome, live, table
 
 FIRST_SEED = 1000

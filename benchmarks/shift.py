@@ -27,21 +27,21 @@ from typing import TypedDict, cast
 import numpy as np
 from PIL import Image, ImageFilter
 
-from ml.arrays import FloatArray
 from ml.datasets.base import datasets_folder
 from ml.datasets.cells import simulate_cells
 from ml.datasets.pbc import load_pbc
 from ml.distributions.families import PredictiveDistribution
-from ml.files import read_json
-from ml.images.appearance import CHECKS, appearance, columns_of
+from ml.images.image_quality_features import CHECKS, appearance, columns_of
 from ml.images.standard_shifts import STANDARD_SHIFTS, StandardShift, turned_hue
 from ml.metrics.histograms import agreement_terms
-from ml.metrics.known_truth import exact_metrics
-from ml.release.familiarity import FEATURES, Familiarity, Seen, fit_familiarity
+from ml.metrics.oracle_metrics import exact_metrics
 from ml.release.feature_distance import fit_feature_distance
+from ml.release.ood_detector import FEATURES, Familiarity, Seen, fit_familiarity
 from ml.release.predictor import Predictor
 from ml.training.export import export_run
 from ml.training.run_folder import RunFolder
+from ml.util.arrays import FloatArray
+from ml.util.files import read_json
 
 COMMAND = "python -m benchmarks.shift RUN --save"
 HARMFUL, HARMLESS, LARGEST, BINS = 0.10, 0.03, 1.5, 3

@@ -20,23 +20,23 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from ml.arrays import FloatArray
 from ml.calibration.calibrators import Calibration
 from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.base import ImageDataset
 from ml.datasets.cells import load_cells
 from ml.datasets.folder import own_partitions
 from ml.datasets.pbc import load_pbc
-from ml.files import read_json
 from ml.images.preprocess import Preprocessing, fit_normalisation
 from ml.release.shift_suite import UNSHIFTED
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run
-from ml.training.own_figures import figures_of, trained_beside_baseline
+from ml.training.per_class_report import figures_of, trained_beside_baseline
 from ml.training.run_folder import RunFolder, TrainConfig
 from ml.training.shift_trial import ShiftTrial
 from ml.training.small_sets import EPOCHS, batch_for, passes_for
 from ml.training.train import choose_precision, train
+from ml.util.arrays import FloatArray
+from ml.util.files import read_json
 
 CPU = torch.device("cpu")
 #: Batch size, multiple of the passes for ``MIN_STEPS`` (0: one pass), exponent of the class weights, augmentation.

@@ -34,8 +34,8 @@ from app.metrics.load import read_columns
 from app.metrics.snapshot import write_snapshot
 from app.releases.queries import class_codes
 from app.settings import Settings
-from ml.arrays import FloatArray, IntArray
 from ml.distributions.families import DirichletCpe
+from ml.util.arrays import FloatArray, IntArray
 from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.service import put_release
 

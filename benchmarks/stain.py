@@ -5,7 +5,7 @@ from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ml.files import write_json
+from ml.util.files import write_json
 from tests.simulation.drifted_stain import AFTER, BEFORE, live
 
 

@@ -31,7 +31,7 @@ DOMAINS = {
     "triage",
 }
 #: The only rooms that may import torch.
-TORCH = ("ml.training", "ml.datasets", "ml.reproduce", "ml.cli", "ml.torchvision_ops")
+TORCH = ("ml.training", "ml.datasets", "ml.reproduce", "ml.cli", "ml.util.torchvision_ops")
 HEAVY = {"torch", "torchvision", "onnx", "onnxscript"}
 
 
@@ -242,8 +242,8 @@ OPEN_DOCUMENTS = {
     "app.database.revisions.swap": "columns of any table",
     "app.predictions.remote": "what another server says: every value is checked where it is read",
     "app.predictions.wire_format": "messages as they came: every value is checked where it is read",
-    "ml.files.read_json": "JSON of any kind: whoever reads it says of which",
-    "ml.named_columns._named_rows": "arguments of a caller by name, tables of any library",
+    "ml.util.files.read_json": "JSON of any kind: whoever reads it says of which",
+    "ml.dataframes._named_rows": "arguments of a caller by name, tables of any library",
     "ml.release.card.RecalibrationDocument.gate": "the service's own (app.releases.gate_verdicts), which ml does not know",
     "ml.reproduce.report.reproduce": "each reproduction has its own rows and entries, typed where they are made",
     "ml.reproduce.setting.Reproduction": "each reproduction has its own rows and entries",

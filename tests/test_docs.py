@@ -29,7 +29,7 @@ _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=ind
 _MARK = re.compile(r"<!-- (not run|run with): (.+) -->\s*\Z")
 ADDRESS = "http://127.0.0.1:8000"
 #: When something that is made from the OpenAPI document is not of the present one.
-MAKE = "run: make clients (python -m tests.support.api_files)"
+MAKE = "run: make clients (python -m tools.openapi_files)"
 #: How a block of a language is run.
 SHELL = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}
 
@@ -283,8 +283,8 @@ def test_the_reference_lists_every_route_with_its_scopes(tmp_path: Path) -> None
 
 
 def test_what_is_made_from_the_openapi_document_is_made_from_the_present_one() -> None:
-    from tests.support.api_files import made, openapi
-    from tests.support.typescript_client import is_present
+    from tools.openapi_files import made, openapi
+    from tools.typescript_client import is_present
 
     document = openapi()
     files = made(document)
@@ -330,15 +330,15 @@ def test_a_new_home_needs_no_upgrade_and_one_of_a_development_version_says_so(tm
 
 
 def test_the_architecture_page_names_every_folder_and_draws_them_as_they_are() -> None:
-    from tests.support.folder_graph import PAGE, with_graph
     from tests.test_architecture import folder_graph
+    from tools.folder_graph import PAGE, with_graph
 
     text = PAGE.read_text()
     tree = text.split("```")[1]
     for room in folder_graph():
         top, _, name = room.partition(".")
         assert re.search(rf"^\s*{name or top}(\.py)?[/*]?", tree, re.MULTILINE) or f" {name}.py" in tree, room
-    assert with_graph(text) == text, "run: python -m tests.support.folder_graph"
+    assert with_graph(text) == text, "run: python -m tools.folder_graph"
 
 
 def test_every_decision_is_in_the_index_with_a_status() -> None:

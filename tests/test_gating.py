@@ -9,7 +9,7 @@ import pytest
 from app.recalibration.gate_decision import ERROR_RATE, Evidence, decide, level_of, of_each_annotator, of_the_whole
 from ml.metrics.intervals import p_of_fall, skewed_interval
 from ml.metrics.jackknife import Estimate
-from ml.metrics.paired_change import Change, paired_change
+from ml.metrics.paired_difference import Change, paired_change
 
 N, K, PATIENTS = 240, 3, 60
 CLUSTER = np.repeat(np.arange(PATIENTS), N // PATIENTS)

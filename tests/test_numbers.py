@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.numbers import (
+from tools.document_numbers import (
     ROOT,
     Claim,
     Constant,
@@ -67,10 +67,10 @@ def test_a_number_is_right_where_it_is_the_value_rounded(said: str, value: float
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A document and results of its own."""
-    monkeypatch.setattr("tests.support.numbers.ROOT", tmp_path)
+    monkeypatch.setattr("tools.document_numbers.ROOT", tmp_path)
     results = tmp_path / "results"
     results.mkdir()
-    monkeypatch.setattr("tests.support.numbers.RESULTS", results)
+    monkeypatch.setattr("tools.document_numbers.RESULTS", results)
     prose.cache_clear()
     (results / "2026-01-01_loss.json").write_text('{"rows": [{"method": "old", "L": 0.5}]}')
     (results / "2026-01-02_loss.json").write_text(

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import missing
-from tests.support.api_files import openapi
 from tests.support.process import Installation
 from tests.support.service import cell_png
-from tests.support.typescript_client import FOLDER, SCHEMA, install, run_node, typescript_types
+from tools.openapi_files import openapi
+from tools.typescript_client import FOLDER, SCHEMA, install, run_node, typescript_types
 
 
 @pytest.fixture(scope="module")

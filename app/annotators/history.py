@@ -27,8 +27,8 @@ from app.database.tables import (
 )
 from app.predictions.stored import stored_predictions
 from app.releases.queries import reading_classes
-from ml.arrays import FloatArray
 from ml.distributions.families import has_concentration
+from ml.util.arrays import FloatArray
 
 #: What is looked at: labels of so many weeks, and of so many cases, the newest.
 WEEKS, MOST_CASES, MOST_READS = 26, 4000, 40_000

@@ -18,8 +18,8 @@ from ml.agreement.one_annotator import (
     rate_of_all,
     soft_confusions,
 )
-from ml.arrays import FloatArray, IntArray
 from ml.messages import Message
+from ml.util.arrays import FloatArray, IntArray
 
 #: Cases, reads and repeats are counted in such steps, so that no single one can be told from two looks.
 STEP = 10

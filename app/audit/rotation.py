@@ -20,7 +20,7 @@ from app.database.retry import write_patiently
 from app.database.sql.advisory_locks import Turn, take_turn
 from app.database.tables import AuditHead, Installation
 from app.settings import write_beside
-from ml.files import sync_folder
+from ml.util.files import sync_folder
 
 _OTHERS_WRITE = "others are writing to the database"
 _Say = Callable[[str], object]

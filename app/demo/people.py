@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from app.accounts import people as auth
 from app.context import Context
 from app.database.tables import Account
-from ml.files import read_json, write_json
+from ml.util.files import read_json, write_json
 
 
 class Bar:

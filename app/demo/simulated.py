@@ -20,11 +20,11 @@ from app.demo.people import Say
 from app.labels.schemas import LabelIn
 from app.releases.queries import champion
 from app.triage.schemas import PolicyIn
-from ml.arrays import FloatArray
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import cell_name, patient_name, simulate_cell
 from ml.datasets.cells_morphology import CLASSES
 from ml.images.preprocess import encode_png
+from ml.util.arrays import FloatArray
 
 #: Classes of the release that the simulated demo trains.
 CODES = {info.code for info in CLASSES}

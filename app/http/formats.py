@@ -7,7 +7,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from app.http.models import ClassOut
-from ml.shown_numbers import NOTHING, change, count, interval, new_interval, probability, share
+from ml.util.number_format import NOTHING, change, count, interval, new_interval, probability, share
 
 
 def moment(value: datetime | None) -> str:

@@ -11,10 +11,10 @@ from app.cases.queries import NamedLabel
 from app.database.tables import CasePrediction
 from app.predictions.stored import stored_prediction
 from ml.agreement.long_labels import LongLabels
+from ml.annotators.confusions import ReaderModel
+from ml.annotators.posterior import answer_distribution, named_posterior
+from ml.annotators.sentences import remark
 from ml.distributions.families import DirichletMixtureCpe, PredictiveDistribution, has_concentration
-from ml.readers.confusions import ReaderModel
-from ml.readers.posterior import answer_distribution, named_posterior
-from ml.readers.sentences import remark
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from app.predictions.stored import stored_prediction
 from app.releases.queries import class_codes, existing_release
 from app.triage.queries import current_policy
 from app.triage.rules import summarise
-from ml.arrays import IntArray
 from ml.distributions.families import PredictiveDistribution, has_concentration
+from ml.util.arrays import IntArray
 
 #: Labels of an image unlike those of the release, from which on its posterior is shown in full.
 SHOWN_FROM = 2

@@ -25,7 +25,7 @@ from app.maintenance.erasure_registry import ErasureListError, read_list
 from app.reports.frozen_evaluations import EVALUATIONS, folder_of, frozen_name
 from app.storage.blobs import BlobStore, Damaged
 from app.storage.bundles import SharedFolders
-from ml.files import file_sha256, read_json, sync_file, sync_folder, write_json
+from ml.util.files import file_sha256, read_json, sync_file, sync_folder, write_json
 
 _SQLITE, _POSTGRES, _SECRET = "database.db", "database.dump", "secret.key"
 _FOLDERS = ("images", "releases", EVALUATIONS)

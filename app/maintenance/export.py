@@ -21,9 +21,9 @@ from app.metrics.service import cohort_for
 from app.metrics.tables import CohortTables, cohort_tables
 from app.releases.queries import existing_release, reading_classes
 from app.releases.training import patient_hmac, unit_of
-from ml.splits import stratified_partitions
 from ml.tables.files import Column, write_table
 from ml.tables.trained_cells import TRAINED_ON
+from ml.util.splits import stratified_partitions
 
 #: Kinds of tables.
 Kind = Literal["csv", "parquet"]

@@ -20,10 +20,10 @@ from app.metrics.cohort import held_out
 from app.metrics.dataset import Columns, number_of
 from app.metrics.snapshot import current_columns
 from app.releases.queries import champion_since, class_codes, existing_release, served_release_id
-from ml.arrays import FloatArray, IntArray
+from ml.annotators.drift import drift_paths, excess_log_loss, weekly_bands
 from ml.messages import Message
-from ml.metrics.score_monitor import LEVEL, TOLERANCE, CapitalPath
-from ml.readers.drift import drift_paths, excess_log_loss, weekly_bands
+from ml.metrics.betting_monitor import LEVEL, TOLERANCE, CapitalPath
+from ml.util.arrays import FloatArray, IntArray
 
 
 class ReaderWeekOut(Out):

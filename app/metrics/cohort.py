@@ -14,7 +14,6 @@ from app.http.models import MetricOut
 from app.metrics.dataset import Columns, number_of
 from app.metrics.schemas import CannotTellOut, CapacityOut, CellOut, SelectionOut, TrainedOnOut, WeightsOut
 from app.releases.training import what_is_known
-from ml.arrays import FloatArray, IntArray
 from ml.messages import Message
 from ml.metrics import Evaluation, Readings, evaluate
 from ml.metrics.homogeneity_test import reader_warnings
@@ -22,6 +21,7 @@ from ml.metrics.jackknife import mean_replicates, select_sample, to_estimate
 from ml.metrics.selection_weights import QUINTILES, SelectionWeights, quintiles, selection_weights
 from ml.metrics.triage_curves import triage_recall
 from ml.release.card import CardContents
+from ml.util.arrays import FloatArray, IntArray
 
 # of 256: a fifth
 _KEPT = 51

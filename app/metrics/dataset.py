@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray
+from ml.util.arrays import FloatArray, IntArray
 
 #: Labels of a case whose annotators are kept; of further ones only what they say.
 KNOWN_READERS = 4

@@ -9,13 +9,13 @@ from scipy.special import bdtrc, ndtr
 
 from app.metrics.dataset import Columns
 from app.metrics.schemas import DriftOut
-from ml.arrays import FloatArray, IntArray
 from ml.messages import Message, messages
-from ml.metrics.class_mix import ClassMixChange, mix_change_of_patients
 from ml.metrics.histograms import class_frequencies
 from ml.metrics.jackknife import numbers_of
+from ml.metrics.label_shift import ClassMixChange, mix_change_of_patients
 from ml.release.card import ReferenceDocument
 from ml.release.feature_distance import FAMILIAR_SHARE
+from ml.util.arrays import FloatArray, IntArray
 
 #: Stain farther from the reference than this many of its standard deviations is warned about.
 STAIN_LIMIT = 1.0

@@ -19,9 +19,9 @@ from app.metrics.cohort import cluster_name
 from app.metrics.dataset import Columns, number_of
 from app.metrics.queries import LabelRow, among, blind_labels
 from app.predictions.stored import stored_predictions
-from ml.arrays import FloatArray
 from ml.distributions.families import has_concentration
 from ml.metrics.posterior_gain import posterior_gain_terms
+from ml.util.arrays import FloatArray
 
 #: Cases read at once; SQLite takes 32,766 variables in one statement.
 BLOCK = 5_000

@@ -21,8 +21,8 @@ from app.http.models import AnswersOf, MetricOut
 from app.metrics.prediction_set_data import Cells, read_cells
 from app.predictions.prediction_sets import PublishedSets, SetQualityOut, SiteThresholds
 from app.releases.queries import champion, class_codes, existing_release
-from ml.arrays import FloatArray, IntArray
 from ml.conformal import answer_scores, answer_sets, calibrate, judge_sets, patient_masses
+from ml.util.arrays import FloatArray, IntArray
 
 #: Patients of a site from which on it has thresholds of its own, and cells from which on a group is reported.
 ENOUGH = 100

@@ -16,8 +16,8 @@ from app.http.models import AnswersOf
 from app.metrics.cohort import cluster_name, kept_for_sets
 from app.metrics.queries import LabelRow, blind_labels, label_rows
 from app.predictions.stored import stored_predictions
-from ml.arrays import FloatArray, IntArray
 from ml.distributions.families import has_concentration
+from ml.util.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ import numpy as np
 
 from app.metrics.dataset import Columns
 from app.metrics.schemas import MonitorStepOut, ScoreMonitorOut
-from ml.arrays import FloatArray, IntArray
 from ml.messages import Message
-from ml.metrics.score_monitor import (
+from ml.metrics.betting_monitor import (
     FLOOR,
     LEVEL,
     N_REFERENCE,
@@ -25,6 +24,7 @@ from ml.metrics.score_monitor import (
     clipped_log_loss,
     daily_stakes,
 )
+from ml.util.arrays import FloatArray, IntArray
 
 _DAY = 86_400
 # an answer may be corrected for a while: the day that has ended is looked at an hour later

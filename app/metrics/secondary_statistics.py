@@ -24,10 +24,9 @@ from app.metrics.dataset import Columns
 from app.metrics.schemas import AfterRevealOut, ComparedOut, ComparisonOut, CorrectionsOut, DesignOut, DirectionOut
 from app.metrics.snapshot import current_columns
 from app.releases.queries import class_codes, existing_release, served_release_id
-from ml.arrays import FloatArray
 from ml.metrics.histograms import epistemic_terms, observed_disagreement, statistic_terms
 from ml.metrics.jackknife import select_sample
-from ml.metrics.paired_change import paired_changes
+from ml.metrics.paired_difference import paired_changes
 from ml.metrics.selection_designs import (
     disagreements_caught,
     graded_probabilities,
@@ -35,6 +34,7 @@ from ml.metrics.selection_designs import (
     interval_length,
     threshold_probabilities,
 )
+from ml.util.arrays import FloatArray
 
 
 def corrections_of(session: Session, case_ids: Collection[uuid.UUID]) -> CorrectionsOut:

@@ -31,7 +31,7 @@ from app.metrics.dataset import Columns, identifiers, merged, replaced
 from app.metrics.load import read_block, read_columns
 from app.storage.blobs import Damaged
 from app.storage.bundles import SharedFolders
-from ml.files import file_sha256, sync_file, sync_folder, write_json
+from ml.util.files import file_sha256, sync_file, sync_folder, write_json
 
 _log = structlog.get_logger("secondread")
 _VERSION = 11

@@ -24,14 +24,14 @@ from app.http.errors import NoRelease, Overloaded, Unavailable
 from app.http.observability import BATCHES, WAITING
 from app.http.traces import span
 from app.predictions.remote import Backend, OtherNetwork
-from ml.cores import cores
 from ml.images.preprocess import Pixels
 from ml.messages import Message
 from ml.release.artifact import Release, ReleaseError, read_release
 from ml.release.device import Device, fallen_back, runs_on_cuda
-from ml.release.padded_runs import worth_taking
+from ml.release.ood_score import appearance_of
+from ml.release.padded_batching import worth_taking
 from ml.release.predictor import BATCH, Prediction, Predictor, prediction_of
-from ml.release.unlikeness import appearance_of
+from ml.util.cores import cores
 
 QUEUE_SECONDS = 10.0
 #: Releases that are kept loaded beside the champion.

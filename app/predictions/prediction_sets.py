@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 from app.database.sql.compiled_statements import Prepared
 from app.database.tables import AnswerSets
 from app.http.models import AnswerSetOut, AnswersOf, MetricOut, Out, Sentence
-from ml.arrays import FloatArray
 from ml.conformal import MISSES, Thresholds, answer_sets, fewest_patients
 from ml.messages import Message
+from ml.util.arrays import FloatArray
 
 UNFAMILIAR = Message("the image is unlike the cells of the release")
 NOT_YET = Message("no answers have calibrated sets of this release yet")

@@ -19,11 +19,11 @@ from app.jobs.handle import JobResult, RunningJob
 from app.metrics.queries import LabelRow
 from app.recalibration.service import Material, gather
 from ml.agreement.long_labels import LongLabels
+from ml.annotators.choosing import ALIKE, Choice, choose_readers
+from ml.annotators.fitting import HeldOutGain, held_out_gain
 from ml.distributions.families import PredictiveDistribution, has_concentration
 from ml.messages import Message
 from ml.metrics.jackknife import Estimate
-from ml.readers.choosing import ALIKE, Choice, choose_readers
-from ml.readers.gate import HeldOutGain, held_out_gain
 from ml.release.artifact import Release, read_release
 
 _FITTED = "fitted"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ml.calibration.new_crowd import FEWEST_PAIRS
+from ml.calibration.domain_adaptation import FEWEST_PAIRS
 from ml.distributions.families import DirichletCpe, PredictiveDistribution
 
 

@@ -26,10 +26,10 @@ from app.releases.gate_verdicts import (
 )
 from app.releases.queries import existing_release, served_sha256
 from app.storage.bundles import SharedFolders
-from ml.arrays import FloatArray
 from ml.messages import Message
-from ml.metrics.paired_change import Change, paired_change, shifts_of
+from ml.metrics.paired_difference import Change, paired_change, shifts_of
 from ml.release.artifact import ReleaseError, read_release
+from ml.util.arrays import FloatArray
 
 
 class Predictions(Protocol):

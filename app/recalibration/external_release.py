@@ -33,7 +33,7 @@ from app.releases.gate_verdicts import Gate, record_judgement, standing_gate
 from app.releases.queries import class_codes, existing_release, served_release_id
 from app.releases.training import what_is_known
 from ml.messages import Message
-from ml.metrics.paired_change import Change
+from ml.metrics.paired_difference import Change
 from ml.release.card import CardContents
 
 _JUDGED = "judged"

@@ -18,9 +18,9 @@ from scipy.special import ndtr, ndtri
 
 from app.recalibration.preconditions import what_it_needs
 from ml.messages import Message, joined, listed, messages
-from ml.metrics.harm import harm, harms, is_estimated, losses_of
 from ml.metrics.jackknife import Estimate, ModelAssisted
-from ml.metrics.paired_change import Change, shifts_of
+from ml.metrics.paired_difference import Change, shifts_of
+from ml.metrics.regression_check import harm, harms, is_estimated, losses_of
 
 #: Probability that a candidate of annotators who are alike is refused because it seems to lean on one of them.
 FALSE_REFUSALS = 0.025

@@ -31,8 +31,8 @@ from app.releases.queries import class_codes, existing_release, served_release_i
 from app.releases.training import Known, uses_of
 from ml.images.preprocess import decode_image
 from ml.release.artifact import Release, read_release
+from ml.release.ood_score import appearance_of
 from ml.release.predictor import BATCH, prediction_of
-from ml.release.unlikeness import appearance_of
 
 CHUNK = 5_000
 #: Cases of a part; of the last one at most as many, and those that come while it is done.

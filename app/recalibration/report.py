@@ -5,7 +5,7 @@ from typing import Any, cast
 from app.http.models import MetricOut, Out
 from app.recalibration.change_plan import ChangePlan
 from app.releases.gate_verdicts import Gate
-from ml.calibration.new_crowd import AdaptationDocument
+from ml.calibration.domain_adaptation import AdaptationDocument
 from ml.metrics.skill import Verdict
 
 
@@ -46,7 +46,7 @@ class RefinementOut(Out):
 
 
 class AdaptationOut(Out):
-    """What other annotators changed; the numbers of ``ml.calibration.new_crowd.Adaptation``."""
+    """What other annotators changed; the numbers of ``ml.calibration.domain_adaptation.Adaptation``."""
 
     n_cases: int
     n_double_reads: int

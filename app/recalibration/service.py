@@ -55,15 +55,15 @@ from app.releases.gate_verdicts import Gate
 from app.releases.queries import served_release_id
 from app.releases.registration import UNFINISHED, register_release
 from app.releases.schemas import RecalibrationIn, RecalibrationMethod
-from ml.arrays import IntArray
 from ml.calibration.calibrators import Calibration, FitDocument, calibrate
-from ml.calibration.new_crowd import FEWEST_PAIRS, relearn
+from ml.calibration.domain_adaptation import FEWEST_PAIRS, relearn
 from ml.distributions.families import PredictiveDistribution
-from ml.metrics.paired_change import Change
+from ml.metrics.paired_difference import Change
 from ml.metrics.skill import Verdict, verdict_of
 from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, HEAD_FILE, Release, read_release, write_release
 from ml.release.card import CardContents, readme_text
 from ml.release.training_index import INDEX_FILE
+from ml.util.arrays import IntArray
 
 
 @dataclass(frozen=True)

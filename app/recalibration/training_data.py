@@ -20,10 +20,10 @@ from app.database.tables import Case, CasePrediction, NetworkOutput
 from app.metrics.cohort import cluster_name, kept_for_sets
 from app.metrics.queries import LabelRow, blind_labels, label_rows
 from app.predictions.stored import PredictionValues
-from ml.arrays import IntArray
 from ml.calibration.calibrators import Calibration
 from ml.distributions.families import PredictiveDistribution
 from ml.release.artifact import Release
+from ml.util.arrays import IntArray
 
 _COLUMNS = ", ".join(column.name for column in CasePrediction.__table__.columns)
 # one parameter for all rows: a statement with one for each value is written, and parsed, anew for every chunk

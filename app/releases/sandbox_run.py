@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ml.limited_process import LimitError, limit_this_process, run_limited
 from ml.release.artifact import ReleaseError, read_release
 from ml.release.predictor import Predictor
+from ml.util.sandbox import LimitError, limit_this_process, run_limited
 
 #: Bytes and seconds of computing for loading a network and predicting two images with it, on one core.
 TRIAL_MEMORY, TRIAL_SECONDS = 4 * 1024**3, 60

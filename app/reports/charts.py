@@ -24,7 +24,7 @@ from app.reports.sentences import Sentence, ends, percent, sentences
 from app.reports.targets import TargetsOut
 from app.triage.queries import current_policy
 from ml.messages import Message
-from ml.shown_numbers import count
+from ml.util.number_format import count
 
 #: As many annotators as it takes to say where others like them would be.
 ENOUGH = 3

@@ -42,8 +42,8 @@ from app.reports.report import csv_report, parts_of
 from app.reports.schemas import ReportBody
 from app.reports.targets import current_targets
 from app.storage.bundles import SharedFolders
-from ml.files import file_sha256, write_bytes_atomically
 from ml.messages import Message, Term
+from ml.util.files import file_sha256, write_bytes_atomically
 
 EVALUATIONS, LABELS, PREDICTIONS = "evaluations", "labels.parquet", "predictions.parquet"
 

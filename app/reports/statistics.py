@@ -8,12 +8,12 @@ import numpy.typing as npt
 from app.http.models import MetricOut
 from app.metrics.cohort import Cohort
 from app.reports.schemas import FindingsOut, PairOut, SaidOut, ShareOut, TrendOut, WhatIfOut, WorkloadOut
-from ml.arrays import FloatArray
 from ml.metrics.histograms import agreement_terms, class_frequencies, observed_disagreement
 from ml.metrics.intervals import SHARE
 from ml.metrics.jackknife import Replicates, Sample, mean_replicates, select_sample, to_estimate
 from ml.metrics.selection_weights import QUINTILES
 from ml.metrics.triage_curves import triage_recall
+from ml.util.arrays import FloatArray
 
 #: A leading class as probable as this is called sure.
 SURE = 0.8

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from app.database.tables import Annotator, Case, Label, ReadRequest
 from app.reports.schemas import DurationOut, WeekOut, WorkloadOut
-from ml.arrays import FloatArray
+from ml.util.arrays import FloatArray
 
 _Z = 1.959963984540054
 

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from app.http.errors import NotFound, StorageFull, Unavailable
 from app.storage.disk_space import require_space
-from ml.files import file_sha256, sync_folder
+from ml.util.files import file_sha256, sync_folder
 
 _KEY = re.compile(r"(?:[a-z0-9-]+/)*([0-9a-f]{64})(?:\.[a-z]+)?")
 

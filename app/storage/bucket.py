@@ -17,7 +17,7 @@ import structlog
 
 from app.http.errors import NotFound, Unavailable
 from app.storage.blobs import Damaged, Stored, digest_of, require_digest
-from ml.files import file_sha256
+from ml.util.files import file_sha256
 
 #: Addresses of buckets, by how they begin.
 SCHEMES = ("s3://", "gs://", "az://")

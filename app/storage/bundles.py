@@ -13,7 +13,7 @@ from pathlib import Path
 
 from app.http.errors import StorageFull, Unavailable
 from app.storage.blobs import BlobStore, Damaged
-from ml.files import file_sha256, read_json, write_json
+from ml.util.files import file_sha256, read_json, write_json
 
 _PACKAGE = ".package.tar"
 

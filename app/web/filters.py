@@ -9,28 +9,28 @@ from fastapi import Response
 
 from app.http import formats
 from app.http.languages import decimal, gettext, language, said, term
-from ml import shown_numbers
-from ml.shown_numbers import NOTHING, HasInterval, HasNewInterval
+from ml.util import number_format
+from ml.util.number_format import NOTHING, HasInterval, HasNewInterval
 
 
 def probability(value: float | None, digits: int = 3) -> str:
     """A probability or a metric."""
-    return decimal(shown_numbers.probability(value, digits))
+    return decimal(number_format.probability(value, digits))
 
 
 def change(value: float | None, digits: int = 3) -> str:
     """A difference, with its sign."""
-    return decimal(shown_numbers.change(value, digits))
+    return decimal(number_format.change(value, digits))
 
 
 def count(value: int | None) -> str:
     """A whole number."""
-    return decimal(shown_numbers.count(value))
+    return decimal(number_format.count(value))
 
 
 def share(value: float | None) -> str:
     """A share in per cent."""
-    return decimal(shown_numbers.share(value))
+    return decimal(number_format.share(value))
 
 
 def _between(low: float | None, high: float | None, digits: int) -> str:

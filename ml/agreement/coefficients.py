@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtr
 
-from ml.arrays import FloatArray, IntArray, as_label_counts
+from ml.dataframes import same_rows, values_of
 from ml.distributions.families import gini
 from ml.metrics.histograms import observed_disagreement
 from ml.metrics.inputs import check_clusters, check_inputs
 from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, select_sample, to_estimate
 from ml.metrics.ordinal import quadratic_kappa
-from ml.named_columns import same_rows, values_of
+from ml.util.arrays import FloatArray, IntArray, as_label_counts
 
 Level = Literal["nominal", "ordinal"]
 

@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 
 from ml.agreement.coefficients import as_label_matrix
 from ml.agreement.long_labels import LongLabels
-from ml.arrays import FloatArray, IntArray
+from ml.util.arrays import FloatArray, IntArray
 
 MAX_ITERATIONS = 5000
 

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from scipy.sparse import csr_array
 
-from ml.arrays import IntArray
+from ml.util.arrays import IntArray
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betaincinv, ndtri, xlogy
 
-from ml.arrays import FloatArray, IntArray
+from ml.util.arrays import FloatArray, IntArray
 
 #: Answers that the prior is worth: as many of an annotator's own weigh as much as everybody's rate.
 STRENGTH = 10.0

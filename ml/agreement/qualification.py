@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from ml.agreement.one_annotator import agreement_with_others
-from ml.arrays import FloatArray, IntArray
+from ml.util.arrays import FloatArray, IntArray
 
 #: Chance of not passing for somebody who answers like the others.
 LEVEL = 0.025

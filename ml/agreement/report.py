@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from ml.agreement.coefficients import DependenceTest, Level
-from ml.arrays import FloatArray
 from ml.metrics.jackknife import Estimate, EstimateDocument
+from ml.util.arrays import FloatArray
 
 
 class PairDocument(TypedDict):

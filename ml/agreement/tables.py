@@ -14,7 +14,6 @@ from ml.agreement.coefficients import DependenceTest, Level, kappa_of, krippendo
 from ml.agreement.dawid_skene import fit_long
 from ml.agreement.long_labels import LongLabels
 from ml.agreement.report import AgreementReport, AnnotatorAgreement, ClassAgreement, PairAgreement, SiteAgreement
-from ml.arrays import FloatArray, IntArray
 from ml.messages import Message, messages
 from ml.metrics.homogeneity_test import differ, marginal_homogeneity_test
 from ml.metrics.intervals import SHARE
@@ -33,6 +32,7 @@ from ml.tables.files import (
     read_table,
 )
 from ml.tables.findings import by_finding
+from ml.util.arrays import FloatArray, IntArray
 
 #: Pairs of annotators with fewer shared cases are left out, and counted.
 MIN_SHARED = 5

@@ -1,28 +1,65 @@
-"""The audit as one page: no script, nothing from outside, by day, by night and on paper."""
+"""Audit page: evaluation, agreement, skill and warnings as HTML."""
 
 import base64
 import hashlib
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import isfinite
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from ml.agreement import AgreementReport
 from ml.agreement.tables import AgreementOptions, agreement_of
-from ml.audit.answers import Answer
-from ml.audit.drawing import svg_of
-from ml.audit.ends import Ends, end_bins
-from ml.audit.record import Record
+from ml.audit.evaluate_findings import Answer
+from ml.audit.glossary import LARGER_IS_BETTER, MEANING, by_order, symbol
+from ml.audit.provenance import Record
 from ml.audit.sentences import compared, summary
-from ml.audit.words import LARGER_IS_BETTER, MEANING, by_order, symbol
-from ml.charts.ends import ends_chart
+from ml.audit.tail_bins import Ends, end_bins
 from ml.charts.reliability import reliability_by_class, reliability_diagram
+from ml.charts.tail_bins import ends_chart
 from ml.metrics.evaluation import ClassEvaluation
-from ml.shown_numbers import change, count, interval, new_interval, probability, share
+from ml.util.number_format import change, count, interval, new_interval, probability, share
+
+if TYPE_CHECKING:
+    from altair.typing import ChartType
+
+#: What has the colour of the text, whichever that is.
+_INK = {"labelColor": "currentColor", "titleColor": "currentColor"}
+_CONFIG = {
+    "background": None,
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "title": {"color": "currentColor"},
+    "axis": _INK | {"gridColor": "currentColor", "gridOpacity": 0.15, "domainColor": "currentColor"},
+    "header": _INK,
+    "legend": _INK,
+}
+
+
+def svg_of(chart: "ChartType", name: str) -> Markup:
+    """Draw a chart.
+
+    Args:
+        chart: of ``ml.charts``.
+        name: distinguishes its parts from those of other charts on the page.
+    """
+    import vl_convert
+
+    specification = chart.to_dict()
+    specification["config"] = _CONFIG
+    drawn = str(vl_convert.vegalite_to_svg(json.dumps(specification)))
+    # parts that others refer to have the same names in every chart
+    drawn = re.sub(r'\bid="', f'id="{name}-', drawn)
+    drawn = re.sub(r"url\(#", f"url(#{name}-", drawn)
+    # the page's policy allows no style but its own; vega escapes class names
+    return Markup(re.sub(r' style="[^"]*"', "", drawn))  # noqa: S704
+
 
 _TEMPLATES = Path(__file__).parent / "templates"
 #: Classes that are drawn and listed; of more, those whose calibration loss is largest.

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ml.agreement import AgreementReport
-from ml.audit.answers import Answer
-from ml.audit.ends import Ends
-from ml.audit.words import LARGER_IS_BETTER, symbol
+from ml.audit.evaluate_findings import Answer
+from ml.audit.glossary import LARGER_IS_BETTER, symbol
+from ml.audit.tail_bins import Ends
 from ml.metrics.evaluation import ReliabilityBin
 from ml.metrics.homogeneity_test import differ
 from ml.metrics.jackknife import Estimate
-from ml.shown_numbers import change, count, probability, share
 from ml.tables.comparison import Comparison
+from ml.util.number_format import change, count, probability, share
 
 
 def summary(answer: Answer, agreement: AgreementReport, ends: Ends) -> list[str]:

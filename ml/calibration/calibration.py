@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray
-from ml.calibration.coherent import put_back
 from ml.calibration.concentration import ConcentrationHead
 from ml.calibration.disagreement_map import AnyMap, DisagreementMap, PiecewiseMap
+from ml.calibration.disagreement_matching import put_back
 from ml.calibration.scaling import Scaling
 from ml.calibration.summaries import N_SUMMARIES, Summaries
+from ml.dataframes import refuse_row_names
 from ml.distributions.families import (
     DirichletCpe,
     DirichletMixtureCpe,
@@ -20,7 +20,7 @@ from ml.distributions.families import (
     PredictiveDistribution,
     softmax_probs,
 )
-from ml.named_columns import refuse_row_names
+from ml.util.arrays import FloatArray
 
 CALIBRATION_VERSION = 1
 # of a document with a constant disagreement probability
@@ -38,7 +38,7 @@ class Refinement:
     Attributes:
         summaries: of the logits; the head's last four weights are theirs. None where nothing reads them.
         temperature_weight: (4,) by which log T depends on the summaries; None with them.
-        disagreement_map: φ → φ′, put back into the distribution (``ml.calibration.coherent``); None for φ as it is.
+        disagreement_map: φ → φ′, put back into the distribution (``ml.calibration.disagreement_matching``); None for φ as it is.
     """
 
     summaries: Summaries | None = None

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray, as_label_counts
 from ml.calibration.calibration import CALIBRATION_VERSION, Calibration, Refinement
 from ml.calibration.concentration import ConcentrationHead, HeadKind, choose_head, fit_jointly, joint_loss
 from ml.calibration.fit_report import FitDocument, FitReport, JointFit
@@ -23,9 +22,10 @@ from ml.calibration.refining import RefinementChoice, refine
 from ml.calibration.scaling import Method, Scaling, choose_scaling
 from ml.calibration.summaries import Summaries
 from ml.calibration.variants import PLAIN, Outputs, started
+from ml.dataframes import refuse_names, same_rows
 from ml.distributions.families import softmax_probs
-from ml.named_columns import refuse_names, same_rows
-from ml.splits import split_partitions
+from ml.util.arrays import FloatArray, IntArray, as_label_counts
+from ml.util.splits import split_partitions
 
 __all__ = ["CALIBRATION_VERSION", "Calibration", "FitDocument", "FitReport", "calibrate"]
 

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, log_expit
 
-from ml.arrays import FloatArray, as_label_counts, as_vector
 from ml.calibration.optimise import FitError, minimise
 from ml.metrics.histograms import observed_disagreement
-from ml.splits import split_partitions
+from ml.util.arrays import FloatArray, as_label_counts, as_vector
+from ml.util.splits import split_partitions
 
 FOLDS = 5
 # probabilities beyond this are as good as certain

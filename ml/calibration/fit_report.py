@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
 from ml.calibration.calibration import Calibration
-from ml.calibration.new_crowd import AdaptationDocument
+from ml.calibration.domain_adaptation import AdaptationDocument
 from ml.calibration.refining import RefinementChoice, RefinementDocument
 from ml.calibration.scaling import Choice, ChoiceDocument, Method
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, as_class_probs
+from ml.dataframes import refuse_row_names
 from ml.distributions.families import gini
-from ml.named_columns import refuse_row_names
+from ml.util.arrays import FloatArray, as_class_probs
 
 
 @dataclass(frozen=True)

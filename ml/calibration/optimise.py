@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ml.arrays import FloatArray
+from ml.util.arrays import FloatArray
 
 MAX_ITERATIONS = 2000
 

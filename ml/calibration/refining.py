@@ -11,15 +11,15 @@ from typing import NotRequired, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray
-from ml.calibration.coherent import put_back
 from ml.calibration.concentration import HeadKind
 from ml.calibration.disagreement_map import AnyMap, MapKind, fit_map, pair_loss
+from ml.calibration.disagreement_matching import put_back
 from ml.calibration.optimise import FitError
 from ml.calibration.variants import PLAIN, VARIANTS, Fitted, Outputs, Variant, fit_variant
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, softmax_probs
 from ml.metrics.histograms import observed_disagreement
-from ml.splits import split_partitions
+from ml.util.arrays import FloatArray, IntArray
+from ml.util.splits import split_partitions
 
 FOLDS = 5
 #: Cases with two labels below which nothing is refined: five folds of them say nothing.

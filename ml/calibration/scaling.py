@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_softmax, logsumexp
 
-from ml.arrays import FloatArray, IntArray, as_label_counts
 from ml.calibration.optimise import FitError, minimise
-from ml.named_columns import refuse_names, refuse_tables, same_rows
+from ml.dataframes import refuse_names, refuse_tables, same_rows
+from ml.util.arrays import FloatArray, IntArray, as_label_counts
 
 Method = Literal["none", "temperature", "vector", "matrix"]
 METHODS: tuple[Method, ...] = ("none", "temperature", "vector", "matrix")

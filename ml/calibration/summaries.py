@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray
-from ml.named_columns import refuse_names
+from ml.dataframes import refuse_names
+from ml.util.arrays import FloatArray
 
 N_SUMMARIES = 4
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray
 from ml.calibration.concentration import ConcentrationHead, HeadKind, case_temperature_loss
 from ml.calibration.optimise import minimise
 from ml.calibration.summaries import N_SUMMARIES
+from ml.util.arrays import FloatArray, IntArray
 
 #: Ridge ρ/2 |·|² on the weights of the standardised summaries.
 SUMMARY_RIDGE = 1e-3

@@ -1,4 +1,4 @@
-"""Charts of results: methods on the calibration-dispersion map, temperature, concentration, triage, coverage.
+"""Charts of an evaluation's results.
 
 Drawn like those of ``ml.charts.reliability``, from plain rows: the JSON of a report contains all that its figures show.
 """
@@ -18,10 +18,55 @@ from ml.charts.rows import (
     MethodPoint,
     Optimum,
     PassRow,
+    ShiftPoint,
     TemperaturePoint,
     ThinningRow,
     TriagePoint,
 )
+
+_PANELS = ("agreement with experts", "share of images flagged")
+_SHIFT_SHAPES = {"none": "circle", "mild": "circle", "standard": "diamond"}
+_COLOURS = {"none": GREY, "mild": "#56b4e9", "standard": "#d55e00"}
+
+
+def shift_chart(rows: Sequence[ShiftPoint]) -> ChartType:
+    """Agreement (left) and share flagged (right) by kind of shift; grey is what they are without any.
+
+    Args:
+        rows: of a release's card, the first of them without a shift.
+    """
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    strengths = [word for word in _COLOURS if any(row["strength"] == word for row in rows)]
+    panels = []
+    for title, field in zip(_PANELS, ("agreement", "flagged"), strict=True):
+        values = [{"kind": row["kind"], "strength": row["strength"], "value": row[field]} for row in rows]  # type: ignore[literal-required]
+        known = [row for row in values if row["value"] is not None]
+        points = (
+            alt.Chart(alt.Data(values=known))
+            .mark_point(filled=True, size=80, opacity=1)
+            .encode(
+                x=alt.X("value:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%")),
+                y=alt.Y("kind:N", sort=kinds, title=None),
+                color=alt.Color(
+                    "strength:N",
+                    title=None,
+                    sort=strengths,
+                    scale=alt.Scale(domain=strengths, range=[_COLOURS[word] for word in strengths]),
+                ),
+                shape=alt.Shape(
+                    "strength:N",
+                    title=None,
+                    sort=strengths,
+                    scale=alt.Scale(domain=strengths, range=[_SHIFT_SHAPES[word] for word in strengths]),
+                ),
+            )
+        )
+        rule = (
+            alt.Chart().mark_rule(color=GREY, strokeDash=[3, 3]).encode(x=alt.datum(known[0]["value"] if known else 0))
+        )
+        panels.append(alt.layer(rule, points).properties(width=260, height=22 * len(kinds)))
+    return styled(alt.hconcat(*panels, spacing=24))
+
 
 #: Told apart by the colour-blind, most different first.
 SERIES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9"]

@@ -40,7 +40,7 @@ def adapt(
 
     fuse = None
     if fused:
-        from ml.training.fused_release import fused_graph
+        from ml.training.export import fused_graph
 
         fuse = fused_graph
     console = Console(stderr=True)

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ml.shown_numbers import change, probability
+from ml.util.number_format import change, probability
 
 if TYPE_CHECKING:
     from ml.agreement import AgreementReport
-    from ml.audit.answers import AnswerDocument
+    from ml.audit.evaluate_findings import AnswerDocument
     from ml.metrics.evaluation import EvaluationDocument
     from ml.metrics.jackknife import Estimate
     from ml.tables.comparison import ComparisonDocument

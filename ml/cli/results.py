@@ -1,4 +1,4 @@
-"""The commands about results: evaluate, audit, agreement, reproduce."""
+"""Commands evaluate, audit, agreement and reproduce."""
 
 import shlex
 import sys
@@ -10,25 +10,52 @@ import typer
 
 from ml.cli.result_text import agreement_table, answer_table, findings_table, metrics_table
 from ml.cli.shared import Json, emit, say
-from ml.cli.table_options import (
-    TABLES_HELP,
-    Against,
-    Binary,
-    Bins,
-    Cluster,
-    Form,
-    LabelsFile,
-    LevelChoice,
-    MissingChoice,
-    PredictionsFile,
-    Weights,
-    Weights2,
-)
+
+TABLES_HELP = """
+Tables are CSV (UTF-8, commas) or Parquet, by extension; cases are matched by case_id.
+
+LABELS, one row per label, or where annotators are unknown one per case:
+
+  case_id,annotator,label,patient        case_id,count:blast,count:monocyte
+  cell-1,anna,monocyte,P1                cell-1,0,2
+  cell-1,ben,blast,P1                    cell-2,1,1
+
+PREDICTIONS, one row per case; disagreement_prob (or log_concentration) if
+there is one:
+
+  case_id,prob:blast,prob:monocyte,disagreement_prob
+  cell-1,0.2,0.8,0.3
+
+A column finding in both tables evaluates each finding on its own.
+With --binary one column such as prob:present is enough.
+More examples, ties and fractional counts: docs/reference/tables.md.
+"""
+
+LabelsFile = Annotated[Path, typer.Option(help="LABELS table, .csv or .parquet.")]
+PredictionsFile = Annotated[Path, typer.Option(help="PREDICTIONS table, .csv or .parquet.")]
+Bins = Annotated[int, typer.Option(min=1, help="Equal-width bins.")]
+Form = Annotated[Literal["pair", "paper", "none"], typer.Option(help="How CL is corrected: pair, paper or none.")]
+Weights = Annotated[str | None, typer.Option(help="Column of LABELS: weights of order 1.")]
+Weights2 = Annotated[str | None, typer.Option(help="Column of LABELS: weights of order 2.")]
+Cluster = Annotated[str | None, typer.Option(help="Column of LABELS that names the patient.")]
+MissingChoice = Annotated[
+    Literal["error", "drop"],
+    typer.Option(help="A label without a prediction: refuse the tables, or leave it out and name it."),
+]
+Binary = Annotated[bool, typer.Option("--binary", help="One column prob:<class>; the other class is its complement.")]
+LevelChoice = Annotated[
+    Literal["nominal", "ordinal"],
+    typer.Option(help="ordinal: classes are grades in the order of the columns; adds RPS, weighted kappa, alpha."),
+]
+Against = Annotated[
+    Path | None, typer.Option(help="Other PREDICTIONS of the same cases: paired changes with intervals.")
+]
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ml.audit.answers import Answer
+    from ml.audit.evaluate_findings import Answer
     from ml.tables.matching import Options
 
 commands = typer.Typer()
@@ -59,7 +86,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Evaluate predictions against label histograms."""  # noqa: DOC501
-    from ml.audit.answers import answer, by_finding
+    from ml.audit.evaluate_findings import answer, by_finding
     from ml.tables.matching import Options
 
     form = None if debias == "none" else debias
@@ -101,7 +128,7 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Write the page: evaluation, agreement, skill, warnings, comparison."""
-    from ml.audit.answers import answer
+    from ml.audit.evaluate_findings import answer
     from ml.tables.matching import Options
 
     form = None if debias == "none" else debias
@@ -115,7 +142,7 @@ def audit(
 def _write(answers: "Sequence[Answer]", labels: Path, predictions: Path, against: Path | None, out: Path) -> str:
     """Write the page with the digests of its tables."""
     from ml.audit.page import write_page
-    from ml.audit.record import FileRecord, Record
+    from ml.audit.provenance import FileRecord, Record
 
     files = [FileRecord.of("LABELS", labels), FileRecord.of("PREDICTIONS", predictions)]
     if against is not None:

@@ -65,7 +65,7 @@ def score(
 def _score_table(
     release: Path, images: Path, out: Path, tta: int | None, seed: int, device: Device, as_json: bool
 ) -> None:
-    from ml.scoring.one_table import score_images
+    from ml.scoring.score_table import score_images
 
     with _progress() as observe:
         done = score_images(release, images, out, observe, tta=tta, seed=seed, device=device)
@@ -105,7 +105,7 @@ def score_finish(
     as_json: Json = False,
 ) -> None:
     """Check that every shard is there, and join them into predictions.parquet and errors.parquet."""
-    from ml.scoring.finish import finish
+    from ml.scoring.merge_shards import finish
 
     done = finish(folder)
     document = {

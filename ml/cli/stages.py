@@ -1,15 +1,82 @@
-"""The stages from images to a release: train, calibrate, export, predict.
+"""Commands train, calibrate, export, predict and score, with progress bars.
 
 Thin: parses arguments, shows progress on stderr, prints results on stdout. Heavy packages are imported by
 the command that needs them, so that ``--help`` answers at once.
 """
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ml.cli.shared import Device, Json, emit, say, say_where
+
+if TYPE_CHECKING:
+    from ml.images.image_decoding import Observer
+    from ml.training.learner import StepReport
+
+#: Between two lines that say how a training goes.
+_LINE_SECONDS = 0.5
+
+
+class TrainingBar:
+    """Progress on stderr: epoch, loss, images a second, time left; a line an epoch where it is no terminal.
+
+    Args:
+        epochs: at most.
+    """
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs, self.next_line = epochs, 0.0
+        self.console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
+        self.task = self.bar.add_task("starting", total=None)
+
+    def __enter__(self) -> "TrainingBar":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def update(self, report: "StepReport") -> None:
+        """Show where training stands."""
+        done, last = report.epoch * report.steps + report.step, report.step == report.steps
+        self.bar.update(self.task, total=self.epochs * report.steps, completed=done)
+        if not last and time.monotonic() < self.next_line:  # to read the loss is to wait for a GPU
+            return
+        self.next_line = time.monotonic() + _LINE_SECONDS
+        line = (
+            f"epoch {report.epoch + 1}/{self.epochs}  loss {report.loss:.4f}  {report.images_per_second:,.0f} images/s"
+        )
+        self.bar.update(self.task, description=line)
+        if not self.console.is_terminal and last:
+            say(line)
+
+
+@contextmanager
+def reading_bar(*, shown: bool) -> "Iterator[Observer]":
+    """How many images have been decoded of how many; nothing where none has to be.
+
+    Args:
+        shown: whether this process shows anything.
+    """
+    console = Console(stderr=True)
+    columns = (TextColumn("decoding images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not (shown and console.is_terminal)) as bar:
+        task = bar.add_task("", total=None, visible=False)
+
+        def observe(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, visible=True)
+
+        yield observe
+
 
 if TYPE_CHECKING:
     import torch
@@ -127,7 +194,7 @@ def train(
 
 def _loaded(data: str, options: dict[str, int], processes: "Processes") -> "ImageDataset":
     """A data set; the first process says so, and shows what is decoded."""
-    from ml.cli.bars import reading_bar
+    pass
     from ml.datasets.registry import load_dataset
 
     if processes.first:
@@ -144,7 +211,7 @@ def _train(
     processes: "Processes",
     as_json: bool,
 ) -> None:
-    from ml.cli.bars import TrainingBar
+    pass
     from ml.training.run_folder import RunFolder
     from ml.training.train import train as run
 
@@ -171,7 +238,7 @@ def _announce(dataset: "ImageDataset", what: str) -> None:
 def _report(best: "EpochMetrics", out: Path, as_json: bool) -> None:
     """The best epoch, and the network beside the simple baseline."""
     from ml.release.card import baseline_verdict
-    from ml.training.own_figures import trained_beside_baseline
+    from ml.training.per_class_report import trained_beside_baseline
     from ml.training.run_folder import RunFolder
 
     text = f"best epoch {best['epoch'] + 1}: validation loss {best['valid_loss']:.4f} nats per label, "
@@ -322,7 +389,7 @@ def _other_pixels(name: str) -> "Pixels":
 
 def _draw_shifts(rows: "list[ShiftPoint]", run: Path) -> None:
     from ml.charts.reliability import write_chart
-    from ml.charts.shifts import shift_chart
+    from ml.charts.results import shift_chart
 
     if rows:
         write_chart(shift_chart(rows), run / "shifts.svg")

@@ -1,7 +1,6 @@
 """Sets of classes for the next annotator's answer, calibrated without assumptions about the predictions."""
 
-from ml.conformal.coverage import SetQuality, judge_sets
-from ml.conformal.sets import answer_scores, answer_sets, scores
+from ml.conformal.sets import SetQuality, answer_scores, answer_sets, judge_sets, scores
 from ml.conformal.thresholds import MISSES, Thresholds, calibrate, fewest_patients, patient_masses
 
 __all__ = [

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, first_offender
+from ml.util.arrays import FloatArray, first_offender
 
 #: α: share of new patients' answers that may lie outside of their sets.
 MISSES = 0.10

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray
+from ml.util.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray
 from ml.images.preprocess import Orientation, Pixels, Preprocessing
 from ml.release.card import ClassDocument
+from ml.util.arrays import FloatArray, IntArray
 
 T = TypeVar("T")
 

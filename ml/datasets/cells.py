@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from ml.arrays import FloatArray
-from ml.cores import cores
 from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.base import ImageDataset
 from ml.datasets.cells_morphology import CLASSES, Morphology, draw_morphology, true_class_probs
 from ml.datasets.cells_render import draw_stain, render
 from ml.images.pixel_digest import pixel_digest
 from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation
-from ml.splits import split_partitions
+from ml.util.arrays import FloatArray
+from ml.util.cores import cores
+from ml.util.splits import split_partitions
 
 CELLS_PER_PATIENT = 10
 #: Cells for which it is worth to start a process: it takes about as long as drawing a hundred.

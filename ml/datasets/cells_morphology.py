@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import softmax
 
-from ml.arrays import FloatArray
 from ml.datasets.base import ClassInfo
+from ml.util.arrays import FloatArray
 
 CLASSES = (
     ClassInfo("blast", "Blast", "b", "Immature"),

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from scipy.ndimage import gaussian_filter
 from scipy.special import expit
 
-from ml.arrays import FloatArray
 from ml.datasets.cells_morphology import Morphology
 from ml.images.preprocess import Pixels
+from ml.util.arrays import FloatArray
 
 FIELD_UM = 24.0
 # optical density per channel (R, G, B) of a unit of each stain

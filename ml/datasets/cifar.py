@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
-from ml.arrays import IntArray
 from ml.datasets.base import ClassInfo, ImageDataset, datasets_folder
-from ml.datasets.kept import unpacked
+from ml.datasets.dataset_cache import unpacked
 from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation
-from ml.splits import split_partitions
+from ml.util.arrays import IntArray
+from ml.util.splits import split_partitions
 
 _NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CLASSES = tuple(ClassInfo(name, name.capitalize(), str(number)) for number, name in enumerate(_NAMES))

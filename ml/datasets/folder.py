@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import IntArray
 from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset
-from ml.datasets.kept import store_for
-from ml.images.decoded import Observer, UnreadableImageError, decoded, silent
+from ml.datasets.dataset_cache import store_for
+from ml.images.image_decoding import Observer, UnreadableImageError, decoded, silent
 from ml.images.preprocess import Orientation, Pixels, Preprocessing, fit_normalisation
 from ml.release.training_index import parse_patient_hmac
-from ml.splits import stratified_partitions
 from ml.tables.files import Labels, TableError, case_column, read_labels, read_table, text_column
+from ml.util.arrays import IntArray
+from ml.util.splits import stratified_partitions
 
 SHARES = {"train": 0.6, "valid": 0.1, "calibration": 0.1, "test": 0.2}
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from pyarrow import csv
 
-from ml.arrays import FloatArray, IntArray
 from ml.datasets.base import datasets_folder
+from ml.util.arrays import FloatArray, IntArray
 
 #: 1 highly unlikely … 3 indeterminate … 5 highly suspicious.
 MALIGNANCY = ("1", "2", "3", "4", "5")

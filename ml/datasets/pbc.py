@@ -18,10 +18,10 @@ from PIL import Image
 from pyarrow import csv
 
 from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset, datasets_folder
-from ml.datasets.kept import unpacked
-from ml.images.decoded import recipe_of
+from ml.datasets.dataset_cache import unpacked
+from ml.images.image_decoding import recipe_of
 from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation
-from ml.splits import split_partitions
+from ml.util.splits import split_partitions
 
 _WHERE = "Acevedo et al. 2020, Mendeley Data snkd93bnjr, and WBCAtt, github.com/apple2373/wbcatt"
 _LICENCE = "CC BY 4.0 (images and types), MIT (attributes)"

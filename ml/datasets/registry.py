@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from ml.datasets.base import ImageDataset
-from ml.images.decoded import Observer, silent
+from ml.images.image_decoding import Observer, silent
 
 DATASET_NAMES = ("cells", "mix_mnist", "mix_cifar10", "cifar10h", "pbc", "pbc_nucleus")
 

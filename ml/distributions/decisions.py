@@ -7,7 +7,6 @@ the labels still needed the single Dirichlet with the same first two moments. Po
 import numpy as np
 from scipy.special import betainc, betaincinv, expit, gammainc, gammaincinv, gammaln, ndtr
 
-from ml.arrays import FloatArray
 from ml.distributions.families import (
     DirichletCpe,
     DirichletMixtureCpe,
@@ -16,6 +15,7 @@ from ml.distributions.families import (
     gini,
     moment_matched,
 )
+from ml.util.arrays import FloatArray
 
 # Beyond these α0·f the quantile functions lose their digits and the limits are exact to more of them.
 SMALL_SHAPE, LARGE_SHAPE = 1e-8, 1e12

@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, logsumexp, softmax
 
-from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
-from ml.named_columns import refuse_row_names, refuse_tables
+from ml.dataframes import refuse_row_names, refuse_tables
+from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 
 
 def gini(class_probs: FloatArray) -> FloatArray:

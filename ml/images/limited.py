@@ -12,7 +12,7 @@ import numpy as np
 
 from ml.images.picture import Picture, read_picture
 from ml.images.preprocess import ImageRejectedError, Preprocessing
-from ml.limited_process import LimitError, limit_this_process, run_limited
+from ml.util.sandbox import LimitError, limit_this_process, run_limited
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from ml.images.image_container_checks import file_facts
 from ml.images.image_statistics import difference_hash
 from ml.images.pixel_digest import pixel_digest
-from ml.images.plain_files import file_facts
 from ml.images.preprocess import MAX_PIXELS, Pixels, Preprocessing, decode_image, encode_png
 
 #: Bytes of memory per pixel: 27 at most of any kind while it is decoded, laid on white, converted and packed (measured,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ml.arrays import FloatArray
+from ml.util.arrays import FloatArray
 
 Pixels = npt.NDArray[np.uint8]
 #: Ways up an image may be turned without another meaning: ``any``, ``upright`` (small turns, mirrored) or ``fixed``.

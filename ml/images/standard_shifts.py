@@ -14,8 +14,8 @@ import numpy.typing as npt
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
-from ml.arrays import FloatArray
 from ml.images.preprocess import Pixels
+from ml.util.arrays import FloatArray
 
 Rng = np.random.Generator
 #: Standard shifts: share of the side by which an image is off centre, and of the side that is the σ of defocus (10 px

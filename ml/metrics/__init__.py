@@ -1,11 +1,10 @@
 """Label-histogram metrics: how good class and disagreement probabilities are when the truth is a histogram."""
 
 from ml.metrics.accumulator import Accumulator
-from ml.metrics.crossed import Readings
+from ml.metrics.crossed_effects import Readings
 from ml.metrics.document import evaluate
 from ml.metrics.evaluation import ClassEvaluation, Evaluation, ReliabilityBin
 from ml.metrics.jackknife import Estimate
-from ml.metrics.known_truth import exact_metrics
 from ml.metrics.losses import (
     calibration_loss,
     disagreement_calibration_loss,
@@ -14,13 +13,14 @@ from ml.metrics.losses import (
     epistemic_loss,
     expected_squared_loss,
 )
+from ml.metrics.oracle_metrics import exact_metrics
 from ml.metrics.ordinal import (
     epistemic_ranked_probability_score,
     ranked_probability_score,
     ranked_probability_skill,
     weighted_kappa,
 )
-from ml.metrics.paired_change import Change, paired_change, paired_changes
+from ml.metrics.paired_difference import Change, paired_change, paired_changes
 from ml.metrics.posterior_gain import (
     exact_posterior_epistemic_loss,
     posterior_epistemic_loss,

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
+from ml.dataframes import by_class, same_rows
 from ml.distributions.families import gini
 from ml.metrics.binning import SUMMED, BinSums, Debias, Slots, contributions, merge_map, usable_bins
-from ml.metrics.cells import Batch
+from ml.metrics.cluster_bin_sums import Batch
 from ml.metrics.cluster_sums import ClusterCells
 from ml.metrics.histograms import CaseTerms, class_frequencies, statistic_terms
 from ml.metrics.inputs import check_clusters
 from ml.metrics.skill import skill_score
-from ml.named_columns import by_class, same_rows
+from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 
 #: Names of the means, each with the number of labels a case needs.
 MEANS = {

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray
+from ml.util.arrays import FloatArray, IntArray
 
 Debias = Literal["pair", "paper"] | None
 Strategy = Literal["uniform", "quantile"]

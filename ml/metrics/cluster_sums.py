@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray
 from ml.metrics.binning import BinSums, sums_by_slot
-from ml.metrics.cells import Cells
+from ml.metrics.cluster_bin_sums import Cells
+from ml.util.arrays import FloatArray, IntArray
 
 
 class ClusterCells:

@@ -11,24 +11,24 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray, as_vector
+from ml.dataframes import same_rows
 from ml.distributions.families import gini
 from ml.messages import Message
 from ml.metrics.binning import BinSums, Debias
-from ml.metrics.cautions import cautions
-from ml.metrics.crossed import Readings
+from ml.metrics.crossed_effects import Readings
+from ml.metrics.diagnostics import cautions
 from ml.metrics.evaluation import ClassEvaluation, Evaluation
 from ml.metrics.histograms import CaseTerms, accuracy_terms, observed_disagreement, statistic_terms
 from ml.metrics.inputs import Inputs, check_inputs, check_weights, first_labels
 from ml.metrics.intervals import SHARE, SQUARED_LOSS, ReaderPart
 from ml.metrics.jackknife import Estimate, ModelAssisted, Replicates, Sample, mean_replicates, root, to_estimate
-from ml.metrics.left_out_readers import LeftOut, calibration_of
+from ml.metrics.metric_inputs import UsedCases, read_terms
 from ml.metrics.model_assisted import Known, prediction_features
-from ml.metrics.new_readers import ReadTerms
+from ml.metrics.reader_jackknife import LeftOut, calibration_of
+from ml.metrics.reader_variance import ReadTerms
 from ml.metrics.reliability import Binned, PairCounts
 from ml.metrics.skill import frequency_loss, rate_loss, skill_replicates
-from ml.metrics.used_cases import UsedCases, read_terms
-from ml.named_columns import same_rows
+from ml.util.arrays import FloatArray, IntArray, as_vector
 
 #: Below this effective sample size a weighted estimate is warned about.
 SMALL_ESS = 100

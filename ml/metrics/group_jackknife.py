@@ -10,16 +10,16 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray
 from ml.metrics.binning import BinSums, Debias, sums_by_slot
-from ml.metrics.cautions import cautions
-from ml.metrics.cells import Cells
+from ml.metrics.cluster_bin_sums import Cells
+from ml.metrics.diagnostics import cautions
 from ml.metrics.document import FIRST_ORDER
 from ml.metrics.group_sums import GroupSums
 from ml.metrics.intervals import SHARE, SQUARED_LOSS
 from ml.metrics.jackknife import Estimate, Replicates, Sample, ratio_replicates, root, to_estimate
 from ml.metrics.reliability import Binned
 from ml.metrics.skill import frequency_loss, skill_replicates
+from ml.util.arrays import FloatArray
 
 #: Groups with cases below which an interval is said not to hold.
 FEW_GROUPS = 10

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
+from ml.dataframes import same_rows
 from ml.distributions.families import gini
 from ml.metrics.accumulator import MEANS, TABLES, values_of_cases
 from ml.metrics.binning import BinSums, Slots
-from ml.metrics.cells import Batch
+from ml.metrics.cluster_bin_sums import Batch
 from ml.metrics.histograms import CaseTerms, class_frequencies
 from ml.metrics.inputs import check_clusters, check_weights
-from ml.named_columns import same_rows
+from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 
 #: Groups of patients: a standard error by them varies by 1/√(2 · 399), 3.5 %, about the one by patients.
 N_GROUPS = 400

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray
+from ml.util.arrays import FloatArray, IntArray
 
 
 def class_frequencies(label_counts: IntArray, n_labels: IntArray | None = None) -> FloatArray:

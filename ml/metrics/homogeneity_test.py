@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from ml.arrays import FloatArray, IntArray
+from ml.dataframes import same_rows
 from ml.messages import Message
 from ml.metrics.binning import sums_by_slot
 from ml.metrics.inputs import check_clusters
-from ml.named_columns import same_rows
+from ml.util.arrays import FloatArray, IntArray
 
 # random sign vectors computed together
 _BLOCK = 64

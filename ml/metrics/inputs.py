@@ -6,9 +6,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
+from ml.dataframes import by_class, same_rows
 from ml.metrics.jackknife import Sample, select_sample
-from ml.named_columns import by_class, same_rows
+from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 
 
 @dataclass(frozen=True)

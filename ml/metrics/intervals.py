@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, expit, logit, stdtr, stdtrit
 
-from ml.arrays import FloatArray
+from ml.util.arrays import FloatArray
 
 # half an interval, as a share of the range or of the value, below which differences are rounding
 _NO_SPREAD = 1e-12

@@ -7,8 +7,8 @@ from typing import Any, TypedDict, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray
 from ml.metrics.intervals import LINEAR, Bounds, QuadraticPart, ReaderPart, p_of_fall, skewed_interval
+from ml.util.arrays import FloatArray
 
 _T = TypeVar("_T", bound=np.generic)
 

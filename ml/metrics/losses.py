@@ -9,7 +9,6 @@ Source: paper §3, §4.1, App. B and C; the pair form of CL is derived in docs/e
 
 import numpy.typing as npt
 
-from ml.arrays import FloatArray
 from ml.metrics.binning import Debias, Strategy
 from ml.metrics.histograms import (
     class_frequencies,
@@ -22,6 +21,7 @@ from ml.metrics.inputs import Inputs, check_inputs
 from ml.metrics.intervals import SHARE, SQUARED_LOSS
 from ml.metrics.jackknife import Estimate, mean_replicates, to_estimate
 from ml.metrics.reliability import Binned
+from ml.util.arrays import FloatArray
 
 
 def expected_squared_loss(

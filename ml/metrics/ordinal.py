@@ -11,14 +11,14 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray
-from ml.metrics.crossed import Crossed, Readings
+from ml.dataframes import refuse_names
+from ml.metrics.crossed_effects import Crossed, Readings
 from ml.metrics.histograms import class_frequencies
 from ml.metrics.inputs import Inputs, check_inputs
 from ml.metrics.intervals import Bounds, ReaderPart
 from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, to_estimate
-from ml.metrics.left_out_readers import LeftOut
-from ml.named_columns import refuse_names
+from ml.metrics.reader_jackknife import LeftOut
+from ml.util.arrays import FloatArray, IntArray
 
 
 def ranked_probability_score(

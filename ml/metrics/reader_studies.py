@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from ml.arrays import FloatArray
-from ml.named_columns import column_names
+from ml.dataframes import column_names
+from ml.util.arrays import FloatArray
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray
 from ml.metrics.binning import (
     BinSums,
     Debias,
@@ -24,10 +23,11 @@ from ml.metrics.binning import (
     sums_by_slot,
     usable_bins,
 )
-from ml.metrics.cells import Batch, Cells
+from ml.metrics.cluster_bin_sums import Batch, Cells
 from ml.metrics.evaluation import ReliabilityBin
 from ml.metrics.intervals import LINEAR, QuadraticPart, ReaderPart, binomial_interval
 from ml.metrics.jackknife import Estimate, Replicates, Sample, ratio_replicates, to_estimate
+from ml.util.arrays import FloatArray
 
 # half an interval below which differences are rounding
 _NO_SPREAD = 1e-9

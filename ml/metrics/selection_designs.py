@@ -8,8 +8,8 @@ shorter intervals, while cases of high φ are still read twice far more often th
 
 import numpy as np
 
-from ml.arrays import FloatArray
 from ml.metrics.jackknife import Sample
+from ml.util.arrays import FloatArray
 
 # disagreement probabilities at or below which no scale makes a second read likely
 _NEVER = 1e-12

@@ -12,8 +12,8 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray
 from ml.messages import Message
+from ml.util.arrays import FloatArray, IntArray
 
 QUINTILES = 5
 #: Share of planned reads without an answer above which estimates are warned about.

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from ml.arrays import FloatArray
 from ml.metrics.histograms import class_frequencies, observed_disagreement, squared_terms, statistic_terms
 from ml.metrics.inputs import Inputs, check_inputs
 from ml.metrics.jackknife import Estimate, EstimateDocument, Replicates, Sample, mean_replicates, to_estimate
+from ml.util.arrays import FloatArray
 
 # a loss of the constant at or below which nothing was left to predict, but rounding
 _NOTHING = 1e-12

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import xlogy
 
-from ml.arrays import FloatArray, as_class_probs, as_label_counts
+from ml.dataframes import same_rows
 from ml.metrics.histograms import observed_disagreement
 from ml.metrics.inputs import check_clusters, check_weights
 from ml.metrics.intervals import SHARE
 from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, select_sample, to_estimate
-from ml.named_columns import same_rows
+from ml.util.arrays import FloatArray, as_class_probs, as_label_counts
 
 
 def uncertainty_scores(class_probs: npt.ArrayLike) -> dict[str, FloatArray]:

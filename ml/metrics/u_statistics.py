@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import binom, gammaln
 
-from ml.arrays import FloatArray, IntArray, as_label_counts
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.binning import Debias, Strategy
 from ml.metrics.histograms import statistic_terms
@@ -23,6 +22,7 @@ from ml.metrics.inputs import Inputs
 from ml.metrics.intervals import SHARE
 from ml.metrics.jackknife import Estimate, Sample, mean_replicates, to_estimate
 from ml.metrics.reliability import Binned
+from ml.util.arrays import FloatArray, IntArray, as_label_counts
 
 #: Value of a statistic for the label counts (K,) of m annotators.
 Kernel = Callable[[IntArray], float]

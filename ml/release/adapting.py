@@ -1,7 +1,7 @@
 """A release adapted to the annotators of a laboratory, from images that they read twice, without a service.
 
 The network stays as it is. Temperature, level and slope of the disagreement are relearned
-(``ml.calibration.new_crowd``), and judged by fits that have not seen the cell. What the release was made with teaches
+(``ml.calibration.domain_adaptation``), and judged by fits that have not seen the cell. What the release was made with teaches
 and judges nothing here; the index of the new release names the images that taught it.
 """
 
@@ -13,13 +13,12 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray
 from ml.calibration.calibration import Calibration
-from ml.calibration.new_crowd import Adaptation, AdaptationDocument, relearn, require_head
+from ml.calibration.domain_adaptation import Adaptation, AdaptationDocument, relearn, require_head
 from ml.images.pixel_digest import pixel_digest
 from ml.metrics import evaluate
 from ml.metrics.jackknife import EstimateDocument
-from ml.metrics.paired_change import paired_change
+from ml.metrics.paired_difference import paired_change
 from ml.release.artifact import (
     DISTANCE_FILE,
     FAMILIARITY_FILE,
@@ -34,6 +33,7 @@ from ml.release.predictor import BATCH, Predictor
 from ml.release.score import decode_file, listed_images
 from ml.release.training_index import INDEX_FILE, TrainingIndex
 from ml.tables.files import Labels, TableError, case_column, fail_at, place_of, read_labels
+from ml.util.arrays import FloatArray, IntArray
 
 #: Steps of the figures: both on the same cells.
 BEFORE, AFTER = "as released", "adapted, by fits without the cell"

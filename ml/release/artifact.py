@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from ml.calibration.calibrators import Calibration
-from ml.files import file_sha256, read_json, write_bytes_atomically, write_json
 from ml.images.preprocess import Preprocessing
 from ml.release.card import Card, CardContents
 from ml.release.dropout_head import DropoutHead
-from ml.release.familiarity import Familiarity
 from ml.release.feature_distance import FeatureDistance
+from ml.release.ood_detector import Familiarity
 from ml.release.training_index import INDEX_FILE, TrainingIndex
+from ml.util.files import file_sha256, read_json, write_bytes_atomically, write_json
 
 T = TypeVar("T")
 

@@ -1,18 +1,140 @@
-"""The release card in words: what a release reads, how good it was, and what it must not be used for."""
+"""Card of a release: data, metrics, limits, processes, quantisation and shifts."""
 
 from collections.abc import Mapping, Sequence
-from typing import NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from ml.calibration.calibrators import FitDocument
-from ml.calibration.new_crowd import AdaptationDocument
-from ml.charts.rows import ShiftPoint
+from ml.calibration.domain_adaptation import AdaptationDocument
+from ml.charts.rows import EpochMetrics, ShiftPoint
 from ml.images.preprocess import Orientation, PreprocessingDocument
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.skill import Verdict
-from ml.release.card_processes import ProcessesDocument, processes_sentence
-from ml.release.card_quantized import QuantizedDocument, SourceDocument, quantized_section
-from ml.release.card_shifts import shifts_section
 from ml.release.training_index import TrainingDocument
+
+_BATCH_NORM = {"per-process": ", with batch normalisation over each process's part of it"}
+
+
+class ProcessesDocument(TypedDict):
+    """How many epochs so many processes trained together, and of what their batch normalisation took its statistics.
+
+    ``batch_norm`` is ``per-process`` (each one's part of a batch), or None: one process, or a network without any.
+    """
+
+    processes: int
+    batch_norm: str | None
+    epochs: int
+
+
+def processes_of(history: list[EpochMetrics]) -> list[ProcessesDocument]:
+    """Which processes trained how many epochs, in their order; nothing where no epoch was trained by several."""
+    rows: list[ProcessesDocument] = []
+    for epoch in history:
+        count, norm = epoch.get("processes", 1), epoch.get("batch_norm")
+        if not rows or (rows[-1]["processes"], rows[-1]["batch_norm"]) != (count, norm):
+            rows.append({"processes": count, "batch_norm": norm, "epochs": 0})
+        rows[-1]["epochs"] += 1
+    return rows if any(row["processes"] > 1 for row in rows) else []
+
+
+def processes_sentence(rows: Sequence[ProcessesDocument]) -> str:
+    """Who trained which epochs; nothing on cards of networks that one process trained."""
+    shown = [
+        f"{row['epochs']} epochs by {row['processes']}" + _BATCH_NORM.get(row["batch_norm"] or "", "") for row in rows
+    ]
+    return f" Number of processes that shared each batch of its training: {'; '.join(shown)}." if shown else ""
+
+
+class SourceDocument(TypedDict):
+    """The release that another one was made from, without a service: its name and the digest of its card."""
+
+    name: str
+    card_sha256: str
+
+
+class QuantizedDocument(TypedDict):
+    """How a release was quantised, and what that changed on held-out cells.
+
+    ``weight_bits``: of weights, with their sign; activations have eight. ``ranges``: how those of activations were
+    found, on ``n_range_images`` images of the calibration partition. ``changes``: of L, L_D and agreement from the
+    source to this release, paired. ``harms``: what the gate calls harm, a sentence each, where somebody made it all
+    the same.
+    """
+
+    kind: Literal["int8"]
+    source: SourceDocument
+    weight_bits: int
+    ranges: str
+    n_range_images: int
+    n_layers: int
+    changes: dict[str, EstimateDocument]
+    harms: list[str]
+
+
+_NAMES = {"L": "L", "L_D": "L_φ", "agreement": "agreement"}
+
+
+def quantized_section(document: QuantizedDocument | None) -> str:
+    """The section of the card about it; nothing where the network computes in float32."""
+    if document is None:
+        return ""
+    source = document["source"]
+    changes = "; ".join(f"{_NAMES[name]} {_change(change)}" for name, change in document["changes"].items())
+    text = (
+        f"## int8\n\nIt is the release {source['name']} (card {source['card_sha256'][:12]}…) with the weights of its "
+        f"{document['n_layers']} convolutions in {document['weight_bits']} bits and what flows between them in 8, "
+        f"whose ranges were found on {document['n_range_images']:,} images of the calibration partition "
+        f"({document['ranges']}). Calibration and checks were fitted anew to its own outputs. From that release to "
+        f"this one, on the same held-out cells: {changes} (losses: negative is better).\n"
+    )
+    if document["harms"]:
+        text += f"\n**It is worse than that release, and was made all the same: {'; '.join(document['harms'])}.**\n"
+    return text + "\n"
+
+
+def _change(change: EstimateDocument) -> str:
+    value, low, high = change["value"], change["low"], change["high"]
+    if value is None:
+        return "cannot be measured"
+    return f"{value:+.4f}" if low is None or high is None else f"{value:+.4f} ({low:+.4f} to {high:+.4f})"
+
+
+_MEANINGS = {
+    "half magnification": "half as large",
+    "double magnification": "twice as large",
+    "off centre": "moved by a quarter of the side",
+    "defocus": "blurred, σ of a 24th of the side",
+    "hue": "hue turned by .08",
+    "stain density": "optical density × or ÷ 1.25",
+    "brightness": "× or ÷ 1.25",
+    "compression": "JPEG of quality 15",
+    "noise": "σ of 20 grey levels",
+}
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def shifts_section(rows: Sequence[ShiftPoint], false_alarm_rate: float | None) -> str:
+    """Section of a README: a sentence and a table, empty where no shift was tried."""
+    if not rows:
+        return ""
+    lines = [
+        "| images | strength | flagged | agreement | L | mean disagreement | n |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        name = f"{row['kind']} ({_MEANINGS[row['kind']]})" if row["kind"] in _MEANINGS else row["kind"]
+        cells = [name, row["strength"], f"{row['flagged']:.1%}", _number(row["agreement"]), _number(row["loss"])]
+        lines.append("| " + " | ".join([*cells, _number(row["mean_disagreement"]), f"{row['n']:,}"]) + " |")
+    rate = (
+        "" if false_alarm_rate is None else f", {false_alarm_rate:.1%} of familiar ones as measured on held-out cells"
+    )
+    return (
+        "## Under shift\n\n"
+        "What other microscopes, stains and cameras do to held-out cells, and how many it flags as unlike its own"
+        f"{rate}. A mild shift is a tenth to a half of the standard one, at random.\n\n" + "\n".join(lines) + "\n\n"
+    )
 
 
 class ClassDocument(TypedDict):

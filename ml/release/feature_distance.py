@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray
+from ml.util.arrays import FloatArray
 
 #: Share of familiar held-out cells that lie within the threshold.
 FAMILIAR_SHARE = 0.995

@@ -15,9 +15,9 @@ from ml.images.augmented_views import views
 from ml.images.preprocess import Pixels
 from ml.release.artifact import Release, ReleaseError
 from ml.release.device import Device, DeviceError, is_on_cuda, open_session
-from ml.release.familiarity import Unlikeness
-from ml.release.padded_runs import PaddedRuns
-from ml.release.unlikeness import appearance_of, unlikeness_of
+from ml.release.ood_detector import Unlikeness
+from ml.release.ood_score import appearance_of, unlikeness_of
+from ml.release.padded_batching import PaddedRuns
 
 #: Images a run of the network at most, in predictions of many images.
 BATCH = 64

@@ -6,14 +6,14 @@ from typing import TypedDict
 import numpy as np
 from PIL import Image
 
-from ml.arrays import FloatArray
 from ml.distributions.families import DirichletCpe, PredictiveDistribution, has_concentration
 from ml.images.preprocess import ImageRejectedError, decode_image
 from ml.release.artifact import read_release
 from ml.release.device import Device
-from ml.release.familiarity import Unlikeness
+from ml.release.ood_detector import Unlikeness
 from ml.release.predictor import Predictor
 from ml.tables.files import Column, TableError, fail_at, read_table, text_column
+from ml.util.arrays import FloatArray
 
 #: Column of a manifest with digests of patients, as exports have it.
 PATIENTS = "patient_hmac"

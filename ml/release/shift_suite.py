@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ml.arrays import FloatArray, IntArray
 from ml.charts.rows import ShiftPoint
 from ml.images.preprocess import Pixels
 from ml.images.standard_shifts import shifted, shifts_for
 from ml.metrics.histograms import agreement_terms
 from ml.release.predictor import Prediction, Predictor
+from ml.util.arrays import FloatArray, IntArray
 
 #: Strengths by the word that names them: 1 is the standard shift.
 STRENGTHS = {"mild": (0.1, 0.5), "standard": (1.0, 1.0)}

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.agreement.coefficients import krippendorff_alpha
-from ml.arrays import FloatArray, IntArray
 from ml.distributions.families import DirichletCpe, softmax_probs
 from ml.metrics import (
     calibration_loss,
@@ -23,11 +22,12 @@ from ml.metrics import (
     expected_squared_loss,
 )
 from ml.metrics.jackknife import Estimate, ModelAssisted
-from ml.metrics.known_truth import exact_metrics
-from ml.metrics.paired_change import paired_changes
+from ml.metrics.oracle_metrics import exact_metrics
+from ml.metrics.paired_difference import paired_changes
 from ml.metrics.posterior_gain import exact_posterior_epistemic_loss, posterior_epistemic_loss, posterior_gain
 from ml.metrics.selection_designs import graded_probabilities, graded_scale
 from ml.metrics.triage_curves import net_benefit, triage_recall
+from ml.util.arrays import FloatArray, IntArray
 
 K, N_BINS = 3, 10
 CASES_PER_PATIENT = 10

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ml.arrays import IntArray
 from ml.charts.reliability import reliability_diagram
 from ml.charts.results import thinning_chart, triage_chart
 from ml.charts.rows import ThinningRow, TriagePoint
@@ -19,6 +18,7 @@ from ml.reproduce.scoring import SERVED, ScoredRow, calibration_steps, markdown,
 from ml.reproduce.setting import Reproduction, Setting
 from ml.training.run_folder import CachedOutputs, RunFolder, TrainConfig
 from ml.training.train import choose_device, choose_precision, train
+from ml.util.arrays import IntArray
 
 TRAIN_LABELS = (1, 3)
 THINNED = (2, 3, 5)

@@ -10,7 +10,6 @@ import numpy as np
 from scipy.special import log_softmax
 
 from ml.agreement.coefficients import fleiss_kappa, krippendorff_alpha
-from ml.arrays import FloatArray, IntArray
 from ml.calibration.optimise import minimise
 from ml.charts.reliability import reliability_diagram
 from ml.charts.results import triage_chart
@@ -21,7 +20,8 @@ from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.u_statistics import expected_statistic, statistic_calibration_loss, statistic_loss
 from ml.reproduce.scoring import SERVED, calibration_steps, markdown, scored_rows, triage_rows
 from ml.reproduce.setting import Reproduction, Setting
-from ml.splits import split_partitions
+from ml.util.arrays import FloatArray, IntArray
+from ml.util.splits import split_partitions
 
 FOLDS = 5
 RIDGE = 3e-3

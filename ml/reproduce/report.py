@@ -6,8 +6,8 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
 from ml.charts.reliability import write_chart
-from ml.files import write_bytes_atomically, write_json
 from ml.reproduce.setting import Reproduction, Setting
+from ml.util.files import write_bytes_atomically, write_json
 
 #: What can be reproduced, and the module that does it.
 MODULES = {

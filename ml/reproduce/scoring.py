@@ -6,7 +6,6 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import IntArray
 from ml.calibration.calibrators import Calibration, calibrate
 from ml.calibration.scaling import Method, Scaling
 from ml.charts.rows import TriagePoint
@@ -15,6 +14,7 @@ from ml.metrics import evaluate
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.posterior_gain import posterior_epistemic_loss, posterior_gain
 from ml.metrics.triage_curves import net_benefit_difference, triage_recall, uncertainty_scores
+from ml.util.arrays import IntArray
 
 
 class ScoredRow(TypedDict):

@@ -3,7 +3,6 @@
 import numpy as np
 from altair.typing import ChartType
 
-from ml.arrays import FloatArray
 from ml.calibration.optimal_concentration import (
     Moments,
     disagreement_error,
@@ -17,6 +16,7 @@ from ml.charts.results import concentration_chart
 from ml.charts.rows import ConcentrationPoint, Optimum
 from ml.distributions.families import DirichletCpe
 from ml.reproduce.setting import Reproduction, Setting
+from ml.util.arrays import FloatArray
 
 TRUE_LOG_CONCENTRATION = float(np.log(3.0))
 MEAN = np.array([0.5, 0.3, 0.2])

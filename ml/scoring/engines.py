@@ -11,16 +11,16 @@ from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 from typing import Literal, Protocol
 
-from ml.cores import cores
 from ml.release.device import Device
 from ml.scoring.image_list import BLOCK, ImageList, open_list
-from ml.scoring.one_table import Observer
-from ml.scoring.parts import JOB_FILE, Job, PartDocument, numbers_text, read_job
 from ml.scoring.predicting import Scorer
 from ml.scoring.ray_pool import connected
+from ml.scoring.score_table import Observer
+from ml.scoring.shard_store import JOB_FILE, Job, PartDocument, numbers_text, read_job
 from ml.scoring.shards import open_job, rows_of, write_shard
 from ml.scoring.work import ShardWork
 from ml.scoring.writing import ShardError
+from ml.util.cores import cores
 
 Engine = Literal["local", "processes", "ray"]
 #: Images of a shard, where nobody said how many shards there are.

@@ -16,14 +16,14 @@ from zipfile import BadZipFile
 import numpy as np
 from pyarrow import parquet
 
-from ml.files import file_sha256, read_json, write_json
 from ml.metrics.binning import Debias
 from ml.metrics.group_sums import GroupSums
-from ml.scoring.parts import numbers_text
+from ml.scoring.shard_store import numbers_text
 from ml.scoring.writing import ShardError, create, unfinished
 from ml.tables.reading import TableError
 from ml.tables.sorted_spans import span_of
 from ml.tables.streaming import StreamedDocument, Streaming, document_of_sums
+from ml.util.files import file_sha256, read_json, write_json
 
 JOB_FILE = "evaluation.json"
 _VERSION = 1

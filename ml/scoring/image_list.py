@@ -16,10 +16,10 @@ from typing import IO
 
 import numpy as np
 
-from ml.files import file_sha256
 from ml.release.score import PATIENTS, SUFFIXES
 from ml.tables.files import Place, TableError, text_column
 from ml.tables.reading import count_rows, read_rows
+from ml.util.files import file_sha256
 
 #: Images a run of the network. Shards are whole blocks, so that an image is always predicted beside the same ones.
 BLOCK = 64

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ml.cores import cores as own_cores
-from ml.scoring.parts import PartDocument, numbers_text
+from ml.scoring.shard_store import PartDocument, numbers_text
 from ml.scoring.work import ShardWork
 from ml.scoring.writing import ShardError
+from ml.util.cores import cores as own_cores
 
 if TYPE_CHECKING:
     from ray import ObjectRef

@@ -7,13 +7,13 @@ second leaves what is there, and a shard whose process was killed is made again.
 import re
 from pathlib import Path
 
-from ml.files import file_sha256
 from ml.release.device import Device
 from ml.scoring.image_list import BLOCK, ImageList, open_list
-from ml.scoring.one_table import Observer, write_rows
-from ml.scoring.parts import Job, PartDocument, create_json, job_document, join_job
 from ml.scoring.predicting import Scorer
+from ml.scoring.score_table import Observer, write_rows
+from ml.scoring.shard_store import Job, PartDocument, create_json, job_document, join_job
 from ml.scoring.writing import ShardError, create, unfinished
+from ml.util.files import file_sha256
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ml.release.device import Device
 from ml.scoring.image_list import ImageList, open_list
-from ml.scoring.parts import JOB_FILE, PartDocument, read_job
 from ml.scoring.predicting import Scorer
+from ml.scoring.shard_store import JOB_FILE, PartDocument, read_job
 from ml.scoring.shards import open_job, write_shard
 from ml.scoring.writing import ShardError
 

@@ -13,7 +13,7 @@ from types import TracebackType
 import pyarrow as pa
 from pyarrow import csv, parquet
 
-from ml.files import file_sha256, sync_file, sync_folder
+from ml.util.files import file_sha256, sync_file, sync_folder
 
 #: Columns of a table of images that could not be read.
 ERRORS = pa.schema(

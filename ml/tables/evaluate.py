@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ml.dataframes import column_names
 from ml.metrics import Evaluation
 from ml.metrics import evaluate as evaluate_arrays
 from ml.metrics.binning import Debias
 from ml.metrics.homogeneity_test import reader_warnings
 from ml.metrics.ordinal import ordinal_metrics
-from ml.named_columns import column_names
 from ml.tables.files import TableError, TableSource, case_column
 from ml.tables.matching import Cases, Level, Missing, Options, match_tables
 

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from scipy.special import expit
 
-from ml.arrays import ROW_SUM_TOLERANCE, FloatArray, IntArray
 from ml.distributions.families import gini
 from ml.tables.reading import (
     Column,
@@ -32,6 +31,7 @@ from ml.tables.reading import (
     text_column,
     write_table,
 )
+from ml.util.arrays import ROW_SUM_TOLERANCE, FloatArray, IntArray
 
 __all__ = [
     "Column",

@@ -7,9 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ml.arrays import FloatArray, IntArray
 from ml.metrics.binning import Debias
-from ml.metrics.crossed import Readings
+from ml.metrics.crossed_effects import Readings
 from ml.tables.files import (
     Labels,
     Place,
@@ -31,6 +30,7 @@ from ml.tables.files import (
 )
 from ml.tables.findings import by_finding
 from ml.tables.trained_cells import without_trained_cells
+from ml.util.arrays import FloatArray, IntArray
 
 Level = Literal["nominal", "ordinal"]
 #: What is done with a case that has a label and no prediction.

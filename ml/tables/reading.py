@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv, parquet
 
-from ml.arrays import FloatArray
+from ml.util.arrays import FloatArray
 
 _TEXT_COLUMNS = ("case_id", "annotator", "label", "finding", "file", "patient", "partition")
 _CONVERT = csv.ConvertOptions(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyarrow import parquet
 
-from ml.files import sync_file, sync_folder
 from ml.tables.reading import TableError, read_batches
+from ml.util.files import sync_file, sync_folder
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

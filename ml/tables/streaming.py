@@ -13,7 +13,6 @@ from typing import TypedDict
 import numpy as np
 import pyarrow as pa
 
-from ml.arrays import FloatArray, IntArray
 from ml.metrics.binning import Debias
 from ml.metrics.group_jackknife import evaluate_groups
 from ml.metrics.group_sums import GroupSums
@@ -22,6 +21,7 @@ from ml.tables.files import Labels, Place, Predictions, TableError, align, case_
 from ml.tables.matching import aligned_counts, aligned_first_counts, aligned_weights
 from ml.tables.sorted_spans import Span, labels_of, predictions_of, whole
 from ml.tables.trained_cells import TRAINED_ON
+from ml.util.arrays import FloatArray, IntArray
 
 BATCH_ROWS = 50_000
 

@@ -7,12 +7,12 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from ml.arrays import FloatArray, IntArray
 from ml.datasets.base import ImageDataset
 from ml.images.preprocess import Pixels
 from ml.metrics import evaluate
-from ml.metrics.paired_change import paired_changes
+from ml.metrics.paired_difference import paired_changes
 from ml.release.card import BaselineDocument
+from ml.util.arrays import FloatArray, IntArray
 
 NAME = "multinomial logistic regression on colour histograms"
 #: Strengths of the penalty, of which the partition ``valid`` chooses one.

@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 from ml.calibration.calibrators import Calibration, FitReport, calibrate
 from ml.calibration.scaling import Method, Scaling
-from ml.files import write_bytes_atomically, write_json
 from ml.metrics import evaluate
 from ml.metrics.histograms import observed_disagreement
 from ml.metrics.jackknife import EstimateDocument
@@ -15,6 +14,7 @@ from ml.metrics.skill import judge_disagreement
 from ml.release.card import CARD_METRICS, DisagreementDocument
 from ml.release.dropout_head import DropoutHead, Floats32
 from ml.training.run_folder import CachedOutputs, CalibrationReport, RunFolder
+from ml.util.files import write_bytes_atomically, write_json
 
 
 def calibrate_run(

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ml.charts.rows import EpochMetrics
-from ml.files import write_bytes_atomically
 from ml.training.learner import Learner, LearnerState
 from ml.training.run_folder import RunFolder
+from ml.util.files import write_bytes_atomically
 
 #: A checkpoint of more bytes is written again only after so many times the time that writing it took.
 LARGE, _AT_LEAST = 64_000_000, 60.0

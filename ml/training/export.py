@@ -7,26 +7,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx.compose
 import torch
 from torch import Tensor, nn
 
+from ml.calibration.calibration import Calibration
 from ml.calibration.calibrators import Calibration
+from ml.calibration.summaries import N_SUMMARIES
 from ml.distributions.families import softmax_probs
-from ml.files import read_json
 from ml.images.preprocess import Preprocessing
 from ml.release.artifact import HEAD_FILE, Release, write_release
-from ml.release.card import CardContents, ParityDocument, readme_text
-from ml.release.card_processes import processes_of
+from ml.release.card import CardContents, ParityDocument, processes_of, readme_text
 from ml.release.device import open_session
 from ml.release.dropout_head import DropoutHead
 from ml.release.training_index import INDEX_FILE, TrainingIndex
-from ml.training.fused import Fused, output_names
+from ml.training.fused import Calibrated, Fused, output_names
 from ml.training.known_images import add_checks
 from ml.training.networks import Network
-from ml.training.own_figures import figures_of
+from ml.training.per_class_report import figures_of
 from ml.training.run_folder import CalibrationReport, RunDocument, RunFolder
 from ml.training.shift_trial import ShiftTrial, tried_shifts
 from ml.training.train import load_trained
+from ml.util.files import read_json
 
 #: Largest difference of class probabilities, and of logits as a share of the largest |logit|.
 PROBABILITY_TOLERANCE, LOGIT_TOLERANCE = 1e-5, 1e-4
@@ -226,3 +228,29 @@ LIMITS_OF_USE = (
     "Valid for images like those it was trained on: same stain, microscope, camera, magnification and framing.",
     "Cells of classes that are not listed get one of the listed classes all the same.",
 )
+
+
+def fused_graph(release: Release, calibration: Calibration) -> bytes:
+    """One graph from image to final probabilities.
+
+    Args:
+        release: whose network it is.
+        calibration: with a concentration head.
+
+    Raises:
+        ValueError: an ensemble, a calibration without a head, or a network of another version of ONNX.
+    """
+    if release.head is not None or calibration.concentration is None:
+        raise ValueError("only a release with a concentration head and without dropout has a fused graph: drop --fused")
+    network = onnx.load(release.network)
+    if [entry.version for entry in network.opset_import if entry.domain == ""] != [OPSET]:
+        raise ValueError(f"{release.network}: not of ONNX's operators {OPSET}, so it cannot be fused: drop --fused")
+    n_features = len(calibration.concentration.weight)
+    n_features -= 0 if calibration.refinement.summaries is None else N_SUMMARIES
+    example = {"logits": torch.zeros(2, len(release.classes)), "features": torch.zeros(2, n_features)}
+    graph = to_onnx(Calibrated(calibration, len(release.classes)).eval(), example, output_names(calibration))
+    behind = onnx.load_from_string(graph)
+    behind = onnx.compose.add_prefix(behind, "calibration/", rename_inputs=False, rename_outputs=False)
+    behind.ir_version = network.ir_version = max(behind.ir_version, network.ir_version)
+    merged = onnx.compose.merge_models(network, behind, [(name, name) for name in example])
+    return bytes(merged.SerializeToString(deterministic=True))

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ml.arrays import FloatArray
 from ml.calibration.calibration import Calibration
-from ml.calibration.coherent import ALWAYS_ALLOWED, LARGEST_RISE
 from ml.calibration.disagreement_map import AnyMap, DisagreementMap
+from ml.calibration.disagreement_matching import ALWAYS_ALLOWED, LARGEST_RISE
 from ml.calibration.summaries import Summaries
+from ml.util.arrays import FloatArray
 
 # halvings of an interval: below the rounding of float32
 _STEPS = 30
@@ -89,7 +89,7 @@ class _MapGraph(nn.Module):
         return torch.stack(terms, dim=1) @ self.slopes + self.offset
 
     def forward(self, logits: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Calibrated logits and log concentrations that say φ′ (``ml.calibration.coherent.put_back``)."""
+        """Calibrated logits and log concentrations that say φ′ (``ml.calibration.disagreement_matching.put_back``)."""
         below = _sorted(logits)
         below = below - below[:, :1]
         differ = _differ(torch.softmax(below, dim=1))
@@ -105,7 +105,7 @@ class _MapGraph(nn.Module):
 
 
 def _sharpness(below: Tensor, wanted: Tensor) -> Tensor:
-    """Inverse temperature (N,) at most 1 at which 1 − Σf² is as wanted: halvings, as in ``ml.calibration.coherent``.
+    """Inverse temperature (N,) at most 1 at which 1 − Σf² is as wanted: halvings, as in ``ml.calibration.disagreement_matching``.
 
     Where two classes lead together 1 − Σf² is nearly level, then steep: steps along its slope would leave the interval.
 

@@ -5,13 +5,13 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from ml.images.appearance import columns_of
+from ml.images.image_quality_features import columns_of
 from ml.images.image_statistics import optical_density
 from ml.images.preprocess import Preprocessing
 from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, HEAD_FILE
 from ml.release.card import ReferenceDocument
-from ml.release.familiarity import Seen, fit_familiarity
 from ml.release.feature_distance import fit_feature_distance
+from ml.release.ood_detector import Seen, fit_familiarity
 from ml.training.run_folder import CachedOutputs, RunFolder
 
 

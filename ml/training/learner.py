@@ -1,4 +1,4 @@
-"""A network with its optimiser and its average: how one epoch changes the weights.
+"""One training step, the moving average of weights, and validation.
 
 Losses are added up on the device, and read when somebody asks for them.
 """
@@ -13,15 +13,30 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.optim.optimizer import StateDict
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ml.training.augmentation import augment, shift
-from ml.training.averaging import average_weights
 from ml.training.device_data import DeviceData
-from ml.training.laboratory import vary
 from ml.training.losses import balancing_weights, count_weighted_nll
 from ml.training.networks import Network, build_network, read_backbone_weights
 from ml.training.processes import ALONE, Processes
 from ml.training.run_folder import TrainConfig
+from ml.training.stain_and_optics_augmentation import vary
+
+Tensors = tuple[Tensor, ...] | list[Tensor]
+
+
+def average_weights(network: Network, decay: float) -> AveragedModel:
+    """Moving average of a network's weights, and of the statistics that its normalisation keeps.
+
+    It reaches back over all steps so far until these are about 9 / (1 − decay), so that short runs are
+    averaged over a tenth of themselves and not mostly over the random start.
+    """
+
+    def update(averages: Tensors, current: Tensors, steps: Tensor | int) -> None:
+        get_ema_multi_avg_fn(min(decay, (1 + int(steps)) / (10 + int(steps))))(averages, current, steps)
+
+    return AveragedModel(network, multi_avg_fn=update, use_buffers=True)
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ class Vgg16Network(Network):
     """
 
     def __init__(self, channels: int, n_classes: int, backbone_weights: dict[str, Tensor] | None = None) -> None:
-        from ml.torchvision_ops import models
+        from ml.util.torchvision_ops import models
 
         super().__init__()
         if channels != 3:

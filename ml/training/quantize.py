@@ -3,7 +3,7 @@
 Images of the calibration partition say how far activations reach; temperature, concentration head and the checks of
 whether an image is familiar are fitted anew to what the quantised network makes of the same cases, since its logits and
 features are others. Judged is on the test partition, to which nothing here is fitted, by what the gate calls harm
-(``ml.metrics.harm``): a release that is to be faster has to be no worse, not better.
+(``ml.metrics.regression_check``): a release that is to be faster has to be no worse, not better.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,19 +21,18 @@ from ml.calibration.scaling import METHODS, Method
 from ml.charts.rows import ShiftPoint
 from ml.datasets.base import ImageDataset
 from ml.distributions.families import PredictiveDistribution
-from ml.images.appearance import appearance
-from ml.metrics.harm import harms
+from ml.images.image_quality_features import appearance
 from ml.metrics.jackknife import EstimateDocument
-from ml.metrics.paired_change import paired_change, paired_changes
+from ml.metrics.paired_difference import paired_change, paired_changes
+from ml.metrics.regression_check import harms
 from ml.release.artifact import HEAD_FILE, Release, ReleaseError, read_release, require_empty, write_release
-from ml.release.card import CardContents, DisagreementDocument, ReferenceDocument, readme_text
-from ml.release.card_quantized import QuantizedDocument
+from ml.release.card import CardContents, DisagreementDocument, QuantizedDocument, ReferenceDocument, readme_text
 from ml.release.predictor import Predictor
 from ml.release.shift_suite import shift_suite
 from ml.release.training_index import INDEX_FILE, TrainingIndex
 from ml.training.calibrate import clusters_of, fit_and_judge, held_out_metrics, member_outputs
 from ml.training.known_images import with_checks
-from ml.training.own_figures import recalls
+from ml.training.per_class_report import recalls
 from ml.training.quantized_cases import Cases, LeftOutDocument, cases_for
 from ml.training.quantized_graph import QuantizedGraph, Ranges, WeightBits, quantize_graph
 from ml.training.run_folder import CachedOutputs

@@ -7,13 +7,13 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import IntArray
 from ml.datasets.base import ImageDataset
 from ml.images.pixel_digest import pixel_digest
 from ml.images.preprocess import Pixels
 from ml.release.artifact import Release
 from ml.release.predictor import BATCH, Predictor
 from ml.training.run_folder import CachedOutputs
+from ml.util.arrays import IntArray
 
 
 class LeftOutDocument(TypedDict):

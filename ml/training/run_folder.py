@@ -8,14 +8,14 @@ from typing import Any, TypedDict, cast
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import IntArray
 from ml.calibration.calibrators import FitDocument
 from ml.charts.rows import EpochMetrics
-from ml.files import read_json, write_bytes_atomically, write_json
 from ml.images.preprocess import Orientation, PreprocessingDocument
 from ml.metrics.jackknife import EstimateDocument
 from ml.release.card import ClassDocument, DisagreementDocument, DropoutDocument
 from ml.release.training_index import INDEX_FILE
+from ml.util.arrays import IntArray
+from ml.util.files import read_json, write_bytes_atomically, write_json
 
 #: Dropout rate, weight (out, in) and bias (out,) of one layer of a network's head.
 HeadArrays = tuple[float, npt.NDArray[np.float32], npt.NDArray[np.float32]]

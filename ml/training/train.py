@@ -18,8 +18,7 @@ from torch import Tensor
 from ml.charts.reliability import learning_curves, write_chart
 from ml.charts.rows import EpochMetrics
 from ml.datasets.base import ImageDataset
-from ml.files import write_bytes_atomically
-from ml.images.appearance import appearance
+from ml.images.image_quality_features import appearance
 from ml.images.pixel_digest import pixel_digest
 from ml.release.training_index import TrainingIndex
 from ml.training.baseline import fit_baseline
@@ -31,6 +30,7 @@ from ml.training.networks import Network, build_network
 from ml.training.processes import ALONE, Processes
 from ml.training.run_folder import DatasetDocument, HeldOutImages, RunFolder, TrainConfig
 from ml.training.small_sets import class_counts, require_two
+from ml.util.files import write_bytes_atomically
 
 #: Held-out images kept in the run, on which the exported network must agree with the trained one.
 EXPORT_EXAMPLES = 256

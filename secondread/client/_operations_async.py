@@ -1,6 +1,6 @@
 """Operations of the API. Made from the OpenAPI document 6f76616e36364e12.
 
-``python -m tests.support.api_files`` makes it again; nobody edits it.
+``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
 
 from secondread.client import models

@@ -1,6 +1,6 @@
 """What the API takes and answers. Made from the OpenAPI document 6f76616e36364e12.
 
-``python -m tests.support.api_files`` makes it again; nobody edits it.
+``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
 
 # ruff: noqa

@@ -13,14 +13,14 @@ from PIL import Image
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.service import gather
 from app.releases.service import move_alias
-from ml.arrays import FloatArray
 from ml.calibration.calibration import Calibration
-from ml.calibration.new_crowd import relearn
+from ml.calibration.domain_adaptation import relearn
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cell
-from ml.files import file_sha256, read_json, write_json
 from ml.release.artifact import read_release
 from ml.release.predictor import Predictor
+from ml.util.arrays import FloatArray
+from ml.util.files import file_sha256, read_json, write_json
 from tests.app.test_jobs import job
 from tests.support.images import encode
 from tests.support.jobs import work_off

@@ -25,9 +25,9 @@ from app.triage.rules import Arm
 from app.web.filters import TERMS
 from app.web.render import ENVIRONMENT
 from ml import messages
-from tests.support import languages as sources
 from tests.support.reports import report_page
 from tests.support.service import PEOPLE, Service, cell_png, collect
+from tools import catalogues as sources
 
 #: Names and codes that are the same in every language.
 SAME = {"secondread", "UTC", "API", "JSON", "HTML", "CSV", "Enter", "EL", "CL", "DL"}

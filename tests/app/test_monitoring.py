@@ -18,7 +18,7 @@ from app.metrics.dataset import Columns, number_of
 from app.metrics.score_alarm import Units, score_monitors, series_of
 from app.releases.queries import all_releases, champion_since, class_codes, served_release_id
 from app.releases.service import move_alias
-from ml.arrays import IntArray
+from ml.util.arrays import IntArray
 from tests.app.test_snapshots import case_row, label_row, new_row, request_row
 from tests.support.jobs import work_off
 from tests.support.reports import report_page

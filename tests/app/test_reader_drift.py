@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.metrics.annotator_drift import answers_of, drift_of_readers
 from app.metrics.dataset import Columns, number_of
-from ml.readers.drift import excess_log_loss
+from ml.annotators.drift import excess_log_loss
 from tests.app.test_monitoring import fill
 from tests.support.service import Service
 

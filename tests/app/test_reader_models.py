@@ -10,9 +10,9 @@ from sqlalchemy import text
 
 from app.annotators.models.schemas import ReaderFitOut
 from app.annotators.models.service import store_model
-from ml.arrays import FloatArray
+from ml.annotators.confusions import ReaderModel
 from ml.datasets.cells import simulate_cell
-from ml.readers.confusions import ReaderModel
+from ml.util.arrays import FloatArray
 from tests.app.test_comparison import added
 from tests.app.test_jobs import job
 from tests.support.images import encode

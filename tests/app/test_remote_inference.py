@@ -21,11 +21,11 @@ from app.predictions import remote
 from app.predictions.remote import Backend, OtherNetwork
 from app.predictions.wire_format import HEADER_LENGTH, Tensor, read_message, write_message
 from app.settings import Settings
-from ml.files import file_sha256, read_json, write_json
 from ml.images.preprocess import decode_image
 from ml.release.artifact import Release, read_release
 from ml.release.predictor import LocalNetwork, Predictor
 from ml.release.triton import network_name
+from ml.util.files import file_sha256, read_json, write_json
 from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.waiting import patient, wait_until

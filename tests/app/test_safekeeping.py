@@ -24,8 +24,8 @@ from app.maintenance.erasure_registry import Whom, erase_patient
 from app.maintenance.export import export_dataset
 from app.settings import Settings
 from ml.agreement import measure_agreement
-from ml.files import read_json, write_json
 from ml.tables.evaluate import evaluate_tables
+from ml.util.files import read_json, write_json
 from tests.support.jobs import work_off
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation

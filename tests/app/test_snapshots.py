@@ -17,7 +17,7 @@ from app.database.tables import Account, Annotator, Case, CasePrediction, Label,
 from app.metrics import snapshot
 from app.metrics.snapshot import current_columns, refresh, write_snapshot
 from app.releases.queries import all_releases, class_codes
-from ml.files import write_json
+from ml.util.files import write_json
 from tests.app.test_evaluations import same
 from tests.support.service import Service, cell_png, collect
 from tests.support.snapshots import assert_same_columns, assert_snapshots_tell_all, write_snapshots

@@ -10,7 +10,7 @@ from app.database.tables import CasePrediction, now
 from app.predictions.stored import prediction_values, stored_predictions
 from app.triage.rules import summarise
 from ml.distributions import DirichletCpe, DirichletMixtureCpe, PointCpe
-from ml.release.familiarity import Unlikeness
+from ml.release.ood_detector import Unlikeness
 from ml.release.predictor import Prediction
 
 P = 0.17

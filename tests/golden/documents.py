@@ -18,18 +18,18 @@ from app.database.engine import Database
 from app.database.migration import upgrade
 from app.settings import Settings
 from ml.agreement import measure_agreement
-from ml.audit.answers import answer
+from ml.audit.evaluate_findings import answer
 from ml.audit.page import page
-from ml.audit.record import FileRecord, Record
+from ml.audit.provenance import FileRecord, Record
 from ml.tables.matching import Options
 from tests.golden.releases import CLASSES, SIDE, write_full_release, write_plain_release, write_served_release
 from tests.golden.worlds import WORLDS, World, uniforms, write_csv
-from tests.support.api_files import openapi
 from tests.support.command import run_here
 from tests.support.homes import process
 from tests.support.images import encode
 from tests.support.jobs import work_off
 from tests.support.service import KEY, Service, add_people, put_release, store
+from tools.openapi_files import openapi
 
 #: When everything happens.
 AT = datetime(2026, 3, 18, 9, 30, tzinfo=UTC)

@@ -105,7 +105,7 @@ _ALLOWED = {
     "ml/reproduce": {"train", "charts"},
     "ml/scoring": {"cpu", "ray"},
     "ml/tables/sorting.py": {"duckdb"},
-    "ml/torchvision_ops.py": {"train"},
+    "ml/util/torchvision_ops.py": {"train"},
     "ml/training": {"train", "charts"},
     "ml/training/quantized_graph.py": {"train", "cpu"},
 }

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from PIL import Image
 
-from ml.calibration.new_crowd import relearn
+from ml.calibration.domain_adaptation import relearn
 from ml.cli.adapting import _text
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cells

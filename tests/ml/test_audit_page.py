@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ml.audit.glossary import MEANING
 from ml.audit.page import section_of
-from ml.audit.words import MEANING
-from ml.shown_numbers import interval, probability
 from ml.tables.files import write_table
 from ml.tables.matching import Options
+from ml.util.number_format import interval, probability
 from tests.support.command import run_here
 
 HOSTILE = "<script>document.title='owned'</script>"
@@ -150,14 +150,14 @@ def test_every_chart_has_its_table(audited: dict[str, Any]) -> None:
 
 
 def _answer(folder: Path, **options: Any) -> Any:
-    from ml.audit.answers import answer
+    from ml.audit.evaluate_findings import answer
 
     tables = make_tables(folder, findings=False)
     return answer(tables["labels"], tables["first"], Options(**options))[0]
 
 
 def test_the_ends_are_the_cases_there_counted_one_by_one(tmp_path: Path) -> None:
-    from ml.audit.ends import EDGES, end_bins
+    from ml.audit.tail_bins import EDGES, end_bins
 
     found = _answer(tmp_path)
     counts, probs = found.cases.counts, found.cases.predictions.class_probs
@@ -217,7 +217,7 @@ def test_evaluate_writes_the_same_page(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"level": "ordinal"}, {"cluster": "patient", "debias": None, "n_bins": 3}])
 def test_other_questions_have_a_page_too(options: dict[str, Any], tmp_path: Path) -> None:
-    from ml.audit.answers import answer
+    from ml.audit.evaluate_findings import answer
 
     tables = make_tables(tmp_path, findings=False)
     section = section_of(answer(tables["labels"], tables["first"], Options(**options))[0], 1)

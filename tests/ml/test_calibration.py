@@ -184,7 +184,7 @@ def test_calibrating_never_leaves_a_worse_loss_on_the_cases_set_aside() -> None:
 
 
 def test_patients_never_fall_on_both_sides() -> None:
-    from ml.splits import split_partitions
+    from ml.util.splits import split_partitions
 
     groups = [f"patient {i // 7}" for i in range(200)]
     part = split_partitions(groups, {"fit": 0.8, "cv": 0.2}, 0)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml.arrays import FloatArray
 from ml.conformal import answer_scores, answer_sets, calibrate, fewest_patients, judge_sets, patient_masses, scores
+from ml.util.arrays import FloatArray
 
 ONE = np.ones
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ml.datasets.dataset_cache import store_for, unpacked
 from ml.datasets.folder import load_folder
-from ml.datasets.kept import store_for, unpacked
-from ml.images.decoded import Decoded, UnreadableImageError, decoded
-from ml.images.packs import PackStore
+from ml.images.image_decoding import Decoded, UnreadableImageError, decoded
+from ml.images.pixel_cache import PackStore
 from ml.images.preprocess import Preprocessing
 from ml.tables.files import TableError
 from tests.support.images import encode, photo

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ml.datasets.cells import simulate_cells
-from ml.images.appearance import CHECKS, appearance, columns_of
+from ml.images.image_quality_features import CHECKS, appearance, columns_of
 from ml.images.standard_shifts import STANDARD_SHIFTS
-from ml.release.familiarity import FEATURES, Check, Familiarity, Seen, fit_familiarity
+from ml.release.ood_detector import FEATURES, Check, Familiarity, Seen, fit_familiarity
 
 COLUMNS = {"place": slice(0, 2), "stain": slice(2, 6)}
 

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml.arrays import FloatArray, IntArray
 from ml.calibration.calibrators import calibrate
 from ml.distributions.families import softmax_probs
 from ml.metrics import evaluate
-from ml.metrics.paired_change import paired_change, paired_changes
+from ml.metrics.paired_difference import paired_change, paired_changes
 from ml.tables.evaluate import evaluate_tables
 from ml.tables.files import TableError
 from ml.tables.streaming import evaluate_stream
+from ml.util.arrays import FloatArray, IntArray
 
 ORDER_1 = ("agreement", "L", "skill", "CL", "CL_plugin", "CE")
 ORDER_2 = ("EL", "EL_plugin", "CL_paired", "DL", "DL_plugin", "L_D", "CL_D", "CE_D", "skill_D", "accuracy")

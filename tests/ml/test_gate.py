@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ml.metrics import evaluate
-from ml.metrics.paired_change import paired_change, paired_changes
+from ml.metrics.paired_difference import paired_change, paired_changes
 
 
 def problem(n: int = 300) -> tuple[np.ndarray, ...]:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml.arrays import FloatArray, IntArray
 from ml.metrics import evaluate
 from ml.metrics.binning import Debias
 from ml.metrics.group_jackknife import GroupEvaluation, evaluate_groups
 from ml.metrics.group_sums import GroupSums, group_numbers
 from ml.metrics.jackknife import Estimate
+from ml.util.arrays import FloatArray, IntArray
 
 FORMS: list[Debias] = ["pair", "paper", None]
 PARTS = ("value", "se", "low", "high", "n", "dropped", "ess")

@@ -7,9 +7,9 @@ import numpy.typing as npt
 import pytest
 
 from ml.agreement import excess_disagreement_test, marginal_homogeneity_test, measure_agreement
-from ml.audit.answers import answer
-from ml.audit.ends import end_bins
+from ml.audit.evaluate_findings import answer
 from ml.audit.sentences import summary
+from ml.audit.tail_bins import end_bins
 from ml.metrics.homogeneity_test import DIFFERENT
 from ml.tables.evaluate import evaluate_tables
 from ml.tables.matching import Options

@@ -8,8 +8,8 @@ from torch import Tensor
 from ml.datasets.cells import simulate_cells
 from ml.images.preprocess import Preprocessing, fit_normalisation
 from ml.images.standard_shifts import turned_hue
-from ml.training.laboratory import DENSITY, _hue_matrix, refocused, reframed, restained, vary
 from ml.training.run_folder import TrainConfig
+from ml.training.stain_and_optics_augmentation import DENSITY, _hue_matrix, refocused, reframed, restained, vary
 
 SIDE = 32
 PIXELS = np.stack([cell.pixels for cell in simulate_cells(64, seed=8, size=SIDE)])

@@ -8,13 +8,18 @@ import pytest
 from scipy.special import gammaln
 
 from ml.agreement.long_labels import LongLabels
-from ml.arrays import FloatArray, IntArray
+from ml.annotators import posterior
+from ml.annotators.posterior import (
+    Opinions,
+    answer_distribution,
+    count_vectors,
+    heaviest_weights,
+    n_count_vectors,
+    named_posterior,
+)
 from ml.distributions.decisions import class_intervals
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, PredictiveDistribution
-from ml.readers import posterior
-from ml.readers.count_vectors import count_vectors, n_count_vectors
-from ml.readers.heaviest import heaviest_weights
-from ml.readers.posterior import Opinions, answer_distribution, named_posterior
+from ml.util.arrays import FloatArray, IntArray
 
 
 def long_labels(labels: list[list[tuple[int, int]]], n_readers: int, n_classes: int) -> LongLabels:
@@ -188,7 +193,7 @@ def test_the_heaviest_count_vectors_are_kept_and_the_rest_is_told(keep: int, mon
     assert (kept.dropped > 0).any()
     assert off <= kept.dropped.max()
     monkeypatch.setattr(posterior, "MAX_STATES", 0)
-    monkeypatch.setattr("ml.readers.posterior.heaviest_weights", _all_of_them)
+    monkeypatch.setattr("ml.annotators.posterior.heaviest_weights", _all_of_them)
     sparse = named_posterior(prior, long, confusions)
     np.testing.assert_allclose(sparse.opinion_products, exact.opinion_products, atol=1e-13)
     np.testing.assert_allclose(sparse.log_likelihood, exact.log_likelihood, atol=1e-12)

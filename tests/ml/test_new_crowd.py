@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from ml.calibration import new_crowd
+from ml.calibration import domain_adaptation
 from ml.calibration.calibration import Calibration, Refinement
 from ml.calibration.concentration import ConcentrationHead
 from ml.calibration.disagreement_map import IDENTITY, DisagreementMap, PiecewiseMap
-from ml.calibration.new_crowd import Adaptation, adapt, relearn
+from ml.calibration.domain_adaptation import Adaptation, adapt, relearn
 from ml.calibration.optimise import FitError
 from ml.calibration.scaling import Scaling
 from ml.distributions.families import DirichletCpe
@@ -44,7 +44,7 @@ def labels(calibration: Calibration, logits: Any, features: Any, seed: int, n_la
     [None, DisagreementMap(0.7, 1.2, -0.3), PiecewiseMap(np.array([-2.0, 0.0]), np.array([0.5, 1.0, 1.5]), -1.5)],
 )
 def test_a_map_followed_by_slope_and_level_is_one_map(mapped: Any) -> None:
-    both = new_crowd._then(mapped or IDENTITY, 0.6, -0.4)
+    both = domain_adaptation._then(mapped or IDENTITY, 0.6, -0.4)
     dpe = np.linspace(0.01, 0.7, 50)
     first = dpe if mapped is None else mapped(dpe)
     np.testing.assert_allclose(both(dpe), expit(0.6 * logit(first) - 0.4), rtol=1e-9)
@@ -53,7 +53,7 @@ def test_a_map_followed_by_slope_and_level_is_one_map(mapped: Any) -> None:
 def test_endless_penalties_leave_what_was_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, features = cases(60, 0)
     for name in ("PULL_TEMPERATURE", "PULL_SLOPE", "PULL_LEVEL"):
-        monkeypatch.setattr(new_crowd, name, 1e9)
+        monkeypatch.setattr(domain_adaptation, name, 1e9)
     other = replace(shipped(), scaling=Scaling("temperature", 0.9))
     before = shipped().apply(logits, features)
     after = adapt(shipped(), logits, features, labels(other, logits, features, 1)).apply(logits, features)

@@ -6,19 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.arrays import FloatArray, IntArray
 from ml.audit.sentences import _skill
 from ml.metrics import evaluate, paired_changes
-from ml.metrics.crossed import Crossed, Readings
+from ml.metrics.crossed_effects import Crossed, Readings
 from ml.metrics.histograms import class_frequencies, epistemic_terms
 from ml.metrics.intervals import NO_READERS
 from ml.metrics.jackknife import Estimate, select_sample
-from ml.metrics.left_out_readers import GROUPS, LeftOut
 from ml.metrics.losses import calibration_loss
 from ml.metrics.ordinal import ordinal_metrics
+from ml.metrics.reader_jackknife import GROUPS, LeftOut
 from ml.metrics.reader_studies import percent_correct
 from ml.metrics.reliability import Binned
 from ml.tables import evaluate as evaluate_any
+from ml.util.arrays import FloatArray, IntArray
 from tests.simulation.reader_worlds import Study, crossed, service, worlds
 
 LEANING = worlds()[0]

@@ -13,7 +13,7 @@ from ml.agreement.one_annotator import (
     rate_of_all,
     soft_confusions,
 )
-from ml.arrays import FloatArray, IntArray
+from ml.util.arrays import FloatArray, IntArray
 
 K = 4
 

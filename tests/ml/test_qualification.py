@@ -14,7 +14,7 @@ from ml.agreement.qualification import (
     pass_rates,
     slip_rate,
 )
-from ml.arrays import FloatArray, IntArray
+from ml.util.arrays import FloatArray, IntArray
 
 K, N = 4, 40
 

@@ -23,8 +23,8 @@ from ml.datasets.base import ImageDataset
 from ml.datasets.cells import load_cells, simulate_cells
 from ml.datasets.cells_morphology import CLASSES
 from ml.metrics import evaluate
-from ml.metrics.harm import HARM_LIMIT, harms
-from ml.metrics.paired_change import paired_change
+from ml.metrics.paired_difference import paired_change
+from ml.metrics.regression_check import HARM_LIMIT, harms
 from ml.release.artifact import FAMILIARITY_FILE, read_release, write_release
 from ml.release.device import clips_sums
 from ml.release.predictor import Predictor

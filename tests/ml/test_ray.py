@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ml.files import read_json
 from ml.scoring.engines import run_missing
-from ml.scoring.parts import PartDocument
 from ml.scoring.ray_pool import connected
+from ml.scoring.shard_store import PartDocument
 from ml.scoring.shards import score_shard
 from ml.scoring.work import ShardWork
 from ml.scoring.writing import ShardError
 from ml.tables.files import TableError
+from ml.util.files import read_json
 from tests.support.ray_settings import set_up
 from tests.support.shards import joined, manifest, one_run, write_images
 

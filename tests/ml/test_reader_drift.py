@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from ml.arrays import FloatArray, IntArray
-from ml.metrics.score_monitor import FLOOR, LARGEST
-from ml.readers.drift import drift_paths, excess_log_loss, weekly_bands
+from ml.annotators.drift import drift_paths, excess_log_loss, weekly_bands
+from ml.metrics.betting_monitor import FLOOR, LARGEST
+from ml.util.arrays import FloatArray, IntArray
 
 K, PER_DAY = 8, 15
 

@@ -9,22 +9,23 @@ from scipy.special import softmax
 
 from benchmarks.reader_worlds import N_CLASSES, World, world
 from ml.agreement.long_labels import LongLabels
-from ml.arrays import FloatArray
-from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, PredictiveDistribution
-from ml.readers.choosing import choose_readers
-from ml.readers.confusions import ReaderModel
-from ml.readers.fitting import (
+from ml.annotators.choosing import choose_readers
+from ml.annotators.confusions import ReaderModel
+from ml.annotators.fitting import (
     Anchor,
     Material,
     case_log_likelihoods,
     em_step,
     fit_rates,
     fit_readers,
+    held_out_gain,
     left_out,
     log_prior,
+    next_label_losses,
 )
-from ml.readers.gate import held_out_gain, next_label_losses
-from ml.readers.posterior import Opinions, named_posterior
+from ml.annotators.posterior import Opinions, named_posterior
+from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, PredictiveDistribution
+from ml.util.arrays import FloatArray
 
 IDENTITY = np.eye(N_CLASSES)
 

@@ -9,8 +9,8 @@ Results: Smith, Hillis and Pesce, MRMCaov 0.3.0 (user guide, sections "Binary Me
 import numpy as np
 import pytest
 
-from ml.arrays import FloatArray
 from ml.metrics.reader_studies import ReaderMean, area_under_curve, percent_correct
+from ml.util.arrays import FloatArray
 
 TRUTH = np.repeat([0, 1], [69, 45])
 CINE = [

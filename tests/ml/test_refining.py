@@ -14,7 +14,7 @@ from ml.calibration.disagreement_map import IDENTITY, DisagreementMap, Piecewise
 from ml.calibration.summaries import Summaries, logit_summaries
 from ml.calibration.variants import VARIANTS, Outputs, _Problem, fit_variant, started
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, softmax_probs
-from ml.metrics.known_truth import exact_metrics
+from ml.metrics.oracle_metrics import exact_metrics
 
 
 def world(n: int, seed: int, members: int = 0) -> tuple[Any, Any, Any, Any]:

@@ -7,9 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml.arrays import FloatArray, IntArray
-from ml.metrics import score_monitor
-from ml.metrics.score_monitor import LARGEST, LEVEL, N_FIRST, CapitalPath, capital_path, clipped_log_loss, daily_stakes
+from ml.metrics import betting_monitor
+from ml.metrics.betting_monitor import (
+    LARGEST,
+    LEVEL,
+    N_FIRST,
+    CapitalPath,
+    capital_path,
+    clipped_log_loss,
+    daily_stakes,
+)
+from ml.util.arrays import FloatArray, IntArray
 
 
 def day_by_day(n: int, per_day: int) -> IntArray:
@@ -20,7 +28,7 @@ def one_by_one(
     loss: FloatArray, day: IntArray, stake: FloatArray, low: float, high: float, tolerance: float, n_reference: int
 ) -> list[float]:
     """Capital at the end of each day, with one pot for each day's stake and share, unit by unit."""
-    rising, falling = score_monitor._RISING, score_monitor._FALLING
+    rising, falling = betting_monitor._RISING, betting_monitor._FALLING
     days, paid = sorted(set(day.tolist())), []
     reference, pots, seen = np.ones(len(falling)), [], 0
     for number, today in enumerate(days):
@@ -52,7 +60,7 @@ def test_it_is_what_pots_of_each_days_stake_give_unit_by_unit(
 ) -> None:
     loss, day, stake = world
     path = capital_path(loss, day, stake, tolerance=tolerance, n_reference=n_reference)
-    cells = zip(*score_monitor._cells(loss), strict=True)
+    cells = zip(*betting_monitor._cells(loss), strict=True)
     pots = [one_by_one(loss, day, stake, low, high, tolerance, n_reference) for low, high in list(cells)[::10]]
     assert (np.exp(path.log_capital) <= np.min(pots, axis=0) * (1 + 1e-9)).all()
     known = capital_path(loss, day, stake, tolerance=tolerance, n_reference=n_reference, mean=0.8)

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from ml.charts.rows import EpochMetrics
-from ml.release.card_processes import processes_of
+from ml.release.card import processes_of
 from ml.training import processes
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run

@@ -12,11 +12,11 @@ import pytest
 from pyarrow import parquet
 
 import app.demo
-from ml.files import file_sha256
 from ml.scoring.engines import run_missing
-from ml.scoring.finish import finish
+from ml.scoring.merge_shards import finish
 from ml.scoring.shards import rows_of, score_shard
 from ml.scoring.writing import ShardError
+from ml.util.files import file_sha256
 from tests.support.command import run_here
 from tests.support.shards import joined, left_over, manifest, one_run, write_images, write_parts
 

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from ml.files import read_json, write_json
 from ml.images.preprocess import ImageRejectedError, decode_image
-from ml.scoring.finish import finish
-from ml.scoring.one_table import score_images
+from ml.scoring.merge_shards import finish
+from ml.scoring.score_table import score_images
 from ml.scoring.shards import rows_of, score_shard
 from ml.scoring.writing import ShardError
 from ml.tables.files import TableError, read_predictions
+from ml.util.files import read_json, write_json
 from tests.support.images import CORPUS
 from tests.support.shards import joined, left_over, manifest, one_run, write_images
 from tests.support.tiny_release import write_tiny_release
@@ -231,7 +231,7 @@ def test_a_case_that_stands_twice_is_named(tiny_release: Path, images: Path, tmp
 
 @pytest.mark.parametrize("in_memory", [1, 7, 1000])
 def test_repeats_are_found_however_few_fit_in_memory(in_memory: int) -> None:
-    from ml.scoring.repeats import repeated_row
+    from ml.scoring.duplicate_ids import repeated_row
 
     names = [f"name {row}" for row in range(900)]
     assert repeated_row([names[:500], names[500:]], in_memory=in_memory) is None

@@ -8,13 +8,13 @@ import pytest
 from PIL import Image
 
 from ml.charts.reliability import write_chart
-from ml.charts.shifts import shift_chart
+from ml.charts.results import shift_chart
 from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.cells import simulate_cells
 from ml.images.standard_shifts import STANDARD_SHIFTS, shifted
 from ml.metrics import evaluate
 from ml.release.artifact import read_release
-from ml.release.card_shifts import shifts_section
+from ml.release.card import shifts_section
 from ml.release.predictor import Predictor
 from ml.release.shift_suite import OTHER, UNSHIFTED, shift_suite
 from ml.training.export import export_run

@@ -17,7 +17,7 @@ from ml.release.card import baseline_verdict
 from ml.training import baseline as simple
 from ml.training.baseline import Baseline, beside_baseline, fit_baseline, histograms
 from ml.training.losses import balancing_weights, count_weighted_nll
-from ml.training.own_figures import figures_of, recalls
+from ml.training.per_class_report import figures_of, recalls
 from ml.training.run_folder import RunFolder
 from ml.training.small_sets import (
     EPOCHS,

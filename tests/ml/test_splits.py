@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml.splits import split_partitions, stratified_partitions
+from ml.util.splits import split_partitions, stratified_partitions
 
 SHARES = {"train": 0.6, "valid": 0.1, "calibration": 0.1, "test": 0.2}
 

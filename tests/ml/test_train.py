@@ -18,20 +18,19 @@ from ml.calibration.scaling import Scaling
 from ml.datasets.base import ImageDataset
 from ml.datasets.cells import load_cells
 from ml.distributions.families import DirichletCpe
-from ml.files import read_json, write_json
 from ml.release.artifact import ReleaseError, read_release
 from ml.release.predictor import Predictor
 from ml.release.score import predict_files
 from ml.training.augmentation import augment, shift
-from ml.training.averaging import average_weights
 from ml.training.calibrate import calibrate_run
 from ml.training.device_data import DeviceData
 from ml.training.export import ParityError, check_parity, export_run, to_onnx
-from ml.training.learner import StepReport
+from ml.training.learner import StepReport, average_weights
 from ml.training.losses import count_weighted_nll
 from ml.training.networks import NETWORK_NAMES, build_network
 from ml.training.run_folder import RunFolder
 from ml.training.train import train
+from ml.util.files import read_json, write_json
 from tests.support.configs import quick_config
 
 CPU = torch.device("cpu")

@@ -9,10 +9,10 @@ import pytest
 import tritonclient
 from google.protobuf import text_format
 
-from ml.files import file_sha256
 from ml.release.artifact import read_release
 from ml.release.predictor import Predictor
 from ml.release.triton import MAX_BATCH, network_name
+from ml.util.files import file_sha256
 from tests.support.command import run_here
 
 

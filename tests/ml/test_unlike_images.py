@@ -9,11 +9,11 @@ from safetensors.numpy import load, save
 
 from ml.datasets.cells import simulate_cell
 from ml.release.artifact import FAMILIARITY_FILE, Release, read_release
-from ml.release.familiarity import FEATURES, Familiarity
+from ml.release.ood_detector import FEATURES, Familiarity
+from ml.release.ood_score import appearance_of
 from ml.release.predictor import Predictor, prediction_of
 from ml.release.score import predict_files
-from ml.release.unlikeness import appearance_of
-from ml.scoring.one_table import score_images
+from ml.scoring.score_table import score_images
 from ml.tables.files import read_predictions, read_table
 from tests.support.images import encode
 from tests.support.tiny_release import with_familiarity

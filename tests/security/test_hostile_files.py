@@ -12,9 +12,9 @@ import pytest
 from PIL import Image, ImageCms
 
 from app.predictions import decoding
+from ml.images.image_container_checks import BESIDE_PIXELS, CHUNKS, PACKED_CHUNKS, SEGMENTS, file_facts
 from ml.images.limited import read_limited
 from ml.images.picture import BYTES_PER_PIXEL, Picture, cost_of
-from ml.images.plain_files import BESIDE_PIXELS, CHUNKS, PACKED_CHUNKS, SEGMENTS, file_facts
 from ml.images.preprocess import MAX_PIXELS, Preprocessing
 from tests.support.images import encode, photo
 from tests.support.service import Service

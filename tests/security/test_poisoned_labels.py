@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from app.recalibration.gate_decision import Stability
-from ml.arrays import FloatArray
-from ml.metrics.paired_change import Change, paired_change, shifts_of
+from ml.metrics.paired_difference import Change, paired_change, shifts_of
+from ml.util.arrays import FloatArray
 from tests.simulation.gate_worlds import N_ANNOTATORS, Partition, Predictor, World, draw_partition, worlds
 
 

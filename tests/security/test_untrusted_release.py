@@ -15,8 +15,8 @@ from app.releases import registration
 from app.releases.onnx_safety import require_plain_graph
 from app.releases.registration import add_release
 from app.releases.sandbox_run import try_release
-from ml.files import file_sha256
 from ml.release.artifact import ReleaseError
+from ml.util.files import file_sha256
 from tests.support.command import run_here
 from tests.support.service import Service, cell_png
 

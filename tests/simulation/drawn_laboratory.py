@@ -35,7 +35,7 @@ from app.metrics.load import read_columns
 from app.triage.assignment import draw_again
 from app.triage.planning import InForce, plan_case
 from app.triage.queries import rule_of
-from ml.arrays import FloatArray, IntArray
+from ml.util.arrays import FloatArray, IntArray
 from tests.simulation.laboratory import CLASSES, open_laboratory
 
 #: L: squared error of the first answer; EL: squared error against pairs; A: agreement with the leading class; D: share

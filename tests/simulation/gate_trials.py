@@ -11,7 +11,7 @@ from app.metrics.dataset import Columns
 from app.recalibration.evidence import change_between
 from app.recalibration.gate_decision import Decision, Evidence, of_each_annotator, of_the_whole
 from ml.distributions.families import PredictiveDistribution
-from ml.metrics.paired_change import Change, shifts_of
+from ml.metrics.paired_difference import Change, shifts_of
 from tests.simulation.gate_worlds import CLASSES, N_ANNOTATORS, Partition, Predictor, World, draw_partition
 
 #: What the attempts of one run see: new labels each time, those and all earlier ones, or the same again.

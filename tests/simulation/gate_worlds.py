@@ -12,9 +12,9 @@ from functools import cache
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
-from ml.arrays import FloatArray, IntArray
 from ml.calibration.scaling import fit_temperature
 from ml.distributions.families import DirichletCpe, softmax_probs
+from ml.util.arrays import FloatArray, IntArray
 
 CLASSES, PER_PATIENT, N_ANNOTATORS, N_CASES = 4, 5, 5, 1_000
 CERTAIN_SHARE, AUDIT_RATE = 0.1, 0.1

@@ -8,8 +8,8 @@ import numpy as np
 from app.metrics.cohort import Question, cohort_of, evaluate_cohort
 from app.metrics.dataset import Columns
 from app.triage.rules import capacity_threshold, plan
-from ml.arrays import FloatArray, IntArray
 from ml.distributions.families import DirichletCpe, softmax_probs
+from ml.util.arrays import FloatArray, IntArray
 
 CLASSES, PER_PATIENT, DAYS = 6, 10, 20
 CAPACITY_SHARE, AUDIT_RATE = 0.20, 0.10

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from app.metrics.dataset import Columns, number_of
 from app.metrics.score_alarm import Units, series_of
-from ml.arrays import FloatArray, IntArray
 from ml.distributions.families import softmax_probs
-from ml.metrics.score_monitor import N_REFERENCE, TOLERANCE, capital_path, daily_stakes
+from ml.metrics.betting_monitor import N_REFERENCE, TOLERANCE, capital_path, daily_stakes
+from ml.util.arrays import FloatArray, IntArray
 
 CLASSES, PER_DAY, YEAR = 4, 40, 365
 _DAY, _START = 86_400, datetime(2025, 1, 1, tzinfo=UTC)

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ml.arrays import FloatArray, IntArray
 from ml.distributions.families import softmax_probs
-from ml.metrics.known_truth import exact_metrics
+from ml.metrics.oracle_metrics import exact_metrics
+from ml.util.arrays import FloatArray, IntArray
 
 K = 3
 #: Least probability of a second read, and the share of the cases that triage reads twice for certain.

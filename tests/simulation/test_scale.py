@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.reading_rooms import RESULTS, newest
 from benchmarks.scale import CELLS, per_cell, shown, tables
-from tests.support.numbers import ROOT
+from tools.document_numbers import ROOT
 
 
 def test_the_document_has_the_tables_of_the_newest_figures() -> None:

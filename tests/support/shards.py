@@ -8,11 +8,11 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from ml.datasets.cells import simulate_cell
-from ml.files import file_sha256
-from ml.scoring.finish import finish
-from ml.scoring.one_table import score_images
-from ml.scoring.parts import create_json, job_document, join_job
+from ml.scoring.merge_shards import finish
+from ml.scoring.score_table import score_images
+from ml.scoring.shard_store import create_json, job_document, join_job
 from ml.scoring.writing import ERRORS, TableWriter
+from ml.util.files import file_sha256
 from tests.support.images import encode
 
 N_FILES = 40

@@ -20,18 +20,18 @@ from ml.calibration.calibrators import calibrate
 from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.cells import SimulatedCell, simulate_cells
 from ml.datasets.cells_morphology import CLASSES
-from ml.files import file_sha256, read_json, write_json
-from ml.images.appearance import appearance, columns_of
+from ml.images.image_quality_features import appearance, columns_of
 from ml.images.image_statistics import optical_density
 from ml.images.preprocess import Preprocessing, fit_normalisation
 from ml.metrics import evaluate
 from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, read_release, write_release
 from ml.release.card import readme_text
 from ml.release.device import open_session
-from ml.release.familiarity import Seen, fit_familiarity
 from ml.release.feature_distance import fit_feature_distance
+from ml.release.ood_detector import Seen, fit_familiarity
 from ml.release.predictor import Predictor
 from ml.release.training_index import INDEX_FILE, TrainingIndex
+from ml.util.files import file_sha256, read_json, write_json
 
 SIDE, FEATURES, CELLS, LABELS = 8, 12, 240, 3
 FITTED, CALIBRATED = slice(0, 120), slice(120, 180)

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from app.database.tables import ReaderModelInUse, ReaderModelRow
 from app.http.errors import NotFound
-from ml.readers.confusions import ReaderModel
+from ml.annotators.confusions import ReaderModel
 
 ONLY = 1
 _log = structlog.get_logger("secondread")

@@ -26,10 +26,10 @@ from app.http.principal import Principal
 from app.jobs import service
 from app.jobs.schemas import JobOut, job_out
 from app.releases.queries import champion, existing_release, served_release_id
-from ml.arrays import FloatArray
+from ml.annotators.confusions import ReaderModel
+from ml.annotators.sentences import remark
 from ml.messages import Message
-from ml.readers.confusions import ReaderModel
-from ml.readers.sentences import remark
+from ml.util.arrays import FloatArray
 
 
 def store_model(session: Session, keys: AuditKeys, release_id: uuid.UUID, model: ReaderModel, fit: ReaderFitOut) -> int:

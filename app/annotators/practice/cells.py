@@ -28,7 +28,7 @@ from app.database.tables import (
 from app.releases.queries import reading_classes
 from app.triage.queries import current_policy
 from ml.agreement.qualification import LEAST_SLIPS, slip_rate
-from ml.arrays import FloatArray
+from ml.util.arrays import FloatArray
 
 #: Settled cases that are looked at for a set, the newest.
 MOST_CANDIDATES = 4000

@@ -37,7 +37,7 @@ class ReaderModelRow(Identified, Table):
     # from 1, over all releases
     version: Mapped[int] = mapped_column(Integer, unique=True)
     release_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("releases.id"), index=True)
-    # ml.readers.confusions.ReaderModel: names annotators
+    # ml.annotators.confusions.ReaderModel: names annotators
     document: Mapped[dict[str, Any]] = mapped_column(JSON)
     # app.annotators.models.schemas.ReaderFitOut
     report: Mapped[dict[str, Any]] = mapped_column(JSON)

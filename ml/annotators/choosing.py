@@ -1,0 +1,176 @@
+"""How strongly annotators are pulled together, chosen by labels that were left out; infinitely means alike.
+
+Patients are dealt into folds; matrices are fitted on the others and judged by the log-likelihood of the labels of each
+fold, by annotator. The pull is towards one rate of other answers per annotator, itself pulled towards the identity, or
+towards the population of such a fit.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from ml.agreement.long_labels import LongLabels
+from ml.annotators.confusions import ReaderModel
+from ml.annotators.fitting import TOLERANCE, Anchor, Fit, Material, case_log_likelihoods, fit_rates, fit_readers
+from ml.annotators.posterior import Opinions
+from ml.distributions.families import PredictiveDistribution
+from ml.util.arrays import FloatArray, IntArray
+
+#: Strengths κ that are tried, in labels per opinion, the strongest first.
+STRENGTHS = (30.0, 10.0, 3.0)
+FOLDS = 3
+#: Relative fall of the loss in a step below which a search that is only compared with others ends.
+ROUGHLY = 3e-6
+#: What the population may say other than it thinks, at most, on average over classes: beyond that it could as well be
+#: opinions that are spread.
+MOST_OTHER = 0.1
+ALIKE, RATE = "alike", "rate"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A fitted model and what it was chosen by.
+
+    Attributes:
+        model: of the annotators; without names where taking them as alike predicted left-out labels best.
+        kind: how matrices were pulled: "alike", "rate" (one number per annotator), "rate 30",
+            "population 30" (towards what, and how many labels per opinion that weighs).
+        losses: mean negative log-likelihood of a left-out label, in nats, by kind.
+        alike: the same labels with annotators taken as alike and opinions spread anew: what names are worth is more.
+    """
+
+    model: ReaderModel
+    kind: str
+    losses: dict[str, float]
+    alike: ReaderModel
+
+
+def choose_readers(
+    prior: PredictiveDistribution,
+    long: LongLabels,
+    names: Sequence[str],
+    groups: IntArray | None = None,
+    *,
+    experts: Sequence[str] = (),
+    progress: Callable[[float], None] = lambda _: None,
+) -> Choice:
+    """Fit annotators' matrices, pulled together as strongly as left-out labels ask for.
+
+    Args:
+        prior: a release's predictions of N cases.
+        long: labels of these cases.
+        names: A names of the annotators of ``long``.
+        groups: (N,) patient of each case; each case by itself where left out.
+        experts: annotators whose mean is the population; all, by their number of labels, where left out.
+        progress: told the share that is done.
+
+    Raises:
+        ValueError: no label, names that do not fit, an unknown expert, or fewer patients than folds.
+    """
+    if len(names) != long.n_annotators:
+        raise ValueError(f"{len(names)} names for {long.n_annotators} annotators")
+    unknown = sorted(set(experts) - set(names))
+    if unknown:
+        raise ValueError(f"no label by {', '.join(unknown)}, whose answers would be the population's")
+    material = Material(Opinions.of(prior), long).of_cases(long.per_case > 0)
+    patient = np.unique(np.arange(long.n_cases) if groups is None else groups, return_inverse=True)[1]
+    patient = patient[long.per_case > 0]
+    fold, weights = _folds(patient), _population_weights(material.long, [name in experts for name in names])
+
+    def judged(number: int) -> dict[str, FloatArray]:
+        held_out = material.of_cases(fold == number)
+        path = _path(material.of_cases(fold != number), weights)
+        return {kind: case_log_likelihoods(held_out.adjusted(f.shift), f.confusions) for kind, f in path.items()}
+
+    with ThreadPoolExecutor(2) as workers:
+        found = []
+        for values in workers.map(judged, range(FOLDS)):
+            found.append(values)
+            progress(len(found) / (FOLDS + 1))
+    by_kind = {kind: np.concatenate([values[kind] for values in found]) for kind in found[0]}
+    order = np.concatenate([patient[fold == number] for number in range(FOLDS)])
+    losses = {kind: -float(values.sum()) / len(long.case) for kind, values in by_kind.items()}
+    best = min(losses, key=lambda kind: losses[kind])
+    if not _surely(by_kind[best] - by_kind[ALIKE], order):
+        best = ALIKE
+    final = _path(material, weights, only=best)
+    n_labels = np.bincount(long.annotator, minlength=len(names))
+    alike = _model(final[ALIKE], (), n_labels[:0], np.eye(long.n_classes))
+    progress(1.0)
+    if best == ALIKE:
+        return Choice(alike, best, losses, alike)
+    fitted = final[best]
+    population = np.einsum("a,akl->kl", weights, fitted.confusions)
+    return Choice(_model(fitted, tuple(names), n_labels, population), best, losses, alike)
+
+
+def _model(fitted: Fit, names: tuple[str, ...], n_labels: IntArray, population: FloatArray) -> ReaderModel:
+    confusions = fitted.confusions[: len(names)]
+    return ReaderModel(names, n_labels.astype(np.int64), confusions, population, *fitted.shift)
+
+
+def _folds(patient: IntArray) -> IntArray:
+    """Fold (N,) of each case; cases of one patient share one.
+
+    Raises:
+        ValueError: fewer patients than folds.
+    """
+    known, number = np.unique(patient, return_inverse=True)
+    if len(known) < FOLDS:
+        raise ValueError(f"{len(known)} patients with labels: at least {FOLDS} are needed to choose by left-out labels")
+    dealt = np.random.default_rng(0).permutation(len(known)) % FOLDS
+    return np.asarray(dealt[number], dtype=np.int64)
+
+
+def _surely(gain: FloatArray, patient: IntArray) -> bool:
+    """Whether gains (N,) of cases are above zero by more than one standard error, patients being drawn."""
+    by_patient = np.bincount(patient, gain)
+    by_patient = by_patient[np.unique(patient)]
+    spread = float(np.sqrt(((by_patient - by_patient.mean()) ** 2).sum()))
+    return bool(by_patient.sum() > spread)
+
+
+def _population_weights(long: LongLabels, expert: Sequence[bool]) -> FloatArray:
+    """Share (A,) of each annotator in the population: of the experts where there are any, by their labels."""
+    n_labels = np.bincount(long.annotator, minlength=long.n_annotators).astype(np.float64)
+    chosen = np.array(expert, dtype=bool)
+    weights = np.where(chosen, n_labels, 0.0) if chosen.any() else n_labels
+    return np.asarray(weights / weights.sum())
+
+
+def _path(material: Material, weights: FloatArray, only: str | None = None) -> dict[str, Fit]:
+    """Fits from alike to hardly pulled at all, each beginning where the last ended; ``only`` one of them to the end."""
+    n_classes = material.long.n_classes
+    identity = np.eye(n_classes)
+
+    def tolerance(kind: str) -> float:
+        return TOLERANCE if kind == only else ROUGHLY
+
+    fits = {ALIKE: fit_readers(material, Anchor(identity, np.inf), tolerance=tolerance(ALIKE))}
+    if only == ALIKE:
+        return fits
+    last = fits[RATE] = fit_rates(material, (1 - identity) / (n_classes - 1), tolerance(RATE))
+    for strength in STRENGTHS if only != RATE else ():
+        by_rate, by_population = f"{RATE} {strength:g}", f"population {strength:g}"
+        last = fit_readers(material, Anchor(fits[RATE].confusions, strength), last, tolerance(by_rate))
+        fits[by_rate] = last
+        if only in {None, by_population}:
+            anchor = Anchor(near_identity(np.einsum("a,akl->kl", weights, last.confusions)), strength)
+            fits[by_population] = fit_readers(material, anchor, last, tolerance(by_population))
+        if only in {by_rate, by_population}:
+            break
+    return fits
+
+
+def near_identity(population: FloatArray) -> FloatArray:
+    """A population's matrix (K, K), brought so near the identity that other answers have 10 % on average.
+
+    >>> near_identity(np.array([[0.6, 0.4], [0.0, 1.0]])).round(2)
+    array([[0.8, 0.2],
+           [0. , 1. ]])
+    """
+    other = float((1 - np.diag(population)).mean())
+    share = min(1.0, MOST_OTHER / other) if other > 0 else 1.0
+    return np.asarray(share * population + (1 - share) * np.eye(len(population)))

@@ -1,0 +1,104 @@
+"""What each annotator makes of an opinion, and with it how opinions are spread: a fitted model of named readers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.annotators.posterior import Opinions
+from ml.distributions.families import PredictiveDistribution
+from ml.util.arrays import FloatArray, as_class_probs
+
+READER_MODEL_VERSION = 1
+_FIELDS = ("names", "n_labels", "confusions", "population", "log_temperature", "log_concentration_shift")
+
+
+@dataclass(frozen=True)
+class ReaderModel:
+    """A model of named annotators, beside a release's predictions.
+
+    Opinions are Dir(α0 f) with the release's f and a, sharpened by T and shifted by b: what a release predicts are the
+    population's answers, whose spread holds the annotators' own; refitted beside the matrices, opinions do without it.
+
+    Attributes:
+        names: R annotators.
+        n_labels: (R,) labels that each was fitted from.
+        confusions: (R, K, K) probability of each answer (last axis) given each opinion.
+        population: (K, K) C̄ = Σ_r w_r C⁽ʳ⁾, what an annotator drawn from the population makes of an opinion; anybody
+            who is not named here has it.
+        log_temperature: ln T of the opinions, f^(1/T) normalised.
+        log_concentration_shift: b, added to a.
+    """
+
+    names: tuple[str, ...]
+    n_labels: npt.NDArray[np.int64]
+    confusions: FloatArray
+    population: FloatArray
+    log_temperature: float = 0.0
+    log_concentration_shift: float = 0.0
+
+    def __post_init__(self) -> None:
+        n, k = len(self.names), len(self.population)
+        if self.confusions.shape != (n, k, k) or self.population.shape != (k, k) or self.n_labels.shape != (n,):
+            shapes = self.confusions.shape, self.population.shape, self.n_labels.shape
+            raise ValueError(f"{n} names do not go with confusions, population and n_labels of shapes {shapes}")
+        if len(set(self.names)) != n:
+            raise ValueError("an annotator is named twice")
+        if n:
+            as_class_probs(self.confusions, "confusions")
+        as_class_probs(self.population, "population")
+
+    @classmethod
+    def alike(cls, n_classes: int) -> "ReaderModel":
+        """Annotators taken as alike: the paper's posterior."""
+        none = np.zeros((0, n_classes, n_classes))
+        return cls((), np.zeros(0, dtype=np.int64), none, np.eye(n_classes))
+
+    def matrices(self, names: Sequence[str]) -> FloatArray:
+        """(A, K, K) matrix of each of these annotators, the population's of those that are not known."""
+        row_of = {name: row for row, name in enumerate(self.names)}
+        found = [self.confusions[row_of[name]] if name in row_of else self.population for name in names]
+        return np.array(found, dtype=np.float64).reshape(-1, *self.population.shape)
+
+    def opinions(self, prior: PredictiveDistribution) -> Opinions:
+        """Prior of opinions that a release's prediction stands for."""
+        return Opinions.of(prior).adjusted(self.log_temperature, self.log_concentration_shift)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values, float64 to the last bit."""
+        return {
+            "version": READER_MODEL_VERSION,
+            "names": list(self.names),
+            "n_labels": self.n_labels.tolist(),
+            "confusions": self.confusions.tolist(),
+            "population": self.population.tolist(),
+            "log_temperature": self.log_temperature,
+            "log_concentration_shift": self.log_concentration_shift,
+        }
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> "ReaderModel":
+        """Read back what ``to_dict`` wrote.
+
+        Raises:
+            ValueError: another version, or a field is missing, misshapen or not finite.
+        """
+        version = document.get("version")
+        if version != READER_MODEL_VERSION:
+            raise ValueError(f"model of readers of version {version!r}, expected {READER_MODEL_VERSION}")
+        missing = [field for field in _FIELDS if field not in document]
+        if missing:
+            raise ValueError(f"not a model of readers: {', '.join(missing)} missing")
+        try:
+            shift = float(document["log_temperature"]), float(document["log_concentration_shift"])
+            population = np.array(document["population"], dtype=np.float64)
+            names = tuple(str(name) for name in document["names"])
+            n_labels = np.array(document["n_labels"], dtype=np.int64)
+            confusions = np.array(document["confusions"], dtype=np.float64).reshape(len(names), *population.shape)
+        except (TypeError, ValueError) as exc:
+            raise ValueError(f"not a model of readers: {exc}") from exc
+        if not np.isfinite(shift).all() or population.ndim != 2:
+            raise ValueError("not a model of readers: temperature or concentration is not finite, or no matrix")
+        return cls(names, n_labels, confusions, population, *shift)

@@ -1,0 +1,125 @@
+"""Whether an annotator answers less as foreseen than they did: weeks with a band, and an alarm.
+
+The score of an answer is its excess loss, −log p(y) less what that is on average for somebody who answers as predicted,
+Σ_l p_l (−log p_l): hard cells in a week raise both. An annotator with habits of their own has an excess all the time,
+so each is compared with their own past. Both band and alarm may be looked at every week for as long as one likes.
+
+Sources: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86 (2024); the
+alarm is that of ``ml.metrics.betting_monitor``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ml.metrics.betting_monitor import FLOOR, LARGEST, LEVEL, TOLERANCE, CapitalPath, capital_path, daily_stakes
+from ml.util.arrays import FloatArray, IntArray, as_vector
+
+# shares of the capital at risk in a week's bets
+_SHARES = np.array([0.1, 0.3, 0.6, 0.95])
+_GRID = 400
+
+
+@dataclass(frozen=True)
+class WeekBand:
+    """The mean excess loss of a week, nats per label, and its band.
+
+    Attributes:
+        week: of the unit's days, as given.
+        n: units.
+        mean: of their excess losses.
+        low: lower end of the band.
+        high: upper end.
+    """
+
+    week: int
+    n: int
+    mean: float
+    low: float
+    high: float
+
+
+def excess_log_loss(class_probs: FloatArray, label: IntArray) -> FloatArray:
+    """−log of the probability of each label less its expectation, nats, clipped probabilities; zero on average.
+
+    It lies in [−log K, −log .01].
+
+    Args:
+        class_probs: (N, K).
+        label: (N,) classes.
+    """
+    loss = -np.log(np.clip(class_probs, FLOOR, 1.0))
+    return np.asarray(loss[np.arange(len(label)), label] - (class_probs * loss).sum(axis=1))
+
+
+def weekly_bands(excess: FloatArray, week: IntArray, n_classes: int, *, level: float = LEVEL) -> list[WeekBand]:
+    """The mean of each week with a band, all of which contain their expectations with probability 1 − level.
+
+    The band of the w-th week that has units is at level / (w (w + 1)), which adds up to ``level``: one may look every
+    week, and stop or go on as one likes. Within a week units bet one after the other on "the mean is m", for each m.
+
+    Args:
+        excess: (N,) of each unit, nats, in the order in which the units were completed.
+        week: (N,) of that, ascending.
+        n_classes: K, which bounds the excess from below.
+        level: probability with which any band misses.
+
+    Raises:
+        ValueError: an excess out of its range, or weeks that go back.
+    """
+    low = -float(np.log(n_classes))
+    excess = as_vector(excess, len(excess), "excess", low, LARGEST)
+    if (np.diff(week) < 0).any():
+        raise ValueError("units must be in the order of their weeks")
+    weeks, starts = np.unique(week, return_index=True)
+    bands = []
+    for number, (name, of_week) in enumerate(zip(weeks.tolist(), np.split(excess, starts[1:]), strict=True), start=1):
+        inside = _mean_by_betting((of_week - low) / (LARGEST - low), level / (number * (number + 1)))
+        ends = [low + (LARGEST - low) * end for end in inside]
+        bands.append(WeekBand(name, len(of_week), float(of_week.mean()), ends[0], ends[1]))
+    return bands
+
+
+def _mean_by_betting(share: FloatArray, level: float) -> tuple[float, float]:
+    """Confidence limits of the mean of values in [0, 1]: no m outside them has had bets worth 2 / level or more.
+
+    Bets on "more than m" are worth less the larger m is, so that the limits are found by a grid, rounded outwards.
+    """
+    m = (np.arange(_GRID) + 0.5) / _GRID
+    threshold = np.log(2 / level)
+
+    def worth(values: FloatArray, mean: FloatArray) -> FloatArray:
+        gains = values[None, None, :] / mean[None, :, None] - 1
+        logs = np.log1p(_SHARES[:, None, None] * gains).sum(axis=2)
+        return np.asarray(np.logaddexp.reduce(logs, axis=0) - np.log(len(_SHARES)))
+
+    too_small = worth(share, m) >= threshold
+    too_large = worth(1 - share, 1 - m) >= threshold
+    low = float(m[too_small].max()) if too_small.any() else 0.0
+    high = float(m[too_large].min()) if too_large.any() else 1.0
+    return low, high
+
+
+def drift_paths(
+    excess: Sequence[FloatArray], day: Sequence[IntArray], n_classes: int, *, tolerance: float = TOLERANCE
+) -> list[CapitalPath]:
+    """The alarm of each annotator: bets that their excess loss has risen by more than a tolerance.
+
+    All annotators share the level: if none of them has changed, at most that share of the years has an alarm.
+
+    Args:
+        excess: of each annotator (N,), of each unit, nats, in the order in which the units were completed.
+        day: of each annotator (N,), on which that was, ascending.
+        n_classes: K, which bounds the excess from below.
+        tolerance: nats.
+
+    Raises:
+        ValueError: an excess out of its range, or days that go back.
+    """
+    low = -float(np.log(n_classes))
+    scale = LARGEST / (LARGEST - low)
+    return [
+        capital_path((own - low) * scale, days, stake, tolerance=tolerance * scale)
+        for own, days, stake in zip(excess, day, daily_stakes(day), strict=True)
+    ]

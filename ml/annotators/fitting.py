@@ -1,0 +1,356 @@
+"""Fit of annotator models, and the gate that compares two of them.
+
+The penalised log-likelihood is ``Σ_i log p(y_i | x_i) + κ Σ_r Σ_k Σ_l M_kl log C⁽ʳ⁾_kl``: row k of every matrix has the
+prior Dirichlet(1 + κ M_k). An opinion behind label j of a case has, given all labels, the probability
+``∝ C_{k y_j} E[q_k | the other labels]``; the sums of these are the expected counts. Expectation–maximisation puts
+them in place of the matrices, which never lowers the penalised likelihood (``em_step``). It is slow where most cases
+have one label, so the search itself is L-BFGS: divided by the matrices the same counts are the gradient (Fisher's
+identity), and where it ends an expectation–maximisation step changes nothing. What all readers share is not identified:
+opinions would only be spread otherwise.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, logsumexp, softmax
+
+from ml.agreement.long_labels import LongLabels
+from ml.annotators.confusions import ReaderModel
+from ml.annotators.posterior import Batch, Opinions, batches, shares, state_weights
+from ml.calibration.optimise import minimise
+from ml.distributions.families import PredictiveDistribution
+from ml.metrics.jackknife import Estimate, mean_replicates, select_sample, to_estimate
+from ml.util.arrays import FloatArray
+
+#: Relative fall of the loss in a step below which a search ends.
+TOLERANCE = 1e-7
+# ln T and b are searched this far from where the release has them
+_WIDEST = 4.0
+# share of other answers in the matrices that a search begins with: an answer must be possible to become likely
+_POSSIBLE = 0.05
+# step of the differences that are the slopes by ln T and b
+_STEP = 1e-4
+#: Share of other answers that one rate per annotator is pulled towards, and with how many labels.
+RATE, RATE_LABELS = 0.02, 10.0
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a fit reads.
+
+    Attributes:
+        opinions: the release's prior of N cases.
+        long: their labels.
+    """
+
+    opinions: Opinions
+    long: LongLabels
+
+    def adjusted(self, shift: tuple[float, float]) -> "Material":
+        """The same with opinions sharpened and shifted by ln T and b."""
+        return replace(self, opinions=self.opinions.adjusted(*shift))
+
+    def of_cases(self, chosen: npt.NDArray[np.bool_]) -> "Material":
+        """Some of the cases, renumbered."""
+        long, rows = self.long, np.flatnonzero(chosen)
+        kept = chosen[long.case]
+        number = np.cumsum(chosen) - 1
+        some = LongLabels(
+            number[long.case[kept]],
+            long.annotator[kept],
+            long.label[kept],
+            len(rows),
+            long.n_annotators,
+            long.n_classes,
+        )
+        return Material(self.opinions.rows(rows), some)
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """What matrices are pulled towards: M (K, K), or one each (A, K, K), with a strength κ in labels per row."""
+
+    matrix: FloatArray
+    strength: float
+
+    def pseudo_counts(self, n_readers: int) -> FloatArray:
+        """κ M (A, K, K)."""
+        n_classes = self.matrix.shape[-1]
+        return np.broadcast_to(self.strength * self.matrix, (n_readers, n_classes, n_classes))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Matrices, and how opinions are spread beside them.
+
+    Attributes:
+        confusions: (A, K, K).
+        shift: ln T and b.
+    """
+
+    confusions: FloatArray
+    shift: tuple[float, float]
+
+
+def left_out(material: Material, confusions: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Opinions (M, K) before each label, E[q_k | the other labels of its case], and log-likelihoods (N,) of the cases.
+
+    Args:
+        material: opinions and M labels of N cases.
+        confusions: (A, K, K).
+    """
+    expected = np.zeros((len(material.long.case), material.long.n_classes))
+    log_likelihood = np.zeros(material.long.n_cases)
+    for batch in batches(material.long, confusions):
+        opinions = material.opinions.rows(batch.cases)
+        last = batch.labels.shape[1] - 1
+        if last < 0:
+            continue
+        for label in range(last):
+            expected[batch.positions[:, label]] = opinion_means(opinions, batch.without(label))[0]
+        expected[batch.positions[:, last]], log_likelihood[batch.cases] = _last_label(opinions, batch)
+    return expected, log_likelihood
+
+
+def opinion_means(opinions: Opinions, batch: Batch) -> tuple[FloatArray, FloatArray]:
+    """E[q] (B, K) after the labels of a batch of cases, and the labels' log-likelihoods (B,)."""
+    n_labels, means, evidence = batch.labels.shape[1], [], []
+    for probs, a, log_weight in zip(
+        opinions.class_probs, opinions.log_concentration, opinions.log_weights, strict=True
+    ):
+        if n_labels == 0:
+            means.append(probs)
+            evidence.append(log_weight)
+            continue
+        weights = state_weights(probs, a, batch)
+        prior, label = (s[:, None] for s in shares(a, n_labels))
+        means.append(prior * probs + label * weights.mean_counts())
+        evidence.append(log_weight + weights.log_likelihood)
+    if len(means) == 1:
+        return means[0], evidence[0]
+    total = logsumexp(evidence, axis=0)
+    finite = np.where(np.isfinite(total), total, 0.0)
+    share = np.exp(np.where(np.isfinite(total), np.array(evidence) - finite, opinions.log_weights))
+    return np.asarray(np.einsum("sb,sbk->bk", share, np.array(means))), total
+
+
+def case_log_likelihoods(material: Material, confusions: FloatArray) -> FloatArray:
+    """Log-likelihood (N,) of each case's labels."""
+    result = np.zeros(material.long.n_cases)
+    for batch in batches(material.long, confusions):
+        if batch.labels.shape[1] > 0:
+            result[batch.cases] = _last_label(material.opinions.rows(batch.cases), batch)[1]
+    return result
+
+
+def _last_label(opinions: Opinions, batch: Batch) -> tuple[FloatArray, FloatArray]:
+    """Opinions (B, K) before the last label of each case, and log-likelihoods (B,): the others' and then that one's."""
+    last = batch.labels.shape[1] - 1
+    before, evidence = opinion_means(opinions, batch.without(last))
+    with np.errstate(divide="ignore"):
+        return before, evidence + np.log((before * batch.likelihood[:, last]).sum(axis=1))
+
+
+def opinion_counts(material: Material, confusions: FloatArray, expected: FloatArray) -> FloatArray:
+    """Expected number (A, K, K) of labels by annotator, opinion and answer, given all labels.
+
+    Args:
+        material: M labels.
+        confusions: (A, K, K) by which opinions are guessed.
+        expected: (M, K) opinions before each label.
+    """
+    long = material.long
+    guess = expected * confusions[long.annotator, :, long.label]
+    total = guess.sum(axis=1, keepdims=True)
+    guess = np.divide(guess, total, out=np.zeros(guess.shape), where=total > 0)
+    result = np.zeros((long.n_annotators, long.n_classes, long.n_classes))
+    np.add.at(result.transpose(0, 2, 1), (long.annotator, long.label), guess)
+    return result
+
+
+def log_prior(confusions: FloatArray, pseudo_counts: FloatArray) -> float:
+    """κ Σ M_kl log C_kl over all matrices (A, K, K)."""
+    used = pseudo_counts > 0
+    with np.errstate(divide="ignore"):
+        return float((pseudo_counts[used] * np.log(confusions[used])).sum())
+
+
+def em_step(material: Material, confusions: FloatArray, anchor: Anchor) -> FloatArray:
+    """Matrices (A, K, K) after a step of expectation–maximisation, opinions as they are."""
+    counts = opinion_counts(material, confusions, left_out(material, confusions)[0])
+    counts = counts + anchor.pseudo_counts(len(confusions))
+    return np.asarray(counts / counts.sum(axis=2, keepdims=True))
+
+
+def fit_readers(material: Material, anchor: Anchor, start: Fit | None = None, tolerance: float = TOLERANCE) -> Fit:
+    """Fit matrices and the spread of opinions by the penalised likelihood.
+
+    Args:
+        material: cases with labels, opinions as the release has them.
+        anchor: what the matrices are pulled towards; of infinite strength they are it.
+        start: an earlier fit to begin with.
+        tolerance: as of ``TOLERANCE``.
+
+    Raises:
+        FitError: no convergence.
+    """
+    long = material.long
+    shape = (long.n_annotators, long.n_classes, long.n_classes)
+    anchored = np.broadcast_to(anchor.matrix, shape)
+    shift = np.array((0.0, 0.0) if start is None else start.shift)
+    if np.isinf(anchor.strength):
+        found = _search(material, lambda _: (anchored, 0.0), lambda _, __: np.zeros(0), shift, tolerance)
+        return Fit(np.array(anchored), _spread(found))
+    pseudo = anchor.pseudo_counts(long.n_annotators)
+    first = (1 - _POSSIBLE) * anchored + _POSSIBLE / long.n_classes if start is None else start.confusions
+
+    def at(x: FloatArray) -> tuple[FloatArray, float]:
+        confusions = softmax(x.reshape(shape), axis=2)
+        return confusions, log_prior(confusions, pseudo)
+
+    def slope(counts: FloatArray, confusions: FloatArray) -> FloatArray:
+        both = counts + pseudo
+        return np.asarray((both - both.sum(axis=2, keepdims=True) * confusions).ravel())
+
+    # an answer that is all but impossible has hardly a slope to come back by
+    begun = np.log(np.maximum(first, 1e-4)).ravel()
+    found = _search(material, at, slope, np.append(begun, shift), tolerance)
+    return Fit(at(found[:-2])[0], _spread(found))
+
+
+def fit_rates(material: Material, other: FloatArray, tolerance: float = TOLERANCE) -> Fit:
+    """Fit one number per annotator, the share ε of labels that are not what they think: C = (1 − ε) I + ε H.
+
+    Args:
+        material: cases with labels.
+        other: (K, K) H, what is said instead: rows that sum to one, zeros on the diagonal.
+        tolerance: as of ``TOLERANCE``.
+
+    Raises:
+        FitError: no convergence.
+    """
+    identity, n_readers = np.eye(len(other)), material.long.n_annotators
+
+    def at(x: FloatArray) -> tuple[FloatArray, float]:
+        rate = expit(x)[:, None, None]
+        prior = RATE_LABELS * (RATE * np.log(expit(x)) + (1 - RATE) * np.log(expit(-x))).sum()
+        return (1 - rate) * identity + rate * other, float(prior)
+
+    def slope(counts: FloatArray, confusions: FloatArray) -> FloatArray:
+        kept = np.einsum("akk->a", counts) + RATE_LABELS * (1 - RATE)
+        changed = counts.sum(axis=(1, 2)) - np.einsum("akk->a", counts) + RATE_LABELS * RATE
+        rate = 1 - confusions[:, 0, 0]
+        return np.asarray(changed * (1 - rate) - kept * rate)
+
+    begun = np.full(n_readers, np.log(RATE / (1 - RATE)))
+    found = _search(material, at, slope, np.append(begun, (0.0, 0.0)), tolerance)
+    return Fit(at(found[:-2])[0], _spread(found))
+
+
+def _spread(found: FloatArray) -> tuple[float, float]:
+    return float(found[-2]), float(found[-1])
+
+
+def _search(
+    material: Material,
+    at: Callable[[FloatArray], tuple[FloatArray, float]],
+    slope: Callable[[FloatArray, FloatArray], FloatArray],
+    start: FloatArray,
+    tolerance: float,
+) -> FloatArray:
+    """Maximise the penalised likelihood over parameters of the matrices and, last, ln T and b.
+
+    Args:
+        material: cases with labels.
+        at: parameters → matrices, log prior.
+        slope: expected counts and matrices → slope of the whole by the parameters.
+        start: parameters, ln T, b.
+        tolerance: as of ``TOLERANCE``.
+    """
+    n_labels = len(material.long.case)
+
+    def loss(x: FloatArray) -> tuple[float, FloatArray]:
+        confusions, prior = at(x[:-2])
+        log_temperature, shift = _spread(x)
+        here = material.adjusted((log_temperature, shift))
+        expected, log_likelihood = left_out(here, confusions)
+        by_matrices = slope(opinion_counts(here, confusions, expected), confusions)
+        value = float(log_likelihood.sum())
+        by_spread = [
+            float(case_log_likelihoods(material.adjusted(beside), confusions).sum() - value) / _STEP
+            for beside in ((log_temperature + _STEP, shift), (log_temperature, shift + _STEP))
+        ]
+        return -(value + prior) / n_labels, -np.append(by_matrices, by_spread) / n_labels
+
+    bounds: list[tuple[float | None, float | None]] = [(None, None)] * (len(start) - 2)
+    found, _ = minimise(loss, start, "annotators", [*bounds, *[(-_WIDEST, _WIDEST)] * 2], tolerance)
+    return found
+
+
+@dataclass(frozen=True)
+class HeldOutGain:
+    """Fall of the log loss (nats) of a label given the others of its case, averaged over cases with two or more.
+
+    Attributes:
+        over_served: from the posterior that takes annotators as alike, as it is served.
+        over_alike: from the same with opinions spread anew on the labels that the model was fitted to, so that what is
+            left is what names are worth.
+    """
+
+    over_served: Estimate
+    over_alike: Estimate
+
+    @property
+    def passed(self) -> bool:
+        """Whether the 95 % interval of both lies above zero."""
+        return all(gain.low is not None and gain.low > 0 for gain in (self.over_served, self.over_alike))
+
+
+def next_label_losses(
+    prior: PredictiveDistribution, long: LongLabels, names: Sequence[str], model: ReaderModel
+) -> FloatArray:
+    """Log loss (M,) of each label given the others of its case, in nats.
+
+    Args:
+        prior: a release's predictions of N cases.
+        long: M labels of them.
+        names: A annotators.
+        model: of the annotators.
+    """
+    confusions = model.matrices(names)
+    expected, _ = left_out(Material(model.opinions(prior), long), confusions)
+    chance = (expected * confusions[long.annotator, :, long.label]).sum(axis=1)
+    with np.errstate(divide="ignore"):
+        return np.asarray(-np.log(chance))
+
+
+def held_out_gain(
+    prior: PredictiveDistribution,
+    long: LongLabels,
+    names: Sequence[str],
+    models: tuple[ReaderModel, ReaderModel],
+    *,
+    weights: FloatArray | None = None,
+    cluster: npt.NDArray[np.generic] | None = None,
+) -> HeldOutGain:
+    """Judge a model of named annotators on labels that no fit used.
+
+    Args:
+        prior: a release's predictions of N cases, as they are served.
+        long: labels of them.
+        names: A annotators of the labels.
+        models: the model of names, and annotators taken as alike with opinions spread anew.
+        weights: (N,) inverse probabilities that a case has two labels; cases without are left out.
+        cluster: (N,) patients.
+    """
+    served = ReaderModel.alike(long.n_classes)
+    losses = [next_label_losses(prior, long, names, model) for model in (models[0], served, models[1])]
+    by_case = [np.bincount(long.case, loss, minlength=long.n_cases) / np.maximum(long.per_case, 1) for loss in losses]
+    usable = long.per_case >= 2
+    if weights is not None:
+        usable &= weights > 0
+    sample = select_sample(usable, weights, cluster)
+    over = [to_estimate(mean_replicates(sample.take(other - by_case[0]), sample), sample) for other in by_case[1:]]
+    return HeldOutGain(over[0], over[1])

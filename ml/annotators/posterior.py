@@ -1,0 +1,496 @@
+"""Posterior of the true class from labels of named annotators.
+
+Labels y_1..y_n by annotators r_1..r_n have the likelihood
+
+    p(y | x) = Σ_{z ∈ [K]^n} DirMult(z | α0 f) Π_j C⁽ʳʲ⁾_{z_j y_j},
+
+and given them q is the mixture Σ_m w_m Dir(α0 f + m) over the count vectors m of the opinions z. The weights are made
+one label at a time: with j labels before it, an opinion k in state m has probability (α0 f_k + m_k)/(α0 + j). Source:
+"Annotators who differ" in the design's statistics; for C = I the paper's equation 13.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations_with_replacement
+from math import comb
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, logsumexp
+
+from ml.agreement.long_labels import LongLabels
+from ml.distributions.families import (
+    DirichletCpe,
+    DirichletMixtureCpe,
+    EnsembleCpe,
+    PointCpe,
+    PredictiveDistribution,
+    gini,
+)
+from ml.util.arrays import FloatArray, IntArray
+
+
+def n_count_vectors(n_opinions: int, n_classes: int) -> int:
+    """Number C(n + K − 1, n) of count vectors.
+
+    >>> n_count_vectors(3, 8)
+    120
+    """
+    return comb(n_opinions + n_classes - 1, n_opinions)
+
+
+@dataclass(frozen=True)
+class CountVectors:
+    """All count vectors of n opinions.
+
+    Attributes:
+        counts: (S, K) the vectors.
+        following: (S, K) number, among the vectors of n + 1 opinions, of each with one more of a class.
+    """
+
+    counts: IntArray
+    following: npt.NDArray[np.intp]
+
+
+@lru_cache(maxsize=64)
+def count_vectors(n_opinions: int, n_classes: int) -> CountVectors:
+    """All count vectors of n opinions in K classes.
+
+    >>> count_vectors(1, 2).counts
+    array([[1, 0],
+           [0, 1]])
+    """
+    chosen = list(combinations_with_replacement(range(n_classes), n_opinions))
+    number = {
+        classes: row for row, classes in enumerate(combinations_with_replacement(range(n_classes), n_opinions + 1))
+    }
+    counts = np.zeros((len(chosen), n_classes), dtype=np.int64)
+    following = np.zeros((len(chosen), n_classes), dtype=np.intp)
+    for row, classes in enumerate(chosen):
+        for k in classes:
+            counts[row, k] += 1
+        following[row] = [number[tuple(sorted((*classes, k)))] for k in range(n_classes)]
+    return CountVectors(counts, following)
+
+
+def heaviest_weights(
+    class_probs: FloatArray, log_concentration: FloatArray, likelihood: FloatArray, labels: IntArray, keep: int
+) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
+    """Weights of the ``keep`` heaviest count vectors of each case, case by case.
+
+    Args:
+        class_probs: (B, K) f.
+        log_concentration: (B,) ln α0.
+        likelihood: (B, n, K) probability of each label given each opinion.
+        labels: (B, n) classes.
+        keep: count vectors that are carried from label to label.
+
+    Returns:
+        Weights (B, S), count vectors (B, S, K), log-likelihoods (B,) and the mass dropped (B,): an upper bound of what
+        it would weigh in the end cannot be given, so it is the sum of the shares dropped on the way.
+    """
+    made = [_one(*row, keep) for row in zip(class_probs, log_concentration, likelihood, labels, strict=True)]
+    widest = max((len(weights) for weights, *_ in made), default=0)
+    n_classes = class_probs.shape[1]
+    weights, counts = np.zeros((len(made), widest)), np.zeros((len(made), widest, n_classes), dtype=np.int64)
+    for row, (some, states, _, _) in enumerate(made):
+        weights[row, : len(some)], counts[row, : len(some)] = some, states
+    rest = np.array([(log_likelihood, dropped) for _, _, log_likelihood, dropped in made]).reshape(-1, 2)
+    return weights, counts, rest[:, 0], rest[:, 1]
+
+
+def _one(
+    class_probs: FloatArray, log_concentration: float, likelihood: FloatArray, labels: IntArray, keep: int
+) -> tuple[FloatArray, IntArray, float, float]:
+    n_classes = len(class_probs)
+    states, weights = np.zeros((1, n_classes), dtype=np.int64), np.ones(1)
+    # of a count vector: the sum of its classes' 64 random bits, by which a million are told apart but for one chance in
+    # ten million
+    key_of_class = np.random.default_rng(0).integers(2**63, size=n_classes, dtype=np.uint64)
+    keys = np.zeros(1, dtype=np.uint64)
+    log_likelihood = dropped = 0.0
+    for j, label in enumerate(labels):
+        log_n = np.log(max(j, 1))
+        prior = float(expit(log_concentration - log_n)) if j else 1.0
+        opinion = prior * class_probs + (1 - prior) * states / max(j, 1)
+        moved = weights[:, None] * opinion * likelihood[j]
+        if not moved.sum() > 0:
+            moved = weights[:, None] * (np.arange(n_classes) == label)
+            log_likelihood = -np.inf
+        row, k = np.nonzero(moved)
+        _, first, number = np.unique(keys[row] + key_of_class[k], return_index=True, return_inverse=True)
+        weights = np.bincount(number.ravel(), moved[row, k]).astype(np.float64)
+        log_likelihood += np.log(weights.sum())
+        weights /= weights.sum()
+        kept = np.arange(len(weights))
+        if len(weights) > keep:
+            kept = np.sort(np.argpartition(-weights, keep)[:keep])
+            dropped += 1 - weights[kept].sum()
+            weights = weights[kept] / weights[kept].sum()
+        # only what is kept is written out: of 200 classes a million count vectors may follow
+        from_row, added = row[first[kept]], k[first[kept]]
+        states, keys = states[from_row], keys[from_row] + key_of_class[added]
+        states[np.arange(len(added)), added] += 1
+    return weights, states, log_likelihood, min(1.0, dropped)
+
+
+#: Count vectors that are all kept; of more only the heaviest are.
+MAX_STATES = 5000
+# weights (cases × states) that are worked on at once
+_BLOCK = 2_000_000
+
+
+@dataclass(frozen=True)
+class Opinions:
+    """The prior of the shares of opinions: S Dirichlets Dir(α0 f) per case, with weights.
+
+    Attributes:
+        class_probs: (S, N, K).
+        log_concentration: (S, N), infinite where labels teach nothing.
+        log_weights: (S, N).
+    """
+
+    class_probs: FloatArray
+    log_concentration: FloatArray
+    log_weights: FloatArray
+
+    @classmethod
+    def of(cls, prior: PredictiveDistribution) -> "Opinions":
+        """Members of any predictive distribution."""
+        if isinstance(prior, DirichletCpe):
+            a = prior.log_concentration[None]
+            return cls(prior.class_probs[None], a, np.zeros(a.shape))
+        if isinstance(prior, PointCpe):
+            shape = (1, len(prior.class_probs))
+            return cls(prior.class_probs[None], np.full(shape, np.inf), np.zeros(shape))
+        if isinstance(prior, EnsembleCpe):
+            return cls(prior.member_class_probs, np.full(prior.log_weights.shape, np.inf), prior.log_weights)
+        return cls(prior.member_class_probs, prior.member_log_concentration, prior.log_weights)
+
+    def adjusted(self, log_temperature: float, log_concentration_shift: float) -> "Opinions":
+        """Members with f^(1/T), normalised, and a + shift."""
+        if log_temperature == 0.0 and log_concentration_shift == 0.0:
+            return self
+        with np.errstate(divide="ignore"):
+            logs = np.log(self.class_probs) * np.exp(-log_temperature)
+        probs = np.exp(logs - logs.max(axis=-1, keepdims=True))
+        probs /= probs.sum(axis=-1, keepdims=True)
+        return Opinions(probs, self.log_concentration + log_concentration_shift, self.log_weights)
+
+    def rows(self, rows: npt.NDArray[np.intp]) -> "Opinions":
+        """Some of the cases."""
+        return Opinions(self.class_probs[:, rows], self.log_concentration[:, rows], self.log_weights[:, rows])
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Cases with the same number n of labels.
+
+    Attributes:
+        cases: (B,) their numbers.
+        likelihood: (B, n, K) probability of each label given each opinion.
+        labels: (B, n) the labels' classes.
+        positions: (B, n) where each label stands in the table that it came from.
+    """
+
+    cases: npt.NDArray[np.intp]
+    likelihood: FloatArray
+    labels: IntArray
+    positions: npt.NDArray[np.intp]
+
+    def without(self, label: int) -> "Batch":
+        """The same cases with one label less."""
+        kept = np.delete(np.arange(self.labels.shape[1]), label)
+        return Batch(self.cases, self.likelihood[:, kept], self.labels[:, kept], self.positions[:, kept])
+
+
+def batches(long: LongLabels, confusions: FloatArray) -> Iterator[Batch]:
+    """Cases in batches of one number of labels each, small enough to work on at once; those without labels too.
+
+    Args:
+        long: labels.
+        confusions: (A, K, K) matrix of each of their annotators.
+    """
+    order = np.argsort(long.case, kind="stable")
+    first = np.concatenate([[0], long.per_case.cumsum()])[:-1]
+    for n in np.unique(long.per_case):
+        cases = np.flatnonzero(long.per_case == n)
+        states = n_count_vectors(int(n), long.n_classes)
+        if states > MAX_STATES:
+            states = MAX_STATES * long.n_classes  # each case has count vectors of its own then
+        step = max(1, _BLOCK // max(states, n * long.n_classes, long.n_classes**2))
+        for start in range(0, len(cases), step):
+            some = cases[start : start + step]
+            positions = order[first[some][:, None] + np.arange(n)]
+            labels = long.label[positions]
+            likelihood = confusions[long.annotator[positions], :, labels]
+            yield Batch(some, likelihood, labels, positions)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights of the count vectors of a batch's opinions, of one member of the prior.
+
+    Attributes:
+        weights: (B, S), rows sum to one.
+        counts: (S, K), or (B, S, K) where only the heaviest are kept.
+        log_likelihood: (B,) of the labels.
+        dropped: (B,) mass that was left out.
+    """
+
+    weights: FloatArray
+    counts: IntArray
+    log_likelihood: FloatArray
+    dropped: FloatArray
+
+    def mean_counts(self) -> FloatArray:
+        """Mean (B, K) of the count vector."""
+        if self.counts.ndim == 2:
+            return np.asarray(self.weights @ self.counts)
+        return np.asarray(np.einsum("bs,bsk->bk", self.weights, self.counts))
+
+    def moments(self) -> tuple[FloatArray, FloatArray]:
+        """Mean (B, K) of the count vector, and mean (B, K, K) of its products."""
+        if self.counts.ndim == 2:
+            n_states, n_classes = self.counts.shape
+            products = (self.counts[:, :, None] * self.counts[:, None, :]).reshape(n_states, -1)
+            return self.mean_counts(), (self.weights @ products).reshape(-1, n_classes, n_classes)
+        weighted = self.weights[..., None] * self.counts
+        return self.mean_counts(), np.swapaxes(weighted, 1, 2) @ self.counts
+
+
+def state_weights(class_probs: FloatArray, log_concentration: FloatArray, batch: Batch) -> Weights:
+    """Weights w_m of the count vectors of opinions, made one label at a time.
+
+    Args:
+        class_probs: (B, K) f.
+        log_concentration: (B,) ln α0.
+        batch: the labels of these cases.
+    """
+    n_labels, n_classes = batch.likelihood.shape[1:]
+    if n_count_vectors(n_labels, n_classes) > MAX_STATES:
+        found = heaviest_weights(class_probs, log_concentration, batch.likelihood, batch.labels, MAX_STATES)
+        return Weights(*found)
+    # states by rows: a step then adds whole rows
+    weights, log_likelihood = np.ones((1, len(class_probs))), np.zeros(len(class_probs))
+    for j in range(n_labels):
+        states = count_vectors(j, n_classes)
+        prior_share, label_share = shares(log_concentration, j)
+        following = np.zeros((n_count_vectors(j + 1, n_classes), len(class_probs)))
+        for k in range(n_classes):
+            likelihood = batch.likelihood[:, j, k]
+            from_prior, from_label = prior_share * class_probs[:, k] * likelihood, label_share * likelihood
+            # of one class no two states have the same follower
+            following[states.following[:, k]] += weights * (from_prior + states.counts[:, k, None] * from_label)
+        weights, evidence = _normalised(following, weights, states.following, batch.labels[:, j])
+        with np.errstate(divide="ignore"):
+            log_likelihood += np.log(evidence)
+    return Weights(weights.T, count_vectors(n_labels, n_classes).counts, log_likelihood, np.zeros(len(class_probs)))
+
+
+def shares(log_concentration: FloatArray, n_before: int) -> tuple[FloatArray, FloatArray]:
+    """α0/(α0 + j) and 1/(α0 + j), of ln α0 (B,) and j ≥ 0."""
+    if n_before == 0:
+        return np.ones(log_concentration.shape), np.zeros(log_concentration.shape)
+    log_n = np.log(n_before)
+    return expit(log_concentration - log_n), expit(log_n - log_concentration) / n_before
+
+
+def _normalised(
+    following: FloatArray, before: FloatArray, numbers: npt.NDArray[np.intp], label: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Weights (S, B) that sum to one, and what they summed to; a label that nothing allows is taken at its word."""
+    evidence = following.sum(axis=0)
+    impossible = np.flatnonzero(~(evidence > 0))
+    for case in impossible:
+        following[numbers[:, label[case]], case] = before[:, case]
+    total = np.where(evidence > 0, evidence, 1.0)
+    return following / total, evidence
+
+
+@dataclass(frozen=True)
+class NamedPosterior:
+    """Posterior of the shares of opinions q of N cases, by its first two moments; exact.
+
+    Attributes:
+        opinion_probs: (N, K) E[q].
+        opinion_products: (N, K, K) E[q_k q_l].
+        log_likelihood: (N,) log p(y | x) of the label sequences.
+        dropped: (N,) mass of the count vectors that were left out, zero but for many labels.
+    """
+
+    opinion_probs: FloatArray
+    opinion_products: FloatArray
+    log_likelihood: FloatArray
+    dropped: FloatArray
+
+    def answer_probs(self, confusions: FloatArray) -> FloatArray:
+        """What an annotator will answer (N, K): E[q]ᵀ C, of one matrix (K, K) or one per case (N, K, K)."""
+        if confusions.ndim == 2:
+            return self.opinion_probs @ confusions
+        return np.asarray(np.einsum("nk,nkl->nl", self.opinion_probs, confusions))
+
+    def disagreement_probs(self, first: FloatArray, second: FloatArray) -> FloatArray:
+        """Probability (N,) that two annotators differ: 1 − Σ_l E[(qᵀC⁽ʳ⁾)_l (qᵀC⁽ˢ⁾)_l].
+
+        Args:
+            first: (K, K) matrix of one of them.
+            second: (K, K) of the other; the same matrix for two annotators drawn from one population.
+        """
+        same = np.einsum("nkj,kj->n", self.opinion_products, first @ second.T)
+        return np.asarray(np.clip(1 - same, 0.0, 1.0))
+
+    def worth(self, reader: FloatArray, population: FloatArray) -> FloatArray:
+        """Expected fall (N,) of the squared error of the population's answers from one more label of an annotator.
+
+        ``Σ_y P(y) |E[C̄ᵀq | y] − E[C̄ᵀq]|²``, with ``E[q_k | y] P(y) = Σ_j E[q_k q_j] C_jy``.
+
+        Args:
+            reader: (K, K) matrix of who gives it.
+            population: (K, K) C̄.
+        """
+        label_probs = self.answer_probs(reader)
+        joint = np.einsum("kl,nkj,jy->nly", population, self.opinion_products, reader)
+        moved = np.divide(joint, label_probs[:, None], out=np.zeros(joint.shape), where=label_probs[:, None] > 0)
+        moved -= self.answer_probs(population)[..., None] * (label_probs[:, None] > 0)
+        return np.asarray(np.einsum("ny,nly->n", label_probs, moved**2))
+
+
+def named_posterior(opinions: Opinions, long: LongLabels, confusions: FloatArray) -> NamedPosterior:
+    """Posterior of N cases after labels by known annotators.
+
+    Args:
+        opinions: prior of the N cases.
+        long: their labels.
+        confusions: (A, K, K) matrix of each annotator of the labels.
+
+    Raises:
+        ValueError: cases, classes or annotators do not fit together.
+    """
+    n_cases, n_classes = opinions.class_probs.shape[1:]
+    require_fit(opinions, long, confusions)
+    mean, products = np.zeros((n_cases, n_classes)), np.zeros((n_cases, n_classes, n_classes))
+    log_likelihood, dropped = np.zeros(n_cases), np.zeros(n_cases)
+    for batch in batches(long, confusions):
+        found = _batch_posterior(opinions.rows(batch.cases), batch)
+        mean[batch.cases], products[batch.cases] = found.opinion_probs, found.opinion_products
+        log_likelihood[batch.cases], dropped[batch.cases] = found.log_likelihood, found.dropped
+    return NamedPosterior(mean, products, log_likelihood, dropped)
+
+
+def require_fit(opinions: Opinions, long: LongLabels, confusions: FloatArray) -> None:
+    """Check that prior, labels and matrices are of the same cases, classes and annotators.
+
+    Raises:
+        ValueError: they are not.
+    """
+    expected = (*opinions.class_probs.shape[1:], long.n_annotators)
+    if (long.n_cases, long.n_classes, len(confusions)) != expected or confusions.shape[1:] != (expected[1],) * 2:
+        raise ValueError(
+            f"prior of {expected[0]} cases and {expected[1]} classes, labels of {long.n_cases} and {long.n_classes} "
+            f"by {long.n_annotators} annotators, matrices {confusions.shape}"
+        )
+
+
+def _batch_posterior(opinions: Opinions, batch: Batch) -> NamedPosterior:
+    members = [
+        (state_weights(probs, a, batch), probs, a)
+        for probs, a in zip(opinions.class_probs, opinions.log_concentration, strict=True)
+    ]
+    evidence = opinions.log_weights + np.stack([weights.log_likelihood for weights, _, _ in members])
+    total = logsumexp(evidence, axis=0)
+    # labels that no member allows leave the members' weights as they are
+    share = np.exp(
+        np.where(np.isneginf(total), opinions.log_weights, evidence - np.where(np.isfinite(total), total, 0))
+    )
+    n_labels = batch.labels.shape[1]
+    moments = [_opinion_moments(weights, probs, a, n_labels) for weights, probs, a in members]
+    mean = sum(s[:, None] * first for s, (first, _) in zip(share, moments, strict=True))
+    products = sum(s[:, None, None] * second for s, (_, second) in zip(share, moments, strict=True))
+    dropped = sum(s * weights.dropped for s, (weights, _, _) in zip(share, members, strict=True))
+    return NamedPosterior(np.asarray(mean), np.asarray(products), total, np.asarray(dropped))
+
+
+def _opinion_moments(
+    weights: Weights, class_probs: FloatArray, log_concentration: FloatArray, n_labels: int
+) -> tuple[FloatArray, FloatArray]:
+    """E[q] (B, K) and E[q qᵀ] (B, K, K) of Σ_m w_m Dir(α0 f + m)."""
+    prior, label = (s[:, None] for s in shares(log_concentration, n_labels))
+    count, products = weights.moments()
+    mean = prior * class_probs + label * count
+    prior_part = prior * class_probs
+    crossed = prior_part[:, :, None] * (label * count)[:, None, :]
+    both = prior_part[:, :, None] * prior_part[:, None, :] + crossed + np.swapaxes(crossed, 1, 2)
+    both += (label**2)[..., None] * products
+    with np.errstate(divide="ignore"):
+        a = np.logaddexp(log_concentration, np.log(float(n_labels)))[:, None, None]
+    diagonal = mean[:, :, None] * np.eye(class_probs.shape[1])
+    return mean, expit(a) * both + expit(-a) * diagonal
+
+
+def answer_distribution(
+    opinions: Opinions, long: LongLabels, confusions: FloatArray, population: FloatArray, keep: float = 1e-9
+) -> DirichletMixtureCpe:
+    """What annotators of a population answer, as a mixture of Dirichlets over their shares C̄ᵀq (few cases).
+
+    Its mean and its disagreement are exact. Each member has the mean and the disagreement of its opinions seen through
+    C̄; that its shape is then a Dirichlet's is exact for C̄ = I and for two classes at its ends, and close where C̄ is
+    near the identity.
+
+    Args:
+        opinions: prior of the N cases.
+        long: their labels, the same number for each.
+        confusions: (A, K, K).
+        population: (K, K) C̄.
+        keep: count vectors lighter than this are left out.
+
+    Raises:
+        ValueError: cases with different numbers of labels.
+    """
+    require_fit(opinions, long, confusions)
+    found = list(batches(long, confusions))
+    if len(found) != 1:
+        raise ValueError("the cases must have the same number of labels, and be few")
+    batch, members = found[0], []
+    n_labels = batch.labels.shape[1]
+    seen = [
+        state_weights(probs, a, batch)
+        for probs, a in zip(opinions.class_probs, opinions.log_concentration, strict=True)
+    ]
+    evidence = opinions.log_weights + np.stack([weights.log_likelihood for weights in seen])
+    # labels that no member allows leave the members' weights as they are
+    evidence = np.where(np.isneginf(evidence).all(axis=0), opinions.log_weights, evidence)
+    for probs, a, weights, log_weight in zip(
+        opinions.class_probs, opinions.log_concentration, seen, evidence, strict=True
+    ):
+        prior, label = shares(a, n_labels)
+        counts = np.broadcast_to(weights.counts, (*weights.weights.shape, probs.shape[1]))
+        means = prior[:, None, None] * probs[:, None] + label[:, None, None] * counts
+        with np.errstate(divide="ignore"):
+            logs = np.where(weights.weights > keep, np.log(weights.weights), -np.inf)
+            after = np.logaddexp(a, np.log(float(n_labels)))
+        members.append((means, after, logs + log_weight[:, None]))
+    means = np.concatenate([np.swapaxes(m, 0, 1) for m, _, _ in members])
+    a = np.concatenate([np.repeat(after[None], m.shape[1], axis=0) for m, after, _ in members])
+    logs = np.concatenate([w.T for _, _, w in members])
+    used = np.isfinite(logs).any(axis=1)
+    return _seen_through(means[used], a[used], logs[used], population)
+
+
+def _seen_through(
+    means: FloatArray, a: FloatArray, log_weights: FloatArray, population: FloatArray
+) -> DirichletMixtureCpe:
+    """Members Dir(e^a g) of opinions as Dirichlets of answers with the same mean and disagreement."""
+    # rounding must not lift a probability above one
+    answers = np.minimum(means @ population, 1.0)
+    squares = np.einsum("snl,snl->sn", answers, answers)
+    # Σ_l E[(qᵀC̄)_l²] = σ(a) Σ_l (gᵀC̄)_l² + σ(−a) Σ_k g_k Σ_l C̄_kl²
+    same = expit(a) * squares + expit(-a) * (means @ (population**2).sum(axis=1))
+    spread = gini(answers)
+    left = spread - (1 - same)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        matched = np.log(np.maximum(1 - same, 1e-300)) - np.log(np.maximum(left, 0.0))
+    # for the identity the concentration is what it was, to the last bit
+    exact = bool((population == np.eye(len(population))).all())
+    return DirichletMixtureCpe(answers, a if exact else np.where(left > 1e-15, matched, np.inf), log_weights)

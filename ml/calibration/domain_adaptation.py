@@ -1,0 +1,366 @@
+"""A shipped calibration fitted anew to other annotators, from few cases with two labels each.
+
+Fifty double reads cannot teach a concentration head, but three numbers: a change of the temperature, and level and
+slope of logit φ. Each is drawn to what was shipped by a penalty worth some pairs of labels, and the map goes back into
+the concentration (``ml.calibration.disagreement_matching``), so that the result is one distribution again.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TypedDict, cast
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit
+
+from ml.calibration.calibration import Calibration
+from ml.calibration.concentration import ConcentrationHead
+from ml.calibration.disagreement_map import IDENTITY, AnyMap, DisagreementMap, PiecewiseMap, pair_loss
+from ml.calibration.optimise import FitError, minimise
+from ml.calibration.scaling import Scaling
+from ml.distributions.families import PredictiveDistribution
+from ml.metrics.histograms import observed_disagreement
+from ml.metrics.skill import Verdict, judge_disagreement
+from ml.util.arrays import FloatArray, IntArray, as_label_counts
+from ml.util.splits import split_partitions
+
+#: Pairs below which nothing is learned.
+FEWEST_PAIRS = 20
+#: Strength of the penalties on the change of log T, and on slope and level of logit φ, in labels and in pairs.
+PULL_TEMPERATURE, PULL_SLOPE, PULL_LEVEL = 40.0, 15.0, 0.1
+FOLDS = 5
+
+
+class AdaptationDocument(TypedDict):
+    """An ``Adaptation`` as JSON values."""
+
+    n_cases: int
+    n_double_reads: int
+    temperature_before: float
+    temperature_after: float
+    rise: float
+    slope: float
+    level: float
+    seen: float
+    mean_before: float
+    mean_after: float
+    verdict: Verdict
+    constant: float | None
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """What is said of N cases by fits that have not seen them: class probabilities (N, K) and DPEs (N,)."""
+
+    class_probs: FloatArray
+    disagreement_probs: FloatArray
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """A calibration for other annotators, and what became of the one that was shipped.
+
+    Attributes:
+        calibration: the result.
+        n_cases: cases with a label.
+        n_double_reads: cases with two labels or more.
+        temperature_before: T by which the logits were divided (where it differs from case to case, at the mean case);
+            1 of another scaling than by a temperature.
+        temperature_after: T now, in the same unit.
+        rise: of every log concentration, where these annotators differ more often; 0 where nothing changed.
+        slope: s of logit φ′ = s logit φ + c; 1 where nothing changed.
+        level: c; 0 where nothing changed.
+        seen: mean share of the pairs of labels of a double read that differ.
+        mean_before: mean disagreement probability of the double reads that was stated before.
+        mean_after: the same afterwards.
+        verdict: whether the calibration's own disagreement probabilities are worth more than a constant to these
+            annotators, by fits that have not seen the case.
+        constant: what is stated of every case instead; None where they are stated.
+        unseen: what fits that have not seen a case say of it.
+        own_unseen: (N,) the calibration's own disagreement probabilities among these, whether they are stated or not.
+    """
+
+    calibration: Calibration
+    n_cases: int
+    n_double_reads: int
+    temperature_before: float
+    temperature_after: float
+    rise: float
+    slope: float
+    level: float
+    seen: float
+    mean_before: float
+    mean_after: float
+    verdict: Verdict
+    constant: float | None
+    unseen: Unseen
+    own_unseen: FloatArray
+
+    def to_dict(self) -> AdaptationDocument:
+        """Return the numbers as JSON values."""
+        return cast(AdaptationDocument, {name: getattr(self, name) for name in AdaptationDocument.__annotations__})
+
+
+def adapt(
+    calibration: Calibration, logits: npt.ArrayLike, features: npt.ArrayLike, label_counts: npt.ArrayLike
+) -> Calibration:
+    """Calibration for the annotators of these labels, as near to the one given as they allow.
+
+    Args:
+        calibration: with a concentration head; a constant that it states is dropped.
+        logits: (N, K), or (S, N, K) of an ensemble.
+        features: (N, D), or (S, N, D).
+        label_counts: (N, K) of the new annotators.
+
+    Raises:
+        FitError: fewer than 20 cases with two labels, no concentration head, or no convergence.
+    """
+    reads = _Reads.of(logits, features, label_counts)
+    _require(calibration, reads)
+    return _fitted(calibration, reads).calibration
+
+
+def relearn(
+    calibration: Calibration,
+    logits: npt.ArrayLike,
+    features: npt.ArrayLike,
+    label_counts: npt.ArrayLike,
+    groups: list[str],
+    *,
+    pair_label_counts: npt.ArrayLike | None = None,
+    seed: int = 0,
+) -> Adaptation:
+    """Adapt a calibration, judge it on cases that it has not seen, and state what the labels allow.
+
+    What the calibration did is kept unless the labels surely say otherwise: where it stated its own disagreement
+    probabilities, a constant (the rate of these annotators) takes their place only where they are surely worse; where
+    it stated a constant, they take its place only where they are surely better. An ensemble always states its own.
+
+    Args:
+        calibration: with a concentration head.
+        logits: (N, K), or (S, N, K) of an ensemble.
+        features: (N, D), or (S, N, D).
+        label_counts: (N, K) of the new annotators.
+        groups: patient of each case, or the case itself; no group is fitted on and judged at once.
+        pair_label_counts: (N, K) those of the labels whose pairs teach φ; all where left out. Leave out labels
+            that were asked for because others differ: with each of them a case that differs differs less.
+        seed: of the folds.
+
+    Raises:
+        FitError: fewer than 20 cases with two labels, or all of one patient; no concentration head; no convergence.
+    """
+    reads = _Reads.of(logits, features, label_counts, pair_label_counts)
+    _require(calibration, reads)
+    found = _fitted(calibration, reads)
+    fold = split_partitions(groups, {str(k): 1 / FOLDS for k in range(FOLDS)}, seed)
+    probs, own, rate = _out_of_fold(calibration, reads, fold)
+    cluster = np.array(groups) if len(set(groups)) < len(groups) else None
+    verdict = judge_disagreement(reads.paired, own, cluster=cluster)
+    stating = verdict != "better" if calibration.constant_disagreement is not None else verdict == "worse"
+    stating = stating and reads.logits.ndim == 2
+    adapted, seen = found.calibration, float(reads.differ.mean())
+    if stating:
+        adapted = replace(adapted, constant_disagreement=seen)
+    before, after = (reads.rows(reads.pairs).mean_disagreement(made) for made in (calibration, adapted))
+    t = np.exp([calibration.scaling.log_temperature, calibration.scaling.log_temperature + found.log_t_change])
+    return Adaptation(
+        calibration=adapted,
+        n_cases=int((reads.counts.sum(axis=1) > 0).sum()),
+        n_double_reads=int(reads.pairs.sum()),
+        temperature_before=float(t[0]),
+        temperature_after=float(t[1]),
+        rise=found.rise,
+        slope=found.slope,
+        level=found.level,
+        seen=seen,
+        mean_before=before,
+        mean_after=after,
+        verdict=verdict,
+        constant=seen if stating else None,
+        unseen=Unseen(probs, rate if stating else own),
+        own_unseen=own,
+    )
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """Outputs of a network for N cases, their labels, and those of them whose pairs count."""
+
+    logits: FloatArray
+    features: FloatArray
+    counts: IntArray
+    paired: IntArray
+
+    @classmethod
+    def of(
+        cls,
+        logits: npt.ArrayLike,
+        features: npt.ArrayLike,
+        label_counts: npt.ArrayLike,
+        pair_label_counts: npt.ArrayLike | None = None,
+    ) -> "_Reads":
+        counts = as_label_counts(label_counts)
+        paired = counts if pair_label_counts is None else as_label_counts(pair_label_counts)
+        if paired.shape != counts.shape or (paired > counts).any():
+            raise FitError("pair_label_counts must be some of label_counts")
+        return cls(np.asarray(logits, dtype=np.float64), np.asarray(features, dtype=np.float64), counts, paired)
+
+    @property
+    def pairs(self) -> npt.NDArray[np.bool_]:
+        """Whether each case was read twice."""
+        return np.asarray(self.paired.sum(axis=1) >= 2)
+
+    @property
+    def differ(self) -> FloatArray:
+        """Share of pairs that differ, of each case that was read twice."""
+        return observed_disagreement(self.paired[self.pairs])
+
+    def rows(self, rows: npt.NDArray[np.bool_]) -> "_Reads":
+        return _Reads(self.logits[..., rows, :], self.features[..., rows, :], self.counts[rows], self.paired[rows])
+
+    def said(self, calibration: Calibration) -> PredictiveDistribution:
+        return calibration.apply(self.logits, self.features)
+
+    def mean_disagreement(self, calibration: Calibration) -> float:
+        return float(self.said(calibration).disagreement_probs.mean())
+
+
+def require_head(calibration: Calibration) -> None:
+    """Refuse a calibration that cannot be adapted.
+
+    Raises:
+        FitError: it has no concentration head.
+    """
+    if calibration.concentration is None:
+        raise FitError(
+            "a calibration without a concentration head has no disagreement that could be adapted: fit one first, to "
+            "cases with two labels"
+        )
+
+
+def _require(calibration: Calibration, reads: _Reads) -> None:
+    """Refuse what cannot be adapted.
+
+    Raises:
+        FitError: no concentration head, or too few pairs.
+    """
+    require_head(calibration)
+    if reads.pairs.sum() < FEWEST_PAIRS:
+        raise FitError(
+            f"adapting needs {FEWEST_PAIRS} cases with two labels or more, there are {int(reads.pairs.sum())}: have "
+            "more cases read twice"
+        )
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A calibration that states its own disagreement probabilities, and the numbers that made it."""
+
+    calibration: Calibration
+    log_t_change: float
+    rise: float
+    slope: float
+    level: float
+
+
+def _fitted(calibration: Calibration, reads: _Reads) -> _Fitted:
+    own = replace(calibration, constant_disagreement=None)
+    change = _changed(own, reads, rises=False)
+    paired, differ = reads.rows(reads.pairs), reads.differ
+    # a map may lower a concentration as far as it will, but hardly raise it: beyond, it would blur the classes
+    if paired.mean_disagreement(_tempered(own, float(change[0]))) < differ.mean():
+        change = _changed(own, reads, rises=True)
+    tempered = _risen(own, change)
+    slope, level = _affine(paired.said(tempered).own_disagreement_probs, differ)
+    mapped = _then(tempered.refinement.disagreement_map or IDENTITY, slope, level)
+    adapted = replace(tempered, refinement=replace(tempered.refinement, disagreement_map=mapped))
+    return _Fitted(adapted, float(change[0]), float(change[1]), slope, level)
+
+
+def _changed(own: Calibration, reads: _Reads, *, rises: bool) -> FloatArray:
+    """Change of log T and, where it may, rise of every log concentration, by the likelihood of all labels."""
+    n_labels = reads.counts.sum()
+    pull = np.array([PULL_TEMPERATURE, PULL_LEVEL])[: 1 + rises]
+
+    def likelihood(x: FloatArray) -> float:
+        return _nll(reads.said(_risen(own, x)), reads.counts)
+
+    def loss(x: FloatArray) -> tuple[float, FloatArray]:
+        # two numbers: a difference is as good as a derivative
+        steps = 1e-4 * np.eye(len(x))
+        slope = np.array([(likelihood(x + step) - likelihood(x - step)) / 2e-4 for step in steps])
+        return likelihood(x) + 0.5 * float(pull @ x**2) / n_labels, slope + pull * x / n_labels
+
+    bounds: list[tuple[float | None, float | None]] = [(-2.0, 2.0), (0.0, 8.0)]
+    what = "temperature of the new annotators"
+    change, _ = minimise(loss, np.zeros(1 + rises), what, bounds[: 1 + rises], tolerance=1e-6)
+    return np.append(change, np.zeros(2 - len(change)))
+
+
+def _risen(calibration: Calibration, change: FloatArray) -> Calibration:
+    """With another log T and, where the second number is given, larger log concentrations."""
+    tempered, head = _tempered(calibration, float(change[0])), calibration.concentration
+    if head is None or len(change) == 1:
+        return tempered
+    return replace(tempered, concentration=ConcentrationHead(head.weight, head.bias + float(change[1])))
+
+
+def _out_of_fold(
+    calibration: Calibration, reads: _Reads, fold: npt.NDArray[np.str_]
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Class probabilities (N, K), own DPEs (N,) and rate of disagreement (N,) by the other folds of each case.
+
+    Raises:
+        FitError: all double reads are in one fold.
+    """
+    probs = np.empty(reads.counts.shape)
+    own, rate = np.empty(len(fold)), np.empty(len(fold))
+    for k in np.unique(fold):
+        others, unseen = reads.rows(fold != k), fold == k
+        if not others.pairs.any():
+            raise FitError("the cases with two labels must be of at least two patients")
+        said = reads.rows(unseen).said(_fitted(calibration, others).calibration)
+        probs[unseen], own[unseen], rate[unseen] = said.class_probs, said.disagreement_probs, others.differ.mean()
+    return probs, own, rate
+
+
+def _nll(said: PredictiveDistribution, counts: npt.NDArray[np.int64]) -> float:
+    """Negative log-likelihood a label."""
+    return float(-said.log_likelihood(counts).sum() / counts.sum())
+
+
+def _tempered(calibration: Calibration, change: float) -> Calibration:
+    """With a log T that is larger by ``change``."""
+    scaling = calibration.scaling
+    if scaling.weight is None or scaling.bias is None:
+        return replace(calibration, scaling=Scaling("temperature", scaling.log_temperature + change))
+    cooler = float(np.exp(-change))
+    return replace(calibration, scaling=replace(scaling, weight=scaling.weight * cooler, bias=scaling.bias * cooler))
+
+
+def _affine(dpe: FloatArray, differ: FloatArray) -> tuple[float, float]:
+    """Slope s ≥ 0 and level c of logit φ′ = s logit φ + c."""
+    certain = np.clip(dpe, 1e-9, 1 - 1e-9)
+    z = np.log(certain) - np.log1p(-certain)
+    # level and slope hardly depend on each other around the mean
+    centre = float(z.mean())
+    design = np.column_stack([z - centre, np.ones_like(z)])
+    pull = np.array([PULL_SLOPE, PULL_LEVEL])
+    shipped = np.array([1.0, centre])
+
+    def objective(x: FloatArray) -> tuple[float, FloatArray]:
+        value, off = design @ x, x - shipped
+        gradient = (design.T @ (expit(value) - differ) + pull * off) / len(z)
+        return float(pair_loss(value, differ).mean() + 0.5 * pull @ off**2 / len(z)), gradient
+
+    (slope, at_centre), _ = minimise(
+        objective, shipped, "disagreement of the new annotators", [(0.0, None), (None, None)]
+    )
+    return float(slope), float(at_centre - slope * centre)
+
+
+def _then(mapped: AnyMap, slope: float, level: float) -> AnyMap:
+    """A map followed by logit φ″ = slope · logit φ′ + level."""
+    offset = slope * mapped.offset + level
+    if isinstance(mapped, PiecewiseMap):
+        return PiecewiseMap(mapped.knots, slope * mapped.slopes, offset)
+    return DisagreementMap(slope * mapped.low, slope * mapped.high, offset)

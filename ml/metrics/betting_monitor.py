@@ -1,0 +1,188 @@
+"""An alarm that may be looked at every morning, on a log score that has become worse than it was.
+
+A gambler puts money on "worse". Every day they get a stake, a year's stakes add up to 1. At each unit (a patient) they
+risk a share c of it, which comes back multiplied by loss / (μ + τ): μ is the mean loss of the reference period, τ the
+tolerance. As long as the loss that is to be expected is at most μ + τ, no way of betting wins on average, so that the
+capital reaches 1 / level in at most that share of the years, however often anybody looks. μ itself is not known: it is
+known from units of the reference period, which bet the other way, on "μ is smaller than that", and the capital that
+counts is the least over all μ. Shares of several sizes are bet side by side. A stake of each day keeps the delay short
+whenever the change comes: a single stake would be lost to the bets of the good days before it.
+
+Sources: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86 (2024), for the
+bets; Shin, Ramdas and Rinaldo, "E-detectors: a nonparametric framework for sequential change detection", NEJSDS 2
+(2024), for the daily stakes; Ville's inequality for the level.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ml.util.arrays import FloatArray, IntArray, as_vector
+
+#: Probabilities below this count as this, so that no single label can raise an alarm.
+FLOOR = 0.01
+#: Largest loss of a label, nats.
+LARGEST = float(-np.log(FLOOR))
+#: By how much the mean loss may rise without being worth an alarm, nats per label: what it costs when one label in
+#: sixty goes from a class that had .9 to one that had .05.
+TOLERANCE = 0.05
+#: Share of the years in which a champion that has not changed alarms, all series together.
+LEVEL = 0.05
+#: Units of the reference period; the first of them before anything is at stake.
+N_REFERENCE, N_FIRST = 2000, 50
+DAYS_OF_A_YEAR = 365
+# losses are rounded to this, nats: what a day's units do to the capital then depends on how many of each there were
+_STEP = 0.01
+# shares of the capital at risk, after a presumed change and, on the mean of the reference period, before it
+_RISING = np.array([0.0, 0.03, 0.06, 0.12, 0.25, 0.5])
+_FALLING = np.array([0.05, 0.1, 0.2, 0.4, 0.8])
+# ends of cells of the unknown mean, shares of the mean of the first units: 2 % wide around that, wider far above
+_CELLS = np.concatenate([1.02 ** np.arange(-40, 51), 1.02**50 * 1.1 ** np.arange(1, 80)])
+
+
+@dataclass(frozen=True)
+class CapitalPath:
+    """The capital of one series of units, at the end of each day on which there were any.
+
+    Attributes:
+        day: (D,) days.
+        n_units: (D,) units so far.
+        log_capital: (D,) natural logarithm; −∞ as long as nothing was at stake.
+    """
+
+    day: IntArray
+    n_units: IntArray
+    log_capital: FloatArray
+
+    def alarm_day(self, level: float = LEVEL) -> int | None:
+        """The first day on which the capital was 1 / level or more; None so far."""
+        rung = np.flatnonzero(self.log_capital >= -np.log(level))
+        return int(self.day[rung[0]]) if rung.size else None
+
+
+def clipped_log_loss(class_probs: FloatArray, label: IntArray) -> FloatArray:
+    """−log of the probability of each label, nats, in [0, LARGEST].
+
+    Args:
+        class_probs: (N, K).
+        label: (N,) classes.
+    """
+    return np.asarray(-np.log(np.clip(class_probs[np.arange(len(label)), label], FLOOR, 1.0)))
+
+
+def daily_stakes(series: Sequence[IntArray]) -> list[FloatArray]:
+    """Stakes of several series, whose sum over all series and the days of a year is at most 1.
+
+    Each day's stake is divided between the series that had their first units on earlier days, so that a new series
+    takes nothing back from what was said before.
+
+    Args:
+        series: days of the units of each, ascending.
+
+    Returns:
+        For each the stakes of the days on which it has units; a stake waits for the next of these.
+    """
+    known_from = [int(days[N_FIRST - 1]) + 1 if len(days) >= N_FIRST else None for days in series]
+    begun = [first for first in known_from if first is not None]
+    if not begun:
+        return [np.zeros(np.unique(days).size) for days in series]
+    begin, end = min(begun), max(int(days[-1]) for days in series if len(days))
+    calendar = np.arange(begin, end + 1)
+    n_known = (np.sort(begun)[:, None] <= calendar).sum(axis=0)
+    # total[i] is what a series that is always there has got on the first i days
+    total = np.concatenate([[0.0], np.cumsum(1 / n_known)]) / DAYS_OF_A_YEAR
+    stakes = []
+    for days, first in zip(series, known_from, strict=True):
+        own = np.unique(days)
+        if first is None:
+            stakes.append(np.zeros(own.size))
+            continue
+        got = total[np.clip(own + 1, first, None) - begin]
+        stakes.append(np.diff(got, prepend=total[first - begin]))
+    return stakes
+
+
+def capital_path(
+    loss: FloatArray,
+    day: IntArray,
+    stake: FloatArray,
+    *,
+    tolerance: float = TOLERANCE,
+    n_reference: int = N_REFERENCE,
+    mean: float | None = None,
+) -> CapitalPath:
+    """How the capital of one series of units went.
+
+    Args:
+        loss: (N,) mean clipped log loss of each unit, nats, in the order in which the units were completed.
+        day: (N,) on which that was, ascending.
+        stake: (D,) of each of the D days that occur, put in before its units.
+        tolerance: nats.
+        n_reference: units of the reference period.
+        mean: loss to be expected in the reference period; None where it is unknown, and the least capital over all
+            means counts.
+
+    Raises:
+        ValueError: a loss outside [0, LARGEST], days that go back, another number of stakes than of days.
+    """
+    loss = as_vector(loss, len(loss), "loss", 0.0, LARGEST)
+    days, starts = np.unique(day, return_index=True)
+    if (np.diff(day) < 0).any():
+        raise ValueError("units must be in the order of their days")
+    if len(stake) != len(days):
+        raise ValueError(f"there are {len(days)} days, and {len(stake)} stakes")
+    if not len(days):
+        return CapitalPath(days, starts, np.zeros(0))
+    low, high = _cells(loss) if mean is None else (np.array([mean]), np.array([mean]))
+    level = np.rint(loss / _STEP).astype(np.int64)
+    values = _STEP * np.arange(int(np.rint(LARGEST / _STEP)) + 1)
+    numbers = np.repeat(np.arange(len(days)), np.diff(np.append(starts, len(loss))))
+    told = np.arange(len(loss)) < n_reference
+    counts, counts_told = (_counts(numbers[rows], level[rows], len(days), len(values)) for rows in (slice(None), told))
+    rising = _growth(counts, _RISING, values / (high + tolerance)[:, None])
+    falling = _growth(counts_told, _FALLING, (values[-1] - values) / (values[-1] - low)[:, None])
+    with np.errstate(divide="ignore"):  # nothing is at stake on the first days
+        put_in = np.log(np.asarray(stake))[:, None] + _mean_of(_before(falling), axis=1)
+        # log Σ_{days s ≤ t} stake_s · (growth from s to t), by adding up what each stake is worth on the first day
+        worth = np.logaddexp.accumulate(put_in[:, None, :] - _before(rising), axis=0)
+        capital = _mean_of(np.cumsum(rising, axis=0) + worth, axis=1)
+    return CapitalPath(days, np.append(starts[1:], len(loss)), capital.min(axis=1))
+
+
+def _cells(loss: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Lower and upper ends of cells that contain every mean; narrow where that of the first units is.
+
+    Capital on "worse" falls with the mean of the reference period, that on "smaller" rises with it: the one at the
+    upper end times the other at the lower end is below what any mean in the cell gives.
+    """
+    around = max(float(loss[:N_FIRST].mean()), _STEP) * _CELLS
+    inside = around[around < LARGEST - _STEP]
+    return np.concatenate([[0.0], inside]), np.concatenate([inside, [LARGEST]])
+
+
+def _counts(number: IntArray, level: IntArray, n_days: int, n_levels: int) -> FloatArray:
+    """How often each loss occurred on each day (D, L)."""
+    counts = np.bincount(number * n_levels + level, minlength=n_days * n_levels)
+    return counts.reshape(n_days, n_levels).astype(np.float64)
+
+
+def _growth(counts: FloatArray, shares: FloatArray, returns: FloatArray) -> FloatArray:
+    """Log of what each day does to the capital (D, S, J).
+
+    Args:
+        counts: (D, L) units.
+        shares: (S,) of the capital at risk.
+        returns: (J, L) by which a unit multiplies what is at risk.
+    """
+    by_unit = np.log1p(shares[:, None, None] * (returns - 1))
+    return np.asarray(np.tensordot(counts, by_unit, axes=(1, 2)))
+
+
+def _before(growth: FloatArray) -> FloatArray:
+    """Log of what the days before each day did."""
+    return np.asarray(np.cumsum(growth, axis=0) - growth)
+
+
+def _mean_of(log_values: FloatArray, axis: int) -> FloatArray:
+    return np.asarray(np.logaddexp.reduce(log_values, axis=axis) - np.log(log_values.shape[axis]))

@@ -1,0 +1,272 @@
+"""Whether an image is like those that a release was made from: several checks, one answer, a stated false alarm rate.
+
+Place, size, focus and stain are judged from pixels, what the network makes of them from its features; each by the
+Mahalanobis distance from the mean of the class that the network names. The logarithms of the distances are put on one
+scale by held-out images: 0 is their 80 % quantile, 1 their 99 % quantile. An image is as strange as its strangest check
+says; flagged is what is stranger than all but 1 % of the held-out images.
+
+Source: K. Lee et al., "A simple unified framework for detecting out-of-distribution samples", NeurIPS 2018 (distance
+from the means of classes); J. H. Friedman, "Regularized discriminant analysis", JASA 84, 1989 (covariances of classes,
+shrunk towards the common one); V. Vovk et al., "Algorithmic Learning in a Random World", 2005 (the order statistic).
+"""
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.util.arrays import FloatArray, IntArray
+
+#: Share of familiar images that are flagged.
+FALSE_ALARM_RATE = 0.01
+#: The check of the network's features; the others are those of ``ml.images.image_quality_features``.
+FEATURES = "features"
+VERSION = 1
+_MIN_IMAGES, _MIN_OF_CLASS = 20, 5
+_QUANTILES = (0.8, 0.99)
+_TINY = 1e-12
+_ARRAYS = ("means", "whitening", "scale")
+
+
+@dataclass(frozen=True)
+class Check:
+    """Strangeness of images in F statistics.
+
+    Attributes:
+        means: (K, F) of known images, by the class that the network names.
+        whitening: (K, F, F), or (1, F, F) for all classes: W with WᵀW the inverse of their shrunk covariance.
+        scale: (2,) logarithms of the distance that are 0 and 1: 80 % and 99 % quantiles of held-out images.
+    """
+
+    means: FloatArray
+    whitening: FloatArray
+    scale: FloatArray
+
+    def __post_init__(self) -> None:
+        arrays = (self.means, self.whitening, self.scale)
+        n_classes, n = self.means.shape if self.means.ndim == 2 else (0, 0)
+        if n == 0 or self.whitening.shape not in {(n_classes, n, n), (1, n, n)} or self.scale.shape != (2,):
+            raise ValueError("not a check of familiarity: misshapen")
+        if not all(np.isfinite(array).all() for array in arrays):
+            raise ValueError("not a check of familiarity: not finite")
+
+    def __call__(self, values: npt.ArrayLike, named: IntArray) -> FloatArray:
+        """Strangeness (N,) of statistics (N, F); infinite where they are not finite.
+
+        Args:
+            values: statistics.
+            named: (N,) numbers of the classes that the network names.
+
+        Raises:
+            ValueError: statistics of another length.
+        """
+        given = np.asarray(values, dtype=np.float64)
+        if given.ndim != 2 or given.shape[1] != self.means.shape[1]:
+            raise ValueError(f"statistics must be (N, {self.means.shape[1]}), got {given.shape}")
+        finite = np.isfinite(given).all(axis=1)
+        if finite.all():
+            return self._scaled(given, named)
+        score = np.full(len(given), np.inf)
+        score[finite] = self._scaled(given[finite], named[finite])
+        return score
+
+    def _scaled(self, values: FloatArray, named: IntArray) -> FloatArray:
+        near, far = self.scale
+        return np.asarray((self._log_distance(values, named) - near) / max(far - near, _TINY))
+
+    def _log_distance(self, values: FloatArray, named: IntArray) -> FloatArray:
+        squared = np.empty(len(values))
+        classes = np.unique(named) if len(named) > 1 else named  # a single image is what a service asks about
+        for k in classes:
+            whitening = self.whitening[k if len(self.whitening) > 1 else 0]
+            rows = named == k if len(classes) > 1 else slice(None)
+            squared[rows] = np.square((values[rows] - self.means[k]) @ whitening.T).mean(axis=1)
+        return np.asarray(np.log(squared + _TINY) / 2)
+
+
+@dataclass(frozen=True)
+class Unlikeness:
+    """How far N images are from those that a release was made from.
+
+    Attributes:
+        flagged: (N,) whether they are out of distribution.
+        distance: (N,) of their strangest check: 1 is where images are flagged, 0 most familiar ones; NaN where unknown.
+        percentile: (N,) of the held-out images that are nearer, 0 to 100; NaN where unknown.
+        reasons: for each image the checks beyond the limit, the strangest first.
+    """
+
+    flagged: npt.NDArray[np.bool_]
+    distance: FloatArray
+    percentile: FloatArray
+    reasons: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Familiarity:
+    """All checks, and the limit of the strangest.
+
+    Attributes:
+        checks: by name.
+        held_out: (M,) strangeness of held-out images, rising.
+    """
+
+    checks: Mapping[str, Check]
+    held_out: FloatArray
+
+    @property
+    def limit(self) -> float:
+        """Strangeness beyond which an image is flagged: exchangeable images are with a probability of 1 %.
+
+        With fewer than 99 held-out images it is that of the strangest of them, exceeded with 1 / (M + 1).
+        """
+        m = len(self.held_out)
+        return float(self.held_out[min(math.ceil((m + 1) * (1 - FALSE_ALARM_RATE)), m) - 1])
+
+    @property
+    def false_alarm_rate(self) -> float:
+        """Expected share of familiar images that are flagged."""
+        m = len(self.held_out)
+        return 1 - min(math.ceil((m + 1) * (1 - FALSE_ALARM_RATE)), m) / (m + 1)
+
+    def strangeness(
+        self, features: npt.ArrayLike, named: IntArray, appearance: npt.ArrayLike | None, columns: Mapping[str, slice]
+    ) -> dict[str, FloatArray]:
+        """Strangeness (N,) by check; without an appearance of the features alone.
+
+        Args:
+            features: (N, D).
+            named: (N,) classes that the network names.
+            appearance: (N, F) statistics of pixels, rows of NaN where they are unknown; None: of no image.
+            columns: where the statistics of each check stand.
+        """
+        scores = {FEATURES: self.checks[FEATURES](features, named)}
+        if appearance is not None:
+            seen = np.asarray(appearance, dtype=np.float64)
+            unknown = np.isnan(seen).all(axis=1)
+            for name, where in columns.items():
+                scores[name] = np.where(unknown, -np.inf, self.checks[name](seen[:, where], named))
+        return scores
+
+    def judge(
+        self, features: npt.ArrayLike, named: IntArray, appearance: npt.ArrayLike | None, columns: Mapping[str, slice]
+    ) -> Unlikeness:
+        """Judge N images; arguments as of ``strangeness``."""
+        scores = self.strangeness(features, named, appearance, columns)
+        table, names, limit = np.stack(list(scores.values())), list(scores), self.limit
+        worst = table.max(axis=0)
+        order = np.argsort(-table, axis=0, kind="stable")
+        reasons = [[names[k] for k in column if table[k, row] > limit] for row, column in enumerate(order.T)]
+        percentile = 100 * np.searchsorted(self.held_out, worst) / len(self.held_out)
+        return Unlikeness(worst > limit, np.maximum(worst, 0) / max(limit, _TINY), percentile, reasons)
+
+    def to_bytes(self) -> bytes:
+        """Write as safetensors, float64."""
+        from safetensors.numpy import save
+
+        tensors = {f"{name}.{part}": getattr(check, part) for name, check in self.checks.items() for part in _ARRAYS}
+        tensors |= {"held_out": self.held_out, "version": np.array([VERSION])}
+        return save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Familiarity":
+        """Read back what ``to_bytes`` wrote.
+
+        Raises:
+            ValueError: not such a file, or of another version.
+        """
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        try:
+            tensors = load(data)
+            if int(tensors["version"][0]) != VERSION:
+                raise ValueError(f"version {tensors['version'][0]} is not {VERSION}, which this code reads")
+            names = sorted(name.removesuffix(".scale") for name in tensors if name.endswith(".scale"))
+            checks = {name: Check(*(tensors[f"{name}.{part}"] for part in _ARRAYS)) for name in names}
+            held_out = tensors["held_out"]
+            if FEATURES not in checks or held_out.ndim != 1 or not len(held_out) or (np.diff(held_out) < 0).any():
+                raise ValueError("no check of features, or no held-out images in rising order")
+            return cls(checks, held_out)
+        except (SafetensorError, KeyError, struct.error, IndexError, ValueError) as exc:
+            raise ValueError(f"not a record of familiarity: {exc}") from exc
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of N images.
+
+    Attributes:
+        features: (N, D) of the network.
+        logits: (N, K).
+        appearance: (N, F) statistics of their pixels.
+    """
+
+    features: npt.NDArray[np.float32]
+    logits: npt.NDArray[np.float32]
+    appearance: npt.NDArray[np.float32]
+
+    @property
+    def named(self) -> IntArray:
+        """Classes (N,) that the network names."""
+        return np.asarray(self.logits.argmax(axis=1), dtype=np.int64)
+
+
+def fit_familiarity(known: Seen, held_out: Seen, columns: Mapping[str, slice]) -> Familiarity | None:
+    """Fit the checks on known images, and put their distances on one scale by held-out ones.
+
+    Args:
+        known: images that the network was not fitted to, since features of those that it was lie closer together.
+        held_out: others.
+        columns: where the statistics of each check stand.
+
+    Returns:
+        None with fewer than 20 images on either side.
+    """
+    if min(len(known.features), len(held_out.features)) < _MIN_IMAGES:
+        return None
+    n_classes = known.logits.shape[1]
+    checks = {}
+    for name, where in {FEATURES: slice(None), **columns}.items():
+        inner, outer = (seen.features if name == FEATURES else seen.appearance[:, where] for seen in (known, held_out))
+        unscaled = _fit(inner, known.named, n_classes, by_class=name != FEATURES)
+        scale = np.quantile(unscaled(outer, held_out.named), _QUANTILES)
+        checks[name] = Check(unscaled.means, unscaled.whitening, scale)
+    unset = Familiarity(checks, np.zeros(1))
+    scores = unset.strangeness(held_out.features, held_out.named, held_out.appearance, columns)
+    return Familiarity(checks, np.sort(np.stack(list(scores.values())).max(axis=0)))
+
+
+def _fit(values: npt.ArrayLike, named: IntArray, n_classes: int, *, by_class: bool) -> Check:
+    """One check, its distances not yet on the common scale.
+
+    The common covariance is shrunk towards its diagonal by F / (F + N), and that of each class towards the common one
+    by 3 F / (3 F + N_k): a class with few images borrows it.
+    """
+    inner = np.asarray(values, dtype=np.float64)
+    n, length = inner.shape
+    sizes = np.bincount(named, minlength=n_classes)
+    means = np.tile(inner.mean(axis=0), (n_classes, 1))
+    for number in np.flatnonzero(sizes >= _MIN_OF_CLASS):
+        means[number] = inner[named == number].mean(axis=0)
+    rest = inner - means[named]
+    common = rest.T @ rest / n
+    variances = np.diag(common)
+    floor = max(variances[variances > 0].min(initial=1.0), _TINY)
+    whitening = [_whitening(common, length / (length + n), floor)]
+    if by_class:
+        whitening = []
+        for k in range(n_classes):
+            own, share = rest[named == k], 3 * length / (3 * length + sizes[k])
+            mixed = (1 - share) * own.T @ own / max(sizes[k], 1) + share * common
+            whitening.append(_whitening(mixed, length / (length + n), floor))
+    return Check(means, np.stack(whitening), np.array([0.0, 1.0]))
+
+
+def _whitening(covariance: FloatArray, share: float, floor: float) -> FloatArray:
+    """W with WᵀW the inverse of a covariance that is shrunk towards its diagonal, of variances not below a floor."""
+    shrunk = (1 - share) * covariance
+    np.fill_diagonal(shrunk, np.maximum(np.diag(covariance), floor))
+    return np.asarray(np.linalg.inv(np.linalg.cholesky(shrunk)))

@@ -1,0 +1,49 @@
+"""How unlike the images of a release an image is, by whatever the release carries to tell."""
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.images.image_quality_features import appearance, columns_of
+from ml.images.preprocess import Pixels
+from ml.release.artifact import Release
+from ml.release.ood_detector import FEATURES, Unlikeness
+
+
+def appearance_of(release: Release, pixels: Pixels) -> npt.NDArray[np.float32] | None:
+    """Statistics (N, F) of what the network sees of N images, None where the release does not judge them.
+
+    Args:
+        release: whose checks they are for.
+        pixels: (N, size, size, C) uint8, of its preprocessing.
+    """
+    return None if release.familiarity is None else appearance(pixels)
+
+
+def unlikeness_of(
+    release: Release,
+    logits: npt.NDArray[np.float32],
+    features: npt.NDArray[np.float32],
+    seen: npt.NDArray[np.float32] | None,
+) -> Unlikeness:
+    """How far N images are from those that a release was made from.
+
+    A release without checks of familiarity judges the features' distance alone; one without that nothing.
+
+    Args:
+        release: which judges.
+        logits: (N, K) of the network, now or stored.
+        features: (N, D), as served.
+        seen: (N, F) of ``appearance_of``, rows of NaN where it is unknown; None: of no image.
+    """
+    n = len(logits)
+    if release.familiarity is not None:
+        side, channels = release.preprocessing.size, release.preprocessing.channels
+        named = np.asarray(np.asarray(logits).argmax(axis=1), dtype=np.int64)
+        return release.familiarity.judge(features, named, seen, columns_of(side, channels))
+    unknown = np.full(n, np.nan)
+    if release.distance is None:
+        return Unlikeness(np.zeros(n, dtype=bool), unknown, unknown, [[] for _ in range(n)])
+    distance = release.distance(features)
+    flagged = release.distance.unfamiliar(distance)
+    share = distance / max(release.distance.threshold, np.finfo(np.float64).tiny)
+    return Unlikeness(flagged, share, unknown, [[FEATURES] if flag else [] for flag in flagged])

@@ -1,0 +1,89 @@
+"""Validation of the two arrays that everything here is computed from: label counts and probabilities."""
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.dataframes import refuse_names
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+#: How far the sum of a probability row may be from one (contract: tables on disk).
+ROW_SUM_TOLERANCE = 1e-6
+# rows that are checked at once
+_BLOCK = 4096
+
+
+def first_offender(bad: npt.ArrayLike) -> str:
+    """Name the first row of ``bad`` (N,) that is true, and how many rows are."""
+    rows = np.flatnonzero(bad)
+    return f"first at row {rows[0]}, {rows.size} in all"
+
+
+def as_label_counts(label_counts: npt.ArrayLike) -> IntArray:
+    """Check label counts (N, K) and return them as int64.
+
+    Raises:
+        ValueError: not two-dimensional, not whole numbers, negative, or a table with named columns.
+    """
+    refuse_names(label_counts, "label_counts")
+    counts = np.asarray(label_counts)
+    if counts.ndim != 2 or counts.shape[1] < 2:
+        raise ValueError(f"label_counts must have shape (N, K) with K >= 2, got {counts.shape}")
+    if counts.dtype.kind not in "iub":
+        values = np.asarray(counts, dtype=np.float64)
+        # abs() < 2**53 is false for NaN and infinity too
+        bad = ~((values == np.floor(values)) & (np.abs(values) < 2**53)).all(axis=1)
+        if bad.any():
+            raise ValueError(f"label_counts must be whole numbers: {first_offender(bad)}")
+    counts = counts.astype(np.int64, copy=False)
+    if counts.size and counts.min() < 0:
+        raise ValueError(f"label_counts must not be negative: {first_offender((counts < 0).any(axis=1))}")
+    return counts
+
+
+def as_class_probs(class_probs: npt.ArrayLike, name: str = "class_probs") -> FloatArray:
+    """Check class probabilities (..., N, K) and return them as float64.
+
+    Raises:
+        ValueError: fewer than two axes or classes, a value outside [0, 1] or NaN, or a row whose sum is
+            further than 1e-6 from one, or a table with named columns.
+    """
+    refuse_names(class_probs, name)
+    probs = np.asarray(class_probs, dtype=np.float64)
+    if probs.ndim < 2 or probs.shape[-1] < 2:
+        raise ValueError(f"{name} must have shape (..., N, K) with K >= 2, got {probs.shape}")
+    rows = probs.reshape(-1, probs.shape[-1])
+    totals, ones = np.empty(len(rows)), np.ones(rows.shape[1])
+    for start in range(0, len(rows), _BLOCK):  # which stays in the processor's cache
+        block = rows[start : start + _BLOCK]
+        if not block.min() >= 0:  # nor where any value is NaN
+            raise ValueError(_outside(rows, name))
+        # a product with ones adds up short rows several times faster than a sum along the axis
+        totals[start : start + _BLOCK] = block @ ones
+    bad = np.abs(totals - 1) > ROW_SUM_TOLERANCE
+    if bad.any():
+        if rows.max() > 1 + ROW_SUM_TOLERANCE:  # which no row that sums to one has
+            raise ValueError(_outside(rows, name))
+        raise ValueError(f"rows of {name} must sum to 1 within {ROW_SUM_TOLERANCE:g}: {first_offender(bad)}")
+    return probs
+
+
+def _outside(rows: FloatArray, name: str) -> str:
+    bad = ~((rows >= 0) & (rows <= 1 + ROW_SUM_TOLERANCE)).all(axis=1)
+    return f"{name} must lie in [0, 1]: {first_offender(bad)}"
+
+
+def as_vector(values: npt.ArrayLike, length: int, name: str, low: float, high: float) -> FloatArray:
+    """Check a vector (N,) with every value in [low, high] and return it as float64.
+
+    Raises:
+        ValueError: another shape, NaN, or a value out of range.
+    """
+    vector = np.asarray(values, dtype=np.float64)
+    if vector.shape != (length,):
+        raise ValueError(f"{name} must have shape ({length},), got {vector.shape}")
+    bad = ~((vector >= low) & (vector <= high))
+    if bad.any():
+        raise ValueError(f"{name} must lie in [{low:g}, {high:g}]: {first_offender(bad)}")
+    return vector

@@ -1,0 +1,111 @@
+"""Splits by group, so that cells of one patient never fall on both sides."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.util.arrays import FloatArray
+
+# rounds of moving groups at most; moves that gain less than rounding are none
+_ROUNDS, _TINY = 20, 1e-12
+
+
+def split_partitions(
+    groups: list[str], shares: dict[str, float], seed: int, strata: npt.NDArray[np.int64] | None = None
+) -> npt.NDArray[np.str_]:
+    """Split cases by group (patient), so that no group falls into two partitions.
+
+    Args:
+        groups: group of each case (N,).
+        shares: partition → share of the groups; they sum to one.
+        seed: of the shuffle.
+        strata: (N,) split each stratum alike; a group must lie in one stratum.
+
+    Returns:
+        Partition of each case (N,).
+    """
+    rng = np.random.default_rng(seed)
+    names, first, number = np.unique(np.array(groups), return_index=True, return_inverse=True)
+    stratum = np.zeros(len(names), dtype=np.int64) if strata is None else strata[first]
+    chosen = np.empty(len(names), dtype="U12")
+    bounds = np.cumsum(list(shares.values()))
+    for value in np.unique(stratum):
+        members = rng.permutation(np.flatnonzero(stratum == value))
+        position = (np.arange(len(members)) + 0.5) / len(members)
+        index = np.minimum(np.searchsorted(bounds, position), len(shares) - 1)
+        chosen[members] = np.array(list(shares))[index]
+    return chosen[number]
+
+
+def stratified_partitions(
+    groups: Sequence[str], label_counts: npt.ArrayLike, shares: dict[str, float], seed: int
+) -> npt.NDArray[np.str_]:
+    """Split cases by group so that each partition gets its share of each class, as well as whole groups allow.
+
+    Classes are taken from the rarest on, and of each the groups with the most of it first; a group goes where most of
+    this class is still lacking. (Iterative stratification: Sechidis, Tsoumakas and Vlahavas 2011, here of groups.) Then
+    groups move as long as that brings the shares of all classes nearer to what is wanted, in squares.
+
+    Args:
+        groups: group (patient) of each case (N,).
+        label_counts: (N, K) label histograms; a case counts once, shared among the classes that it was called.
+        shares: partition → share of the cases; they sum to one.
+        seed: of the order among equal groups.
+
+    Returns:
+        Partition of each case (N,). None is empty where there are as many groups as partitions.
+    """
+    names, number = np.unique(np.array(groups), return_inverse=True)
+    amounts = np.zeros((len(names), np.shape(label_counts)[1] + 2))
+    np.add.at(amounts, number, _class_shares(np.asarray(label_counts, dtype=np.float64)))
+    total = amounts.sum(axis=0)
+    amounts /= np.where(total > 0, total, 1)
+    order = np.random.default_rng(seed).permutation(len(names))
+    lacking = np.array(list(shares.values()))[:, None] * amounts.sum(axis=0)
+    chosen = np.full(len(names), -1)
+    for k in np.argsort(total, kind="stable"):
+        members = order[(amounts[order, k] > 0) & (chosen[order] < 0)]
+        for group in members[np.argsort(-amounts[members, k], kind="stable")]:
+            part = int(np.lexsort((lacking[:, -1], lacking[:, k]))[-1])
+            chosen[group], lacking[part] = part, lacking[part] - amounts[group]
+    _fill_empty(chosen, amounts[:, -1], len(shares))
+    _level(chosen, amounts, np.array(list(shares.values())), order)
+    return np.asarray(np.array(list(shares), dtype="U12")[chosen][number])
+
+
+def _class_shares(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Shares of the classes in each case (N, K + 2); the last columns are cases without labels, and all cases."""
+    total = counts.sum(axis=1, keepdims=True)
+    shares = np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
+    return np.hstack([shares, total == 0, np.ones_like(total)])
+
+
+def _fill_empty(chosen: npt.NDArray[np.int64], sizes: npt.NDArray[np.float64], n_parts: int) -> None:
+    """Give each empty partition the smallest group of the one with the most groups, while it has one to spare."""
+    for part in range(n_parts):
+        counts = np.bincount(chosen, minlength=n_parts)
+        if counts[part] == 0 and counts.max() > 1:
+            spare = np.flatnonzero(chosen == counts.argmax())
+            chosen[spare[np.argmin(sizes[spare])]] = part
+
+
+def _level(
+    chosen: npt.NDArray[np.int64], amounts: npt.NDArray[np.float64], shares: FloatArray, order: npt.NDArray[np.intp]
+) -> None:
+    """Move groups while that lessens the sum of squares of what is lacking, and empties no partition."""
+    lacking = shares[:, None] * amounts.sum(axis=0)
+    np.subtract.at(lacking, chosen, amounts)
+    sizes = np.bincount(chosen, minlength=len(shares))
+    for _ in range(_ROUNDS):
+        before = chosen.copy()
+        for group in order:
+            here, amount = chosen[group], amounts[group]
+            wanted = lacking @ amount
+            there = int(np.argmax(wanted))
+            if sizes[here] > 1 and wanted[there] - wanted[here] > amount @ amount + _TINY:
+                lacking[here] += amount
+                lacking[there] -= amount
+                sizes[here], sizes[there], chosen[group] = sizes[here] - 1, sizes[there] + 1, there
+        if (before == chosen).all():
+            return

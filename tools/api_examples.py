@@ -1,0 +1,263 @@
+"""Plays the examples of the API on a copy of the demo's HOME, and stores what was sent and answered.
+
+    python -m tools.api_examples HOME
+
+HOME is one that ``secondread demo`` has filled; it is copied and stays as it is. The words of an example are in this
+file, its numbers come from the demo's release and laboratory.
+"""
+
+import io
+import json
+import shutil
+import sys
+import tempfile
+import uuid
+import zipfile
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi.testclient import TestClient
+from PIL import Image, ImageOps
+
+import app.demo
+from app.accounts import people as auth
+from app.http.openapi import FILE
+from app.http.routing import walk_routes
+from app.main import create_app
+from app.metrics.prediction_set_calibration import publish_answer_sets
+from app.settings import Settings
+from tests.support.jobs import work_off
+
+_LISTED, _NUMBERS, _ENTRIES, _DIGITS = 2, 10, 3, 6
+#: Open documents, of which the first entries are shown.
+_DOCUMENTS = {"card": 4, "document": 5, "result": 6}
+
+
+def shortened(value: Any, name: str = "") -> Any:
+    """An answer as an example shows it: six digits, and the first entries of long lists and tables.
+
+    >>> shortened({"items": [{"p": 0.123456789}] * 9})
+    {'items': [{'p': 0.123457}, {'p': 0.123457}]}
+    """
+    if isinstance(value, dict):
+        pairs = list(value.items())
+        if all(isinstance(inner, dict) for inner in value.values()):
+            pairs = pairs[:_ENTRIES]
+        return {key: shortened(inner, key) for key, inner in pairs[: _DOCUMENTS.get(name)]}
+    if isinstance(value, list):
+        kept = _LISTED if any(isinstance(inner, dict) for inner in value) else _NUMBERS
+        return [shortened(inner) for inner in value[:kept]]
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+
+
+class Player:
+    """Sends requests to the application and keeps the first that each operation answered well.
+
+    Args:
+        home: of the service; it is changed.
+    """
+
+    def __init__(self, home: Path) -> None:
+        settings = Settings(home=home, metrics_token="the token of a monitoring system, for examples")
+        self.app = create_app(settings)
+        self.client, self.context = TestClient(self.app, "http://localhost"), self.app.state.context
+        self.examples: dict[str, dict[str, Any]] = {}
+        with self.context.database.write() as session:
+            keys = self.context.keys.audit
+            auth.add_account(session, keys, "laboratory", "service")
+            scopes = {"laboratory": ["labels:write", "cases:write", "predict"]}
+            people = ("admin", "annotator-1", "annotator-2", "laboratory")
+            self.keys = {name: auth.add_key(session, keys, name, scopes.get(name, []))[1] for name in people}
+
+    def ask(self, who: str, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        """Send a request, keep it as an example unless there is one, and give the answer.
+
+        Raises:
+            RuntimeError: it was refused.
+        """
+        headers = {"Authorization": f"Bearer {self.keys[who]}", **options.pop("headers", {})}
+        if method == "POST":
+            headers["Idempotency-Key"] = uuid.uuid4().hex
+        if body is not None:
+            options["json"] = body
+        answer = self.client.request(method, path, headers=headers, **options)
+        if answer.status_code >= 400:
+            raise RuntimeError(f"{method} {path}: {answer.status_code} {answer.text[:2000]}")
+        document = answer.json() if "json" in answer.headers.get("content-type", "") and answer.content else None
+        example = {"path": path, "status": answer.status_code, "request": body, "response": shortened(document)}
+        self.examples.setdefault(self._name(method, path), {k: v for k, v in example.items() if v is not None})
+        return document
+
+    def _name(self, method: str, path: str) -> str:
+        scope = {"type": "http", "method": method, "path": urlsplit(path).path, "headers": []}
+        for route in walk_routes(self.app):
+            if route.matches(scope)[0].name == "FULL":
+                return route.name
+        raise ValueError(path)
+
+
+def _cell(number: int) -> bytes:
+    """A cell that the demo does not have: one of its own in a mirror."""
+    path = sorted((Path(app.demo.__file__).parent / "cells" / "images").iterdir())[number]
+    buffer = io.BytesIO()
+    with Image.open(path) as picture:
+        ImageOps.mirror(picture).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _field(number: int) -> bytes:
+    """A wider field with a cell in its middle: the cell, and its mirror on every side."""
+    buffer = io.BytesIO()
+    with Image.open(io.BytesIO(_cell(number))) as cell:
+        mirrored, (width, height) = ImageOps.mirror(cell), cell.size
+        field = Image.new("RGB", (3 * width, 3 * height))
+        for place in range(9):
+            field.paste(cell if place == 4 else mirrored, (place % 3 * width, place // 3 * height))
+    field.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _cases(play: Player) -> str:
+    """Uploads and lists; gives the case that was stored."""
+    image = {"files": {"image": ("cell.png", _cell(1))}}
+    play.ask("laboratory", "POST", "/v1/predictions", **image)
+    fields = {"external_id": "slide-9-004", "patient": "p-0417", "site": "north", "metadata": '{"stain": "Wright"}'}
+    case = play.ask(
+        "laboratory", "POST", "/v1/cases", data=fields, files=image["files"] | {"field": ("field.png", _field(1))}
+    )
+    play.ask("admin", "GET", "/v1/cases?limit=2")
+    play.ask("admin", "GET", "/v1/worklist?limit=2")
+    for rest in ("", "/image", "/field", "/predictions"):
+        play.ask("admin", "GET", f"/v1/cases/{case['id']}{rest}")
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as target:
+        for number in (2, 3):
+            target.writestr(f"cells/slide-9-{number:03}.png", _cell(number))
+    job = play.ask(
+        "admin", "POST", "/v1/imports", content=archive.getvalue(), headers={"Content-Type": "application/zip"}
+    )
+    work_off(play.context)
+    play.ask("admin", "GET", f"/v1/imports/{job['id']}")
+    return str(case["id"])
+
+
+def _reads(play: Player, case_id: str) -> None:
+    """Annotators lease, extend, decline, release, label and correct; an outside system labels."""
+    one, two = "annotator-1", "annotator-2"
+    given_back = play.ask(one, "POST", "/v1/reads")
+    play.ask(one, "PATCH", f"/v1/reads/{given_back['id']}")
+    play.ask(one, "GET", "/v1/reads")
+    play.ask(one, "GET", f"/v1/reads/{given_back['id']}")
+    play.ask(one, "DELETE", f"/v1/reads/{given_back['id']}")
+    declined = play.ask(two, "POST", "/v1/reads")
+    play.ask(two, "POST", f"/v1/reads/{declined['id']}/decline", {"reason": "image_quality", "note": "out of focus"})
+    while True:  # until one is hidden, because a second read is still to come
+        read = play.ask(one, "POST", "/v1/reads")
+        codes = [info["code"] for info in read["classes"]]
+        path = f"/v1/reads/{read['id']}"
+        answer = play.ask(one, "POST", f"{path}/labels", {"label": codes[0], "confidence": 0.7})
+        if answer["hidden_because"] is not None:
+            play.ask(one, "POST", f"{path}/correction", {"label": codes[1]})
+            break
+    outside = {"label": codes[1], "annotator": "reader A", "blind": True}
+    label = play.ask("laboratory", "POST", f"/v1/cases/{case_id}/labels", outside)["label"]
+    revised = {"label": codes[2], "reason": "looked at the nucleus again", "blind": True}
+    newer = play.ask("laboratory", "POST", f"/v1/labels/{label['id']}/revisions", revised)["label"]
+    play.ask("admin", "GET", f"/v1/cases/{case_id}/labels?history=true")
+    play.ask("admin", "GET", f"/v1/cases/{case_id}/posterior")
+    play.ask("laboratory", "POST", f"/v1/labels/{newer['id']}/retraction", {"reason": "another patient's slide"})
+
+
+def _policy(play: Player) -> None:
+    policy = {"rule": "disagreement", "threshold": 0.25, "reason": "a third of the cells is read twice"}
+    play.ask("admin", "POST", "/v1/policies", policy)
+    play.ask("admin", "GET", "/v1/policies")
+
+
+def _evaluations(play: Player) -> None:
+    """What the laboratory's labels say of predictions and annotators, and two jobs that learn from them."""
+    for path in ("metrics?partition=all&weighting=none", "agreement?group_by=class", "reader-drift"):
+        play.ask("admin", "GET", f"/v1/{path}")
+    play.ask("admin", "GET", "/v1/annotators")
+    play.ask("annotator-1", "GET", "/v1/annotators/me")
+    version = play.ask("admin", "GET", "/v1/report-targets")["version"]
+    targets = {"disagreement_gap": 0.075, "leading_gap": 0.05, "caught": 0.7, "agreement": 0.8, "hours": 24}
+    stricter = targets | {"reason": "two months of reading twice are behind us"}
+    play.ask("admin", "PUT", "/v1/report-targets", stricter, headers={"If-Match": f'"{version}"'})
+    frozen = play.ask("admin", "POST", "/v1/evaluations", {"partition": "all", "weighting": "none"})
+    job = play.ask("admin", "POST", "/v1/recalibrations", {"method": "temperature"})
+    play.ask("admin", "POST", "/v1/reader-models", {"experts": []})
+    work_off(play.context)
+    play.ask("admin", "GET", f"/v1/evaluations/{frozen['id']}")
+    play.ask("admin", "GET", "/v1/evaluations")
+    play.ask("admin", "GET", f"/v1/jobs/{job['id']}")
+    play.ask("admin", "GET", "/v1/jobs")
+    play.ask("admin", "GET", "/v1/reader-models")
+    play.ask("admin", "GET", "/v1/reader-models/1")
+
+
+def _releases(play: Player) -> None:
+    """A look at the candidate, a judgement that is taken back, and the move of both switches."""
+    releases = play.ask("admin", "GET", "/v1/releases")["items"]
+    candidate = next(release["id"] for release in releases if not release["aliases"])
+    play.ask("admin", "GET", f"/v1/releases/{candidate}")
+    moved = {"release": candidate, "reason": "to compare it for a month"}
+    play.ask("admin", "PUT", "/v1/aliases/challenger", moved, headers={"If-Match": '"0"'})
+    work_off(play.context)  # it predicts the cases that were there
+    play.ask("admin", "GET", f"/v1/releases/{candidate}/comparison?partition=all&weighting=none")
+    job = play.ask("admin", "POST", f"/v1/releases/{candidate}/judgements")
+    play.ask("admin", "DELETE", f"/v1/jobs/{job['id']}")
+    work_off(play.context)
+    play.ask("admin", "POST", f"/v1/jobs/{job['id']}/retry")
+    play.ask("admin", "GET", "/v1/aliases")
+    position = play.ask("admin", "GET", "/v1/reader-models/in-use")
+    alike = {"version": None, "reason": "until there are more labels"}
+    revision = f'"{position["revision"]}"'
+    play.ask("admin", "PUT", "/v1/reader-models/in-use", alike, headers={"If-Match": revision})
+
+
+def _practice(play: Player) -> None:
+    """Two sets, a run of one of them, and a decision by hand."""
+    training = {"name": "everyday cells", "purpose": "training", "n_cells": 20, "n_per_run": 5, "min_labels": 2}
+    chosen = play.ask("admin", "POST", "/v1/practice/sets", training)
+    play.ask("admin", "GET", "/v1/practice/sets")
+    run = play.ask("annotator-1", "POST", "/v1/practice/runs", {"set": chosen["id"]})
+    item = f"/v1/practice/items/{run['item']['id']}"
+    play.ask("annotator-1", "GET", f"{item}/image")
+    play.ask("annotator-1", "POST", f"{item}/answer", {"label": run["item"]["classes"][0]["code"]})
+    play.ask("annotator-1", "GET", item)
+    play.ask("annotator-1", "GET", f"/v1/practice/runs/{run['id']}")
+    play.ask("annotator-1", "GET", "/v1/practice")
+    decision = {"kind": "qualified", "reason": "has read these cells for years"}
+    play.ask("admin", "POST", "/v1/practice/annotators/annotator-2/decisions", decision)
+    play.ask("admin", "GET", "/v1/practice/annotators")
+    play.ask("admin", "POST", f"/v1/practice/sets/{chosen['id']}/retirement")
+
+
+def _operations(play: Player) -> None:
+    play.ask("admin", "GET", "/v1/audit-events?limit=2")
+    play.ask("admin", "GET", "/healthz")
+    play.ask("admin", "GET", "/readyz")
+
+
+def main() -> None:
+    """Play everything and write the file."""
+    source = Path(sys.argv[1])
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "home"
+        shutil.copytree(source, home)
+        play = Player(home)
+        publish_answer_sets(play.context)  # as the worker does every minute
+        _policy(play)
+        _reads(play, _cases(play))
+        _evaluations(play)
+        _releases(play)
+        _practice(play)
+        _operations(play)
+        FILE.write_text(json.dumps(play.examples, indent=1, ensure_ascii=False) + "\n")
+        print(f"{len(play.examples)} operations")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""The real cells of the demo, written from the data set: `python -m tools.demo_cells`.
+
+Images keep their bytes and names; labels.csv has what both annotators said of the nucleus. Texts and licences beside
+them are written by hand, the release by the commands in docs/how-to.md.
+"""
+
+import csv
+import zipfile
+from pathlib import Path
+
+from app.demo.real_cells import FOLDER
+from ml.datasets.base import datasets_folder
+from ml.datasets.pbc import demo_cells
+
+
+def write_cells(folder: Path) -> None:
+    """Write images/ and labels.csv of the cells that were drawn."""
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    cells = demo_cells()
+    with zipfile.ZipFile(datasets_folder("pbc_wbcatt", "its README") / "originals_test_304.zip") as archive:
+        for cell in cells:
+            (folder / "images" / cell["file"]).write_bytes(archive.read(cell["file"]))
+    with (folder / "labels.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(cells[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(cells)
+
+
+if __name__ == "__main__":
+    write_cells(FOLDER)
