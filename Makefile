@@ -41,12 +41,12 @@ lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/oxlint --quiet -D correctness -D suspicious -A require-post-message-target-origin --deny-warnings --ignore-pattern '**/vendor/**' app/web/static tests/javascript
-	$(VENV)/bin/mypy $(addprefix -p ,secondread app ml tests benchmarks)
+	$(VENV)/bin/mypy $(addprefix -p ,secondread app ml tests benchmarks tools)
 
 test: $(VENV)/.installed-dev
 	$(PYTEST) -m "not slow and not heavy and not gpu"
 
-# make clients   what is made from the OpenAPI document: openapi.json, the page about the API, the clients
+# make clients   what is made from the OpenAPI document: openapi.json and the clients
 clients: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m tools.openapi_files
 

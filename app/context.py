@@ -1,4 +1,4 @@
-"""What the service is made of, built once at start-up and reached through the request."""
+"""Service context: the parts of a running service, built once at start-up."""
 
 import uuid
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from app.audit.chain.keys import KeyRing, Keys, derive
+from app.audit.chain.keys import InstallationKeys, KeyRing, derive_keys
 from app.database.dbos_adapter import JobQueue
 from app.database.engine import Database
-from app.database.tables import Clock, now
+from app.database.tables import Clock, utc_now
 from app.http.errors import Problem
-from app.predictions.decoding import Pictures
-from app.predictions.inference import Inference
-from app.predictions.remote import Backend
-from app.predictions.small_image_queue import Front
+from app.predictions.decoding import ImageDecoder
+from app.predictions.inference import InferenceEngine
+from app.predictions.remote import InferenceBackend
+from app.predictions.small_image_queue import SmallImageQueue
 from app.settings import Settings
 from app.storage.blobs import FolderStore, ImageStore
 from app.storage.bucket import CachedBucket
@@ -25,32 +25,25 @@ from ml.util.cores import cores
 
 
 @dataclass(frozen=True)
-class Context:
-    """Parts of a running service.
+class ServiceContext:
+    """Parts of a running service."""
 
-    Attributes:
-        settings: what the environment decides.
-        database: sessions.
-        jobs: enqueues and cancels long work.
-        bucket: what processes share; None where HOME is all there is.
-        images: image store.
-        folders: releases, evaluations and snapshots.
-        inference: the predictor port.
-        front: where small predictions wait for their turn.
-        pictures: decodes uploaded pictures.
-        keys: of the installation, by purpose.
-    """
-
+    # what the environment decides
     settings: Settings
     database: Database
+    # enqueues and cancels long work
     jobs: JobQueue
+    # what processes share; None where HOME is all there is
     bucket: CachedBucket | None
     images: ImageStore
+    # releases, evaluations and snapshots
     folders: SharedFolders
-    inference: Inference
-    front: Front
-    pictures: Pictures
-    keys: Keys
+    inference: InferenceEngine
+    # where small predictions wait for their turn
+    front: SmallImageQueue
+    pictures: ImageDecoder
+    # of the installation, by purpose
+    keys: InstallationKeys
 
     @property
     def clock(self) -> Clock:
@@ -58,16 +51,11 @@ class Context:
         return self.database.clock
 
 
-def build_context(settings: Settings, ring: KeyRing | None = None, *, sharing: int = 1, clock: Clock = now) -> Context:
-    """Parts of the service.
-
-    Args:
-        settings: what the environment decides.
-        ring: the keys; those of the settings where left out.
-        sharing: processes that share the cores of the machine.
-        clock: by which everything is timed that is stored or decided.
-    """
-    keys = derive(ring or settings.key_ring())
+def build_context(
+    settings: Settings, ring: KeyRing | None = None, *, sharing: int = 1, clock: Clock = utc_now
+) -> ServiceContext:
+    """Parts of the service."""
+    keys = derive_keys(ring or settings.key_ring())
     bucket: CachedBucket | None = None
     if settings.bucket_url is None:
         images = ImageStore(FolderStore(settings.images_folder, settings.min_free_bytes))
@@ -82,39 +70,39 @@ def build_context(settings: Settings, ring: KeyRing | None = None, *, sharing: i
         except Problem as exc:
             raise ReleaseError(exc.detail) from exc
 
-    return Context(
+    return ServiceContext(
         settings=settings,
         database=Database(settings.sqlalchemy_url, keys.audit, clock=clock),
         jobs=JobQueue(settings.sqlalchemy_url),
         bucket=bucket,
         images=images,
         folders=folders,
-        inference=Inference(
+        inference=InferenceEngine(
             release,
             settings.inference_threads,
             settings.inference_queue,
-            backend=_backend(settings),
+            backend=_build_backend(settings),
             device=settings.device,
             sharing=sharing,
         ),
-        front=Front(max(1, cores() // sharing), settings.inference_queue),
-        pictures=Pictures(settings.decode_memory),
+        front=SmallImageQueue(max(1, cores() // sharing), settings.inference_queue),
+        pictures=ImageDecoder(settings.decode_memory),
         keys=keys,
     )
 
 
-def _backend(settings: Settings) -> Backend | None:
-    """Where networks run, None for this process."""
+def _build_backend(settings: Settings) -> InferenceBackend | None:
+    """Build the remote inference backend; None where this process runs the network."""
     if settings.inference_url is None:
         return None
     token = settings.inference_token
-    return Backend(settings.inference_url, None if token is None else token.get_secret_value())
+    return InferenceBackend(settings.inference_url, None if token is None else token.get_secret_value())
 
 
-async def _context(request: Request) -> Context:
-    context: Context = request.app.state.context
+async def _get_context(request: Request) -> ServiceContext:
+    context: ServiceContext = request.app.state.context
     return context
 
 
 #: Parts of the running service, in a route.
-Parts = Annotated[Context, Depends(_context)]
+AppContext = Annotated[ServiceContext, Depends(_get_context)]

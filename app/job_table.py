@@ -5,34 +5,32 @@ from datetime import timedelta
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.audit.anchor import anchor_here
-from app.context import Context
-from app.database.idempotency import SWEEP_ROWS, sweep
-from app.database.sql.advisory_locks import Turn, take_turn
+from app.audit.anchor import anchor_configured_file
+from app.context import ServiceContext
+from app.database.idempotency import SWEEP_ROWS, delete_expired_answers
+from app.database.sql.advisory_locks import AdvisoryLock, acquire_lock
 from app.database.tables import Job, Label, time_of
 from app.imports.import_job import delete_archives
 from app.jobs import service
-from app.jobs.executor import Schedule, forget_upkeep
+from app.jobs.executor import JobSchedule, forget_upkeep
 from app.jobs.handle import JobFunction, JobResult, RunningJob
-from app.labels.adjudication import ask_instead
-from app.labels.corrections import settle
+from app.labels.adjudication import reassign_open_requests
+from app.labels.corrections import finalize_labels
 from app.maintenance.erasure import finish_erasures
 from app.maintenance.sweep import sweep_files
 from app.metrics.prediction_set_calibration import publish_answer_sets
 from app.metrics.published import publish_estimates
-from app.metrics.snapshot import refresh
-from app.releases.queries import aliases, class_codes, existing_release
+from app.metrics.snapshot import refresh_snapshot
+from app.releases.queries import class_codes, existing_release, read_aliases
 from app.releases.schemas import RecalibrationIn
 from app.triage.planning import policy_for_planning
 
 
-def tidy(context: Context) -> None:
-    """Draw the conclusions from final labels, ask others where somebody declined or left, set the day's threshold.
-
-    Old answers and archives are forgotten.
-    """
-    settle(context)
-    ask_instead(context)
+def run_maintenance(context: ServiceContext) -> None:
+    """Run the scheduled maintenance: final labels, reassigned reads, the day's threshold."""
+    # Old answers and archives are forgotten.
+    finalize_labels(context)
+    reassign_open_requests(context)
     delete_archives(context)
     finish_erasures(context)
     with context.database.write() as session:
@@ -40,7 +38,7 @@ def tidy(context: Context) -> None:
     deleted = SWEEP_ROWS
     while deleted == SWEEP_ROWS:
         with context.database.write() as session:
-            deleted = sweep(session, context.clock())
+            deleted = delete_expired_answers(session, context.clock())
 
 
 # a worker lies idle for most of its life: what a kind of job needs is loaded with the first job of that kind
@@ -71,9 +69,9 @@ def _judge_release(job: RunningJob) -> JobResult:
 
 
 def _predict_again(job: RunningJob) -> JobResult:
-    from app.recalibration.predict_old_cases import predict_again
+    from app.recalibration.predict_old_cases import predict_stored_cases
 
-    return predict_again(job)
+    return predict_stored_cases(job)
 
 
 def _fit_reader_model(job: RunningJob) -> JobResult:
@@ -82,10 +80,10 @@ def _fit_reader_model(job: RunningJob) -> JobResult:
     return fit_reader_model(job)
 
 
-def _recalibrate(job: RunningJob) -> JobResult:
-    from app.recalibration.service import recalibrate
+def _run_recalibration(job: RunningJob) -> JobResult:
+    from app.recalibration.service import recalibrate_champion
 
-    return recalibrate(job)
+    return recalibrate_champion(job)
 
 
 def _make_report(job: RunningJob) -> JobResult:
@@ -101,23 +99,23 @@ FUNCTIONS: dict[str, JobFunction] = {
     "judgement": _judge_release,
     "prediction": _predict_again,
     "readers": _fit_reader_model,
-    "recalibration": _recalibrate,
+    "recalibration": _run_recalibration,
     "report": _make_report,
 }
 
 
-def refresh_snapshots(context: Context) -> None:
+def refresh_snapshots(context: ServiceContext) -> None:
     """Keep the snapshots of champion and challenger young, so that metrics read little; publish gauges and sets."""
     with context.database.read() as session:
-        releases = [existing_release(session, alias.release_id) for alias in aliases(session)]
+        releases = [existing_release(session, alias.release_id) for alias in read_aliases(session)]
         watched = [(release.id, class_codes(release)) for release in releases]
     for release_id, classes in watched:
-        refresh(context, release_id, classes)
+        refresh_snapshot(context, release_id, classes)
     publish_estimates(context)
     publish_answer_sets(context)
 
 
-def ask_for_recalibration(context: Context) -> None:
+def ask_for_recalibration(context: ServiceContext) -> None:
     """Ask for a recalibration when the last one was asked for long enough ago, and there are labels since."""
     days = context.settings.recalibrate_days
     if days is None:
@@ -127,9 +125,9 @@ def ask_for_recalibration(context: Context) -> None:
             return
     with context.database.write() as session:
         # of two workers that come this far, the second waits here, and then sees the job of the first
-        take_turn(session, Turn.RECALIBRATION)
+        acquire_lock(session, AdvisoryLock.RECALIBRATION)
         if _recalibration_is_due(session, days):
-            service.submit(session, context, "recalibration", RecalibrationIn().model_dump(mode="json"), None)
+            service.submit_job(session, context, "recalibration", RecalibrationIn().model_dump(mode="json"), None)
 
 
 def _recalibration_is_due(session: Session, days: int) -> bool:
@@ -141,11 +139,11 @@ def _recalibration_is_due(session: Session, days: int) -> bool:
     return newest is not None and (last is None or newest > last)
 
 
-SCHEDULES: dict[str, Schedule] = {
-    "snapshots": Schedule("* * * * *", refresh_snapshots),
-    "recalibration": Schedule("* * * * *", ask_for_recalibration),
-    "anchoring": Schedule("* * * * *", anchor_here),
-    "tidying": Schedule("* * * * *", tidy),
-    "sweeping": Schedule("17 3 * * *", sweep_files),
-    "forgetting": Schedule("17 * * * *", forget_upkeep),
+SCHEDULES: dict[str, JobSchedule] = {
+    "snapshots": JobSchedule("* * * * *", refresh_snapshots),
+    "recalibration": JobSchedule("* * * * *", ask_for_recalibration),
+    "anchoring": JobSchedule("* * * * *", anchor_configured_file),
+    "tidying": JobSchedule("* * * * *", run_maintenance),
+    "sweeping": JobSchedule("17 3 * * *", sweep_files),
+    "forgetting": JobSchedule("17 * * * *", forget_upkeep),
 }

@@ -8,31 +8,32 @@ from fastapi import FastAPI
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from app.accounts.fair_share import FairShare
-from app.accounts.permissions import openapi_security, require_policies
+from app.accounts.permissions import openapi_security, require_route_guards
 from app.accounts.sign_in import SignInThrottle
 from app.annotators.models.routes import router as readers
 from app.annotators.practice.routes import router as practice
 from app.annotators.routes import router as annotators
-from app.audit.installation import claim
+from app.audit.installation import claim_database
 from app.audit.routes import router as audit_events
-from app.cases.active_config import HeldInForce
+from app.cases.active_config import ActiveConfigCache
 from app.cases.routes import router as cases
-from app.context import Context, build_context
-from app.database.tables import Clock, now
+from app.context import ServiceContext, build_context
+from app.database.tables import Clock, utc_now
 from app.http import errors, observability, traces
-from app.http.languages import Languages
+from app.http.errors import UnexpectedErrorMiddleware
+from app.http.languages import LanguageMiddleware
 from app.http.limits import BodyLimits, RateLimit
-from app.http.openapi import describe, operation_id
-from app.http.unexpected_errors import Defects
+from app.http.openapi import complete_openapi, operation_id
 from app.imports.routes import router as imports
 from app.jobs.routes import router as jobs
 from app.labels.routes import router as reads
 from app.maintenance import health
-from app.maintenance.cache import renewing_copies
+from app.maintenance.cache import keep_cache_fresh
 from app.metrics.routes import router as evaluations
 from app.predictions.open_inference.routes import protocol_error
 from app.predictions.open_inference.routes import router as open_inference
-from app.releases.queries import champion
+from app.recalibration.routes import router as recalibration
+from app.releases.queries import get_champion_alias
 from app.releases.routes import router as releases
 from app.reports.routes import router as reports
 from app.settings import Settings
@@ -49,7 +50,7 @@ from app.web.reading import router as reader_pages
 from app.web.reading_app import router as resident_pages
 from app.web.reference_cells import router as reference_pages
 from app.web.releases import router as release_pages
-from app.web.render import Assets, SecurityHeaders, problem_page
+from app.web.render import SecurityHeaders, StaticAssets, problem_page
 from app.web.report import router as report_pages
 from app.web.sign_in import router as sign_in_pages
 from secondread import __version__
@@ -67,6 +68,7 @@ _ROUTERS = (
     evaluations,
     reports,
     releases,
+    recalibration,
     jobs,
     audit_events,
     open_inference,
@@ -89,52 +91,42 @@ _ROUTERS = (
 
 
 @asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Refuse another key than the database's and a device that cannot be used, then load the active release.
-
-    Where that fails, /readyz says so.
-    """
-    context: Context = app.state.context
+async def _run_lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Refuse another key than the database's and a device that cannot be used, then load the active release."""
+    # Where that fails, /readyz says so.
+    context: ServiceContext = app.state.context
     context.inference.place()
-    claim(context.database, context.keys.audit)
+    claim_database(context.database, context.keys.audit)
     try:
         with context.database.read() as session:
-            context.inference.served(champion(session))
-    except errors.Unavailable:
+            context.inference.served(get_champion_alias(session))
+    except errors.ServiceUnavailable:
         pass
-    with renewing_copies(context):
+    with keep_cache_fresh(context):
         yield
-    traces.end()
+    traces.stop_tracing()
     context.front.close()
     context.inference.close()
     context.database.engine.dispose()
 
 
-def attach(app: FastAPI, settings: Settings, sharing: int = 1, clock: Clock = now) -> None:
+def attach_context(app: FastAPI, settings: Settings, sharing: int = 1, clock: Clock = utc_now) -> None:
     """Give an application the parts that settings describe: all that differs between two services."""
     app.state.context = build_context(settings, sharing=sharing, clock=clock)
     app.state.database = app.state.context.database
-    app.state.in_force = HeldInForce(app.state.context.inference)
+    app.state.in_force = ActiveConfigCache(app.state.context.inference)
     app.state.rate_limit = RateLimit(settings.rate_limit)
     app.state.sign_in_throttle = SignInThrottle()
 
 
 def create_app(settings: Settings | None = None, *, sharing: int = 1) -> FastAPI:
-    """Build the application.
-
-    Args:
-        settings: read from the environment where left out.
-        sharing: processes that share the cores of the machine.
-
-    Raises:
-        RuntimeError: a route has no guard.
-    """
+    """Build the application."""
     settings = settings or Settings()
     app = FastAPI(
         title="secondread",
         version=__version__,
         description=_DESCRIPTION,
-        lifespan=_lifespan,
+        lifespan=_run_lifespan,
         docs_url=None,
         redoc_url=None,
         # its spans have paths and parameters, its records the words of exceptions: see app.http.traces
@@ -147,19 +139,21 @@ def create_app(settings: Settings | None = None, *, sharing: int = 1) -> FastAPI
         },
         generate_unique_id_function=operation_id,
     )
-    attach(app, settings, sharing)
-    errors.install(app, lambda request, problem: protocol_error(request, problem) or problem_page(request, problem))
+    attach_context(app, settings, sharing)
+    errors.install_error_handlers(
+        app, lambda request, problem: protocol_error(request, problem) or problem_page(request, problem)
+    )
     for router in _ROUTERS:
         app.include_router(router)
-    app.mount("/static", Assets(), name="static")
-    require_policies(app, _ROUTERS)
-    describe(app, openapi_security)
+    app.mount("/static", StaticAssets(), name="static")
+    require_route_guards(app, _ROUTERS)
+    complete_openapi(app, openapi_security)
     app.add_middleware(BodyLimits)
     app.add_middleware(FairShare, at_once=settings.requests_at_once)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.allowed_hosts)
-    app.add_middleware(Defects)
+    app.add_middleware(UnexpectedErrorMiddleware)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(observability.RequestLog)
     app.add_middleware(CorrelationIdMiddleware)
-    app.add_middleware(Languages)
+    app.add_middleware(LanguageMiddleware)
     return app

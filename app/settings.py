@@ -1,4 +1,4 @@
-"""Settings: the environment variables ``SECONDREAD_<NAME>``, and where traces go, which nothing else reads.
+"""Settings: the environment variables ``SECONDREAD_<NAME>``, and the trace collector's.
 
 ``ml.datasets`` stands without the service and reads ``SECONDREAD_DATASETS`` and ``SECONDREAD_CACHE`` itself; they are
 fields here so that one list, and one help text, names every variable.
@@ -21,8 +21,8 @@ from pydantic_settings import (
 )
 
 from app.audit.chain.keys import KeyRing
-from app.http.days import zone_named
-from app.http.errors import in_words
+from app.http.days import load_time_zone
+from app.http.errors import describe_fault
 from app.storage.bucket import SCHEMES
 
 
@@ -138,11 +138,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What is said where a setting is made, then the environment, then files of the folder of secrets.
-
-        Raises:
-            ValueError: there is no such folder.
-        """
+        """What is said where a setting is made, then the environment, then files of the folder of secrets."""
         folder = (env_settings() | init_settings()).get("secrets")
         if folder is None:
             return init_settings, env_settings
@@ -165,12 +161,12 @@ class Settings(BaseSettings):
     @field_validator("timezone")
     @classmethod
     def _known_zone(cls, value: str) -> str:
-        return zone_named(value).key
+        return load_time_zone(value).key
 
     @property
     def zone(self) -> ZoneInfo:
         """The laboratory's time zone."""
-        return zone_named(self.timezone)
+        return load_time_zone(self.timezone)
 
     @model_validator(mode="after")
     def _one_key(self) -> Self:
@@ -259,11 +255,7 @@ class Settings(BaseSettings):
         return self.home / "secret.key" if self.secret_key_file is None else self.secret_key_file
 
     def existing_ring(self) -> KeyRing | None:
-        """Key ring that is set or lies in HOME; None where there is none yet.
-
-        Raises:
-            ValueError: a file without a usable key, or a file in HOME that others can read.
-        """
+        """Key ring that is set or lies in HOME; None where there is none yet."""
         if self.secret_key is not None:
             return KeyRing.parse(self.secret_key.get_secret_value().encode())
         path, own = self.key_file, self.secret_key_file is None
@@ -285,7 +277,7 @@ class Settings(BaseSettings):
         if ring is not None:
             return ring
         self.home.mkdir(parents=True, exist_ok=True)
-        unfinished = write_beside(self.key_file, KeyRing.new().to_bytes())
+        unfinished = write_secret_file(self.key_file, KeyRing.new().to_bytes())
         try:
             os.link(unfinished, self.key_file)  # whole, or not at all
         except FileExistsError:
@@ -295,7 +287,7 @@ class Settings(BaseSettings):
         return KeyRing.parse(self.key_file.read_bytes())
 
 
-def write_beside(path: Path, content: bytes) -> Path:
+def write_secret_file(path: Path, content: bytes) -> Path:
     """Write a secret to a new file of its own, next to where it is to be; gives its path."""
     unfinished = path.with_name(f".secret.{secrets.token_hex(8)}.tmp")
     with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
@@ -315,20 +307,16 @@ def settings_help() -> str:
 
 
 def read_settings() -> Settings:
-    """The settings that the environment makes.
-
-    Raises:
-        ValueError: what is wrong with them, by the names of the variables.
-    """
+    """The settings that the environment makes."""
     try:
         return Settings()
     except ValidationError as exc:
-        told = [(".".join(str(part) for part in fault["loc"]), in_words(fault)) for fault in exc.errors()]
-        lines = [f"SECONDREAD_{name.upper()}: {what}" if name else what for name, what in told]
+        faults = [(".".join(str(part) for part in fault["loc"]), describe_fault(fault)) for fault in exc.errors()]
+        lines = [f"SECONDREAD_{name.upper()}: {what}" if name else what for name, what in faults]
         raise ValueError("; ".join(lines)) from None
 
 
-class _Collector(BaseSettings):
+class _CollectorSettings(BaseSettings):
     """OpenTelemetry's own variables, as far as they decide whether there are traces."""
 
     model_config = SettingsConfigDict(env_prefix="OTEL_", extra="ignore")
@@ -342,19 +330,15 @@ class _Collector(BaseSettings):
 
 
 def collector_variable() -> str | None:
-    """Name of OpenTelemetry's variable that says where traces go; None where nobody collects them.
-
-    Raises:
-        ValueError: it is no address, or something else than OTLP by HTTP is asked for.
-    """
-    said = _Collector().model_dump()
-    name = next((name for name in ("exporter_otlp_traces_endpoint", "exporter_otlp_endpoint") if said[name]), None)
-    if name is None or said["sdk_disabled"].lower() == "true" or said["traces_exporter"] == "none":
+    """Name of OpenTelemetry's variable with the collector's address; None without one."""
+    variables = _CollectorSettings().model_dump()
+    name = next((name for name in ("exporter_otlp_traces_endpoint", "exporter_otlp_endpoint") if variables[name]), None)
+    if name is None or variables["sdk_disabled"].lower() == "true" or variables["traces_exporter"] == "none":
         return None
-    address = urlsplit(said[name])
+    address = urlsplit(variables[name])
     if address.scheme not in {"http", "https"} or not address.hostname:
         raise ValueError(f"OTEL_{name.upper()}: must be an address such as http://127.0.0.1:4318")
     for other in ("exporter_otlp_traces_protocol", "exporter_otlp_protocol"):
-        if said[other] not in {"", "http/protobuf"}:
+        if variables[other] not in {"", "http/protobuf"}:
             raise ValueError(f"OTEL_{other.upper()}: only http/protobuf is supported")
     return f"OTEL_{name.upper()}"

@@ -1,4 +1,4 @@
-"""The worker process: does the jobs that requests have asked for.
+"""Worker process: runs background jobs.
 
 On SQLite there is one, which ``secondread serve`` starts and starts again; on PostgreSQL there may be many. A worker
 that loses the database restarts in the same process, so that nothing of its former life can write.
@@ -15,15 +15,15 @@ import psycopg
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.audit.installation import claim
-from app.audit.linking import Sealer
-from app.context import Context
-from app.database.migration import require_head
-from app.http.errors import Unavailable
+from app.audit.installation import claim_database
+from app.audit.linking import ChainLinker
+from app.context import ServiceContext
+from app.database.migration import require_current_schema
+from app.http.errors import ServiceUnavailable
 from app.job_table import FUNCTIONS, SCHEDULES
-from app.jobs.executor import Executor
-from app.maintenance.cache import renewing_copies
-from app.maintenance.erasure import erase_again_as_listed
+from app.jobs.executor import JobExecutor
+from app.maintenance.cache import keep_cache_fresh
+from app.maintenance.erasure import repeat_listed_erasures
 
 _TEND_SECONDS = 1.0
 _LONGEST_WAIT = 8.0
@@ -34,21 +34,17 @@ BEAT = "worker.beat"
 _log = structlog.get_logger("secondread")
 
 
-def run(context: Context, stop: threading.Event) -> bool:
-    """Do jobs until asked to stop, or until this worker may not continue.
-
-    Returns:
-        Whether every job has stopped.
-    """
-    executor = _start(context, stop)
+def run_worker(context: ServiceContext, stop: threading.Event) -> bool:
+    """Run jobs until asked to stop, or until this worker may not continue."""
+    executor = _start_executor(context, stop)
     if executor is None:
         return True
-    sealer = Sealer(context.settings.direct_sqlalchemy_url, context.keys.audit)
+    sealer = ChainLinker(context.settings.direct_sqlalchemy_url, context.keys.audit)
     sealer.start()
     _log.info("worker started", worker=executor.id, kinds=sorted(FUNCTIONS))
-    with renewing_copies(context):
+    with keep_cache_fresh(context):
         while not stop.wait(_TEND_SECONDS) and not executor.broken.is_set():
-            _beat(context)
+            _touch_heartbeat(context)
             try:
                 executor.tend()
             except SQLAlchemyError as exc:
@@ -61,37 +57,29 @@ def run(context: Context, stop: threading.Event) -> bool:
     return ended
 
 
-def _beat(context: Context) -> None:
+def _touch_heartbeat(context: ServiceContext) -> None:
     with suppress(OSError):  # a full disk is no reason to stop; whoever looks at the file notices
         (context.settings.home / BEAT).touch()
 
 
-def _start(context: Context, stop: threading.Event) -> Executor | None:
-    """Become a worker as soon as the database answers and, on SQLite, no other one lives; None when asked to stop.
-
-    Args:
-        context: parts of the service.
-        stop: asks to stop.
-
-    Raises:
-        ValueError: the database lacks migrations, or belongs to another key.
-    """
+def _start_executor(context: ServiceContext, stop: threading.Event) -> JobExecutor | None:
+    """Become a worker as soon as the database answers and, on SQLite, no other one lives; None when asked to stop."""
     wait = 0.25
     while not stop.is_set():
-        _beat(context)
+        _touch_heartbeat(context)
         executor = None
         try:
-            require_head(context.database.engine)
-            claim(context.database, context.keys.audit, seconds=0)  # tried again below, unless asked to stop
-            erase_again_as_listed(context)
-            executor = Executor(context, FUNCTIONS, SCHEDULES)
+            require_current_schema(context.database.engine)
+            claim_database(context.database, context.keys.audit, seconds=0)  # tried again below, unless asked to stop
+            repeat_listed_erasures(context)
+            executor = JobExecutor(context, FUNCTIONS, SCHEDULES)
             if executor.acquire():
                 executor.start()
                 return executor
             _log.info("another worker lives; waiting for its end")
         except (SQLAlchemyError, psycopg.Error) as exc:
             _log.warning("the database does not answer", error=type(exc).__name__)
-        except Unavailable as exc:
+        except ServiceUnavailable as exc:
             _log.warning("the worker cannot begin yet", error=exc.detail)
         if executor is not None:
             executor.stop()
@@ -100,13 +88,8 @@ def _start(context: Context, stop: threading.Event) -> Executor | None:
     return None
 
 
-def main(context: Context, parent: int | None = None) -> None:
-    """Run until SIGTERM, SIGINT, or until the process that started this one is gone.
-
-    Args:
-        context: parts of the service.
-        parent: process that started this one; it may be gone already, so that asking now would name another.
-    """
+def main(context: ServiceContext, parent: int | None = None) -> None:
+    """Run until SIGTERM, SIGINT, or until the process that started this one is gone."""
     stop = threading.Event()
     parent = os.getppid() if parent is None else parent
 
@@ -122,6 +105,6 @@ def main(context: Context, parent: int | None = None) -> None:
                 stop.set()
 
     threading.Thread(target=watch, daemon=True).start()
-    if not run(context, stop):
+    if not run_worker(context, stop):
         _log.warning("a job did not stop in time; it continues with the next worker")
         os._exit(0)  # its thread would keep the process

@@ -20,14 +20,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from PIL import Image
 
-from app.metrics.cohort import Question, cohort_of
-from app.metrics.dataset import Columns
+from app.metrics.cohort import CohortQuery, build_cohort
+from app.metrics.dataset import EvaluationDataset
 from app.metrics.queries import LabelRow
 from app.recalibration.change_plan import ChangePlan
-from app.recalibration.evidence import Judgement, SinceFirstChampion, change_between
-from app.recalibration.gate_decision import Evidence
-from app.recalibration.service import Material, fit, judge
-from app.recalibration.training_data import StoredOutputs, histograms
+from app.recalibration.evidence import GateJudgement, SinceFirstChampion, measure_paired_change
+from app.recalibration.gate_decision import GateEvidence
+from app.recalibration.service import RecalibrationInputs, fit_candidate, judge_candidate
+from app.recalibration.training_data import StoredOutputs, count_case_labels
 from app.releases.schemas import RecalibrationMethod
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cells
@@ -62,7 +62,7 @@ class Laboratory:
         groups = [f"p{row // CELLS_OF_A_PATIENT}" for row in range(len(rows))]
         return StoredOutputs(ids, groups, self.logits[rows], self.features[rows])
 
-    def material(self, n: int, rng: np.random.Generator) -> Material:
+    def material(self, n: int, rng: np.random.Generator) -> RecalibrationInputs:
         """What the database gives of n cells read twice, half of them to calibrate and half to judge."""
         rows = rng.permutation(POOL)[:n]
         people, labels = AnnotatorPool(ANNOTATORS).read(self.probs[rows], 2, rng)
@@ -83,7 +83,7 @@ class Laboratory:
         ]
         fitting, judging = self.outputs(rows[: n // 2]), self.outputs(rows[n // 2 :])
         judged_by = [label for two in given[n // 2 :] for label in two]
-        columns = Columns.empty(list(self.release.classes), n - n // 2)
+        columns = EvaluationDataset.empty(list(self.release.classes), n - n // 2)
         said = judging.predicted(self.release, self.release.calibration)
         columns = replace(
             columns,
@@ -93,16 +93,16 @@ class Laboratory:
             pi=np.ones(len(columns)),
             class_probs=said.class_probs,
             disagreement_probs=said.disagreement_probs,
-            label_counts=histograms(judged_by, judging.case_ids, list(self.release.classes)),
+            label_counts=count_case_labels(judged_by, judging.case_ids, list(self.release.classes)),
             first_class=labels[n // 2 :, 0],
             n_planned=np.full(len(columns), 2),
         )
-        return Material(
+        return RecalibrationInputs(
             CHAMPION,
             self.release,
             fitting,
             [label for two in given[: n // 2] for label in two],
-            cohort_of(columns, Question(), 0.0),
+            build_cohort(columns, CohortQuery(), 0.0),
             judging,
             judged_by,
         )
@@ -118,20 +118,20 @@ def one_run(laboratory: Laboratory, n: int, method: RecalibrationMethod, seed: i
     material = laboratory.material(n, np.random.default_rng([seed, n]))
     before = laboratory.gap(material.parent.calibration)
     try:
-        made = fit(material, method, PLAN)
+        made = fit_candidate(material, method, PLAN)
     except ValueError as exc:
         return {"passed": False, "fitted": False, "why": str(exc), "before": before, "after": before}
     names = sorted({label.annotator for label in [*material.fitting_labels, *material.judging_labels]})
     tried: dict[str, Change | str] = {}
     for name in names:
         try:
-            tried[name] = judge(material, fit(material, method, PLAN, name).calibration, name)
+            tried[name] = judge_candidate(material, fit_candidate(material, method, PLAN, name).calibration, name)
         except ValueError as exc:
             tried[name] = str(exc)
     after = material.judging.predicted(material.parent, made.calibration)
-    whole = change_between(material.cohort, material.cohort.columns, after)
-    evidence = Evidence(whole, material.cohort.columns.cluster, len(names), None, tried)
-    gate = Judgement(CHAMPION, 1, evidence, SinceFirstChampion(CHAMPION, None)).gate()
+    whole = measure_paired_change(material.cohort, material.cohort.columns, after)
+    evidence = GateEvidence(whole, material.cohort.columns.cluster, len(names), None, tried)
+    gate = GateJudgement(CHAMPION, 1, evidence, SinceFirstChampion(CHAMPION, None)).gate()
     return {
         "passed": gate.passed,
         "fitted": True,

@@ -25,7 +25,7 @@ import torch
 from benchmarks.serving import cell_jpeg
 from ml.datasets.base import ImageDataset
 from ml.datasets.cells import load_cells
-from ml.images.image_decoding import decoded
+from ml.images.image_decoding import decode_files
 from ml.images.pixel_cache import PackStore
 from ml.images.preprocess import Preprocessing
 from ml.training.device_data import DeviceData
@@ -58,10 +58,10 @@ def decoding(images: int, rounds: int) -> dict[str, float]:
         for number in range(rounds):
             store = PackStore(folder / str(number))
             ways: dict[str, Callable[[], object]] = {
-                "one thread": lambda: decoded(paths, plain, None, threads=1),
-                f"{cores()} threads": lambda: decoded(paths, plain, None),
-                "first time, and kept": lambda: decoded(paths, plain, store),  # noqa: B023 - called in this round
-                "kept": lambda: decoded(paths, plain, store),  # noqa: B023
+                "one thread": lambda: decode_files(paths, plain, None, threads=1),
+                f"{cores()} threads": lambda: decode_files(paths, plain, None),
+                "first time, and kept": lambda: decode_files(paths, plain, store),  # noqa: B023 - called in this round
+                "kept": lambda: decode_files(paths, plain, store),  # noqa: B023
             }
             for way, work in ways.items():
                 found.setdefault(way, []).append(images / _seconds(work))

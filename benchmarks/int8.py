@@ -36,16 +36,16 @@ from ml.calibration.concentration import ConcentrationHead
 from ml.calibration.scaling import Scaling
 from ml.datasets.base import ClassInfo, ImageDataset
 from ml.datasets.registry import load_dataset
-from ml.images.image_quality_features import appearance, columns_of
+from ml.images.image_quality_features import compute_quality_features, feature_columns
 from ml.images.preprocess import Preprocessing, decode_image
 from ml.release.artifact import FAMILIARITY_FILE, Release, read_release, write_release
-from ml.release.ood_detector import Seen, fit_familiarity
-from ml.release.ood_score import appearance_of
+from ml.release.ood_detector import DetectorInputs, fit_ood_detector
+from ml.release.ood_score import quality_features_for_release
 from ml.release.predictor import Predictor, prediction_of
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run, to_onnx
 from ml.training.networks import build_network
-from ml.training.quantize import AFTER, BEFORE, RANGE_IMAGES, QuantizeReport, Wish, quantize_release
+from ml.training.quantize import AFTER, BEFORE, RANGE_IMAGES, QuantizationRequest, QuantizeReport, quantize_release
 from ml.training.quantized_graph import quantize_graph
 from ml.training.run_folder import RunFolder, TrainConfig
 from ml.training.train import choose_precision, train
@@ -103,9 +103,9 @@ def vgg_releases(folder: Path, n_images: int) -> dict[str, Release]:
 def _familiarity(release: Release) -> bytes:
     pixels = noise(40, release.preprocessing.size, 2)
     logits, features = Predictor(release, device="cpu").outputs(list(pixels))
-    looks = appearance(pixels)
-    halves = [Seen(features[rows], logits[rows], looks[rows]) for rows in (slice(0, 20), slice(20, 40))]
-    found = fit_familiarity(halves[0], halves[1], columns_of(release.preprocessing.size, 3))
+    looks = compute_quality_features(pixels)
+    halves = [DetectorInputs(features[rows], logits[rows], looks[rows]) for rows in (slice(0, 20), slice(20, 40))]
+    found = fit_ood_detector(halves[0], halves[1], feature_columns(release.preprocessing.size, 3))
     assert found is not None
     return found.to_bytes()
 
@@ -136,7 +136,7 @@ def prediction_by_stages(predictor: Predictor, jpeg: bytes) -> list[float]:
     mark()
     logits, features = predictor.run(inputs)
     mark()
-    seen = appearance_of(release, pixels)
+    seen = quality_features_for_release(release, pixels)
     mark()
     prediction_of(release, logits, features, seen)
     mark()
@@ -240,7 +240,7 @@ def accuracies(source: Path, dataset: ImageDataset, folder: Path, n_images: int)
     found = {}
     for ranges, bits in WAYS:
         name = f"{ranges}, {bits} bits"
-        wish = Wish(ranges, n_images, shifts=False, despite_gate=True, weight_bits=bits)
+        wish = QuantizationRequest(ranges, n_images, shifts=False, despite_gate=True, weight_bits=bits)
         found[name] = quantize_release(source, dataset, folder / name, wish)
         found[name]["release"] = ""  # a folder of this run
     return found

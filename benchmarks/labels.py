@@ -28,7 +28,7 @@ from sqlalchemy import select
 
 from app.cases.ingest import prepare_case, store_case
 from app.cases.schemas import CaseIn
-from app.context import Context
+from app.context import ServiceContext
 from app.database.engine import Database
 from app.database.tables import Account, Annotator, Case, Label
 from app.http.principal import Principal
@@ -164,7 +164,7 @@ class Bare:
         )
 
 
-def fill(context: Context) -> None:
+def fill(context: ServiceContext) -> None:
     """Cases with an image and a patient of their own, and the prediction of one."""
     with context.database.read() as session:
         account = session.execute(select(Account).where(Account.role == "admin")).scalars().one()

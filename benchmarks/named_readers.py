@@ -4,7 +4,8 @@
 
 The worlds are those of ``benchmarks.reader_worlds``, half of them made by another mechanism than the model's. A
 network is calibrated on 800 cases by the paper's way; matrices are fitted on the same, chosen by left-out labels, and
-used only where 800 cases more say so (``ml.annotators.fitting``). Judged on 1,500 further cases by what is known there: the
+used only where 800 cases more say so (``ml.annotators.fitting``). Judged on 1,500 further cases by what is known
+there: the
 population's answers. All cases have one to three labels.
 """
 

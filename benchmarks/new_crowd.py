@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ml.calibration.calibration import Calibration
 from ml.calibration.calibrators import calibrate
-from ml.calibration.domain_adaptation import adapt
+from ml.calibration.domain_adaptation import adapt_calibration
 from ml.datasets.cifar import load_cifar10h
 from ml.distributions.families import softmax_probs
 from ml.metrics import evaluate
@@ -93,7 +93,7 @@ def one_draw(
     rows = np.random.default_rng([seed, 1]).permutation(len(counts))
     some, judged = rows[:n_reads], rows[n_reads : n_reads + JUDGED]
     reads = thin(counts[some], 2, seed)
-    adapted = adapt(calibration, outputs["logits"][some], outputs["features"][some], reads)
+    adapted = adapt_calibration(calibration, outputs["logits"][some], outputs["features"][some], reads)
     result = {}
     for name, made in (("shipped", calibration), ("adapted", adapted)):
         said = made.apply(outputs["logits"][judged], outputs["features"][judged])

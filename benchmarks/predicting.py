@@ -29,10 +29,10 @@ from ml.calibration.concentration import ConcentrationHead
 from ml.calibration.scaling import Scaling
 from ml.datasets.cells import simulate_cell
 from ml.datasets.cells_morphology import CLASSES
-from ml.images.image_quality_features import appearance, columns_of
+from ml.images.image_quality_features import compute_quality_features, feature_columns
 from ml.images.preprocess import Preprocessing
 from ml.release.artifact import FAMILIARITY_FILE, read_release, write_release
-from ml.release.ood_detector import Seen, fit_familiarity
+from ml.release.ood_detector import DetectorInputs, fit_ood_detector
 from ml.release.predictor import Predictor
 from ml.training.export import to_onnx
 from ml.training.networks import build_network
@@ -116,11 +116,11 @@ def write_network_release(folder: Path, name: str, *, checks: bool) -> Path:
     cells = [Image.fromarray(simulate_cell(number, seed=5, size=CELL_SIDE).pixels) for number in range(CELLS)]
     pixels = predictor.pixels(cells)
     logits, features = predictor.outputs(pixels)
-    looks = appearance(np.stack(pixels))
+    looks = compute_quality_features(np.stack(pixels))
     known, held_out = (
-        Seen(features[rows], logits[rows], looks[rows]) for rows in (slice(0, None, 2), slice(1, None, 2))
+        DetectorInputs(features[rows], logits[rows], looks[rows]) for rows in (slice(0, None, 2), slice(1, None, 2))
     )
-    found = fit_familiarity(known, held_out, columns_of(side, 3))
+    found = fit_ood_detector(known, held_out, feature_columns(side, 3))
     assert found is not None
     files[FAMILIARITY_FILE] = found.to_bytes()
     return write_release(folder / "release", files, calibration, card, "for benchmarks").path

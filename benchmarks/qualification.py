@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ml.agreement.qualification import balanced_choice, judge, slip_rate
+from ml.agreement.qualification import balanced_choice, judge_answers, slip_rate
 from ml.util.arrays import FloatArray, IntArray
 
 #: Classes, cells per run, and how much too strongly the posterior believes the network.
@@ -96,7 +96,7 @@ def panel(n_classes: int, n: int, trust: float, runs: int) -> Row:
         habit = np.eye(n_classes)
         habit[k, k] = habit[k, other] = 0.5
         readers = (test.opinions, np.full_like(test.opinions, 1 / n_classes), test.opinions @ habit)
-        passed[run] = [judge(test.posterior, answers(rng, probs), test.slips).passed for probs in readers]
+        passed[run] = [judge_answers(test.posterior, answers(rng, probs), test.slips).passed for probs in readers]
     return Row(n_classes, n, trust, runs, *passed.mean(axis=0).tolist())
 
 

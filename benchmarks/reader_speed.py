@@ -18,7 +18,7 @@ import numpy as np
 
 from ml.agreement.long_labels import LongLabels
 from ml.annotators.choosing import choose_readers
-from ml.annotators.fitting import Anchor, Material, fit_readers
+from ml.annotators.fitting import Anchor, FitInputs, fit_readers
 from ml.annotators.posterior import Opinions, named_posterior
 from ml.distributions.families import DirichletCpe
 from ml.reproduce.report import versions
@@ -68,7 +68,7 @@ def main() -> None:
     fit_prior, fit_long, _ = laboratory(
         rng.choice((1.0, 2.0, 3.0, 4.0), p=(0.3, 0.35, 0.2, 0.15), size=FITTED_CASES), rng
     )
-    material, names = Material(Opinions.of(fit_prior), fit_long), [f"reader {number}" for number in range(READERS)]
+    material, names = FitInputs(Opinions.of(fit_prior), fit_long), [f"reader {number}" for number in range(READERS)]
     works: dict[str, tuple[Callable[[], object], int]] = {
         "posterior, alike": (lambda: prior.posterior(counts).disagreement_probs, 3),
         "posterior, named": (lambda: named_posterior(opinions, long, confusions), 3),

@@ -16,8 +16,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from app.accounts import people as auth
-from app.context import Context
-from app.database.migration import upgrade
+from app.context import ServiceContext
+from app.database.migration import upgrade_schema
 from app.database.tables import PublishedReportRow
 from app.main import create_app
 from app.metrics.snapshot import write_snapshot
@@ -41,8 +41,8 @@ def cpu_seconds(call: Callable[[], Any]) -> float:
 def measure(settings: Settings, release: Path, n: int) -> dict[str, float]:
     """CPU seconds by what was done."""
     app = create_app(settings)
-    context: Context = app.state.context
-    upgrade(context.database.engine)
+    context: ServiceContext = app.state.context
+    upgrade_schema(context.database.engine)
     with context.database.write() as session:
         row = put_release(session, context.keys.audit, release, settings.releases_folder)
         release_id, classes = row.id, class_codes(row)

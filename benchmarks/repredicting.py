@@ -27,8 +27,8 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from app.audit.chain.row_digests import row_digest
-from app.context import Context, build_context
-from app.database.tables import CasePrediction, new_id, now
+from app.context import ServiceContext, build_context
+from app.database.tables import CasePrediction, new_id, utc_now
 from app.jobs import service
 from app.metrics import snapshot as metrics_snapshot
 from app.predictions.stored import prediction_values
@@ -67,13 +67,13 @@ def job(bench: Bench, postmaster: int) -> dict[str, float]:
     """Predict what has no prediction yet; by the clock and by processor time of the worker and of PostgreSQL."""
     context, snapshot = bench.context, [0.0]
     with context.database.write() as session:
-        service.submit(session, context, "prediction", {"release": str(bench.release.id)}, None)
+        service.submit_job(session, context, "prediction", {"release": str(bench.release.id)}, None)
 
     def refresh(*given: Any) -> None:
-        snapshot[0] += seconds(lambda: metrics_snapshot.refresh(*given))
+        snapshot[0] += seconds(lambda: metrics_snapshot.refresh_snapshot(*given))
 
     own, theirs = time.process_time(), processor_seconds(postmaster)
-    with patch.object(predict_old_cases, "refresh", refresh):
+    with patch.object(predict_old_cases, "refresh_snapshot", refresh):
         clock = seconds(lambda: work_off(context, within=_PATIENCE))
     return {
         "the job without the snapshot (s)": clock - snapshot[0],
@@ -121,7 +121,7 @@ def without_database(bench: Bench, n: int) -> dict[str, float]:
         begun = time.process_time()
         prediction = prediction_of(release, logits, features)
         predicted = time.process_time()
-        rows = prediction_values(ids, bench.release.id, prediction, unused, now())
+        rows = prediction_values(ids, bench.release.id, prediction, unused, utc_now())
         made = time.process_time()
         for row in rows:
             row_digest(key.rows, table, row)
@@ -184,7 +184,7 @@ def _as_sqlite(name: str) -> str:
     return kinds.get(name, "{}").format(name)
 
 
-def measure(context: Context, release: Path, postmaster: int, n: int) -> dict[str, float]:
+def measure(context: ServiceContext, release: Path, postmaster: int, n: int) -> dict[str, float]:
     """Every figure for so many cases."""
     bench = Bench(context, release)
     url = context.settings.sqlalchemy_url.replace("+psycopg", "")

@@ -22,12 +22,12 @@ from rich.progress import Progress
 from sqlalchemy import func, select
 
 from app.accounts import people as auth
-from app.audit.installation import claim
-from app.context import Context, build_context
-from app.database.migration import upgrade
+from app.audit.installation import claim_database
+from app.context import ServiceContext, build_context
+from app.database.migration import upgrade_schema
 from app.database.tables import Case, CasePrediction, Label
 from app.jobs import service
-from app.jobs.locks import living_workers
+from app.jobs.locks import count_living_workers
 from app.jobs.queries import jobs_where
 from app.releases.queries import class_codes
 from app.settings import Settings
@@ -104,7 +104,7 @@ class Machinery:
         return meters | {"generator": time.process_time}
 
 
-def publish(context: Context, release_id: uuid.UUID) -> None:
+def publish(context: ServiceContext, release_id: uuid.UUID) -> None:
     """Put a release into the bucket, where processes with other HOMEs find it."""
     name = f"releases/{release_id}"
     context.folders.publish(name, context.settings.home / name)
@@ -134,9 +134,9 @@ class Api:
     def _prepare(self, release: Path) -> dict[str, str]:
         """Tables, a release that lies in the bucket, and an account for each client and for storing; gives keys."""
         context, audit = self.context, self.context.keys.audit
-        upgrade(context.database.engine)
+        upgrade_schema(context.database.engine)
         show_at_once(context.database)
-        claim(context.database, audit)
+        claim_database(context.database, audit)
         with context.database.write() as session:
             row = put_release(session, audit, release, context.settings.releases_folder)
             self._codes = class_codes(row)
@@ -287,7 +287,7 @@ class OldCases:
         self._settings = machinery.settings(self._template)
         context = build_context(self._settings)
         bench = Bench(context, machinery.release)
-        claim(context.database, context.keys.audit)
+        claim_database(context.database, context.keys.audit)
         self._release_id = bench.release.id
         publish(context, self._release_id)
         bench.fill(n_cases)
@@ -296,7 +296,7 @@ class OldCases:
         context.database.engine.dispose()  # PostgreSQL copies no database that somebody is connected to
 
     @contextmanager
-    def workers(self, n: int) -> Iterator[tuple[Context, list[Installation]]]:
+    def workers(self, n: int) -> Iterator[tuple[ServiceContext, list[Installation]]]:
         """That many workers on a copy."""
         copy = self._machinery.server.url(self._machinery.server.create(self._template))
         settings = self._settings.model_copy(update={"database_url": copy})
@@ -310,7 +310,7 @@ class OldCases:
 
             def all_live() -> bool:
                 with context.database.read() as session:
-                    return living_workers(session) == n
+                    return count_living_workers(session) == n
 
             wait_until(all_live, 60, lambda: "\n".join(made.log for made in processes))
             yield context, processes
@@ -329,7 +329,7 @@ class OldCases:
 
             def work() -> int:
                 with context.database.write() as session:
-                    service.submit(session, context, "prediction", {"release": str(self._release_id)}, None)
+                    service.submit_job(session, context, "prediction", {"release": str(self._release_id)}, None)
                 wait_until(ended, 300, lambda: "\n".join(made.log for made in processes))
                 with context.database.read() as session:
                     return sum(job.result["n_predicted"] for job in jobs_where(session))

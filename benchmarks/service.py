@@ -25,13 +25,13 @@ from app.accounts import people as auth
 from app.cases import queries
 from app.cases.ingest import prepare_case, store_case
 from app.cases.schemas import CaseIn
-from app.context import Context, build_context
-from app.database.migration import upgrade
+from app.context import ServiceContext, build_context
+from app.database.migration import upgrade_schema
 from app.database.tables import Case
 from app.http.principal import Principal
 from app.jobs import service
-from app.metrics.cohort import Question
-from app.metrics.service import metrics
+from app.metrics.cohort import CohortQuery
+from app.metrics.service import compute_metrics
 from app.settings import Settings
 from tests.support.jobs import work_off
 from tests.support.postgres import PostgresServer, find_binaries
@@ -64,9 +64,9 @@ def median_ms(call: Callable[[], Any], repeats: int) -> float:
 class Bench:
     """A service on a fresh PostgreSQL with a release, filled by SQL."""
 
-    def __init__(self, context: Context, release: Path) -> None:
+    def __init__(self, context: ServiceContext, release: Path) -> None:
         self.context, self.filled = context, 0
-        upgrade(context.database.engine)
+        upgrade_schema(context.database.engine)
         with context.database.write() as session:
             self.release = put_release(session, context.keys.audit, release, context.settings.releases_folder)
             account = auth.add_account(session, context.keys.audit, "bench", "service")
@@ -115,7 +115,7 @@ class Bench:
     def predict_again(self) -> float:
         with self.context.database.write() as session:
             self.store_outputs(session)
-            service.submit(session, self.context, "prediction", {"release": str(self.release.id)}, None)
+            service.submit_job(session, self.context, "prediction", {"release": str(self.release.id)}, None)
         started = time.perf_counter()
         work_off(self.context)
         return time.perf_counter() - started
@@ -124,11 +124,13 @@ class Bench:
         with self.context.database.read() as session:
             session.execute(text("SET LOCAL statement_timeout = 0"))
             started = time.perf_counter()
-            metrics(session, self.context, self.release.id, Question(partition="all", weighting="none"), None)
+            compute_metrics(
+                session, self.context, self.release.id, CohortQuery(partition="all", weighting="none"), None
+            )
             return time.perf_counter() - started
 
 
-def measure(context: Context, release: Path) -> dict[str, float]:
+def measure(context: ServiceContext, release: Path) -> dict[str, float]:
     bench, found = Bench(context, release), {}
     bench.fill(SMALL)
     found["store a case, 1,000 cases (ms)"] = small = median_ms(bench.store, 200)

@@ -31,12 +31,12 @@ from ml.datasets.base import datasets_folder
 from ml.datasets.cells import simulate_cells
 from ml.datasets.pbc import load_pbc
 from ml.distributions.families import PredictiveDistribution
-from ml.images.image_quality_features import CHECKS, appearance, columns_of
+from ml.images.image_quality_features import CHECKS, compute_quality_features, feature_columns
 from ml.images.standard_shifts import STANDARD_SHIFTS, StandardShift, turned_hue
 from ml.metrics.histograms import agreement_terms
 from ml.metrics.oracle_metrics import exact_metrics
 from ml.release.feature_distance import fit_feature_distance
-from ml.release.ood_detector import FEATURES, Familiarity, Seen, fit_familiarity
+from ml.release.ood_detector import FEATURES, DetectorInputs, OodDetector, fit_ood_detector
 from ml.release.predictor import Predictor
 from ml.training.export import export_run
 from ml.training.run_folder import RunFolder
@@ -178,23 +178,24 @@ class Judge:
         outputs, images = folder.read_outputs(), folder.read_held_out()
         assert images is not None
         self.predictor = predictor
-        self.columns = columns_of(predictor.release.preprocessing.size, 3)
+        self.columns = feature_columns(predictor.release.preprocessing.size, 3)
         known = outputs.partition != "test"
         kept = ~known & ~np.isin(outputs.case_ids, list(tried))
         first, second = (
-            Seen(outputs.features[rows], outputs.logits[rows], images.appearance[rows]) for rows in (known, kept)
+            DetectorInputs(outputs.features[rows], outputs.logits[rows], images.appearance[rows])
+            for rows in (known, kept)
         )
-        found = fit_familiarity(first, second, self.columns)
+        found = fit_ood_detector(first, second, self.columns)
         distance = fit_feature_distance(first.features, second.features)
         assert found is not None
         assert distance is not None
-        self.found: Familiarity = found
+        self.found: OodDetector = found
         self.distance, self.second = distance, second
         self.before = float(np.quantile(distance(second.features), 0.99))
         own = self._scores(second)
         self.limits = {name: float(np.quantile(self._worst(own, parts), 0.99)) for name, parts in DETECTORS.items()}
 
-    def _scores(self, seen: Seen) -> Mapping[str, FloatArray]:
+    def _scores(self, seen: DetectorInputs) -> Mapping[str, FloatArray]:
         return self.found.strangeness(seen.features, seen.named, seen.appearance, self.columns)
 
     @staticmethod
@@ -205,7 +206,7 @@ class Judge:
         """Predictions of N pictures, and for each detector whether it flags (N,)."""
         pixels = self.predictor.pixels(pictures)
         logits, features = self.predictor.outputs(pixels)
-        scores = self._scores(Seen(features, logits, appearance(np.stack(pixels))))
+        scores = self._scores(DetectorInputs(features, logits, compute_quality_features(np.stack(pixels))))
         flags = {name: self._worst(scores, parts) > self.limits[name] for name, parts in DETECTORS.items()}
         flags[BEFORE] = self.distance(features) > self.before
         found = self.predictor.release.calibration.apply(logits, features)

@@ -30,7 +30,7 @@ from ml.images.preprocess import Preprocessing, fit_normalisation
 from ml.release.shift_suite import UNSHIFTED
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run
-from ml.training.per_class_report import figures_of, trained_beside_baseline
+from ml.training.per_class_report import report_classes, trained_beside_baseline
 from ml.training.run_folder import RunFolder, TrainConfig
 from ml.training.shift_trial import ShiftTrial
 from ml.training.small_sets import EPOCHS, batch_for, passes_for
@@ -113,7 +113,7 @@ def one_run(data: ImageDataset, way: str, seed: int, folder: Path) -> dict[str, 
     train(data, config, run, device=CPU)
     raw = trained_beside_baseline(run)
     calibrate_run(run, method="temperature", alpha=False)
-    recall, beside = figures_of(run, Calibration.from_dict(read_json(run.calibration)))
+    recall, beside = report_classes(run, Calibration.from_dict(read_json(run.calibration)))
     assert raw is not None
     assert beside is not None
     known = [row["recall"] for row in recall if row["recall"] is not None]

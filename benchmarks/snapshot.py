@@ -26,11 +26,11 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select, text
 
 from app.accounts import people as auth
-from app.context import Context
-from app.database.migration import upgrade
+from app.context import ServiceContext
+from app.database.migration import upgrade_schema
 from app.database.tables import PolicyRow
 from app.main import create_app
-from app.metrics.load import read_columns
+from app.metrics.load import load_dataset
 from app.metrics.snapshot import write_snapshot
 from app.releases.queries import class_codes
 from app.settings import Settings
@@ -84,7 +84,7 @@ class Simulated:
         return cls(probs, concentration, dpe, pi, labels, 1 + (rng.random(n) < pi), rng.normal(0.3, 0.05, (n, 3)))
 
 
-def fill(context: Context, release_id: uuid.UUID, classes: list[str], n: int) -> None:
+def fill(context: ServiceContext, release_id: uuid.UUID, classes: list[str], n: int) -> None:
     """Cases of n / 4 patients at seven sites, each read once or twice by two of four annotators."""
     cells = Simulated.of(n, len(classes))
     with context.database.write() as session:
@@ -172,8 +172,8 @@ def largest_gap(first: Any, second: Any) -> float:
 
 def measure(settings: Settings, release: Path, n: int) -> dict[str, float]:
     app = create_app(settings)
-    context: Context = app.state.context
-    upgrade(context.database.engine)
+    context: ServiceContext = app.state.context
+    upgrade_schema(context.database.engine)
     with context.database.write() as session:
         row = put_release(session, context.keys.audit, release, settings.releases_folder)
         release_id, classes = row.id, class_codes(row)
@@ -223,9 +223,9 @@ def measure(settings: Settings, release: Path, n: int) -> dict[str, float]:
     return found
 
 
-def _all_rows(context: Context, release_id: uuid.UUID, classes: list[str]) -> None:
+def _all_rows(context: ServiceContext, release_id: uuid.UUID, classes: list[str]) -> None:
     with context.database.read() as session:
-        read_columns(session, release_id, classes)
+        load_dataset(session, release_id, classes)
 
 
 def main() -> None:

@@ -30,12 +30,12 @@ import psycopg
 from obstore.store import from_url
 from rich.progress import Progress
 
-from app.audit.linking import seal_all, waiting
-from app.context import Context, build_context
+from app.audit.linking import count_waiting_events, link_all_waiting
+from app.context import ServiceContext, build_context
 from app.metrics.snapshot import write_snapshot
 from app.releases.queries import all_releases, class_codes
 from app.settings import Settings
-from app.storage.bucket import Bucket
+from app.storage.bucket import BucketStore
 from benchmarks.made_files import SIDE, write_list, write_tables
 from benchmarks.service import Bench
 from ml.scoring.evaluation_shards import evaluate_shard
@@ -207,9 +207,9 @@ def events_per(site: Site, kind: str) -> float:
 def linking(site: Site) -> dict[str, float]:
     """Linking the events that wait, as the sealer does: none has been linked so far."""
     with site.context.database.read() as session:
-        n_events = waiting(session).n_events
+        n_events = count_waiting_events(session).n_events
     before, own, wal = site.postgres_seconds(), time.process_time(), site.read_meters()["wal_bytes"]
-    assert seal_all(site.context.database, site.context.keys.audit) == n_events
+    assert link_all_waiting(site.context.database, site.context.keys.audit) == n_events
     return {
         "sealer_seconds": (time.process_time() - own) / n_events,
         "postgres_seconds": (site.postgres_seconds() - before) / n_events,
@@ -232,7 +232,7 @@ def snapshot_bytes(site: Site) -> dict[str, float]:
 
 def listing(site: Site) -> dict[str, float]:
     """Listing a prefix with so many keys, per 1,000 of them."""
-    store, writer = Bucket(site.bucket), from_url(site.bucket, client_options={"allow_http": True})
+    store, writer = BucketStore(site.bucket), from_url(site.bucket, client_options={"allow_http": True})
     for index in range(KEYS):
         obstore.put(writer, f"listed/{index:064x}", b"x")
     before, own = site.bucket_requests()["GET"], time.process_time()
@@ -243,7 +243,7 @@ def listing(site: Site) -> dict[str, float]:
 
 def repredicting(folder: Path, server: PostgresServer, release: Path) -> dict[str, float]:
     """A new release's predictions of old cases from stored outputs: the difference of two jobs."""
-    context: Context = build_context(
+    context: ServiceContext = build_context(
         Settings(home=folder / "old", database_url=server.url(server.create()), min_free_bytes=0)
     )
     bench, seconds = Bench(context, release), []
@@ -290,7 +290,7 @@ def measure(folder: Path, server: PostgresServer, buckets: BucketServer) -> dict
     try:
         with Progress(transient=True) as bar:
             costs = over_http(site, bar)
-        sizes = [found.size for found in Bucket(site.bucket).under("images")]
+        sizes = [found.size for found in BucketStore(site.bucket).under("images")]
         costs["store a case"] |= {"bucket_bytes": statistics.fmean(sizes), "events": events_per(site, "cases")}
         costs["lease and label"]["events"] = events_per(site, "labels")
         costs |= {"link an event": linking(site), "snapshot": snapshot_bytes(site), "list keys": listing(site)}

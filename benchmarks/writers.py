@@ -26,11 +26,11 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events
-from app.audit.chain.keys import AuditKeys, KeyRing, derive
-from app.audit.installation import claim
-from app.audit.linking import Sealer, waiting
+from app.audit.chain.keys import AuditKeys, KeyRing, derive_keys
+from app.audit.installation import claim_database
+from app.audit.linking import ChainLinker, count_waiting_events
 from app.database.engine import Database
-from app.database.migration import upgrade
+from app.database.migration import upgrade_schema
 from app.database.tables import AuditEvent
 from app.settings import Settings
 from tests.support.postgres import PostgresServer, find_binaries
@@ -42,11 +42,11 @@ GOAL_SHARE, GOAL_GROWTH = 0.8, 3.0
 
 
 def audit_keys() -> AuditKeys:
-    return derive(KeyRing.parse(KEY)).audit
+    return derive_keys(KeyRing.parse(KEY)).audit
 
 
 def _event(session: Session, keys: AuditKeys) -> AuditEvent:
-    return events.record(session, keys, actor="writer", action="note", object_id="row", details={"n": 1})
+    return events.record_event(session, keys, actor="writer", action="note", object_id="row", details={"n": 1})
 
 
 def _write(session: Session, keys: AuditKeys, way: str) -> None:
@@ -54,10 +54,10 @@ def _write(session: Session, keys: AuditKeys, way: str) -> None:
     if way == "sealed":
         _event(session, keys)
     elif way == "linked by the writer":
-        head = events.locked_head(session, keys)
+        head = events.lock_head(session, keys)
         event = _event(session, keys)
         assert head is not None
-        events.append(head, event, keys)
+        events.append_event(head, event, keys)
 
 
 def writer(url: str, way: str, delay_ms: int, seconds: float, barrier: Any, counts: Any) -> None:
@@ -84,7 +84,7 @@ def writer(url: str, way: str, delay_ms: int, seconds: float, barrier: Any, coun
 
 def sealing(url: str, stop: Any) -> None:
     """Link what waits, as the worker does, in a process of its own."""
-    sealer = Sealer(url, audit_keys())
+    sealer = ChainLinker(url, audit_keys())
     sealer.start()
     stop.wait()
     sealer.stop()
@@ -182,11 +182,11 @@ def with_server(work: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
                 connection.execute("CREATE TABLE notes (id bigserial PRIMARY KEY, content text NOT NULL)")
             settings = Settings(database_url=SecretStr(server.url(name)).get_secret_value())
             database = Database(settings.sqlalchemy_url, audit_keys())
-            upgrade(database.engine)
-            claim(database, audit_keys())
+            upgrade_schema(database.engine)
+            claim_database(database, audit_keys())
             figures = work(settings.sqlalchemy_url)
             with database.read() as session:
-                figures["waiting at the end"] = waiting(session).n_events
+                figures["waiting at the end"] = count_waiting_events(session).n_events
             database.engine.dispose()
             return figures
         finally:

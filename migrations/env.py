@@ -5,7 +5,7 @@ from sqlalchemy import Connection
 
 from app.database.dbos_adapter import TABLES
 from app.database.engine import make_engine
-from app.database.tables import Table
+from app.database.tables import BaseTable
 from app.settings import Settings
 
 
@@ -17,7 +17,7 @@ def _ours(name: str | None, kind: str, _parents: object) -> bool:
 def _migrate(connection: Connection) -> None:
     context.configure(
         connection=connection,
-        target_metadata=Table.metadata,
+        target_metadata=BaseTable.metadata,
         render_as_batch=connection.dialect.name == "sqlite",
         transaction_per_migration=True,
         compare_type=True,

@@ -1,4 +1,4 @@
-"""Calibration of diagnostic uncertainty: from images and label histograms to a release.
+"""Calibration of diagnostic uncertainty, from images and label histograms to a release.
 
 Glossary
     CPE             class probability estimates ``f``, one row per case, rows sum to one

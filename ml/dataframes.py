@@ -1,4 +1,4 @@
-"""Tables where an array (N, K) is expected: columns are matched by class name, never by position.
+"""Data frames as (N, K) arrays, with columns matched by class name and never by position.
 
 Works on what a table says of itself (pandas, polars, pyarrow, numpy records, mappings of columns), so none of these
 packages is needed. A data frame whose columns are 0 … K − 1 in this order is an array in disguise and has no names.
@@ -13,11 +13,7 @@ import numpy.typing as npt
 
 
 def _keys(values: Any) -> list[Any] | None:
-    """What a table calls its columns; None of an array.
-
-    Raises:
-        ValueError: a query of polars or others that has not been run.
-    """
+    """Column names of a table; None for an array."""
     if isinstance(values, Mapping):
         return list(values)
     if hasattr(values, "collect_schema") and not hasattr(values, "to_numpy"):
@@ -179,11 +175,7 @@ def _first_difference(names: npt.NDArray[Any], others: npt.NDArray[Any]) -> str:
 
 
 def _classes(values: Any, prefix: str, what: str) -> list[str] | None:
-    """Class names of a table's columns, without a prefix that all of them have.
-
-    Raises:
-        ValueError: a name stands twice.
-    """
+    """Class names of a table's columns, without a prefix that all of them have."""
     names = column_names(values)
     if names is None:
         return None
@@ -196,11 +188,7 @@ def _classes(values: Any, prefix: str, what: str) -> list[str] | None:
 
 
 def _in_order(values: Any, names: list[str] | None, order: list[str], what: str) -> npt.ArrayLike:
-    """Columns of a table in the order of the classes; an array as it is.
-
-    Raises:
-        ValueError: a class without a column, or a column that is no class.
-    """
+    """Columns of a table in the order of the classes; an array as it is."""
     if names is None:
         return np.asarray(values)
     unknown, missing = sorted(set(names) - set(order)), sorted(set(order) - set(names))
@@ -213,11 +201,7 @@ def _in_order(values: Any, names: list[str] | None, order: list[str], what: str)
 
 
 def _numbers(values: Any, key: Any, what: str) -> npt.NDArray[Any]:
-    """One column as numbers.
-
-    Raises:
-        ValueError: it contains something else.
-    """
+    """One column as numbers."""
     try:
         column = np.asarray(values[key])
         # nullable columns of pandas are objects

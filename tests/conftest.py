@@ -175,10 +175,10 @@ def int8_release(small_release: Path, tmp_path_factory: pytest.TempPathFactory) 
 
     def build(path: Path) -> None:
         from ml.datasets.cells import load_cells
-        from ml.training.quantize import Wish, quantize_release
+        from ml.training.quantize import QuantizationRequest, quantize_release
 
         # a network of two epochs may be worse by more than the gate allows, which is not what is tested with it
-        wish = Wish(n_images=24, shifts=False, despite_gate=True)
+        wish = QuantizationRequest(n_images=24, shifts=False, despite_gate=True)
         quantize_release(small_release, load_cells(300, seed=0), path, wish)
 
     return build_once(tmp_path_factory, "int8 release", build)

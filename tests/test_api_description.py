@@ -8,10 +8,10 @@ import pytest
 from fastapi import FastAPI
 from jsonschema import Draft202012Validator, FormatChecker
 
-from app.accounts.permissions import monitoring, policy_of
-from app.accounts.sign_in import COOKIE
+from app.accounts.permissions import get_route_guard, require_monitoring_token
 from app.http.errors import PROBLEM_JSON, TYPE_PREFIX
 from app.http.openapi import EXAMPLES
+from app.http.principal import COOKIE
 from app.http.routing import walk_routes
 from app.main import create_app
 from app.settings import Settings
@@ -37,10 +37,10 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, A
             yield method, path, operation
 
 
-def test_an_operation_is_named_after_its_function_and_no_two_are_alike(app: FastAPI, document: dict[str, Any]) -> None:
+def test_every_operation_has_the_name_of_its_route_and_no_two_are_alike(app: FastAPI, document: dict[str, Any]) -> None:
     names = [operation["operationId"] for _, _, operation in operations(document)]
     assert len(set(names)) == len(names) > 50
-    assert set(names) <= {route.name for route in walk_routes(app)}
+    assert set(names) <= {route.operation_id for route in walk_routes(app)}
     assert all(name.isidentifier() for name in names)
 
 
@@ -50,12 +50,12 @@ def test_each_operation_says_who_may_call_as_its_guard_does(app: FastAPI, docume
     assert schemes["session"]["name"] == COOKIE
     routes = {(method.lower(), route.path): route for route in walk_routes(app) for method in route.methods or ()}
     for method, path, operation in operations(document):
-        policy = policy_of(routes[method, path])
+        policy = get_route_guard(routes[method, path])
         assert policy is not None
         for scheme in ("api_key", "session"):
             scopes = [scope for entry in operation["security"] for scope in entry.get(scheme, [])]
             assert sorted(scopes) == sorted(policy.scopes), path
-        assert ({"metrics_token": []} in operation["security"]) == (policy is monitoring), path
+        assert ({"metrics_token": []} in operation["security"]) == (policy is require_monitoring_token), path
     public = [path for _, path, operation in operations(document) if operation["security"] == []]
     assert public == ["/healthz", "/readyz"]
 

@@ -105,7 +105,7 @@ def test_every_file_that_is_mounted_is_there() -> None:
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:
     from app.http import observability
 
-    exposed = observability.exposition().decode()
+    exposed = observability.render_prometheus_text().decode()
     dashboard = json.loads((ROOT / "docker" / "grafana" / "dashboards" / "secondread.json").read_text())
     for panel in dashboard["panels"]:
         for target in panel["targets"]:

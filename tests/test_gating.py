@@ -6,8 +6,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from app.recalibration.gate_decision import ERROR_RATE, Evidence, decide, level_of, of_each_annotator, of_the_whole
-from ml.metrics.intervals import p_of_fall, skewed_interval
+from app.recalibration.gate_decision import (
+    ERROR_RATE,
+    GateEvidence,
+    attempt_level,
+    decide_gate,
+    judge_annotator_dependence,
+    judge_overall,
+)
+from ml.metrics.intervals import p_value_decrease, skewed_interval
 from ml.metrics.jackknife import Estimate
 from ml.metrics.paired_difference import Change, paired_change
 
@@ -28,8 +35,8 @@ def change(loss: float, disagreement: float, seed: int = 0) -> Change:
     return paired_change(counts, before, after, weights=np.ones(N), weights2=rng.uniform(1, 3, N), cluster=CLUSTER)
 
 
-def evidence(loss: float, disagreement: float, **more: object) -> Evidence:
-    return replace(Evidence(change(loss, disagreement), CLUSTER, 3), **more)  # type: ignore[arg-type]
+def evidence(loss: float, disagreement: float, **more: object) -> GateEvidence:
+    return replace(GateEvidence(change(loss, disagreement), CLUSTER, 3), **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -41,36 +48,38 @@ def test_a_fall_is_sure_at_one_in_forty_just_where_the_interval_lies_below_zero(
         se = float(np.sqrt(30 / 29 * (influence**2).sum()))
         value = float(rng.normal(-2, 1)) * se
         high = skewed_interval(value, se, influence, 30.0)[1]
-        assert (p_of_fall(value, se, influence) < 0.025) == (high < 0)
-    assert p_of_fall(0.0, 0.0, np.zeros(3)) == 1
+        assert (p_value_decrease(value, se, influence) < 0.025) == (high < 0)
+    assert p_value_decrease(0.0, 0.0, np.zeros(3)) == 1
     tiny = 1e-127 * np.array([2.0, -1.0, -1.0])  # of two calibrations that are both almost certain
-    assert p_of_fall(-3e-127, 3e-127, tiny) == pytest.approx(p_of_fall(-3.0, 3.0, 1e127 * tiny))
-    assert p_of_fall(-1.0, 0.0, np.zeros(3)) == 0
+    assert p_value_decrease(-3e-127, 3e-127, tiny) == pytest.approx(p_value_decrease(-3.0, 3.0, 1e127 * tiny))
+    assert p_value_decrease(-1.0, 0.0, np.zeros(3)) == 0
 
 
 def test_the_levels_of_all_attempts_together_are_the_error_rate() -> None:
-    levels = [level_of(attempt) for attempt in range(1, 60)]
+    levels = [attempt_level(attempt) for attempt in range(1, 60)]
     assert sum(levels) == pytest.approx(ERROR_RATE)
     assert all(later == earlier / 2 for earlier, later in pairwise(levels))
-    assert 0 <= level_of(2000) <= level_of(1030) < level_of(1000)  # nobody tries so often; the job must not fail then
+    assert (
+        0 <= attempt_level(2000) <= attempt_level(1030) < attempt_level(1000)
+    )  # nobody tries so often; the job must not fail then
 
 
 def test_who_passes_a_later_attempt_passes_an_earlier_one_and_who_is_refused_stays_refused() -> None:
     for loss in np.linspace(-0.4, 0.1, 11):
-        verdicts = [not of_the_whole(evidence(float(loss), -0.01), attempt).reasons for attempt in (1, 2, 5, 10, 20)]
+        verdicts = [not judge_overall(evidence(float(loss), -0.01), attempt).reasons for attempt in (1, 2, 5, 10, 20)]
         assert verdicts == sorted(verdicts, reverse=True)
-    assert not of_the_whole(evidence(-0.4, -0.01), 1).reasons
-    assert of_the_whole(evidence(-0.05, -0.01), 200).reasons  # no candidate of so few cases is that sure
+    assert not judge_overall(evidence(-0.4, -0.01), 1).reasons
+    assert judge_overall(evidence(-0.05, -0.01), 200).reasons  # no candidate of so few cases is that sure
 
 
 def test_one_loss_must_fall_and_the_other_must_not_rise_by_more_than_its_error() -> None:
-    assert not of_the_whole(evidence(-0.3, 0.0), 1).reasons
-    assert not of_the_whole(evidence(-0.01, -0.3), 1).reasons
-    refused = of_the_whole(evidence(-0.3, 0.3), 1).reasons
+    assert not judge_overall(evidence(-0.3, 0.0), 1).reasons
+    assert not judge_overall(evidence(-0.01, -0.3), 1).reasons
+    refused = judge_overall(evidence(-0.3, 0.3), 1).reasons
     assert len(refused) == 1
     assert "L_φ seems worse" in refused[0]
     assert "one standard error" in refused[0]
-    same = of_the_whole(evidence(-0.001, 0.0), 1).reasons
+    same = judge_overall(evidence(-0.001, 0.0), 1).reasons
     assert len(same) == 1
     assert "not surely better" in same[0]
     assert "attempt 1" in same[0]
@@ -82,18 +91,18 @@ def test_the_gate_takes_the_smaller_error_of_two_estimates() -> None:
     assert assisted is not None
     assert found.disagreement_loss.efficient is assisted
     worse = replace(found.disagreement_loss, value=9.0, p_of_fall=1.0)
-    one = Evidence(found, CLUSTER, 3)
-    other = Evidence(replace(found, disagreement_loss=worse), CLUSTER, 3)
-    assert of_the_whole(one, 1) == of_the_whole(other, 1)
+    one = GateEvidence(found, CLUSTER, 3)
+    other = GateEvidence(replace(found, disagreement_loss=worse), CLUSTER, 3)
+    assert judge_overall(one, 1) == judge_overall(other, 1)
 
 
 def test_small_losses_do_not_add_up_over_promotions() -> None:
     better = change(-0.3, 0.0)
-    assert not of_the_whole(evidence(-0.3, 0.0, since_first=better), 1).reasons
-    crept = of_the_whole(evidence(-0.3, 0.0, since_first=change(0.3, 0.0)), 1).reasons
+    assert not judge_overall(evidence(-0.3, 0.0, since_first=better), 1).reasons
+    crept = judge_overall(evidence(-0.3, 0.0, since_first=change(0.3, 0.0)), 1).reasons
     assert len(crept) == 1
     assert "since the first champion" in crept[0]
-    unknown = of_the_whole(evidence(-0.3, 0.0, since_first="its network has seen none of these cases"), 1)
+    unknown = judge_overall(evidence(-0.3, 0.0, since_first="its network has seen none of these cases"), 1)
     assert not unknown.reasons
     assert any("cannot be checked" in finding for finding in unknown.findings)
 
@@ -101,14 +110,14 @@ def test_small_losses_do_not_add_up_over_promotions() -> None:
 def test_each_loss_since_the_first_champion_is_checked_by_itself() -> None:
     nothing = Estimate(float("nan"), None, None, None, 0, N, 0.0)
     unread = replace(change(0.3, 0.0), disagreement_loss=nothing)  # nobody read two of these cases
-    found = of_the_whole(evidence(-0.3, 0.0, since_first=unread), 1)
+    found = judge_overall(evidence(-0.3, 0.0, since_first=unread), 1)
     assert ["L seems worse since the first champion" in reason for reason in found.reasons] == [True]
     told = [finding for finding in found.findings if "cannot be checked" in finding]
     assert told == ["Harm to L_φ since the first champion cannot be checked: too few labelled patients."]
-    both = of_the_whole(evidence(-0.3, 0.0, since_first=replace(unread, loss=nothing)), 1)
+    both = judge_overall(evidence(-0.3, 0.0, since_first=replace(unread, loss=nothing)), 1)
     assert not both.reasons
     assert sum("cannot be checked" in finding for finding in both.findings) == 2
-    harmless = of_the_whole(evidence(-0.3, 0.0, since_first=replace(unread, loss=change(-0.3, 0.0).loss)), 1)
+    harmless = judge_overall(evidence(-0.3, 0.0, since_first=replace(unread, loss=change(-0.3, 0.0).loss)), 1)
     assert not harmless.reasons
 
 
@@ -116,8 +125,8 @@ def test_a_margin_holds_where_the_plan_has_one() -> None:
     end = change(-0.3, 0.0).disagreement_loss.efficient.high
     assert end is not None
     assert end > 0
-    assert not of_the_whole(evidence(-0.3, 0.0), 1, end * 1.01).reasons
-    refused = of_the_whole(evidence(-0.3, 0.0), 1, end * 0.99).reasons
+    assert not judge_overall(evidence(-0.3, 0.0), 1, end * 1.01).reasons
+    refused = judge_overall(evidence(-0.3, 0.0), 1, end * 0.99).reasons
     assert len(refused) == 1
     assert "change plan" in refused[0]
 
@@ -125,10 +134,10 @@ def test_a_margin_holds_where_the_plan_has_one() -> None:
 def test_what_cannot_be_estimated_is_refused_for_the_whole_and_said_of_annotators() -> None:
     nothing = Estimate(float("nan"), None, None, None, 0, N, 0.0)
     whole = replace(change(-0.3, 0.0), disagreement_loss=nothing)
-    assert any("cannot be estimated" in text for text in of_the_whole(Evidence(whole, CLUSTER, 3), 1).reasons)
+    assert any("cannot be estimated" in text for text in judge_overall(GateEvidence(whole, CLUSTER, 3), 1).reasons)
     good = change(-0.3, 0.0)
     without: dict[str, Change | str] = {"anna": good, "ben": whole, "cleo": "the fit without their labels fails"}
-    found = of_each_annotator(Evidence(good, CLUSTER, 3, without=without))
+    found = judge_annotator_dependence(GateEvidence(good, CLUSTER, 3, without=without))
     assert found.reasons == []
     assert [name for name in without if any(f"leans on {name} cannot" in text for text in found.findings)] == [
         "ben",
@@ -138,14 +147,16 @@ def test_what_cannot_be_estimated_is_refused_for_the_whole_and_said_of_annotator
 
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_with_fewer_than_three_annotators_it_works_and_says_what_it_could_not_check(n: int) -> None:
-    found = decide(Evidence(change(-0.3, 0.0), CLUSTER, n), 1)
+    found = decide_gate(GateEvidence(change(-0.3, 0.0), CLUSTER, n), 1)
     assert found.reasons == []
     assert any("leans on one annotator cannot be checked" in text for text in found.findings)
 
 
 def test_who_carries_a_change_alone_is_named() -> None:
     good, nothing = change(-0.3, 0.0), change(0.0, 0.0)
-    found = of_each_annotator(Evidence(good, CLUSTER, 3, without={"anna": nothing, "ben": good, "cleo": good}))
+    found = judge_annotator_dependence(
+        GateEvidence(good, CLUSTER, 3, without={"anna": nothing, "ben": good, "cleo": good})
+    )
     assert len(found.reasons) == 1
     assert "leans on anna" in found.reasons[0]
 
@@ -165,7 +176,7 @@ def test_where_hardly_anybody_disagreed_saying_less_does_not_pass(
         weights2 = np.where(twice, 1 / share, 0.0)
         found = paired_change(counts, (probs, phi), (probs, says * phi), first_label_counts=np.eye(2, dtype=int)[first],
                               weights=np.ones(n), weights2=weights2, cluster=np.arange(n))  # fmt: skip
-        passed += not of_the_whole(Evidence(found, np.arange(n), 3), 1).reasons
+        passed += not judge_overall(GateEvidence(found, np.arange(n), 3), 1).reasons
     assert passed <= 3
 
 
@@ -178,5 +189,5 @@ def test_patients_without_an_error_are_no_reason_for_probabilities_of_zero() -> 
         counts = rng.multinomial(2, np.column_stack([1 - q, q]))
         sides = [(f := np.column_stack([1 - p, p]), 1 - np.square(f).sum(axis=1)) for p in (q, q / 8)]
         found = paired_change(counts, *sides, weights=np.ones(20), weights2=np.ones(20))
-        passed += not of_the_whole(Evidence(found, np.arange(20), 3), 1).reasons
+        passed += not judge_overall(GateEvidence(found, np.arange(20), 3), 1).reasons
     assert passed <= 3

@@ -248,7 +248,7 @@ def test_scaling_asks_for_a_gauge_that_every_server_shows(overlay: str) -> None:
     (scaler,) = of_kind(overlay, "HorizontalPodAutoscaler")
     (metric,) = scaler["spec"]["metrics"]
     name, target = metric["pods"]["metric"]["name"], int(metric["pods"]["target"]["averageValue"])
-    assert f"# TYPE {name} gauge" in observability.exposition().decode()
+    assert f"# TYPE {name} gauge" in observability.render_prometheus_text().decode()
     assert f"seriesQuery: '{name}" in HOW_TO  # the adapter's rule
     assert 1 < target < Settings.model_fields["inference_queue"].default  # before anybody is refused
 

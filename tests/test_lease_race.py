@@ -12,8 +12,8 @@ from sqlalchemy import func, insert, select
 
 from app.audit.chain.keys import DerivedKey
 from app.database.engine import Database
-from app.database.tables import Account, Case, Read, ReadRequest, new_id, now
-from app.triage.planning import coin
+from app.database.tables import Account, Case, Read, ReadRequest, new_id, utc_now
+from app.triage.planning import uniform_draw
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
 from tests.support.waiting import patient
@@ -26,14 +26,14 @@ def fill(url: str, n: int) -> None:
     database = Database(url)
     with database.write() as session:
         account = session.execute(select(Account.id).limit(1)).scalar_one()
-        made, ids, key = now(), [new_id() for _ in range(n)], DerivedKey(b"", b"coin:")
+        made, ids, key = utc_now(), [new_id() for _ in range(n)], DerivedKey(b"", b"coin:")
         shared: dict[str, Any] = {
             "created_at": made, "case_metadata": {}, "image_sha256": "0" * 64, "stored_sha256": "0" * 64, "width": 8,
             "height": 8, "partition": "evaluation", "created_by": account, "pi": 0.1, "need": 0.5, "waiting": True,
         }  # fmt: skip
         session.execute(
             insert(Case),
-            [shared | {"id": i, "external_id": str(i), "u": coin(key, str(i))} for i in ids],
+            [shared | {"id": i, "external_id": str(i), "u": uniform_draw(key, str(i))} for i in ids],
         )
         request = {
             "created_at": made, "ordinal": 1, "round": "planned", "arm": "first", "u": 0.5, "pi": 1.0, "due_at": made,

@@ -7,7 +7,13 @@ from sqlalchemy import inspect, text
 
 import migrations
 from app.database.engine import Database
-from app.database.migration import alembic_config, check, downgrade, require_head, upgrade
+from app.database.migration import (
+    alembic_config,
+    check_schema,
+    downgrade_schema,
+    require_current_schema,
+    upgrade_schema,
+)
 from app.worker import BEAT
 from tests.security.test_one_key import contents
 from tests.support.postgres import PostgresServer
@@ -30,16 +36,16 @@ def test_the_start_asks_for_the_newest_migration() -> None:
 
 def test_up_check_down_up(empty: Database) -> None:
     with pytest.raises(ValueError, match="db upgrade"):
-        require_head(empty.engine)
-    upgrade(empty.engine)
-    check(empty.engine)
-    require_head(empty.engine)
+        require_current_schema(empty.engine)
+    upgrade_schema(empty.engine)
+    check_schema(empty.engine)
+    require_current_schema(empty.engine)
     tables = set(inspect(empty.engine).get_table_names())
-    downgrade(empty.engine, "base")
+    downgrade_schema(empty.engine, "base")
     assert set(inspect(empty.engine).get_table_names()) == {"alembic_version"}
-    upgrade(empty.engine)
+    upgrade_schema(empty.engine)
     assert set(inspect(empty.engine).get_table_names()) == tables
-    upgrade(empty.engine)  # again changes nothing
+    upgrade_schema(empty.engine)  # again changes nothing
     empty.engine.dispose()
 
 

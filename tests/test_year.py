@@ -14,13 +14,13 @@ from pydantic import SecretStr
 from sqlalchemy import delete, func, select, update
 
 from app.accounts import people as auth
-from app.audit.installation import claim
+from app.audit.installation import claim_database
 from app.audit.verify import verify_all
 from app.database.engine import Database
-from app.database.migration import upgrade
-from app.database.tables import Case, DailyThreshold, Label, ReadRequest, now
+from app.database.migration import upgrade_schema
+from app.database.tables import Case, DailyThreshold, Label, ReadRequest, utc_now
 from app.main import create_app
-from app.reports.frozen_evaluations import evaluate_frozen, folder_of
+from app.reports.frozen_evaluations import evaluate_frozen, evaluation_folder
 from app.settings import Settings
 from ml.datasets.cells import SimulatedCell, simulate_cell
 from tests.app.test_evaluations import same
@@ -143,11 +143,11 @@ def open_laboratory(tmp_path: Path, tiny_release: Path, request: pytest.FixtureR
             secret_key=SecretStr("the same coins and partitions in every run"),
         )
         made = Database(settings.sqlalchemy_url)
-        upgrade(made.engine)
+        upgrade_schema(made.engine)
         made.engine.dispose()
         app = create_app(settings)
         context = app.state.context
-        claim(context.database, context.keys.audit)
+        claim_database(context.database, context.keys.audit)
         with context.database.write() as session:
             put_release(session, context.keys.audit, tiny_release, settings.releases_folder)
         client = TestClient(app, raise_server_exceptions=False)
@@ -212,7 +212,7 @@ def _second_reads_follow_the_coin(service: Service, n: int) -> None:
     assert len(cases) == n
     for case in cases:
         assert (len(arms[case.id]) == 2) == (case.u < case.pi), (case.u, case.pi, arms[case.id])
-    late = [case for case in cases if case.created_at > now() - timedelta(days=DAYS - 1, hours=12)]
+    late = [case for case in cases if case.created_at > utc_now() - timedelta(days=DAYS - 1, hours=12)]
     twice = np.mean([len(arms[case.id]) == 2 for case in late])
     assert 0.08 < twice < 0.45
 
@@ -251,7 +251,7 @@ def _every_number_is_the_librarys(service: Service, n: int) -> None:
         frozen = service.get("lead", f"/v1/evaluations/{asked['id']}").json()
         assert frozen["state"] == "succeeded", frozen["error"]
         live = service.get("lead", "/v1/metrics", params={"partition": partition}).json()
-        again = evaluate_frozen(folder_of(service.context.settings.home, UUID(asked["id"])))
+        again = evaluate_frozen(evaluation_folder(service.context.settings.home, UUID(asked["id"])))
         same(live["metrics"], again.model_dump()["metrics"])
         assert live["n_cases"] == (n if partition == "all" else live["n_cases"])
         assert live["selection"]["n_open"] == 0

@@ -17,6 +17,7 @@ from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 from jinja2.ext import babel_extract
 
+import app.main  # noqa: F401
 from app.http import errors, languages
 from app.reports.report import TEMPLATES
 from app.web.filters import TERMS
@@ -24,20 +25,26 @@ from app.web.render import FOLDER as SCRIPTS
 from ml.messages import key_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = ROOT / "app" / "pages"
+PAGES = ROOT / "app" / "web"
 #: The page about the API speaks English, as the API does; reports that are frozen are files for anybody.
 ENGLISH = {"api.html", "frozen_report.html"}
-_PYTHON = {"gettext", "ngettext", "noted"}
+_PYTHON = {"gettext", "ngettext", "gettext_noop"}
 _SCRIPT = re.compile(r'\bt\(\s*"((?:[^"\\]|\\.)*)"')
 
-_PROBLEMS = {
-    name: one for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, errors.Problem)
-}
+
+def _kinds(kind: type[errors.Problem]) -> Iterator[type[errors.Problem]]:
+    yield kind
+    for inner in kind.__subclasses__():
+        yield from _kinds(inner)
+
+
+#: Problems of every domain: the application has loaded them all.
+_PROBLEMS = {kind.__name__: kind for kind in _kinds(errors.Problem)}
 _MADE = {"Message", "NotQualified", *_PROBLEMS}
 #: Statuses of the framework's own errors, whose phrases are titles.
 _FRAMEWORK = (404, 405, 413, 422)
 #: Folders whose problems reach no page.
-_ELSEWHERE = {"cli", "demo", "operations"}
+_ELSEWHERE = {"cli", "demo", "maintenance"}
 
 #: A sentence: where it stands, its context, what it says, and what it says of many.
 Sentence = tuple[str, str | None, str, str | None]
@@ -65,7 +72,7 @@ def _of_templates() -> Iterator[Sentence]:
 
 
 def _of_python() -> Iterator[Sentence]:
-    for path in sorted([*PAGES.glob("*.py"), *(ROOT / "app" / "evaluations").glob("*.py")]):
+    for path in sorted([*PAGES.glob("*.py"), *(ROOT / "app" / "reports").glob("*.py")]):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _PYTHON:
                 texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
@@ -129,7 +136,7 @@ def template_of(found: list[Sentence]) -> Catalog:
 
 def read(language: str) -> Catalog:
     """The catalogue of a language as it is."""
-    path = languages.file_of(language, "po")
+    path = languages.get_catalogue_path(language, "po")
     with path.open("rb") as file:
         return read_po(file, locale=language)
 
@@ -159,8 +166,8 @@ def _main() -> None:
                 )
         made = io.BytesIO()
         write_po(made, catalog, width=120, sort_by_file=True, omit_header=False, include_lineno=False)
-        languages.file_of(language, "po").write_bytes(made.getvalue())
-        languages.file_of(language).write_bytes(compiled(read(language)))
+        languages.get_catalogue_path(language, "po").write_bytes(made.getvalue())
+        languages.get_catalogue_path(language).write_bytes(compiled(read(language)))
         missing = [message for message in catalog if message.id and not is_whole(message.string)]
         print(f"{language}: {len(catalog)} sentences, {len(missing)} without a translation")
         for message in missing[:20]:

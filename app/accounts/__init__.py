@@ -1,1 +1,1 @@
-"""Who is calling and with which role."""
+"""Accounts: people, keys, sessions, single sign-on, permissions."""

@@ -1,4 +1,4 @@
-"""Who labels: the person of an account, or somebody known to an outside system by name."""
+"""Annotators: the person of an account, or a reader named by an outside system."""
 
 import uuid
 from contextlib import suppress
@@ -6,12 +6,12 @@ from contextlib import suppress
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from app.audit.chain.detached_rows import Joined, table_of
+from app.audit.chain.detached_rows import JoinedRows, table_of
 from app.database.engine import insert_if_absent
-from app.database.sql.compiled_statements import Prepared
+from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import Account, Annotator, ApiKey, new_id, time_of
 from app.http.errors import Forbidden
-from app.http.principal import ROLE_SCOPES, Principal, sees_more
+from app.http.principal import ROLE_SCOPES, Principal, can_see_more_than_pixels
 
 
 def annotator_of_account(session: Session, account_id: uuid.UUID) -> Annotator | None:
@@ -25,8 +25,8 @@ def annotator_by_name(session: Session, name: str) -> Annotator | None:
     return session.execute(select(Annotator).where(Annotator.name == name)).scalar_one_or_none()
 
 
-_ANNOTATOR = Joined(Annotator)
-_READER = Prepared(
+_ANNOTATOR = JoinedRows(Annotator)
+_READER = PreparedStatement(
     select(*_ANNOTATOR.columns, Account.role, ApiKey.scopes)
     .select_from(Annotator)
     .join(Account, Account.id == Annotator.account_id)
@@ -37,12 +37,7 @@ _READER = Prepared(
 
 
 def locked_annotator(session: Session, account_id: uuid.UUID) -> tuple[Annotator, bool] | None:
-    """The annotator of an account, locked, so that one person's requests come one after the other.
-
-    Returns:
-        The annotator, and whether the account may see more than pixels (``account_sees_more``); None before the first
-        read.
-    """
+    """The annotator of an account, locked, so that one person's requests come one after the other."""
     rows = _READER.all(session, {"account_id": account_id})
     if not rows:
         return None
@@ -50,17 +45,15 @@ def locked_annotator(session: Session, account_id: uuid.UUID) -> tuple[Annotator
     return annotator, any(role_or_key_sees_more(*row[_ANNOTATOR.end :]) for row in rows)
 
 
-def own_annotator(session: Session, principal: Principal) -> Annotator:
+def read_own_annotator(session: Session, principal: Principal) -> Annotator:
     """The caller as annotator, made at their first read."""
-    known = annotator_of_account(session, principal.account_id)
-    return known or new_annotator(session, principal.name, principal.account_id)
+    annotator = annotator_of_account(session, principal.account_id)
+    return annotator or add_annotator(session, principal.name, principal.account_id)
 
 
 def reading_annotators(session: Session) -> list[Annotator]:
-    """Annotators who can be asked for a read: people with an enabled account whose reads are blind, ordered.
-
-    Whoever has not read yet becomes an annotator here.
-    """
+    """Annotators who can be asked for a read: people with an enabled account whose reads are blind, ordered."""
+    # Whoever has not read yet becomes an annotator here.
     statement = (
         select(Account.id, Account.name, Account.role, ApiKey.scopes)
         .outerjoin(ApiKey, ApiKey.account_id == Account.id)
@@ -70,23 +63,19 @@ def reading_annotators(session: Session) -> list[Annotator]:
     rows = session.execute(statement).all()
     seeing = {row.id for row in rows if role_or_key_sees_more(row.role, row.scopes)}
     names = {row.id: row.name for row in rows if row.id not in seeing}
-    known = {
+    annotators_by_account = {
         annotator.account_id: annotator
         for annotator in session.execute(select(Annotator).where(Annotator.account_id.in_(names))).scalars()
     }
     for account_id, name in names.items():  # in one order, so that two writers do not wait for each other
-        if account_id not in known:
+        if account_id not in annotators_by_account:
             with suppress(Forbidden):  # the name is another annotator's: this person cannot read
-                known[account_id] = new_annotator(session, name, account_id)
-    return sorted(known.values(), key=lambda annotator: annotator.id)
+                annotators_by_account[account_id] = add_annotator(session, name, account_id)
+    return sorted(annotators_by_account.values(), key=lambda annotator: annotator.id)
 
 
-def new_annotator(session: Session, name: str, account_id: uuid.UUID | None) -> Annotator:
-    """Make an annotator, or find the one that another request is making.
-
-    Raises:
-        Forbidden: the name belongs to another annotator.
-    """
+def add_annotator(session: Session, name: str, account_id: uuid.UUID | None) -> Annotator:
+    """Make an annotator, or find the one that another request is making."""
     values = {"id": new_id(), "created_at": time_of(session), "name": name, "account_id": account_id}
     insert_if_absent(session, Annotator, values)
     annotator = session.execute(select(Annotator).where(Annotator.name == name)).scalar_one()
@@ -96,10 +85,8 @@ def new_annotator(session: Session, name: str, account_id: uuid.UUID | None) -> 
 
 
 def account_sees_more(session: Session, account_id: uuid.UUID) -> bool:
-    """Whether an account may see more of cases than their pixels, or once could, by its role or by any key it ever had.
-
-    Which of two keys a request comes with says nothing about what its person has seen.
-    """
+    """Whether an account may or might once see more of cases than their pixels, by its role or any key."""
+    # Which of two keys a request comes with says nothing about what its person has seen.
     statement = (
         select(Account.role, ApiKey.scopes)
         .outerjoin(ApiKey, ApiKey.account_id == Account.id)
@@ -110,4 +97,4 @@ def account_sees_more(session: Session, account_id: uuid.UUID) -> bool:
 
 def role_or_key_sees_more(role: str, scopes: list[str] | None) -> bool:
     """Whether a role, or the scopes of one of its keys where there is one, shows more than pixels."""
-    return sees_more(ROLE_SCOPES[role]) or sees_more(scopes or ())
+    return can_see_more_than_pixels(ROLE_SCOPES[role]) or can_see_more_than_pixels(scopes or ())

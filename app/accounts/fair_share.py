@@ -1,4 +1,4 @@
-"""A fair share of the service: of one caller a few requests are worked on at once, the others wait outside.
+"""Fair share: limits the concurrent requests of each caller; further requests wait.
 
 Sixty requests of one program would otherwise take every thread and most of the processor, and everybody else's labels
 would wait behind them. Who waits here has neither a thread nor memory, so that others are served meanwhile.
@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.accounts.sign_in import network_of, session_token
-from app.http.errors import Overloaded, answer_to
+from app.http.errors import ServiceOverloaded, answer_problem
 
 #: Requests of one address that are worked on at once at least, with whatever credentials; times those of a caller.
 PER_ADDRESS, CALLERS_PER_ADDRESS = 32, 4
@@ -26,12 +26,10 @@ BODY_SECONDS = 0.05
 FREE_PATHS = frozenset({"/healthz", "/v2/health/live", "/metrics", "/login/oidc", "/login/oidc/callback"})
 
 
-class Places:
-    """So many at once of each key; who comes later waits in turn. For any thread and event loop.
+class KeyedSlots:
+    """Limited slots per key, with a queue; for any thread and event loop."""
 
-    Args:
-        at_once: places of each key.
-    """
+    # For any thread and event loop.
 
     def __init__(self, at_once: int) -> None:
         self._at_once, self._lock = at_once, threading.Lock()
@@ -39,17 +37,13 @@ class Places:
         self.waiting: defaultdict[str, deque[asyncio.Future[None]]] = defaultdict(deque)
 
     async def enter(self, key: str) -> None:
-        """Take a place, or wait until somebody who leaves hands theirs over.
-
-        Raises:
-            Overloaded: too many wait, or it took too long.
-        """
+        """Take a place, or wait until somebody who leaves hands theirs over."""
         with self._lock:
             if self.taken[key] < self._at_once:
                 self.taken[key] += 1
                 return
             if len(self.waiting[key]) >= QUEUE:
-                raise Overloaded("too many of your requests are waiting; send fewer at once")
+                raise ServiceOverloaded("too many of your requests are waiting; send fewer at once")
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.waiting[key].append(turn)
         try:
@@ -58,7 +52,7 @@ class Places:
         except BaseException as exc:
             self._give_up(key, turn)
             if isinstance(exc, TimeoutError):
-                raise Overloaded("your other requests take their time; send fewer at once") from exc
+                raise ServiceOverloaded("your other requests take their time; send fewer at once") from exc
             raise
 
     def _give_up(self, key: str, turn: "asyncio.Future[None]") -> None:
@@ -76,7 +70,7 @@ class Places:
             while self.waiting[key]:
                 turn = self.waiting[key].popleft()
                 if not turn.get_loop().is_closed():
-                    turn.get_loop().call_soon_threadsafe(_begin, turn)
+                    turn.get_loop().call_soon_threadsafe(_grant_turn, turn)
                     return
             del self.waiting[key]
             self.taken[key] -= 1
@@ -84,34 +78,25 @@ class Places:
                 del self.taken[key]
 
 
-def _begin(turn: "asyncio.Future[None]") -> None:
+def _grant_turn(turn: "asyncio.Future[None]") -> None:
     if not turn.done():
         turn.set_result(None)
 
 
 class FairShare:
-    """ASGI middleware that lets a few requests of each caller and of each address in at once.
-
-    Args:
-        app: the application inside.
-        at_once: requests of one caller, by the credentials sent, and by the address where there are none.
-    """
+    """ASGI middleware that lets a few requests of each caller and of each address in at once."""
 
     def __init__(self, app: ASGIApp, at_once: int) -> None:
-        self.app, self.of_callers = app, Places(at_once)
-        self.of_addresses = Places(max(PER_ADDRESS, CALLERS_PER_ADDRESS * at_once))
+        self.app, self.of_callers = app, KeyedSlots(at_once)
+        self.of_addresses = KeyedSlots(max(PER_ADDRESS, CALLERS_PER_ADDRESS * at_once))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection.
-
-        Raises:
-            ClientDisconnect: the caller went away.
-        """
+        """Serve one connection."""
         if scope["type"] != "http" or scope["path"] in FREE_PATHS:
             await self.app(scope, receive, send)
             return
-        caller, address = _keys(Request(scope))
-        share = _Share([(self.of_callers, caller), (self.of_addresses, address)], receive, send)
+        caller, address = _get_caller_and_address_keys(Request(scope))
+        share = _RequestSlots([(self.of_callers, caller), (self.of_addresses, address)], receive, send)
         try:
             if await share.take():
                 await self.app(scope, share.receive, share.send)
@@ -121,32 +106,26 @@ class FairShare:
         finally:
             share.give_back()
         if share.problem is not None and not share.begun:
-            await answer_to(Request(scope), share.problem)(scope, receive, send)
+            await answer_problem(Request(scope), share.problem)(scope, receive, send)
 
 
-def _keys(request: Request) -> tuple[str, str]:
-    """What a caller and an address are known by: nobody's credentials are somebody's address."""
+def _get_caller_and_address_keys(request: Request) -> tuple[str, str]:
+    """Keys of the caller (by credentials or address) and of the address."""
     address = "from " + network_of(request.client.host if request.client else "")
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     sent = token.strip() or scheme or session_token(request)
     return ("sent " + blake2b(sent.encode(), digest_size=16).hexdigest() if sent else address), address
 
 
-class _Share:
-    """The places of one request, given back while its body arrives, which costs no work, and when its answer begins.
+class _RequestSlots:
+    """Slots of one request, released while its body arrives and when its answer begins."""
 
-    Args:
-        places: with the key that each is taken of, in this order.
-        receive: of the request.
-        send: of the request.
-    """
-
-    def __init__(self, places: list[tuple[Places, str]], receive: Receive, send: Send) -> None:
+    def __init__(self, places: list[tuple[KeyedSlots, str]], receive: Receive, send: Send) -> None:
         self._places, self._receive, self._send = places, receive, send
-        self._taken: list[tuple[Places, str]] = []
+        self._taken: list[tuple[KeyedSlots, str]] = []
         self._placed, self._complete = False, False
         self._keep_until: float | None = None
-        self.problem: Overloaded | None = None
+        self.problem: ServiceOverloaded | None = None
         self.begun = False
 
     async def take(self) -> bool:
@@ -155,7 +134,7 @@ class _Share:
             for places, key in self._places:
                 await places.enter(key)
                 self._taken.append((places, key))
-        except Overloaded as exc:
+        except ServiceOverloaded as exc:
             self.problem = exc
             return False
         self._placed = True
@@ -176,11 +155,7 @@ class _Share:
         await self._send(message)
 
     async def receive(self) -> Message:
-        """The next part of the body.
-
-        Raises:
-            ClientDisconnect: there was no place any more when it was complete.
-        """
+        """The next part of the body."""
         if self._complete or self.begun:
             return await self._receive()
         message = await self._without_place()

@@ -14,7 +14,7 @@ from typing import TypeVar
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from app.http.errors import Overloaded
+from app.http.errors import ServiceOverloaded
 from ml.messages import Message
 
 MIN_LENGTH, MAX_LENGTH = 15, 200
@@ -27,19 +27,15 @@ _Result = TypeVar("_Result")
 
 
 @cache
-def _nobody() -> str:
-    """Hash of no password: an unknown name takes as long as a known one."""
+def _hash_dummy_password() -> str:
+    """Hash of no password, so that an unknown name takes as long as a known one."""
     return _HASHER.hash("an account that is not there")
 
 
-def _begin(work: Callable[..., _Result], *arguments: object) -> "Future[_Result]":
-    """Begin to hash, or wait for it in the queue.
-
-    Raises:
-        Overloaded: the queue is full.
-    """
+def _queue_hashing(work: Callable[..., _Result], *arguments: object) -> "Future[_Result]":
+    """Begin to hash, or wait for it in the queue."""
     if not _PLACES.acquire(blocking=False):
-        raise Overloaded("too many people are signing in; try again shortly")
+        raise ServiceOverloaded("too many people are signing in; try again shortly")
     try:
         future = _POOL.submit(work, *arguments)
     except BaseException:
@@ -50,11 +46,7 @@ def _begin(work: Callable[..., _Result], *arguments: object) -> "Future[_Result]
 
 
 def check_new_password(password: str) -> None:
-    """Refuse a password that is too easy or too long to hash.
-
-    Raises:
-        ValueError: what is wrong with it.
-    """
+    """Refuse a password that is too easy or too long to hash."""
     if not MIN_LENGTH <= len(password) <= MAX_LENGTH:
         raise ValueError(
             Message(
@@ -68,36 +60,23 @@ def check_new_password(password: str) -> None:
 
 
 def hash_password(password: str) -> str:
-    """Argon2id hash with its parameters and salt.
-
-    Raises:
-        Overloaded: too many at once.
-        ValueError: a password that is too easy.
-    """
+    """Argon2id hash with its parameters and salt."""
     check_new_password(password)
-    return _begin(_HASHER.hash, password).result()
+    return _queue_hashing(_HASHER.hash, password).result()
 
 
 def verify_password(stored: str | None, password: str) -> bool:
-    """Whether a password belongs to a hash; takes as long without one.
-
-    Raises:
-        Overloaded: too many at once.
-    """
-    return _begin(_verify, stored, password).result()
+    """Whether a password belongs to a hash; takes as long without one."""
+    return _queue_hashing(_check_password_hash, stored, password).result()
 
 
-async def verified(stored: str | None, password: str) -> bool:
-    """``verify_password`` while no thread that serves requests waits for it.
-
-    Raises:
-        Overloaded: too many at once.
-    """
-    return await asyncio.wrap_future(_begin(_verify, stored, password))
+async def verify_password_async(stored: str | None, password: str) -> bool:
+    """Verify a password without blocking a thread that serves requests."""
+    return await asyncio.wrap_future(_queue_hashing(_check_password_hash, stored, password))
 
 
-def _verify(stored: str | None, password: str) -> bool:
+def _check_password_hash(stored: str | None, password: str) -> bool:
     try:
-        return _HASHER.verify(stored or _nobody(), password[: MAX_LENGTH + 1]) and stored is not None
+        return _HASHER.verify(stored or _hash_dummy_password(), password[: MAX_LENGTH + 1]) and stored is not None
     except (VerificationError, InvalidHashError):
         return False

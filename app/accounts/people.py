@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, select
+from sqlalchemy import ColumnElement, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from app.accounts.passwords import hash_password, verify_password
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
 from app.database.engine import Database
-from app.database.sql.compiled_statements import Prepared
+from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import Account, ApiKey, BrowserSession, time_of
-from app.http.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
-from app.http.principal import READING, ROLE_SCOPES, SCOPES, Principal, sees_more
+from app.http.errors import Conflict, Forbidden, InvalidValue, NotFound, Unauthenticated
+from app.http.principal import READING, ROLE_SCOPES, SCOPES, Principal, can_see_more_than_pixels
 from ml.messages import Message
 
 SESSION_IDLE = timedelta(minutes=30)
@@ -30,7 +30,7 @@ SEEN_EVERY = timedelta(minutes=1)
 COMMAND_LINE = "command line"
 
 
-def digest_of(text: str) -> str:
+def hash_secret(text: str) -> str:
     """SHA-256 of a secret that is long and random, in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -53,29 +53,13 @@ _KEY = (
 _KEY_COLUMNS = len(_KEY.selected_columns)
 
 
-def looking_up_keys(also: Sequence[ColumnElement[Any]] = ()) -> Prepared:
-    """The statement that finds the caller behind a key.
-
-    Args:
-        also: what else it is to ask for, whoever is calling; its parameter ``today`` is the day, in UTC.
-    """
-    return Prepared(_KEY.add_columns(*also))
+def prepare_key_lookup(also: Sequence[ColumnElement[Any]] = ()) -> PreparedStatement:
+    """The statement that finds the caller behind a key."""
+    return PreparedStatement(_KEY.add_columns(*also))
 
 
-def principal_of_key(database: Database, token: str, statement: Prepared) -> tuple[Principal, Sequence[Any]]:
-    """Caller behind a bearer key ``sr_<id>_<secret>``.
-
-    Args:
-        database: of the service.
-        token: that was sent.
-        statement: by ``looking_up_keys``.
-
-    Returns:
-        The caller, and what else the statement asks for.
-
-    Raises:
-        Unauthenticated: unknown, revoked, expired or disabled; the answer does not say which.
-    """
+def principal_of_key(database: Database, token: str, statement: PreparedStatement) -> tuple[Principal, Sequence[Any]]:
+    """Caller behind a bearer key ``sr_<id>_<secret>``."""
     refused = Unauthenticated("the API key is not valid")
     parts = token.split("_")
     try:
@@ -89,7 +73,7 @@ def principal_of_key(database: Database, token: str, statement: Prepared) -> tup
     if row is None:
         raise refused
     secret, key_scopes, expires_at, *ended, account_id, name, role, language = row[:_KEY_COLUMNS]
-    if not hmac.compare_digest(secret, digest_of(parts[2])) or any(ended):
+    if not hmac.compare_digest(secret, hash_secret(parts[2])) or any(ended):
         raise refused
     if expires_at is not None and expires_at <= time:
         raise refused
@@ -98,16 +82,11 @@ def principal_of_key(database: Database, token: str, statement: Prepared) -> tup
 
 
 def principal_of_cookie(session: Session, token: str) -> tuple[Principal, uuid.UUID, bool]:
-    """Caller behind a session cookie, its session, and whether the session's last use should be written back.
-
-    Raises:
-        Unauthenticated: unknown, ended, idle for too long or too old, or used later than now: then the clock was set,
-            and how old it is, nobody knows.
-    """
+    """Caller behind a session cookie, its session, and whether the session's last use should be written back."""
     statement = (
         select(BrowserSession, Account)
         .join(Account, Account.id == BrowserSession.account_id)
-        .where(BrowserSession.token_sha256 == digest_of(token))
+        .where(BrowserSession.token_sha256 == hash_secret(token))
     )
     row, time = session.execute(statement).first(), time_of(session)
     if row is None or row[0].ended_at is not None:
@@ -141,17 +120,12 @@ def normal_name(name: str) -> str:
     return unicodedata.normalize("NFC", name).strip()
 
 
-def _account(session: Session, name: str) -> Account | None:
+def _find_account_by_name(session: Session, name: str) -> Account | None:
     return session.execute(select(Account).where(Account.name == normal_name(name))).scalar_one_or_none()
 
 
 def add_account(session: Session, keys: AuditKeys, name: str, role: str, *, actor: str = COMMAND_LINE) -> Account:
-    """Make an account.
-
-    Raises:
-        Conflict: the name is taken.
-        ValueError: an unknown role or an unusable name.
-    """
+    """Make an account."""
     if role not in ROLE_SCOPES:
         raise ValueError(
             Message("unknown role {role}; there are {role_scopes}", role=repr(role), role_scopes=", ".join(ROLE_SCOPES))
@@ -159,78 +133,62 @@ def add_account(session: Session, keys: AuditKeys, name: str, role: str, *, acto
     name = normal_name(name)
     if not 1 <= len(name) <= 100 or not name.isprintable():
         raise ValueError(Message("a name must have 1 to 100 printable characters"))
-    if _account(session, name) is not None:
+    if _find_account_by_name(session, name) is not None:
         raise Conflict("an account of this name exists")
     account = Account(name=name, role=role)
     session.add(account)
     session.flush()
-    events.record(session, keys, actor=actor, action="account.add", object_id=account.id, details={"role": role})
+    events.record_event(session, keys, actor=actor, action="account.add", object_id=account.id, details={"role": role})
     return account
 
 
 def link_subject(session: Session, keys: AuditKeys, name: str, subject: str, *, actor: str = COMMAND_LINE) -> None:
-    """Let the person of an OpenID subject («issuer subject») sign in to an account.
-
-    Raises:
-        NotFound: no such account.
-        Conflict: the subject belongs to another account.
-    """
-    account = _account(session, name)
+    """Let the person of an OpenID subject («issuer subject») sign in to an account."""
+    account = _find_account_by_name(session, name)
     if account is None:
         raise NotFound(Message("there is no account {name}", name=repr(name)))
     other = session.execute(select(Account).where(Account.oidc_subject == subject)).scalar_one_or_none()
     if other is not None and other.id != account.id:
         raise Conflict("this subject belongs to another account")
     account.oidc_subject = subject
-    events.record(session, keys, actor=actor, action="account.link", object_id=account.id)
+    events.record_event(session, keys, actor=actor, action="account.link", object_id=account.id)
 
 
 def issue_one_time_password(session: Session, keys: AuditKeys, name: str, *, actor: str = COMMAND_LINE) -> str:
-    """New one-time password of an account: everything by which somebody could be signed in as it until now ends.
-
-    Raises:
-        NotFound: no such account.
-    """
-    account = _account(session, name)
+    """Issue a one-time password for an account; ends its sessions and old password."""
+    account = _find_account_by_name(session, name)
     if account is None:
         raise NotFound(Message("there is no account {name}", name=repr(name)))
     password = "-".join(secrets.token_hex(2) for _ in range(5))
-    account.one_time_sha256, account.password_hash = digest_of(password), None
+    account.one_time_sha256, account.password_hash = hash_secret(password), None
     _end_sessions(session, account)
-    events.record(session, keys, actor=actor, action="account.one_time_password", object_id=account.id)
+    events.record_event(session, keys, actor=actor, action="account.one_time_password", object_id=account.id)
     return password
 
 
 def begin_session(session: Session, keys: AuditKeys, account: Account) -> str:
     """New browser session of an account; returns its token."""
     token = secrets.token_urlsafe(32)
-    session.add(BrowserSession(account_id=account.id, token_sha256=digest_of(token), seen_at=time_of(session)))
-    events.record(session, keys, actor=account.name, action="session.start", object_id=account.id)
+    session.add(BrowserSession(account_id=account.id, token_sha256=hash_secret(token), seen_at=time_of(session)))
+    events.record_event(session, keys, actor=account.name, action="session.start", object_id=account.id)
     return token
 
 
 def choose_password(session: Session, keys: AuditKeys, principal: Principal, present: str, wanted: str) -> None:
-    """Set one's own local password; every other session of the account ends.
-
-    Raises:
-        Forbidden: the present password is wrong.
-        Invalid: the new one is too short or too easy.
-        Conflict: it was changed at the same moment.
-        Overloaded: too many are signing in.
-    """
+    """Set one's own local password; every other session of the account ends."""
     stored = _stored_hash(session, principal)
     if stored is not None and not verify_password(stored, present):
         raise Forbidden("the present password is wrong")
     try:
         chosen = hash_password(wanted)
     except ValueError as exc:
-        raise Invalid(str(exc)) from exc
+        raise InvalidValue(str(exc)) from exc
     account = session.get_one(Account, principal.account_id, with_for_update=True)
     if account.password_hash != stored:
         raise Conflict("the password was changed at this moment; sign in again")
     account.password_hash = chosen
     _end_sessions(session, account, principal.session_id)
-    events.record(session, keys, actor=account.name, action="account.password", object_id=account.id)
+    events.record_event(session, keys, actor=account.name, action="account.password", object_id=account.id)
 
 
 def needs_password(session: Session, principal: Principal) -> bool:
@@ -255,12 +213,7 @@ def _stored_hash(session: Session, principal: Principal) -> str | None:
 
 
 def confirm_password(session: Session, principal: Principal, password: str | None) -> None:
-    """Make sure that it is still the person who signed in; API keys prove themselves with every request.
-
-    Raises:
-        Forbidden: the password is missing or wrong, or the person has none.
-        Overloaded: too many are signing in.
-    """
+    """Make sure that it is still the person who signed in; API keys prove themselves with every request."""
     if principal.session_id is None and password is None:
         return
     stored = _stored_hash(session, principal)
@@ -271,24 +224,20 @@ def confirm_password(session: Session, principal: Principal, password: str | Non
 
 
 def set_disabled(session: Session, keys: AuditKeys, name: str, *, disabled: bool, actor: str = COMMAND_LINE) -> None:
-    """Disable an account, which ends its sessions at once, or enable it.
-
-    Raises:
-        NotFound: no such account.
-    """
-    account = _account(session, name)
+    """Disable an account, which ends its sessions at once, or enable it."""
+    account = _find_account_by_name(session, name)
     if account is None:
         raise NotFound(Message("there is no account {name}", name=repr(name)))
     account.disabled_at = time_of(session) if disabled else None
     if disabled:
         _end_sessions(session, account)
     action = "account.disable" if disabled else "account.enable"
-    events.record(session, keys, actor=actor, action=action, object_id=account.id)
+    events.record_event(session, keys, actor=actor, action=action, object_id=account.id)
 
 
 def sign_out(session: Session, token: str) -> None:
     """End a browser session."""
-    statement = select(BrowserSession).where(BrowserSession.token_sha256 == digest_of(token))
+    statement = select(BrowserSession).where(BrowserSession.token_sha256 == hash_secret(token))
     signed_in = session.execute(statement).scalar_one_or_none()
     if signed_in is not None:
         signed_in.ended_at = time_of(session)
@@ -303,13 +252,8 @@ def add_key(
     *,
     actor: str = COMMAND_LINE,
 ) -> tuple[ApiKey, str]:
-    """New API key of an account; the token is shown once and never stored.
-
-    Raises:
-        NotFound: no such account.
-        ValueError: an unknown scope, or scopes for a role that has its own.
-    """
-    account = _account(session, name)
+    """New API key of an account; the token is shown once and never stored."""
+    account = _find_account_by_name(session, name)
     if account is None:
         raise NotFound(Message("there is no account {name}", name=repr(name)))
     unknown = sorted(set(scopes) - set(SCOPES))
@@ -319,23 +263,19 @@ def add_key(
         )
     _require_blind_or_seeing(session, account, scopes)
     value = secrets.token_hex(32)
-    key = ApiKey(account_id=account.id, secret_sha256=digest_of(value), scopes=sorted(scopes), expires_at=expires_at)
+    key = ApiKey(account_id=account.id, secret_sha256=hash_secret(value), scopes=sorted(scopes), expires_at=expires_at)
     session.add(key)
     session.flush()
     details = {"account": account.name, "scopes": key.scopes}
-    events.record(session, keys, actor=actor, action="key.add", object_id=key.id, details=details)
+    events.record_event(session, keys, actor=actor, action="key.add", object_id=key.id, details=details)
     return key, f"sr_{key.id.hex}_{value}"
 
 
 def _require_blind_or_seeing(session: Session, account: Account, scopes: list[str]) -> None:
-    """Refuse a key by which an account would both read cases and see more of them than their pixels.
-
-    Raises:
-        ValueError: together with its role, or with a key that it has or once had, the account could.
-    """
+    """Refuse a key by which an account would both read cases and see more of them than their pixels."""
     keys = session.execute(select(ApiKey.scopes).where(ApiKey.account_id == account.id)).scalars()
     together = ROLE_SCOPES[account.role].union(scopes, *keys)
-    if READING in together and sees_more(together):
+    if READING in together and can_see_more_than_pixels(together):
         raise ValueError(
             Message(
                 "an account that reads is blind: its keys, revoked ones included, have no scope in "
@@ -346,14 +286,48 @@ def _require_blind_or_seeing(session: Session, account: Account, scopes: list[st
 
 
 def revoke_key(session: Session, keys: AuditKeys, key_id: uuid.UUID, *, actor: str = COMMAND_LINE) -> None:
-    """Revoke a key.
-
-    Raises:
-        NotFound: no such key.
-    """
+    """Revoke a key."""
     key = session.get(ApiKey, key_id)
     if key is None:
         raise NotFound("there is no such key")
     if key.revoked_at is None:
         key.revoked_at = time_of(session)
-        events.record(session, keys, actor=actor, action="key.revoke", object_id=key.id)
+        events.record_event(session, keys, actor=actor, action="key.revoke", object_id=key.id)
+
+
+def all_accounts(session: Session) -> list[Account]:
+    """Every account, by name."""
+    return list(session.execute(select(Account).order_by(Account.name)).scalars())
+
+
+def last_sign_ins(session: Session) -> dict[uuid.UUID, datetime]:
+    """Time of the last browser sign-in of each account."""
+    newest = select(BrowserSession.account_id, func.max(BrowserSession.created_at)).group_by(BrowserSession.account_id)
+    return {row[0]: row[1] for row in session.execute(newest)}
+
+
+def count_annotators(session: Session) -> int:
+    """Number of annotators who may sign in."""
+    annotators = select(func.count()).where(Account.role == "annotator", Account.disabled_at.is_(None))
+    return session.execute(annotators).scalar_one()
+
+
+def keys_by_account(session: Session) -> dict[uuid.UUID, list[ApiKey]]:
+    """API keys of each account that has any, oldest first."""
+    keys: dict[uuid.UUID, list[ApiKey]] = {}
+    for key in session.execute(select(ApiKey).order_by(ApiKey.id)).scalars():
+        keys.setdefault(key.account_id, []).append(key)
+    return keys
+
+
+def account_of_key(session: Session, key_id: uuid.UUID) -> uuid.UUID:
+    """The account of a key that exists."""
+    return session.get_one(ApiKey, key_id).account_id
+
+
+def existing_account(session: Session, account_id: uuid.UUID) -> Account:
+    """An account that must exist."""
+    account = session.get(Account, account_id)
+    if account is None:
+        raise InvalidValue("there is no such account")
+    return account

@@ -1,4 +1,7 @@
-"""The guard of every route. A route without one stops the start-up."""
+"""Route guards: each route declares its scopes; a route without a guard stops the start-up.
+
+A route without one stops the start-up.
+"""
 
 import hmac
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -14,10 +17,10 @@ from pydantic import SecretStr
 from sqlalchemy import ColumnElement
 from starlette.concurrency import run_in_threadpool
 
-from app.accounts.people import looking_up_keys, principal_of_cookie, principal_of_key, touch_session
+from app.accounts.people import prepare_key_lookup, principal_of_cookie, principal_of_key, touch_session
 from app.accounts.sign_in import refuse_cross_site, session_token
 from app.database.engine import Database, in_one_thread
-from app.database.sql.compiled_statements import Prepared
+from app.database.sql.compiled_statements import PreparedStatement
 from app.http.errors import Forbidden, Unauthenticated
 from app.http.principal import SCOPES, Principal
 from app.http.routing import walk_routes
@@ -33,34 +36,21 @@ WALKED = "0.165.0"
 _NO_QUERY = "there is no such query parameter; there are none"
 
 
-_LOOKING_UP_KEYS = looking_up_keys()
+_LOOKING_UP_KEYS = prepare_key_lookup()
 
 
-def caller_of(request: Request, looking_up: Prepared = _LOOKING_UP_KEYS) -> Principal | None:
-    """Caller of a request, None for nobody; looked up and counted once, however many guards ask.
-
-    Args:
-        request: whose caller it is.
-        looking_up: finds a caller by key; what else it asks for becomes ``request.state.seen``.
-
-    Raises:
-        Unauthenticated: credentials that are not valid.
-        RateLimited: the caller has sent too many requests.
-    """
+def caller_of(request: Request, looking_up: PreparedStatement = _LOOKING_UP_KEYS) -> Principal | None:
+    """Caller of a request, or None; looked up and counted once per request."""
     if not hasattr(request.state, "caller"):
-        request.state.caller = _identify(request, looking_up)
+        request.state.caller = _identify_caller(request, looking_up)
         if request.state.caller is not None:
             request.app.state.rate_limit.count(str(request.state.caller.account_id))
     caller: Principal | None = request.state.caller
     return caller
 
 
-def _identify(request: Request, looking_up: Prepared) -> Principal | None:
-    """Caller behind the request's key or cookie.
-
-    Raises:
-        Unauthenticated: credentials that are not valid.
-    """
+def _identify_caller(request: Request, looking_up: PreparedStatement) -> Principal | None:
+    """Caller behind the request's key or cookie."""
     database: Database = request.app.state.database
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
@@ -81,32 +71,24 @@ def _identify(request: Request, looking_up: Prepared) -> Principal | None:
     return principal
 
 
-class Policy:
-    """Dependency that lets callers with one of the scopes through, or everybody.
-
-    Args:
-        scopes: any of them suffices; none at all makes the route public.
-        also: what the statement that finds a caller by key asks for besides, for the route (``request.state.seen``).
-    """
+class RequireScope:
+    """Dependency that requires one of the scopes, or admits every caller."""
 
     def __init__(self, *scopes: str, also: Sequence[ColumnElement[Any]] = ()) -> None:
         unknown = set(scopes) - set(SCOPES)
         if unknown:
             raise ValueError(f"unknown scopes {sorted(unknown)}")
         self.scopes, self.wanted = frozenset(scopes), " or ".join(scopes)
-        self._looking_up = looking_up_keys(also) if also else _LOOKING_UP_KEYS
+        self._looking_up = prepare_key_lookup(also) if also else _LOOKING_UP_KEYS
 
     async def __call__(self, request: Request) -> Principal | None:
-        """Caller of a request; only where nobody has been looked up yet this takes a thread, for the database.
-
-        Raises:
-            Unauthenticated: nobody known is calling.
-            Forbidden: the caller has none of the scopes.
-        """
+        """Caller of a request; only where nobody has been looked up yet this takes a thread, for the database."""
         if not self.scopes:
             return None
-        known = hasattr(request.state, "caller")
-        principal = caller_of(request) if known else await run_in_threadpool(caller_of, request, self._looking_up)
+        is_identified = hasattr(request.state, "caller")
+        principal = (
+            caller_of(request) if is_identified else await run_in_threadpool(caller_of, request, self._looking_up)
+        )
         if principal is None:
             raise Unauthenticated("send an API key as `Authorization: Bearer …`, or sign in")
         if not principal.scopes & self.scopes:
@@ -116,47 +98,33 @@ class Policy:
         return principal
 
 
-class ServicePolicy(Policy):
-    """Lets keys of service accounts with one of the scopes through: nobody who reads or looks at cases.
-
-    Args:
-        scopes: any of them suffices.
-    """
+class RequireServiceScope(RequireScope):
+    """Requires the key of a service account with one of the scopes."""
 
     async def __call__(self, request: Request) -> Principal | None:
-        """Caller of a request.
-
-        Raises:
-            Unauthenticated: nobody known is calling.
-            Forbidden: the caller has none of the scopes, or is no service.
-        """
+        """Caller of a request."""
         principal = await super().__call__(request)
         if principal is None or principal.role != "service":
             raise Forbidden(Message("this is for keys of service accounts with the scope {wanted}", wanted=self.wanted))
         return principal
 
 
-class _Public(Policy):
-    """Lets everybody through, without a thread of those that requests wait for."""
+class _AllowEveryone(RequireScope):
+    """Admits every caller, without a thread."""
 
     async def __call__(self, request: Request) -> None:
         """Nobody is asked for."""
 
 
 #: For routes that everybody may use.
-public = _Public()
+allow_everyone = _AllowEveryone()
 
 
-class _MonitoringToken(_Public):
-    """Lets whoever sends the token of the settings through: it is compared without the database, which may be away."""
+class _RequireMonitoringToken(_AllowEveryone):
+    """Requires the monitoring token of the settings; works without the database."""
 
     async def __call__(self, request: Request) -> None:
-        """Nobody's account is asked for.
-
-        Raises:
-            Forbidden: the settings have no token.
-            Unauthenticated: no token was sent, or another one.
-        """
+        """Nobody's account is asked for."""
         token: SecretStr | None = request.app.state.context.settings.metrics_token
         if token is None:
             raise Forbidden("this is for monitoring: set SECONDREAD_METRICS_TOKEN, and send it as a bearer token")
@@ -166,22 +134,18 @@ class _MonitoringToken(_Public):
 
 
 #: For routes of a monitoring system.
-monitoring = _MonitoringToken()
+require_monitoring_token = _RequireMonitoringToken()
 
 
-def _dependants(dependant: Dependant) -> Iterator[Dependant]:
+def _walk_dependants(dependant: Dependant) -> Iterator[Dependant]:
     yield dependant
     for inner in dependant.dependencies:
-        yield from _dependants(inner)
+        yield from _walk_dependants(inner)
 
 
-def policy_of(route: APIRoute) -> Policy | None:
-    """Guard of a route, None where it has none.
-
-    Raises:
-        RuntimeError: it has more than one, so that what it asks for is said in two places.
-    """
-    guards = {d.call for d in _dependants(route.dependant) if isinstance(d.call, Policy)}
+def get_route_guard(route: APIRoute) -> RequireScope | None:
+    """Guard of a route, None where it has none."""
+    guards = {d.call for d in _walk_dependants(route.dependant) if isinstance(d.call, RequireScope)}
     if len(guards) > 1:
         raise RuntimeError(f"{sorted(route.methods or ())} {route.path} has {len(guards)} guards; name one")
     return next(iter(guards), None)
@@ -189,56 +153,51 @@ def policy_of(route: APIRoute) -> Policy | None:
 
 def openapi_security(route: APIRoute) -> list[dict[str, list[str]]]:
     """Credentials, any one of which opens an operation; none for a public one."""
-    policy = policy_of(route)
-    if policy is monitoring:
+    policy = get_route_guard(route)
+    if policy is require_monitoring_token:
         return [{"metrics_token": []}]
     scopes = sorted(policy.scopes) if policy is not None else []
     return [{scheme: [scope]} for scope in scopes for scheme in ("api_key", "session")]
 
 
 class GuardedRoute(APIRoute):
-    """A route that asks its guard before a byte of the body is read: FastAPI itself parses the body first.
+    """A route that asks its guard before a byte of the body is read: FastAPI itself parses the body first."""
 
-    One of the API refuses query parameters that it does not have: a misspelt filter would answer another question.
-    """
+    # One of the API refuses query parameters that it does not have: a misspelt filter would answer another question.
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, in_one_thread(endpoint), **options)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """What serves a request of this route."""
-        handle, guard = super().get_route_handler(), policy_of(self)
+        handle, guard = super().get_route_handler(), get_route_guard(self)
         if guard is None:
             return handle
         first = bool(guard.scopes) and not (self.methods or set()) <= _SAFE_METHODS
-        known = {field.alias for inner in _dependants(self.dependant) for field in inner.query_params}
+        parameter_names = {field.alias for inner in _walk_dependants(self.dependant) for field in inner.query_params}
         of_the_api = self.path.startswith(API)
 
         async def guarded(request: Request) -> Response:
-            asked = of_the_api and request.scope.get("query_string")
-            unknown = sorted(set(request.query_params) - known) if asked else []
+            query_string = of_the_api and request.scope.get("query_string")
+            unknown = sorted(set(request.query_params) - parameter_names) if query_string else []
             if guard.scopes and (first or unknown):
                 await guard(request)  # the caller is kept for the guard among the parameters
             if unknown:
-                what = f"there is no such query parameter; there are {', '.join(sorted(known))}" if known else _NO_QUERY
+                what = (
+                    f"there is no such query parameter; there are {', '.join(sorted(parameter_names))}"
+                    if parameter_names
+                    else _NO_QUERY
+                )
                 raise RequestValidationError([{"loc": ("query", name), "msg": what} for name in unknown[:_NAMED]])
             return await handle(request)
 
         return guarded
 
 
-def require_policies(app: FastAPI, routers: Sequence[APIRouter] = ()) -> None:
-    """Refuse to start with a route that nobody guards, that reads the body first, or that the check does not see.
-
-    Args:
-        app: with all its routes.
-        routers: that were included; each of their routes must be among those that are checked.
-
-    Raises:
-        RuntimeError: such a route exists.
-    """
+def require_route_guards(app: FastAPI, routers: Sequence[APIRouter] = ()) -> None:
+    """Refuse to start with a route that has no guard or reads the body first."""
     routes = list(walk_routes(app))
-    bare = [f"{sorted(route.methods or ())} {route.path}" for route in routes if policy_of(route) is None]
+    bare = [f"{sorted(route.methods or ())} {route.path}" for route in routes if get_route_guard(route) is None]
     if bare:
         raise RuntimeError(f"routes without a policy: {', '.join(bare)}")
     late = [route.path for route in routes if not isinstance(route, GuardedRoute)]
@@ -246,19 +205,21 @@ def require_policies(app: FastAPI, routers: Sequence[APIRouter] = ()) -> None:
         raise RuntimeError(f"routes that read the body before they ask their guard (GuardedRoute): {', '.join(late)}")
     checked = {(method, route.path) for route in routes for method in route.methods or ()}
     # with another FastAPI the walk may find less; making the document to see that takes longer than all the rest
-    expected = _included(routers) | (set() if fastapi.__version__ == WALKED else documented(app))
+    expected = _list_included_operations(routers) | (
+        set() if fastapi.__version__ == WALKED else list_documented_operations(app)
+    )
     unseen = sorted(expected - checked)
     if unseen or not checked:
         raise RuntimeError(f"routes whose policy cannot be checked with this FastAPI: {unseen or 'all'}")
 
 
-def documented(app: FastAPI) -> set[tuple[str, str]]:
+def list_documented_operations(app: FastAPI) -> set[tuple[str, str]]:
     """Method and path of every operation of the OpenAPI document."""
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     return {(verb.upper(), path) for path, operations in document["paths"].items() for verb in operations}
 
 
-def _included(routers: Sequence[APIRouter]) -> set[tuple[str, str]]:
+def _list_included_operations(routers: Sequence[APIRouter]) -> set[tuple[str, str]]:
     """Method and path of every route of the routers; one of an unknown kind counts too, and is then missed."""
     routes = [route for router in routers for route in router.routes]
     return {

@@ -21,17 +21,22 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from app.accounts.passwords import verified
-from app.accounts.people import begin_session, digest_of, normal_name
+from app.accounts.passwords import verify_password_async
+from app.accounts.people import begin_session, hash_secret, normal_name
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
 from app.database.engine import Database
 from app.database.tables import Account
-from app.http.errors import CrossSite
+from app.http.errors import Forbidden
+from app.http.principal import COOKIE, SECURE_COOKIE
 from app.settings import Settings
 from ml.messages import Message
 
-COOKIE, SECURE_COOKIE = "sr_session", "__Host-sr_session"
+
+class CrossSite(Forbidden):
+    """A browser sent a form from another site."""
+
+    code, title = "cross-site-request", "Cross-site request"
 
 
 def _public_origin(request: Request) -> str | None:
@@ -49,7 +54,7 @@ def is_secure(request: Request) -> bool:
 
 
 def session_cookie(request: Request) -> str:
-    """Name of the session's cookie; with the prefix no other site, and nobody without TLS, can set it."""
+    """Name of the session cookie; the prefix keeps other sites from setting it."""
     return SECURE_COOKIE if is_secure(request) else COOKIE
 
 
@@ -59,11 +64,7 @@ def session_token(request: Request) -> str | None:
 
 
 def refuse_cross_site(request: Request) -> None:
-    """Refuse a form or script of another site that rides on a signed-in browser.
-
-    Raises:
-        CrossSite: the browser says the request comes from elsewhere.
-    """
+    """Refuse a form or script of another site that rides on a signed-in browser."""
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
     if site is not None and site not in {"same-origin", "none"}:
@@ -80,7 +81,7 @@ REMEMBERED = 50_000
 
 
 @dataclass
-class _Failures:
+class _FailedAttempts:
     """Wrong passwords in a row, and the time (monotonic) before which no password is looked at."""
 
     count: int = 0
@@ -104,37 +105,24 @@ def network_of(address: str) -> str:
 
 
 class SignInThrottle:
-    """Who has to wait before the next password is looked at.
-
-    Args:
-        clock: seconds that never go back.
-    """
+    """Throttle of sign-ins after wrong passwords."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._pairs: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
+        self._pairs: OrderedDict[tuple[str, str], _FailedAttempts] = OrderedDict()
         self._changing = threading.Lock()
 
     def must_wait(self, address: str, name: str) -> bool:
-        """Whether passwords of this address for this name are not looked at now.
-
-        Args:
-            address: of the caller.
-            name: as accounts have it, whether there is such an account or not.
-        """
+        """Whether passwords of this address for this name are not looked at now."""
         with self._changing:
             failures = self._pairs.get((network_of(address), name))
             return failures is not None and failures.until > self._clock()
 
     def failed(self, address: str, name: str) -> bool:
-        """Count a wrong password.
-
-        Returns:
-            Whether it is the one with which the waiting begins.
-        """
+        """Count a wrong password."""
         pair = (network_of(address), name)
         with self._changing:
-            failures = self._pairs.setdefault(pair, _Failures())
+            failures = self._pairs.setdefault(pair, _FailedAttempts())
             self._pairs.move_to_end(pair)
             failures.count += 1
             if failures.count >= FREE_TRIES:
@@ -157,22 +145,18 @@ _REFUSED = Message(
 
 
 @dataclass(frozen=True)
-class SignIn:
-    """What a sign-in came to.
+class SignInResult:
+    """Result of a sign-in."""
 
-    Attributes:
-        token: of a session; None where it was refused.
-        refused: why.
-        used_up: the password was for one time only: whoever signed in needs one of their own.
-    """
-
+    # of a session; None where it was refused
     token: str | None
     refused: str = ""
+    # the password was for one time only: whoever signed in needs one of their own
     used_up: bool = False
 
 
 @dataclass(frozen=True)
-class _Known:
+class _AccountSecrets:
     """An account's secrets as they were read."""
 
     account_id: uuid.UUID
@@ -182,55 +166,44 @@ class _Known:
 
 async def sign_in(
     database: Database, keys: AuditKeys, throttle: SignInThrottle, address: str, name: str, password: str
-) -> SignIn:
-    """Begin a browser session by a local password, or by a one-time password, which is used up.
-
-    An unknown name takes as long as a known one.
-
-    Args:
-        database: of the service.
-        keys: of the audit chain.
-        throttle: wrong passwords so far.
-        address: of the caller.
-        name: as it was typed.
-        password: as it was typed.
-
-    Raises:
-        Overloaded: too many are signing in.
-    """
+) -> SignInResult:
+    """Begin a browser session by a local password, or by a one-time password, which is used up."""
+    # An unknown name takes as long as a known one.
     name = normal_name(name)
     if throttle.must_wait(address, name):
-        return SignIn(None, _REFUSED)
-    known = await run_in_threadpool(_read, database, name)
-    right = await verified(None if known is None else known.password_hash, password)
+        return SignInResult(None, _REFUSED)
+    account_secrets = await run_in_threadpool(_read_account_secrets, database, name)
+    right = await verify_password_async(None if account_secrets is None else account_secrets.password_hash, password)
     begun = None
-    if known is not None and (right or _is_one_time(known.one_time_sha256, password)):
-        begun = await run_in_threadpool(_begin, database, keys, known, password)
+    if account_secrets is not None and (right or _is_one_time(account_secrets.one_time_sha256, password)):
+        begun = await run_in_threadpool(_begin_session_if_unchanged, database, keys, account_secrets, password)
     if begun is not None:
         throttle.succeeded(address, name)
         return begun
-    if throttle.failed(address, name) and known is not None:
-        await run_in_threadpool(_note_throttling, database, keys, known)
-    return SignIn(None, _REFUSED)
+    if throttle.failed(address, name) and account_secrets is not None:
+        await run_in_threadpool(_note_throttling, database, keys, account_secrets)
+    return SignInResult(None, _REFUSED)
 
 
 def _is_one_time(stored: str | None, password: str) -> bool:
-    return stored is not None and hmac.compare_digest(stored, digest_of(password.strip().lower()))
+    return stored is not None and hmac.compare_digest(stored, hash_secret(password.strip().lower()))
 
 
-def _read(database: Database, name: str) -> _Known | None:
+def _read_account_secrets(database: Database, name: str) -> _AccountSecrets | None:
     """Secrets of an account that may sign in, None for a name without one."""
     with database.read() as session:
         account = session.execute(select(Account).where(Account.name == name)).scalar_one_or_none()
         if account is None or account.disabled_at is not None:
             return None
-        return _Known(account.id, account.password_hash, account.one_time_sha256)
+        return _AccountSecrets(account.id, account.password_hash, account.one_time_sha256)
 
 
-def _begin(database: Database, keys: AuditKeys, known: _Known, password: str) -> SignIn | None:
+def _begin_session_if_unchanged(
+    database: Database, keys: AuditKeys, known: _AccountSecrets, password: str
+) -> SignInResult | None:
     """Begin the session, unless the password has been changed or used up since it was read."""
     with database.write() as session:
-        account = _locked(session, known)
+        account = _lock_account(session, known)
         if account.disabled_at is not None:
             return None
         used_up = _is_one_time(account.one_time_sha256, password)
@@ -238,15 +211,15 @@ def _begin(database: Database, keys: AuditKeys, known: _Known, password: str) ->
             account.one_time_sha256 = None
         elif account.password_hash is None or account.password_hash != known.password_hash:
             return None
-        return SignIn(begin_session(session, keys, account), used_up=used_up)
+        return SignInResult(begin_session(session, keys, account), used_up=used_up)
 
 
-def _locked(session: Session, known: _Known) -> Account:
+def _lock_account(session: Session, known: _AccountSecrets) -> Account:
     return session.get_one(Account, known.account_id, with_for_update=True)
 
 
-def _note_throttling(database: Database, keys: AuditKeys, known: _Known) -> None:
-    """Record that somebody guesses at an account: once per row of wrong passwords."""
+def _note_throttling(database: Database, keys: AuditKeys, known: _AccountSecrets) -> None:
+    """Record password guessing at an account, once per series of wrong passwords."""
     with database.write() as session:
         name = session.get_one(Account, known.account_id).name
-        events.record(session, keys, actor=name, action="account.throttle", object_id=known.account_id)
+        events.record_event(session, keys, actor=name, action="account.throttle", object_id=known.account_id)

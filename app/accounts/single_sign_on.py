@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from app.accounts.people import begin_session
 from app.audit.chain.keys import AuditKeys, CookieKey
 from app.database.tables import Account
-from app.http.errors import Forbidden, Unauthenticated, Unavailable
+from app.http.errors import Forbidden, ServiceUnavailable, Unauthenticated
 from app.settings import Settings
 from ml.messages import Message
 
@@ -30,33 +30,23 @@ _NOT_BEGUN_HERE = Message("this sign-in was not begun here, or took too long; be
 
 
 @dataclass(frozen=True)
-class Provider:
-    """An OpenID provider.
+class OidcProvider:
+    """An OpenID provider."""
 
-    Attributes:
-        issuer: its identifier, an https URL.
-        client_id: of this service.
-        client_secret: of this service.
-    """
-
+    # its identifier, an https URL
     issuer: str
     client_id: str
     client_secret: str
 
     @classmethod
-    def of(cls, settings: Settings) -> "Provider | None":
+    def of(cls, settings: Settings) -> "OidcProvider | None":
         """The provider of the settings, None where there is none."""
         if settings.oidc_issuer is None or settings.oidc_client_id is None or settings.oidc_client_secret is None:
             return None
         return cls(settings.oidc_issuer, settings.oidc_client_id, settings.oidc_client_secret.get_secret_value())
 
     async def client(self) -> Any:
-        """Authlib's client with what the provider says about itself.
-
-        Raises:
-            Unavailable: it does not answer.
-            Unauthenticated: it calls itself by another name.
-        """
+        """Authlib's client with what the provider says about itself."""
         import httpx2
         from authlib.integrations.starlette_client import OAuth
 
@@ -70,7 +60,9 @@ class Provider:
         try:
             metadata = await client.load_server_metadata()
         except (httpx2.HTTPError, ValueError) as exc:
-            raise Unavailable("the OpenID provider does not answer; try again, or sign in with a password") from exc
+            raise ServiceUnavailable(
+                "the OpenID provider does not answer; try again, or sign in with a password"
+            ) from exc
         if metadata.get("issuer") != self.issuer:
             raise Unauthenticated("the OpenID provider names another issuer than the settings do")
         supported = metadata.get(_SUPPORTED) or ["RS256"]
@@ -78,8 +70,8 @@ class Provider:
         return client
 
 
-def _signer(keys: Sequence[CookieKey]) -> Any:
-    """Signs with the newest key; accepts an older one for as long as a cookie that it signed may live."""
+def _make_cookie_serializer(keys: Sequence[CookieKey]) -> Any:
+    """Make the cookie serializer; it signs with the newest key and accepts recent ones."""
     from itsdangerous import URLSafeTimedSerializer
 
     accepted = [key.value for key in keys if key.replaced_at is None or time.time() < key.replaced_at + COOKIE_SECONDS]
@@ -88,58 +80,34 @@ def _signer(keys: Sequence[CookieKey]) -> Any:
     )
 
 
-async def begin(request: Request, provider: Provider, keys: Sequence[CookieKey], callback: str) -> tuple[str, str]:
-    """Start a sign-in.
-
-    Args:
-        request: of the browser.
-        provider: whom to ask.
-        keys: the newest one signs the cookie.
-        callback: URL that the provider sends the browser back to.
-
-    Returns:
-        URL to send the browser to, and the cookie's value.
-
-    Raises:
-        Unavailable: the provider does not answer.
-        Unauthenticated: it calls itself by another name.
-    """
+async def begin_oidc_sign_in(
+    request: Request, provider: OidcProvider, keys: Sequence[CookieKey], callback: str
+) -> tuple[str, str]:
+    """Start a sign-in."""
     client = await provider.client()
     request.scope["session"] = {}  # Authlib keeps state, nonce and verifier here
     redirect = await client.authorize_redirect(request, callback)
-    return str(redirect.headers["location"]), str(_signer(keys).dumps(request.session))
+    return str(redirect.headers["location"]), str(_make_cookie_serializer(keys).dumps(request.session))
 
 
-async def finish(request: Request, provider: Provider, keys: Sequence[CookieKey], cookie: str) -> str:
-    """Exchange the code of a callback for the subject that signed in.
-
-    Args:
-        request: the callback, with ``state`` and ``code``.
-        provider: whom to ask.
-        keys: one of them signed the cookie.
-        cookie: value that ``begin`` made.
-
-    Returns:
-        «issuer subject».
-
-    Raises:
-        Unauthenticated: anything about the answer is not as it must be.
-        Unavailable: the provider does not answer.
-    """
+async def finish_oidc_sign_in(request: Request, provider: OidcProvider, keys: Sequence[CookieKey], cookie: str) -> str:
+    """Exchange the code of a callback for the subject that signed in."""
     import httpx2
     from authlib.common.errors import AuthlibBaseError
     from itsdangerous import BadData
     from joserfc.errors import JoseError
 
     try:
-        request.scope["session"] = _signer(keys).loads(cookie, max_age=COOKIE_SECONDS)
+        request.scope["session"] = _make_cookie_serializer(keys).loads(cookie, max_age=COOKIE_SECONDS)
     except BadData as exc:
         raise Unauthenticated(_NOT_BEGUN_HERE) from exc
     client = await provider.client()
     try:
-        token = await client.authorize_access_token(request, claims_options=_claims(provider), leeway=_LEEWAY)
+        token = await client.authorize_access_token(
+            request, claims_options=_list_required_claims(provider), leeway=_LEEWAY
+        )
     except httpx2.HTTPError as exc:
-        raise Unavailable("the OpenID provider does not answer; try again") from exc
+        raise ServiceUnavailable("the OpenID provider does not answer; try again") from exc
     except (AuthlibBaseError, JoseError, ValueError) as exc:
         raise Unauthenticated("the OpenID provider's answer is not valid; begin again") from exc
     if "userinfo" not in token:
@@ -147,8 +115,8 @@ async def finish(request: Request, provider: Provider, keys: Sequence[CookieKey]
     return f"{provider.issuer} {token['userinfo']['sub']}"
 
 
-def _claims(provider: Provider) -> dict[str, dict[str, bool | str]]:
-    """What the claims of an id token must be; Authlib adds nonce and authorised party."""
+def _list_required_claims(provider: OidcProvider) -> dict[str, dict[str, bool | str]]:
+    """List the claims that an id token must have."""
     return {
         "iss": {"essential": True, "value": provider.issuer},
         "aud": {"essential": True, "value": provider.client_id},
@@ -158,12 +126,8 @@ def _claims(provider: Provider) -> dict[str, dict[str, bool | str]]:
     }
 
 
-def session_of(session: Session, keys: AuditKeys, subject: str) -> str:
-    """Begin a browser session of the account made for a subject; returns its token.
-
-    Raises:
-        Forbidden: there is none, or it is disabled.
-    """
+def begin_oidc_session(session: Session, keys: AuditKeys, subject: str) -> str:
+    """Begin a browser session of the account made for a subject; returns its token."""
     account = session.execute(select(Account).where(Account.oidc_subject == subject)).scalar_one_or_none()
     if account is None or account.disabled_at is not None:
         raise Forbidden("you are known to the provider but have no account here; ask an administrator for one")

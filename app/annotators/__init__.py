@@ -1,1 +1,1 @@
-"""What annotators may know about their own reading."""
+"""Annotators: own reading, statistics, models, practice, reference cells."""

@@ -1,4 +1,4 @@
-"""Database access of what annotators have done until a moment: what is shown of them changes once a week only."""
+"""Database access of annotators' reads before a moment, for statistics that change weekly."""
 
 import uuid
 from collections import defaultdict
@@ -11,8 +11,7 @@ import numpy as np
 from sqlalchemy import select, union_all
 from sqlalchemy.orm import Session
 
-from app.cases.correction_window import CORRECTABLE
-from app.cases.queries import predictions_of
+from app.cases.service import CORRECTION_TIME, predictions_of
 from app.database.tables import (
     Annotator,
     Case,
@@ -25,20 +24,20 @@ from app.database.tables import (
     RepeatAnswer,
     RepeatRead,
 )
-from app.predictions.stored import stored_predictions
-from app.releases.queries import reading_classes
+from app.predictions.service import stored_predictions
+from app.releases.service import reading_classes
 from ml.distributions.families import has_concentration
 from ml.util.arrays import FloatArray
 
 #: What is looked at: labels of so many weeks, and of so many cases, the newest.
 WEEKS, MOST_CASES, MOST_READS = 26, 4000, 40_000
 #: A label and its corrections are final, and the worker has seen it.
-FINAL_AFTER = CORRECTABLE + timedelta(minutes=1)
+FINAL_AFTER = CORRECTION_TIME + timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
-class Opinion:
-    """What an annotator said of a case, blind, and when first."""
+class BlindOpinion:
+    """Blind opinion of an annotator on a case, with the time of the first answer."""
 
     class_code: str
     confidence: float | None
@@ -48,18 +47,14 @@ class Opinion:
 
 @dataclass
 class ClosedCase:
-    """A case with every opinion of it, at a moment.
+    """A case with every opinion of it, at a moment."""
 
-    Attributes:
-        opinions: by annotator.
-        settled_at: when the last of its labels was final and the last planned read in or due; None: not yet.
-        all_in: whether no read of it was wanted any more.
-        reveal: of the newest policy that asked for a read.
-    """
-
-    opinions: dict[uuid.UUID, Opinion] = field(default_factory=dict)
+    opinions: dict[uuid.UUID, BlindOpinion] = field(default_factory=dict)
+    # when the last of its labels was final and the last planned read in or due; None: not yet
     settled_at: datetime | None = None
+    # whether no read of it was wanted any more
     all_in: bool = False
+    # of the newest policy that asked for a read
     reveal: str = "never"
 
 
@@ -71,18 +66,12 @@ def closed_cases(session: Session, until: datetime) -> dict[uuid.UUID, ClosedCas
     erased = select(Case.id).where(Case.erased_at.is_not(None), Case.id.in_(select(ids.c.case_id)))
     gone = set(session.execute(erased).scalars())
     cases = opinions_until(session, ids, horizon)
-    _settle(session, ids, cases, until)
+    _set_settled_times(session, ids, cases, until)
     return {case_id: case for case_id, case in cases.items() if case.settled_at is not None and case_id not in gone}
 
 
 def opinions_until(session: Session, ids: Any, horizon: datetime) -> dict[uuid.UUID, ClosedCase]:
-    """Last blind answer of each chain that does not end in a retraction, by labels from before a moment.
-
-    Args:
-        session: for reading.
-        ids: subquery with a column ``case_id``.
-        horizon: the moment.
-    """
+    """Last blind answer of each chain that does not end in a retraction, by labels from before a moment."""
     columns = (
         Label.case_id, Label.annotator_id, Label.kind, Label.class_code, Label.confidence, Label.blind,
         Label.late, Label.created_at,
@@ -97,20 +86,20 @@ def opinions_until(session: Session, ids: Any, horizon: datetime) -> dict[uuid.U
         if chain[-1].kind == "retraction" or not blind:
             continue
         last = blind[-1]
-        opinion = Opinion(last.class_code, last.confidence, chain[0].created_at, last.late)
+        opinion = BlindOpinion(last.class_code, last.confidence, chain[0].created_at, last.late)
         cases[case_id].opinions[annotator_id] = opinion
     return cases
 
 
-def _settle(session: Session, ids: Any, cases: dict[uuid.UUID, ClosedCase], until: datetime) -> None:
-    """Say when each case was settled."""
+def _set_settled_times(session: Session, ids: Any, cases: dict[uuid.UUID, ClosedCase], until: datetime) -> None:
+    """Set the time at which each case was settled."""
     reveals = {row.version: row.reveal for row in session.execute(select(PolicyRow.version, PolicyRow.reveal))}
     columns = (ReadRequest.case_id, ReadRequest.round, ReadRequest.closed_at, ReadRequest.due_at)
-    wanted = select(*columns, ReadRequest.policy_version).where(
+    statement = select(*columns, ReadRequest.policy_version).where(
         ReadRequest.case_id.in_(select(ids.c.case_id)), ReadRequest.created_at < until
     )
     requests: dict[uuid.UUID, list[Any]] = defaultdict(list)
-    for row in session.execute(wanted):
+    for row in session.execute(statement):
         requests[row.case_id].append(row)
     for case_id, case in cases.items():
         of_case = requests.get(case_id, [])
@@ -130,39 +119,30 @@ def held_back_from(session: Session, annotator_id: uuid.UUID) -> set[uuid.UUID]:
 def others_posteriors(
     session: Session, cases: Sequence[tuple[uuid.UUID, ClosedCase, uuid.UUID]], codes: list[str]
 ) -> FloatArray:
-    """Probability of each class for the next answer, by a case's prediction and the labels of all but one annotator.
-
-    Args:
-        session: for reading.
-        cases: N cases, each with the annotator who is left out.
-        codes: K classes.
-
-    Returns:
-        (N, K); NaN where the case has no prediction of these classes.
-    """
+    """Probability of each class for the next answer, by a case's prediction and the labels of all but one annotator."""
     place = {code: number for number, code in enumerate(codes)}
     counts = np.zeros((len(cases), len(codes)), dtype=np.int64)
     for row, (_, case, left_out) in enumerate(cases):
         for annotator_id, opinion in case.opinions.items():
             if annotator_id != left_out and opinion.class_code in place:
                 counts[row, place[opinion.class_code]] += 1
-    shown = predictions_of(session, list({case_id for case_id, _, _ in cases})) if cases else {}
+    predictions = predictions_of(session, list({case_id for case_id, _, _ in cases})) if cases else {}
     probs = np.full(counts.shape, np.nan)
     groups: dict[tuple[uuid.UUID, bool, bool], list[int]] = defaultdict(list)
     for row, (case_id, _, _) in enumerate(cases):
-        prediction = shown.get(case_id)
+        prediction = predictions.get(case_id)
         if prediction is not None and len(prediction.class_probs) == len(codes):
             key = (prediction.release_id, prediction.members is None, prediction.log_concentration is None)
             groups[key].append(row)
     for rows in groups.values():
-        prior = stored_predictions([shown[cases[row][0]] for row in rows])
+        prior = stored_predictions([predictions[cases[row][0]] for row in rows])
         after = prior.posterior(counts[rows]) if has_concentration(prior) else prior
         probs[rows] = after.class_probs
     return probs
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedVisit:
     """A visit to a case that ended in an answer or in "cannot tell"; a repeat is one like any other."""
 
     annotator_id: uuid.UUID
@@ -171,7 +151,7 @@ class Ended:
     at: datetime
 
 
-def ended_reads(session: Session, until: datetime) -> list[Ended]:
+def ended_reads(session: Session, until: datetime) -> list[EndedVisit]:
     """Visits that ended in the weeks before a moment, the newest first."""
     since = until - timedelta(weeks=WEEKS)
     first = (Label.position == 0, Label.late.is_(False), Label.reading_seconds.is_not(None))
@@ -185,11 +165,11 @@ def ended_reads(session: Session, until: datetime) -> list[Ended]:
     )
     given = union_all(labels, answers).subquery()
     newest = select(given).order_by(given.c.created_at.desc()).limit(MOST_READS)
-    ended = [Ended(row[0], False, row[1], row[2]) for row in session.execute(newest)]
+    ended = [EndedVisit(row[0], False, row[1], row[2]) for row in session.execute(newest)]
     for reads in (Read, RepeatRead):
-        told = (reads.decline_reason == "cannot_tell", reads.ended_at >= since, reads.ended_at < until)
-        columns = select(reads.annotator_id, reads.ended_at).where(*told).limit(MOST_READS)
-        ended += [Ended(who, True, None, at) for who, at in session.execute(columns) if at is not None]
+        conditions = (reads.decline_reason == "cannot_tell", reads.ended_at >= since, reads.ended_at < until)
+        columns = select(reads.annotator_id, reads.ended_at).where(*conditions).limit(MOST_READS)
+        ended += [EndedVisit(who, True, None, at) for who, at in session.execute(columns) if at is not None]
     return sorted(ended, key=lambda visit: visit.at)
 
 
@@ -235,7 +215,7 @@ def annotators_of_accounts(session: Session) -> dict[uuid.UUID, uuid.UUID]:
     return {row[0]: row[1] for row in rows if row[1] is not None}
 
 
-def annotators(session: Session) -> list[str]:
-    """Names of annotators with accounts."""
+def list_annotator_names(session: Session) -> list[str]:
+    """List the names of annotators with accounts."""
     statement = select(Annotator.name).where(Annotator.account_id.is_not(None)).order_by(Annotator.name)
     return list(session.execute(statement).scalars())

@@ -1,14 +1,14 @@
-"""HTTP routes of annotators: how they read, for themselves and for admins."""
+"""HTTP routes of annotators: reading statistics for themselves and for admins."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
-from app.accounts.permissions import GuardedRoute, Policy
+from app.accounts.service import GuardedRoute, RequireScope
 from app.annotators import service
 from app.annotators.schemas import AnnotatorsOut, OwnReadingOut
-from app.database.engine import Reader
-from app.http.errors import NotFound, responses
+from app.database.engine import ReadSession
+from app.http.errors import NotFound, list_problem_responses
 from app.http.models import Line
 from app.http.principal import Principal
 
@@ -16,16 +16,19 @@ router = APIRouter(tags=["annotators"], route_class=GuardedRoute)
 
 
 @router.get(
-    "/v1/annotators", operation_id="list_annotators", responses=responses(), dependencies=[Depends(Policy("manage"))]
+    "/v1/annotators",
+    operation_id="list_annotators",
+    responses=list_problem_responses(),
+    dependencies=[Depends(RequireScope("manage"))],
 )
-def list_annotators(session: Reader) -> AnnotatorsOut:
+def list_annotators(session: ReadSession) -> AnnotatorsOut:
     """Annotators with accounts, by name."""
     return service.list_annotators(session)
 
 
-@router.get("/v1/annotators/{name}", operation_id="get_annotator", responses=responses(NotFound))
+@router.get("/v1/annotators/{name}", operation_id="get_annotator", responses=list_problem_responses(NotFound))
 def get_annotator(
-    name: Line, principal: Annotated[Principal, Depends(Policy("reads:own", "manage"))], session: Reader
+    name: Line, principal: Annotated[Principal, Depends(RequireScope("reads:own", "manage"))], session: ReadSession
 ) -> OwnReadingOut:
     """How an annotator reads: ``me``, and for admins any name; as of the last Monday, in steps of ten cases."""
     return service.own_reading(session, principal, name)

@@ -1,11 +1,11 @@
-"""What the routes of annotators answer."""
+"""Response models of the annotator routes."""
 
 from datetime import datetime
 
-from app.http.models import Out, Sentence
+from app.http.models import ResponseModel, Sentence
 
 
-class PulledOut(Out):
+class PulledOut(ResponseModel):
     """An estimate of one annotator, pulled towards all annotators, with its 95 % interval."""
 
     value: float
@@ -15,7 +15,7 @@ class PulledOut(Out):
     everybody: float
 
 
-class ConfusionOut(Out):
+class ConfusionOut(ResponseModel):
     """How often an annotator says a class where the others say another one, or the same."""
 
     others_say: str
@@ -27,14 +27,14 @@ class ConfusionOut(Out):
     notable: bool
 
 
-class ConfidenceOut(Out):
+class ConfidenceOut(ResponseModel):
     """What others thought of the cases of which an annotator was so sure."""
 
     confidence: float
     agreement: PulledOut
 
 
-class StepOut(Out):
+class StepOut(ResponseModel):
     """Some cases in a row, ten or a multiple: whether the annotator's answers were foreseen as well as expected."""
 
     first: datetime
@@ -42,7 +42,7 @@ class StepOut(Out):
     surplus: PulledOut
 
 
-class OwnReadingOut(Out):
+class OwnReadingOut(ResponseModel):
     """How an annotator reads, next to the others; until the last Monday, and in steps of ten."""
 
     annotator: str
@@ -63,7 +63,7 @@ class OwnReadingOut(Out):
     sentences: list[Sentence]
 
 
-class AnnotatorsOut(Out):
+class AnnotatorsOut(ResponseModel):
     """Names of annotators with accounts."""
 
     items: list[str]

@@ -6,16 +6,16 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from app.annotators.history import ClosedCase, Ended
+from app.annotators.history import ClosedCase, EndedVisit
 from app.annotators.schemas import ConfidenceOut, ConfusionOut, OwnReadingOut, PulledOut, StepOut
 from ml.agreement.one_annotator import (
-    Pulled,
+    ShrunkEstimate,
     agreement_with_others,
     log_score_surplus,
-    pulled_confusions,
-    pulled_mean,
-    pulled_share,
     rate_of_all,
+    shrunk_confusions,
+    shrunk_mean,
+    shrunk_share,
     soft_confusions,
 )
 from ml.messages import Message
@@ -28,145 +28,146 @@ _PACE_SPREAD, _SCORE_SPREAD = 0.5, 0.1
 _STEPS = 8
 
 
-def in_steps(n: int) -> int:
+def round_to_step(n: int) -> int:
     """The number rounded down to a multiple of ten."""
     return n - n % STEP
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Answers next to what the others' posterior said of them, in the order in which the cases were settled.
+class ComparedAnswers:
+    """Answers next to what the others' posterior said of them, in the order in which the cases were settled."""
 
-    Attributes:
-        keys: (N) case and annotator of each.
-        others: (N, K) probabilities by the others' posterior.
-        answers: (N,) classes that were said.
-        confidence: (N,) as given; NaN where it was not.
-    """
-
+    # (N) case and annotator of each
     keys: list[tuple[uuid.UUID, uuid.UUID]]
+    # (N, K) probabilities by the others' posterior
     others: FloatArray
+    # (N,) classes that were said
     answers: IntArray
+    # (N,) as given; NaN where it was not
     confidence: FloatArray
 
-    def take(self, rows: Sequence[int]) -> "Compared":
+    def take(self, rows: Sequence[int]) -> "ComparedAnswers":
         """Some of them."""
         chosen = np.asarray(rows, dtype=np.int64)
-        return Compared(
+        return ComparedAnswers(
             [self.keys[row] for row in rows], self.others[chosen], self.answers[chosen], self.confidence[chosen]
         )
 
 
-def out(pulled: Pulled) -> PulledOut:
-    """As the API shows it."""
+def estimate_out(pulled: ShrunkEstimate) -> PulledOut:
+    """Convert an estimate to its response model."""
     return PulledOut(**asdict(pulled))
 
 
-def pace(visits: Sequence[Ended], annotator_id: uuid.UUID) -> PulledOut | None:
-    """Typical seconds of a read: the geometric mean."""
+def estimate_pace(visits: Sequence[EndedVisit], annotator_id: uuid.UUID) -> PulledOut | None:
+    """Estimate the typical seconds of a read, a geometric mean."""
     timed = [
         (visit.annotator_id, float(np.log(max(visit.seconds, 0.1)))) for visit in visits if visit.seconds is not None
     ]
     own = [value for who, value in timed if who == annotator_id]
-    own = own[: in_steps(len(own))]
+    own = own[: round_to_step(len(own))]
     if not own:
         return None
-    everything = np.array([value for _, value in timed[: in_steps(len(timed))]])
-    mean = pulled_mean(np.array(own), max(float(everything.std()), 0.1), float(everything.mean()), _PACE_SPREAD)
+    everything = np.array([value for _, value in timed[: round_to_step(len(timed))]])
+    mean = shrunk_mean(np.array(own), max(float(everything.std()), 0.1), float(everything.mean()), _PACE_SPREAD)
     value, low, high, everybody = np.exp([mean.value, mean.low, mean.high, mean.everybody])
     return PulledOut(value=value, low=low, high=high, n=mean.n, everybody=everybody)
 
 
-def cannot_tell(visits: Sequence[Ended], annotator_id: uuid.UUID) -> PulledOut | None:
+def estimate_cannot_tell(visits: Sequence[EndedVisit], annotator_id: uuid.UUID) -> PulledOut | None:
     """Share of reads that ended in "cannot tell"."""
     own = [visit.cannot_tell for visit in visits if visit.annotator_id == annotator_id]
-    own = own[: in_steps(len(own))]
-    of_all = visits[: in_steps(len(visits))]
+    own = own[: round_to_step(len(own))]
+    of_all = visits[: round_to_step(len(visits))]
     everybody = rate_of_all(sum(visit.cannot_tell for visit in of_all), len(of_all))
-    return out(pulled_share(sum(own), len(own), everybody)) if own else None
+    return estimate_out(shrunk_share(sum(own), len(own), everybody)) if own else None
 
 
-def self_agreement(repeats: Sequence[tuple[uuid.UUID, bool]], annotator_id: uuid.UUID) -> PulledOut | None:
+def estimate_self_agreement(repeats: Sequence[tuple[uuid.UUID, bool]], annotator_id: uuid.UUID) -> PulledOut | None:
     """Share of repeats that got the same answer."""
     own = [same for who, same in repeats if who == annotator_id]
-    own, all_of_them = own[: in_steps(len(own))], repeats[: in_steps(len(repeats))]
+    own, all_of_them = own[: round_to_step(len(own))], repeats[: round_to_step(len(repeats))]
     everybody = rate_of_all(sum(same for _, same in all_of_them), len(all_of_them))
-    return out(pulled_share(sum(own), len(own), everybody)) if own else None
+    return estimate_out(shrunk_share(sum(own), len(own), everybody)) if own else None
 
 
-def agreement(own: Compared, everybody: Compared) -> tuple[PulledOut, PulledOut]:
-    """Agreement with the others, and what it is more than for somebody like them on the same cases."""
-    said, expected = agreement_with_others(own.others, own.answers)
+def estimate_agreement(own: ComparedAnswers, everybody: ComparedAnswers) -> tuple[PulledOut, PulledOut]:
+    """Estimate agreement with the others, and its surplus over a typical annotator on the same cases."""
+    observed, expected = agreement_with_others(own.others, own.answers)
     of_all, expected_of_all = agreement_with_others(everybody.others, everybody.answers)
-    mean = pulled_mean(said, max(float(of_all.std()), 0.05), float(of_all.mean()))
+    mean = shrunk_mean(observed, max(float(of_all.std()), 0.05), float(of_all.mean()))
     deviation = max(float((of_all - expected_of_all).std()), 0.05)
-    surplus = pulled_mean(said - expected, deviation, float((of_all - expected_of_all).mean()))
-    return out(mean), out(surplus)
+    surplus = shrunk_mean(observed - expected, deviation, float((of_all - expected_of_all).mean()))
+    return estimate_out(mean), estimate_out(surplus)
 
 
-def confusions(own: Compared, everybody: Compared, codes: Sequence[str]) -> list[ConfusionOut]:
+def estimate_confusions(own: ComparedAnswers, everybody: ComparedAnswers, codes: Sequence[str]) -> list[ConfusionOut]:
     """Every cell of the table of confusions, in rows by what the others say."""
-    found = pulled_confusions(
+    estimates = shrunk_confusions(
         soft_confusions(own.others, own.answers), soft_confusions(everybody.others, everybody.answers)
     )
     return [
         ConfusionOut(
             others_say=others_say,
             says=says,
-            share=float(found.value[row, column]),
-            low=float(found.low[row, column]),
-            high=float(found.high[row, column]),
-            everybody=float(found.everybody[row, column]),
-            notable=bool(found.notable[row, column]),
+            share=float(estimates.value[row, column]),
+            low=float(estimates.low[row, column]),
+            high=float(estimates.high[row, column]),
+            everybody=float(estimates.everybody[row, column]),
+            notable=bool(estimates.notable[row, column]),
         )
         for row, others_say in enumerate(codes)
         for column, says in enumerate(codes)
     ]
 
 
-def confidence(own: Compared, everybody: Compared) -> list[ConfidenceOut]:
+def estimate_by_confidence(own: ComparedAnswers, everybody: ComparedAnswers) -> list[ConfidenceOut]:
     """Agreement of the others by how sure the annotator said they were; steps of less than ten cases are left out."""
-    said, _ = agreement_with_others(own.others, own.answers)
+    observed, _ = agreement_with_others(own.others, own.answers)
     of_all, _ = agreement_with_others(everybody.others, everybody.answers)
     steps = []
     for value in sorted({float(value) for value in own.confidence if not np.isnan(value)}):
         rows = np.flatnonzero(own.confidence == value)
-        rows = rows[: in_steps(len(rows))]
+        rows = rows[: round_to_step(len(rows))]
         if len(rows):
             rest = of_all[everybody.confidence == value]
             rate = rate_of_all(float(rest.sum()), len(rest))
             steps.append(
-                ConfidenceOut(confidence=value, agreement=out(pulled_share(float(said[rows].sum()), len(rows), rate)))
+                ConfidenceOut(
+                    confidence=value, agreement=estimate_out(shrunk_share(float(observed[rows].sum()), len(rows), rate))
+                )
             )
     return steps
 
 
-def steps(own: Compared, everybody: Compared, cases: Mapping[uuid.UUID, ClosedCase]) -> list[StepOut]:
+def estimate_by_step(
+    own: ComparedAnswers, everybody: ComparedAnswers, cases: Mapping[uuid.UUID, ClosedCase]
+) -> list[StepOut]:
     """At most eight steps of cases in the order in which they were settled, each of ten cases or a multiple."""
     surplus = log_score_surplus(own.others, own.answers)
-    deviation, mean = _of_all(everybody)
+    deviation, mean = _surplus_moments(everybody)
     size = STEP * max(1, -(-len(surplus) // (STEP * _STEPS)))
-    found = []
+    items = []
     for start in range(0, len(surplus) - size + 1, size):
         times = sorted(cases[case_id].opinions[who].at for case_id, who in own.keys[start : start + size])
-        value = pulled_mean(surplus[start : start + size], deviation, mean, _SCORE_SPREAD)
-        found.append(StepOut(first=times[0], last=times[-1], surplus=out(value)))
-    return found
+        value = shrunk_mean(surplus[start : start + size], deviation, mean, _SCORE_SPREAD)
+        items.append(StepOut(first=times[0], last=times[-1], surplus=estimate_out(value)))
+    return items
 
 
-def drift(own: Compared, everybody: Compared) -> PulledOut | None:
+def estimate_drift(own: ComparedAnswers, everybody: ComparedAnswers) -> PulledOut | None:
     """Mean surplus of the last third of the cases less that of those before; None with less than thirty cases."""
     surplus = log_score_surplus(own.others, own.answers)
     if len(surplus) < 3 * STEP:
         return None
-    deviation, _ = _of_all(everybody)
-    last = in_steps(len(surplus) // 3)
+    deviation, _ = _surplus_moments(everybody)
+    last = round_to_step(len(surplus) // 3)
     before = float(surplus[:-last].mean())
     wider = deviation * float(np.sqrt(1 + last / (len(surplus) - last)))
-    return out(pulled_mean(surplus[-last:] - before, wider, 0.0, _SCORE_SPREAD))
+    return estimate_out(shrunk_mean(surplus[-last:] - before, wider, 0.0, _SCORE_SPREAD))
 
 
-def _of_all(everybody: Compared) -> tuple[float, float]:
+def _surplus_moments(everybody: ComparedAnswers) -> tuple[float, float]:
     """Standard deviation and mean of the surplus of all annotators."""
     surplus = log_score_surplus(everybody.others, everybody.answers)
     return max(float(surplus.std()), 0.05), float(surplus.mean())
@@ -175,31 +176,30 @@ def _of_all(everybody: Compared) -> tuple[float, float]:
 _MOST = 3
 
 
-def share(value: float) -> str:
-    """A share in whole per cent: more digits would be of chance alone."""
+def format_share(value: float) -> str:
+    """Format a share in whole per cent, the precision that chance leaves."""
     return f"{100 * value:.0f} %"
 
 
-def sentences(reading: OwnReadingOut, names: Mapping[str, str]) -> list[str]:
-    """Everything that the numbers say, one sentence each.
-
-    Args:
-        reading: the numbers, its own sentences not looked at.
-        names: of classes, by code.
-    """
-    said = [_pace(reading.seconds), _self(reading.self_agreement), _agreement(reading)]
-    said += _confusions(reading.confusions, names) if reading.n_compared else []
-    said += [_confidence(row) for row in reading.confidence]
-    said += [_cannot_tell(reading.cannot_tell), _drift(reading.drift)]
-    return [sentence for sentence in said if sentence]
-
-
-def _range(pulled: PulledOut) -> str:
-    return Message("{low} to {high}", low=share(pulled.low), high=share(pulled.high))
+def reading_sentences(reading: OwnReadingOut, names: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each statistic."""
+    lines = [
+        _pace_sentence(reading.seconds),
+        _self_agreement_sentence(reading.self_agreement),
+        _agreement_sentence(reading),
+    ]
+    lines += _confusion_sentences(reading.confusions, names) if reading.n_compared else []
+    lines += [_confidence_sentence(row) for row in reading.confidence]
+    lines += [_cannot_tell_sentence(reading.cannot_tell), _drift_sentence(reading.drift)]
+    return [sentence for sentence in lines if sentence]
 
 
-def _than_all(pulled: PulledOut) -> str:
-    """How an interval lies to everybody's value."""
+def _format_range(pulled: PulledOut) -> str:
+    return Message("{low} to {high}", low=format_share(pulled.low), high=format_share(pulled.high))
+
+
+def _compare_to_all(pulled: PulledOut) -> str:
+    """Compare an interval with the value of all annotators."""
     if pulled.low > pulled.everybody:
         return Message("more than all annotators")
     return (
@@ -209,7 +209,7 @@ def _than_all(pulled: PulledOut) -> str:
     )
 
 
-def _pace(seconds: PulledOut | None) -> str:
+def _pace_sentence(seconds: PulledOut | None) -> str:
     if seconds is None:
         return ""
     return Message(
@@ -223,20 +223,20 @@ def _pace(seconds: PulledOut | None) -> str:
     )
 
 
-def _self(pulled: PulledOut | None) -> str:
+def _self_agreement_sentence(pulled: PulledOut | None) -> str:
     if pulled is None:
         return Message("Agreement with yourself is shown after ten cases that came a second time.")
     return Message(
         "Of cases that came a second time, {value} ({pulled}) get the same answer, by {n} cases; "
         "of all annotators {everybody}.",
-        value=share(pulled.value),
-        pulled=_range(pulled),
+        value=format_share(pulled.value),
+        pulled=_format_range(pulled),
         n=pulled.n,
-        everybody=share(pulled.everybody),
+        everybody=format_share(pulled.everybody),
     )
 
 
-def _agreement(reading: OwnReadingOut) -> str:
+def _agreement_sentence(reading: OwnReadingOut) -> str:
     mean, surplus = reading.agreement, reading.agreement_surplus
     if mean is None or surplus is None:
         return Message("The comparison with others begins after ten closed cases that others have read as well.")
@@ -244,21 +244,21 @@ def _agreement(reading: OwnReadingOut) -> str:
         "Another annotator gives the same answer with a probability of {value} ({mean}), by {n} "
         "closed cases. On the same cases that is {value2} than for somebody like the others ({low} "
         "to {high}); for all annotators together it is {everybody}: {surplus}.",
-        value=share(mean.value),
-        mean=_range(mean),
+        value=format_share(mean.value),
+        mean=_format_range(mean),
         n=mean.n,
-        value2=_points(surplus.value),
-        low=_points(surplus.low),
-        high=_points(surplus.high),
-        everybody=_points(surplus.everybody),
-        surplus=_than_all(surplus),
+        value2=_format_points(surplus.value),
+        low=_format_points(surplus.low),
+        high=_format_points(surplus.high),
+        everybody=_format_points(surplus.everybody),
+        surplus=_compare_to_all(surplus),
     )
 
 
-def _points(difference: float) -> str:
-    """How far a share is from another one, in words: nobody has to look for a sign.
+def _format_points(difference: float) -> str:
+    """Format a difference of shares in words, without a sign.
 
-    >>> _points(-0.094), _points(0.012), _points(-0.004)
+    >>> _format_points(-0.094), _format_points(0.012), _format_points(-0.004)
     ('9 points lower', '1 point higher', '0 points higher')
     """
     points = round(100 * difference)
@@ -271,7 +271,7 @@ def _points(difference: float) -> str:
     )
 
 
-def _confusions(cells: Sequence[ConfusionOut], names: Mapping[str, str]) -> list[str]:
+def _confusion_sentences(cells: Sequence[ConfusionOut], names: Mapping[str, str]) -> list[str]:
     notable = sorted((cell for cell in cells if cell.notable), key=lambda cell: cell.everybody - cell.share)
     if not notable:
         return [Message("No answer differs from what all annotators say by more than chance allows.")]
@@ -281,16 +281,16 @@ def _confusions(cells: Sequence[ConfusionOut], names: Mapping[str, str]) -> list
             "{high}); of all annotators in {everybody}.",
             others_say=names.get(cell.others_say, cell.others_say),
             says=names.get(cell.says, cell.says),
-            share=share(cell.share),
-            low=share(cell.low),
-            high=share(cell.high),
-            everybody=share(cell.everybody),
+            share=format_share(cell.share),
+            low=format_share(cell.low),
+            high=format_share(cell.high),
+            everybody=format_share(cell.everybody),
         )
         for cell in notable[:_MOST]
     ]
 
 
-def _confidence(row: ConfidenceOut) -> str:
+def _confidence_sentence(row: ConfidenceOut) -> str:
     pulled = row.agreement
     verdict = Message("as sure as others bear out")
     if row.confidence > pulled.high:
@@ -300,27 +300,27 @@ def _confidence(row: ConfidenceOut) -> str:
     return Message(
         "Where the answer was {confidence} sure, another annotator agrees in {value} ({pulled}) of "
         "{n} cases: {verdict}.",
-        confidence=share(row.confidence),
-        value=share(pulled.value),
-        pulled=_range(pulled),
+        confidence=format_share(row.confidence),
+        value=format_share(pulled.value),
+        pulled=_format_range(pulled),
         n=pulled.n,
         verdict=verdict,
     )
 
 
-def _cannot_tell(pulled: PulledOut | None) -> str:
+def _cannot_tell_sentence(pulled: PulledOut | None) -> str:
     if pulled is None:
         return ""
     return Message(
         "{value} ({pulled}) of {n} reads end in \u201ccannot tell\u201d; of all annotators {everybody}.",
-        value=share(pulled.value),
-        pulled=_range(pulled),
+        value=format_share(pulled.value),
+        pulled=_format_range(pulled),
         n=pulled.n,
-        everybody=share(pulled.everybody),
+        everybody=format_share(pulled.everybody),
     )
 
 
-def _drift(pulled: PulledOut | None) -> str:
+def _drift_sentence(pulled: PulledOut | None) -> str:
     if pulled is None:
         return ""
     if pulled.high < 0:

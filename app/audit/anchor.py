@@ -20,17 +20,15 @@ from sqlalchemy.orm import Session
 
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
-from app.audit.linking import seal_all
-from app.context import Context
+from app.audit.linking import link_all_waiting
+from app.context import ServiceContext
 from app.database.tables import AuditEvent, Erasure, time_of
 
 
 @contextmanager
-def open_locked(path: Path) -> Iterator[TextIOWrapper]:
-    """The file, at its beginning and for this process alone; it is made where it is missing, with its folder.
-
-    What is written goes to its end.
-    """
+def open_append_only(path: Path) -> Iterator[TextIOWrapper]:
+    """The file, at its beginning and for this process alone; it is made where it is missing, with its folder."""
+    # What is written goes to its end.
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
@@ -38,7 +36,7 @@ def open_locked(path: Path) -> Iterator[TextIOWrapper]:
         yield stream
 
 
-def add_lines(stream: TextIOWrapper, lines: Iterable[str]) -> None:
+def append_lines(stream: TextIOWrapper, lines: Iterable[str]) -> None:
     """Add lines to an open file; they are on the disk when this returns."""
     stream.writelines(line + "\n" for line in lines)
     stream.flush()
@@ -50,27 +48,23 @@ RESTORE = "db.restore"
 
 
 class AnchorError(ValueError):
-    """The file says that the chain is not the one that it was."""
+    """Anchor file that contradicts the chain."""
 
 
 @dataclass(frozen=True)
-class Anchor:
-    """One line of the file.
+class ChainAnchor:
+    """One line of the file."""
 
-    Attributes:
-        kind: ``head``, or ``restore`` for the head right after a backup was brought back.
-        head: number of an event, a colon and its digest.
-        signature: of the head, in hexadecimal.
-        written_at: UTC.
-        restored_from: of a restore, the last event that the backup had.
-        erasures: patients erased so far, so that a list of erasures which is older shows.
-    """
-
+    # ``head``, or ``restore`` for the head right after a backup was brought back
     kind: Literal["head", "restore"]
+    # number of an event, a colon and its digest
     head: str
+    # of the head, in hexadecimal
     signature: str
     written_at: str
+    # of a restore, the last event that the backup had
     restored_from: int | None = None
+    # patients erased so far, so that a list of erasures which is older shows
     erasures: int = 0
 
     @property
@@ -80,64 +74,42 @@ class Anchor:
 
 
 def split_head(head: str) -> tuple[int, str]:
-    """Number and digest of a head.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Number and digest of a head."""
     sequence, _, digest = head.partition(":")
     if not sequence.isdecimal() or len(digest) != len(events.GENESIS):
         raise ValueError(f"{head!r} is not a head (the number of an event, a colon and its digest), and no file either")
     return int(sequence), digest
 
 
-def append(
+def append_anchor(
     path: Path,
     session: Session,
     keys: AuditKeys,
     restored_from: int | None = None,
     kind: Literal["head", "restore"] = "head",
 ) -> bool:
-    """Add the present head to the file, unless it is its last one.
-
-    Args:
-        path: of the file; made where it is missing.
-        session: for reading.
-        keys: of the audit.
-        restored_from: right after a backup was brought back, the last event that it had.
-        kind: of the line.
-
-    Returns:
-        Whether a line was added.
-
-    Raises:
-        AnchorError: the chain has lost the last head of the file, and no backup was brought back.
-    """
-    head = events.newest(session)
-    with open_locked(path) as stream:
+    """Add the present head to the file, unless it is its last one."""
+    head = events.read_head_text(session)
+    with open_append_only(path) as stream:
         lines = stream.read().splitlines()
-        last = _parsed(lines[-1]) if lines else None
+        last = _parse_anchor(lines[-1]) if lines else None
         if last is not None and restored_from is None:
             if last.head == head:
                 return False
-            if not events.holds(session, *split_head(last.head)):
+            if not events.contains_head(session, *split_head(last.head)):
                 raise AnchorError(
                     f"{path}: the audit chain has lost the head {last.sequence}; run `secondread db verify`"
                 )
         erasures = session.execute(select(func.count()).select_from(Erasure)).scalar_one()
-        line = Anchor(kind, head, keys.sign(head), time_of(session).isoformat(), restored_from, erasures)
-        add_lines(stream, [json.dumps(asdict(line))])
+        line = ChainAnchor(kind, head, keys.sign(head), time_of(session).isoformat(), restored_from, erasures)
+        append_lines(stream, [json.dumps(asdict(line))])
     return True
 
 
-def _parsed(line: str) -> Anchor:
-    """A line of the file.
-
-    Raises:
-        AnchorError: it is none.
-    """
+def _parse_anchor(line: str) -> ChainAnchor:
+    """A line of the file."""
     try:
-        anchor = Anchor(**json.loads(line))
+        anchor = ChainAnchor(**json.loads(line))
         split_head(anchor.head)
     except (TypeError, ValueError) as exc:
         raise AnchorError(f"a line of the anchor file cannot be read: {line[:60]!r}") from exc
@@ -145,17 +117,15 @@ def _parsed(line: str) -> Anchor:
 
 
 def missing_heads(path: Path, session: Session, keys: AuditKeys) -> Iterator[str]:
-    """A sentence for each head of the file that the chain has lost, and for each that this installation has not signed.
-
-    A head may be gone after a backup was brought back: then a later line says so, which only `db restore` writes.
-    """
+    """List the heads of the file that the chain has lost or this installation has not signed."""
+    # A head may be gone after a backup was brought back: then a later line says so, which only `db restore` writes.
     if not path.is_file():
         yield f"{path}: the anchor file is missing"
         return
     restored: int | None = None
     faults: list[str] = []
     for anchor in reversed(_signed_lines(path, keys, faults)):
-        there = events.holds(session, *split_head(anchor.head))
+        there = events.contains_head(session, *split_head(anchor.head))
         if not there and (restored is None or anchor.sequence <= restored):
             yield (
                 f"{path}: the audit chain does not contain the head {anchor.sequence} of {anchor.written_at}: "
@@ -166,12 +136,12 @@ def missing_heads(path: Path, session: Session, keys: AuditKeys) -> Iterator[str
     yield from faults
 
 
-def _signed_lines(path: Path, keys: AuditKeys, faults: list[str]) -> list[Anchor]:
+def _signed_lines(path: Path, keys: AuditKeys, faults: list[str]) -> list[ChainAnchor]:
     """Lines that this installation has signed, none with a key that a newer one had replaced; adds faults of others."""
     lines, newest = [], 0
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            anchor = _parsed(line)
+            anchor = _parse_anchor(line)
         except AnchorError as exc:
             faults.append(str(exc))
             continue
@@ -188,50 +158,45 @@ def _signed_lines(path: Path, keys: AuditKeys, faults: list[str]) -> list[Anchor
     return lines
 
 
-def known_erasures(path: Path | None) -> int:
-    """How many patients had been erased when the last head was added to the file; 0 where there is none."""
+def count_anchored_erasures(path: Path | None) -> int:
+    """Number of erasures when the last head was anchored; 0 without one."""
     if path is None or not path.is_file():
         return 0
-    return max((_parsed(line).erasures for line in path.read_text(encoding="utf-8").splitlines()), default=0)
+    return max((_parse_anchor(line).erasures for line in path.read_text(encoding="utf-8").splitlines()), default=0)
 
 
-def anchor_here(context: Context) -> None:
+def anchor_configured_file(context: ServiceContext) -> None:
     """Add the present head to the file that the settings name, if they name one."""
     path = context.settings.audit_anchor
     if path is not None:
         with context.database.read() as session:
-            append(path, session, context.keys.audit)
+            append_anchor(path, session, context.keys.audit)
 
 
-def note_restore(context: Context, head: str) -> None:
-    """Record that a backup was brought back, in the chain and in the file outside.
-
-    Args:
-        context: parts of the service.
-        head: the last one that the backup had.
-    """
+def record_restore(context: ServiceContext, head: str) -> None:
+    """Record that a backup was brought back, in the chain and in the file outside."""
     with context.database.write() as session:
         details = {"head": head}
-        events.record(
+        events.record_event(
             session, context.keys.audit, actor="command line", action=RESTORE, object_id="database", details=details
         )
-    seal_all(context.database, context.keys.audit)
+    link_all_waiting(context.database, context.keys.audit)
     path = context.settings.audit_anchor
     if path is not None:
         with context.database.read() as session:
-            append(path, session, context.keys.audit, split_head(head)[0], "restore")
+            append_anchor(path, session, context.keys.audit, split_head(head)[0], "restore")
 
 
-def restores(session: Session) -> list[tuple[str, int]]:
-    """Number of each event that brought a backup back, and of the last event that the backup had."""
+def list_restores(session: Session) -> list[tuple[str, int]]:
+    """List the events that record a restore, with the last event of each backup."""
     statement = select(AuditEvent).where(AuditEvent.action == RESTORE).order_by(AuditEvent.stamp)
     heads = [(event.number, str(event.details.get("head"))) for event in session.execute(statement).scalars()]
     return [(number, int(head.partition(":")[0])) for number, head in heads if head.partition(":")[0].isdecimal()]
 
 
-def restored_at(session: Session) -> list[tuple[datetime, int]]:
-    """When each backup was brought back (UTC), and number of the last event that it had."""
+def list_restore_times(session: Session) -> list[tuple[datetime, int]]:
+    """Time of each restore (UTC), and the last event of its backup."""
     statement = select(AuditEvent).where(AuditEvent.action == RESTORE)
-    heads = dict(restores(session))
+    heads = dict(list_restores(session))
     events = session.execute(statement.order_by(AuditEvent.stamp)).scalars()
     return [(event.created_at, heads[event.number]) for event in events if event.number in heads]

@@ -11,13 +11,13 @@ from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
 from app.database.tables import Account, ApiKey, AuditEvent, Case, CaseChange, Read, ReleaseRow, Remark
-from app.http.models import Out
+from app.http.models import ResponseModel
 
 # labels that the worker has seen to be final: its object is no identifier, and nobody was asked why
 _OF_MANY = "label.final"
 
 
-class AuditEventOut(Out):
+class AuditEventOut(ResponseModel):
     """Who did what to which object; ``digest`` chains it to the event before.
 
     On PostgreSQL ``sequence`` and ``digest`` come within a second of the event, and are null until then.
@@ -35,7 +35,7 @@ class AuditEventOut(Out):
     digest: str | None
 
 
-class AuditEventsOut(Out):
+class AuditEventsOut(ResponseModel):
     """Audit events, newest first; ``next_cursor`` leads to older ones."""
 
     items: list[AuditEventOut]
@@ -43,21 +43,21 @@ class AuditEventsOut(Out):
 
 
 @dataclass(frozen=True)
-class Days:
+class DayRange:
     """Days of UTC, the first and the last; None without a bound."""
 
     since: date | None = None
     until: date | None = None
 
 
-EVER = Days()
+EVER = DayRange()
 
 
-def _midnight(day: date) -> datetime:
+def _start_of_utc_day(day: date) -> datetime:
     return datetime.combine(day, time(), UTC)
 
 
-def _about(session: Session, name: str) -> ColumnElement[bool]:
+def _match_name(session: Session, name: str) -> ColumnElement[bool]:
     """Condition on events of everything that is called so, or has this identifier."""
     objects, cases = {name}, set(session.execute(select(Case.id).where(Case.external_id == name)).scalars())
     with suppress(ValueError):
@@ -69,13 +69,13 @@ def _about(session: Session, name: str) -> ColumnElement[bool]:
         select(ReleaseRow.id).where(ReleaseRow.name == name),
         select(Read.id).where(Read.case_id.in_(cases)),
     ):
-        objects |= {str(found) for found in session.execute(statement).scalars()}
+        objects |= {str(row_id) for row_id in session.execute(statement).scalars()}
     objects |= {str(case_id) for case_id in cases}
     changed = select(CaseChange.stamp).where(CaseChange.case_id.in_(cases))
     return or_(AuditEvent.object.in_(objects), AuditEvent.stamp.in_(changed))
 
 
-def page_of_events(
+def list_audit_event_page(
     session: Session,
     *,
     cursor: int | None = None,
@@ -83,21 +83,10 @@ def page_of_events(
     object_id: str | None = None,
     actor: str | None = None,
     action: str | None = None,
-    days: Days = EVER,
+    days: DayRange = EVER,
     about: str | None = None,
 ) -> AuditEventsOut:
-    """Audit events, newest first.
-
-    Args:
-        session: for reading.
-        cursor: only events with a smaller stamp than this.
-        limit: how many events at most.
-        object_id: only events of this object.
-        actor: only events of this person or program.
-        action: only events of this kind.
-        days: only events of these days.
-        about: only events of a case, a person or a release, by its name or identifier.
-    """
+    """Audit events, newest first."""
     statement = select(AuditEvent).order_by(AuditEvent.stamp.desc()).limit(limit + 1)
     if cursor is not None:
         statement = statement.where(AuditEvent.stamp < cursor)
@@ -105,31 +94,26 @@ def page_of_events(
         if value is not None:
             statement = statement.where(column == value)
     if days.since is not None:
-        statement = statement.where(AuditEvent.created_at >= _midnight(days.since))
+        statement = statement.where(AuditEvent.created_at >= _start_of_utc_day(days.since))
     if days.until is not None:
-        statement = statement.where(AuditEvent.created_at < _midnight(days.until) + timedelta(days=1))
+        statement = statement.where(AuditEvent.created_at < _start_of_utc_day(days.until) + timedelta(days=1))
     if about is not None:
-        statement = statement.where(_about(session, about))
+        statement = statement.where(_match_name(session, about))
     rows = list(session.execute(statement).scalars())
     names = AuditEventOut.model_fields
-    shown = rows[:limit]
-    reasons = reasons_of(session, shown)
+    page_rows = rows[:limit]
+    reasons = read_event_reasons(session, page_rows)
     items = [
         AuditEventOut(**{name: getattr(row, name) for name in names} | {"reason": reasons.get(row.stamp)})
-        for row in shown
+        for row in page_rows
     ]
     return AuditEventsOut(items=items, next_cursor=str(items[-1].stamp) if len(rows) > limit else None)
 
 
-def reasons_of(session: Session, events: Sequence[AuditEvent]) -> dict[int, str]:
-    """Why each event was, by its stamp; those of labels stand next to the label, and go with an erased patient.
-
-    Args:
-        session: for reading.
-        events: at most some thousands.
-    """
+def read_event_reasons(session: Session, events: Sequence[AuditEvent]) -> dict[int, str]:
+    """Reason of each event, by its stamp."""
     of_label = [event for event in events if event.action.startswith("label.") and event.action != _OF_MANY]
     labels = {uuid.UUID(event.object): event.stamp for event in of_label}
     rows = session.execute(select(Remark.id, Remark.reason).where(Remark.id.in_(labels))).all() if labels else []
-    said = {event.stamp: event.reason for event in events} | {labels[row[0]]: row[1] for row in rows}
-    return {stamp: reason for stamp, reason in said.items() if reason is not None}
+    reasons = {event.stamp: event.reason for event in events} | {labels[row[0]]: row[1] for row in rows}
+    return {stamp: reason for stamp, reason in reasons.items() if reason is not None}

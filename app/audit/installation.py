@@ -1,4 +1,4 @@
-"""One database, one key ring: a process that comes with another one is refused before it writes anything.
+"""Binds a database to its key ring; a process with other keys is refused before it writes.
 
 Coins, partitions and the audit chain follow from the keys. A server that was started with another one by mistake would
 toss other coins for the same cases and break the chain, and nothing would show it. So the database keeps a check value
@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from app.audit.chain.genesis import write_baseline
 from app.audit.chain.keys import AuditKeys
 from app.database.engine import Database, insert_if_absent
-from app.database.retry import write_patiently
-from app.database.sql.advisory_locks import Turn, take_turn
+from app.database.retry import write_with_retry
+from app.database.sql.advisory_locks import AdvisoryLock, acquire_lock
 from app.database.tables import AuditEvent, Installation, time_of
 
 _OTHERS_SIGN = "another process, perhaps one that is starting too, is writing to the database"
@@ -25,24 +25,13 @@ class WrongKeyError(ValueError):
 
 
 def require_first_key(database: Database, keys: AuditKeys) -> int:
-    """Refuse a key ring that does not begin with the keys of this database; nothing is written.
-
-    Args:
-        database: with or without tables.
-        keys: the keys in use.
-
-    Returns:
-        How many keys the database knows.
-
-    Raises:
-        WrongKeyError: it is another installation's key, or the ring lacks one that was added by a rotation.
-    """
+    """Refuse a key ring that does not begin with the keys of this database; nothing is written."""
     with database.read() as session:
-        known = _check_values(session)
-        own = [signer.check for signer in keys.signers[: len(known)]]
-        if known == own and (known or not _has_events(session)):
-            return len(known)
-    if known[: len(own)] == own and own:
+        stored_checks = _check_values(session)
+        own = [signer.check for signer in keys.signers[: len(stored_checks)]]
+        if stored_checks == own and (stored_checks or not _has_events(session)):
+            return len(stored_checks)
+    if stored_checks[: len(own)] == own and own:
         raise WrongKeyError(
             "the key of this database was rotated, and the key ring in use lacks the new one; nothing was written: "
             "give the ring that `secondread db rotate-key` wrote"
@@ -54,18 +43,7 @@ def require_first_key(database: Database, keys: AuditKeys) -> int:
 
 
 def require_keys(database: Database, keys: AuditKeys) -> bool:
-    """Refuse a key ring that is not exactly the one of this database; nothing is written.
-
-    Args:
-        database: with or without tables.
-        keys: the keys in use.
-
-    Returns:
-        Whether the database has its check values.
-
-    Raises:
-        WrongKeyError: it is another one.
-    """
+    """Refuse a key ring that is not exactly the one of this database; nothing is written."""
     n_known = require_first_key(database, keys)
     if len(keys.signers) > max(n_known, 1):
         raise WrongKeyError(
@@ -75,33 +53,21 @@ def require_keys(database: Database, keys: AuditKeys) -> bool:
     return n_known > 0
 
 
-def claim(
+def claim_database(
     database: Database, keys: AuditKeys, say: Callable[[str], object] = lambda _: None, seconds: float | None = None
 ) -> None:
-    """Refuse keys that are not those of this database; one without check values gets them now.
-
-    The rows that came with the tables get a baseline then. Of several processes that start at once one writes it, and
-    the others wait.
-
-    Args:
-        database: with the current schema.
-        keys: the keys in use.
-        say: told whenever it waits.
-        seconds: as of ``write_patiently``.
-
-    Raises:
-        WrongKeyError: they are another installation's.
-        Unavailable: others do not let go of the key.
-    """
+    """Bind the key ring to the database, or refuse keys that are not the database's."""
+    # The rows that came with the tables get a baseline then. Of several processes that start at once one writes it, and
+    # the others wait.
 
     def begin(session: Session) -> None:
-        take_turn(session, Turn.KEY)  # nobody writes an event before the baseline
+        acquire_lock(session, AdvisoryLock.KEY)  # nobody writes an event before the baseline
         check = keys.signers[0].check
         if insert_if_absent(session, Installation, {"id": 1, "key_check": check, "created_at": time_of(session)}):
             write_baseline(session, keys)
 
     if not require_keys(database, keys):
-        write_patiently(database, begin, _OTHERS_SIGN, say, key="alone", seconds=seconds)
+        write_with_retry(database, begin, _OTHERS_SIGN, say, key="alone", seconds=seconds)
         require_keys(database, keys)  # a process with another key may have been faster
 
 

@@ -1,4 +1,4 @@
-"""The sealer: links the events of many writers on PostgreSQL, who do not wait for each other.
+"""Links waiting audit events on PostgreSQL, so that writers do not wait for each other.
 
 A writer draws a stamp for its event from a counter, after it has written the rows that the event reports, and commits.
 The sealer, one at a time, links all events that are committed and wait, in the order of their stamps. Why that order is
@@ -53,30 +53,18 @@ _HOLDERS = text(
 _log = structlog.get_logger("secondread")
 
 
-def seal(session: Session, keys: AuditKeys, *, wait: bool = True) -> int:
-    """Link events that wait, the oldest stamps first, at most 200; those that are not as they were signed stay.
-
-    Args:
-        session: writing session.
-        keys: of the audit.
-        wait: for another sealer; else nothing is done where there is one.
-
-    Returns:
-        How many were linked.
-
-    Raises:
-        KeyRotated: another process has rotated the key.
-    """
-    head = chain_events.locked_head(session, keys, wait=wait) if chain_events.is_linked_later(session) else None
+def link_waiting_batch(session: Session, keys: AuditKeys, *, wait: bool = True) -> int:
+    """Link events that wait, the oldest stamps first, at most 200; those that are not as they were signed stay."""
+    head = chain_events.lock_head(session, keys, wait=wait) if chain_events.is_linked_later(session) else None
     if head is None:
         return 0
     # one statement, after the lock: it sees everything that the sealer before has linked, and one moment
     signer = keys.signers[-1]
     with session.execute(_WAITING) as rows:
-        them = map(chain_events.loaded, rows.mappings())
+        them = map(chain_events.event_from_row, rows.mappings())
         events = list(islice((event for event in them if chain_events.is_as_signed_by(signer, event)), _BATCH))
     for event in events:
-        chain_events.append(head, event, keys)
+        chain_events.append_event(head, event, keys)
     if events:
         links = {
             "stamps": [event.stamp for event in events],
@@ -88,35 +76,28 @@ def seal(session: Session, keys: AuditKeys, *, wait: bool = True) -> int:
     return len(events)
 
 
-def seal_all(database: Database, keys: AuditKeys) -> int:
-    """Link everything that waits; gives its number.
-
-    Raises:
-        KeyRotated: another process has rotated the key.
-    """
+def link_all_waiting(database: Database, keys: AuditKeys) -> int:
+    """Link everything that waits; gives its number."""
     n_linked = 0
     while True:
         with database.write() as session:
-            n_batch = seal(session, keys)
+            n_batch = link_waiting_batch(session, keys)
         n_linked += n_batch
         if n_batch < _BATCH:
             return n_linked
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """Events that wait to be linked.
+class WaitingEvents:
+    """Events that wait to be linked."""
 
-    Attributes:
-        n_events: how many, 100,000 for more.
-        seconds: for how long the oldest has waited; 0 where none waits.
-    """
-
+    # how many, 100,000 for more
     n_events: int
+    # for how long the oldest has waited; 0 where none waits
     seconds: float
 
 
-def waiting(session: Session) -> Waiting:
+def count_waiting_events(session: Session) -> WaitingEvents:
     """Events that wait to be linked: on SQLite none."""
     them = AuditEvent.sequence.is_(None)
     oldest = session.execute(
@@ -124,41 +105,31 @@ def waiting(session: Session) -> Waiting:
     ).scalar_one_or_none()
     some = select(AuditEvent.stamp).where(them).limit(_COUNTED).subquery()
     n_events = session.execute(select(func.count()).select_from(some)).scalar_one()
-    return Waiting(n_events, 0.0 if oldest is None else max((time_of(session) - oldest).total_seconds(), 0.0))
+    return WaitingEvents(n_events, 0.0 if oldest is None else max((time_of(session) - oldest).total_seconds(), 0.0))
 
 
-def held_up(session: Session, n_workers: int) -> str | None:
-    """Why events have waited for more than a second, in a sentence; None where none has.
-
-    Args:
-        session: for reading.
-        n_workers: how many workers live.
-    """
-    wait = waiting(session)
+def explain_link_delay(session: Session, n_workers: int) -> str | None:
+    """Explain why events have waited for more than a second; None where none has."""
+    wait = count_waiting_events(session)
     if wait.n_events == 0 or wait.seconds < PATIENCE_SECONDS:
         return None
-    said = f"{wait.n_events:,} audit events wait to be linked, the oldest for {wait.seconds:,.0f} s: "
+    sentence = f"{wait.n_events:,} audit events wait to be linked, the oldest for {wait.seconds:,.0f} s: "
     holders = session.execute(_HOLDERS).all() if events.is_linked_later(session) else []
     if holders:
         names = ", ".join(f"process {pid} ({name})" for pid, name, _ in holders)
-        return said + f"the chain is locked by {names}"
-    return said + ("no worker lives" if n_workers == 0 else "the workers' log says why")
+        return sentence + f"the chain is locked by {names}"
+    return sentence + ("no worker lives" if n_workers == 0 else "the workers' log says why")
 
 
 class ChainLost(ValueError):
     """The chain does not contain any more what this process has linked."""
 
 
-class Sealer:
-    """A thread that links what waits, several times per second; of several processes one at a time does.
+class ChainLinker:
+    """A thread that links what waits, several times per second; of several processes one at a time does."""
 
-    It links nothing to a chain that has lost the head which it linked last: whoever took links away and removed an
-    event would have the rest signed anew by it. After a restart only heads that are kept outside show that.
-
-    Args:
-        url: SQLAlchemy URL of the database itself, past a pooler.
-        keys: of the audit.
-    """
+    # It links nothing to a chain that has lost the head which it linked last: whoever took links away and removed an
+    # event would have the rest signed anew by it. After a restart only heads that are kept outside show that.
 
     def __init__(self, url: str, keys: AuditKeys) -> None:
         self._database, self._keys = Database(url, keys), keys
@@ -194,19 +165,14 @@ class Sealer:
                 self._stopping.wait(1.0)
 
     def link(self) -> int:
-        """Link a batch of what waits, unless another sealer is about to; gives its number.
-
-        Raises:
-            ChainLost: what this sealer linked last is not there any more.
-            KeyRotated: another process has rotated the key.
-        """
+        """Link a batch of what waits, unless another sealer is about to; gives its number."""
         with self._database.read() as session:
             if not session.execute(select(exists().where(AuditEvent.sequence.is_(None)))).scalar():
                 return 0
         with self._database.write(key="unused") as session:  # who puts another one in force has locked the head
-            if self._head is not None and not events.holds(session, *self._head):
+            if self._head is not None and not events.contains_head(session, *self._head):
                 raise ChainLost(f"the audit chain has lost the head {self._head[0]}; run `secondread db verify`")
-            n_linked = seal(session, self._keys, wait=False)
-            head = events.head_of(session)
+            n_linked = link_waiting_batch(session, self._keys, wait=False)
+            head = events.read_head(session)
         self._head = head
         return n_linked

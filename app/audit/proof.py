@@ -1,4 +1,4 @@
-"""The audit and every covered row as one file, which ``verify_proof.py`` checks with the public key alone."""
+"""Writes the audit and every covered row as one file that can be checked with the public key."""
 
 import json
 import shutil
@@ -11,42 +11,33 @@ from sqlalchemy.orm import Session
 from app.audit import verify_proof
 from app.audit.chain import events, genesis
 from app.audit.chain.coverage import COVERED
-from app.audit.chain.row_digests import Json, covered_tables, row_key, shown_row
-from app.context import Context
+from app.audit.chain.row_digests import Json, build_row_document, covered_tables, row_key
+from app.context import ServiceContext
 
 _ROWS = 1000
 
 
-def write_proof(session: Session, context: Context, out: Path) -> int:
-    """Write ``proof.jsonl``, and next to it the program that checks it.
-
-    Args:
-        session: for reading, of one moment.
-        context: parts of the service.
-        out: folder, which exists.
-
-    Returns:
-        Number of lines.
-    """
+def write_proof(session: Session, context: ServiceContext, out: Path) -> int:
+    """Write ``proof.jsonl``, and next to it the program that checks it."""
     n_lines = 0
     with (out / "proof.jsonl").open("w", encoding="utf-8") as stream:
-        for line in _lines(session, context):
+        for line in _build_proof_lines(session, context):
             stream.write(json.dumps(line) + "\n")
             n_lines += 1
     shutil.copyfile(verify_proof.__file__, out / "verify_proof.py")
     return n_lines
 
 
-def _lines(session: Session, context: Context) -> Iterator[dict[str, Json]]:
+def _build_proof_lines(session: Session, context: ServiceContext) -> Iterator[dict[str, Json]]:
     public_key = context.keys.audit.public_key
     yield {
         "kind": "proof",
         "version": 3,
         "public_key": public_key,
         "first_key": context.keys.audit.signers[0].public,
-        "head": events.newest(session),
+        "head": events.read_head_text(session),
     }
-    for event in events.all_events(session):
+    for event in events.read_all_events(session):
         rows: Json = {table: {**digests} for table, digests in (event.row_digests or {}).items()}
         signed: dict[str, Json] = {
             "stamp": event.stamp,
@@ -56,12 +47,12 @@ def _lines(session: Session, context: Context) -> Iterator[dict[str, Json]]:
             "digest": event.digest,
             "link_signature": event.link_signature,
         }
-        yield {"kind": "event"} | events.document_of(event) | signed
+        yield {"kind": "event"} | events.build_event_document(event) | signed
     for table in covered_tables():
         stored = session.connection().execute(select(table).execution_options(yield_per=_ROWS)).mappings()
         for row in stored:
             if COVERED[table.name].covers(row):
-                columns: Json = {**shown_row(context.keys.audit.rows, table, row)}
+                columns: Json = {**build_row_document(context.keys.audit.rows, table, row)}
                 yield {"kind": "row", "table": table.name, "key": row_key(table, row), "columns": columns}
     for stamp, cases in genesis.case_changes(session):
         yield {"kind": "cases", "stamp": stamp, "cases": [*sorted(map(str, cases))]}

@@ -1,4 +1,4 @@
-"""Rotating the key: the ring gets one key more, the database learns it, and an event signed by old and new says so."""
+"""Rotates the installation's key and records the change in an event signed by both keys."""
 
 import os
 from collections.abc import Callable
@@ -9,17 +9,17 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.audit.anchor import append
+from app.audit.anchor import append_anchor
 from app.audit.chain import events
-from app.audit.chain.keys import KeyRing, derive
-from app.audit.installation import claim, require_first_key
-from app.audit.linking import seal
-from app.context import Context
+from app.audit.chain.keys import KeyRing, derive_keys
+from app.audit.installation import claim_database, require_first_key
+from app.audit.linking import link_waiting_batch
+from app.context import ServiceContext
 from app.database.migration import create_if_new
-from app.database.retry import write_patiently
-from app.database.sql.advisory_locks import Turn, take_turn
+from app.database.retry import write_with_retry
+from app.database.sql.advisory_locks import AdvisoryLock, acquire_lock
 from app.database.tables import AuditHead, Installation
-from app.settings import write_beside
+from app.settings import write_secret_file
 from ml.util.files import sync_folder
 
 _OTHERS_WRITE = "others are writing to the database"
@@ -27,86 +27,67 @@ _Say = Callable[[str], object]
 
 
 @dataclass(frozen=True)
-class Rotation:
-    """What a rotation came to.
-
-    Attributes:
-        n_keys: of the ring.
-        public_key: of the newest one.
-    """
+class KeyRotation:
+    """Result of a key rotation."""
 
     n_keys: int
+    # of the newest one
     public_key: str
 
 
-def rotate(context: Context, reason: str, say: _Say = lambda _: None) -> Rotation:
-    """Add a key to the file of the ring, then to the database; one that was interrupted in between is finished.
-
-    Args:
-        context: parts of the service.
-        reason: why; kept in the audit.
-        say: told whenever it waits for others.
-
-    Raises:
-        ValueError: the key is set in the environment, or its file cannot be written.
-        Unavailable: others do not let go of the key.
-    """
+def rotate_key(context: ServiceContext, reason: str, say: _Say = lambda _: None) -> KeyRotation:
+    """Add a key to the file of the ring, then to the database; one that was interrupted in between is finished."""
     ring = context.settings.key_ring()
     create_if_new(context.database.engine)
-    n_known = require_first_key(context.database, derive(ring).audit)
+    n_known = require_first_key(context.database, derive_keys(ring).audit)
     if len(ring.secrets) <= max(n_known, 1):
-        _link_all(context, ring, say)  # with the key in use by others for long, its file stays as it is
+        _link_before_rotation(context, ring, say)  # with the key in use by others for long, its file stays as it is
         ring = ring.rotated()
-        _replace(context, ring)
-    rotation = bring_in(context, ring, reason, say)
+        _replace_key_file(context, ring)
+    rotation = apply_key_ring(context, ring, reason, say)
     path = context.settings.audit_anchor
     if path is not None:
         with context.database.read() as session:
-            append(path, session, derive(ring).audit)
+            append_anchor(path, session, derive_keys(ring).audit)
     return rotation
 
 
-def bring_in(context: Context, ring: KeyRing, reason: str, say: _Say = lambda _: None) -> Rotation:
-    """Let the database learn each key of the ring that it does not know yet.
-
-    Args:
-        context: parts of the service.
-        ring: begins with the keys that the database knows.
-        reason: why; kept in the audit.
-        say: told whenever it waits for others.
-
-    Raises:
-        Unavailable: others do not let go of the key.
-    """
-    keys = derive(ring).audit
+def apply_key_ring(context: ServiceContext, ring: KeyRing, reason: str, say: _Say = lambda _: None) -> KeyRotation:
+    """Let the database learn each key of the ring that it does not know yet."""
+    keys = derive_keys(ring).audit
     n_known = max(require_first_key(context.database, keys), 1)
-    _link_all(context, ring.oldest(n_known), say)  # so that nobody waits long for what follows
-    write_patiently(context.database, partial(_learn, ring=ring, reason=reason), _OTHERS_WRITE, say, key="alone")
-    return Rotation(len(ring.secrets), keys.public_key)
+    _link_before_rotation(context, ring.oldest(n_known), say)  # so that nobody waits long for what follows
+    write_with_retry(
+        context.database, partial(_store_new_keys, ring=ring, reason=reason), _OTHERS_WRITE, say, key="alone"
+    )
+    return KeyRotation(len(ring.secrets), keys.public_key)
 
 
-def _link_all(context: Context, ring: KeyRing, say: _Say) -> None:
-    """Claim the database, if nobody has yet, and link every event that waits."""
-    keys = derive(ring).audit
-    claim(context.database, keys, say)
-    while write_patiently(context.database, partial(seal, keys=keys), _OTHERS_WRITE, say):
+def _link_before_rotation(context: ServiceContext, ring: KeyRing, say: _Say) -> None:
+    """Claim the database and link every event that waits."""
+    keys = derive_keys(ring).audit
+    claim_database(context.database, keys, say)
+    while write_with_retry(context.database, partial(link_waiting_batch, keys=keys), _OTHERS_WRITE, say):
         pass
 
 
-def _learn(session: Session, ring: KeyRing, reason: str) -> None:
-    """Let the database learn the keys of a ring that it does not know yet, while nobody else writes an event."""
-    take_turn(session, Turn.KEY)
-    n_known, signers = events.n_keys(session), derive(ring).audit.signers  # another rotation may have been faster
+def _store_new_keys(session: Session, ring: KeyRing, reason: str) -> None:
+    """Store the new keys of a ring in the database, with all other writers excluded."""
+    acquire_lock(session, AdvisoryLock.KEY)
+    n_known, signers = (
+        events.count_keys(session),
+        derive_keys(ring).audit.signers,
+    )  # another rotation may have been faster
     for n_keys in range(n_known, len(ring.secrets)):
-        before, new = derive(ring.oldest(n_keys)).audit, signers[n_keys]
-        while seal(session, before):  # so that the event of the rotation comes next
+        before, new = derive_keys(ring.oldest(n_keys)).audit, signers[n_keys]
+        while link_waiting_batch(session, before):  # so that the event of the rotation comes next
             pass
         # as it is: events move it past the unit of work
         locked = select(AuditHead).where(AuditHead.id == 1).with_for_update()
         head = session.execute(locked.execution_options(populate_existing=True)).scalar_one()
         text = events.rotation_text(before.public_key, f"{head.sequence}:{head.digest}", new.public)
         session.add(Installation(id=n_keys + 1, key_check=new.check))
-        events.record(
+        events.record_event(
             session,
             before,
             actor="command line",
@@ -115,18 +96,14 @@ def _learn(session: Session, ring: KeyRing, reason: str) -> None:
             details={"public_key": new.public, "signature": new.sign(text)},
             reason=reason,
         )
-        seal(session, before)
+        link_waiting_batch(session, before)
         head.n_keys = n_keys + 1
         session.flush()
 
 
-def write_ring(context: Context, out: Path) -> None:
-    """Write the ring with a new key to a file of its own; neither the ring in use nor the database changes.
-
-    Raises:
-        ValueError: there is such a file.
-    """
-    unfinished = write_beside(out, context.settings.key_ring().rotated().to_bytes())
+def write_ring(context: ServiceContext, out: Path) -> None:
+    """Write the ring with a new key to a file of its own; neither the ring in use nor the database changes."""
+    unfinished = write_secret_file(out, context.settings.key_ring().rotated().to_bytes())
     try:
         os.link(unfinished, out)
     except FileExistsError as exc:
@@ -136,12 +113,8 @@ def write_ring(context: Context, out: Path) -> None:
     sync_folder(out.parent)
 
 
-def _replace(context: Context, ring: KeyRing) -> None:
-    """Put a ring in the place of the one in use, for the same users.
-
-    Raises:
-        ValueError: it is set in the environment, or its file cannot be written.
-    """
+def _replace_key_file(context: ServiceContext, ring: KeyRing) -> None:
+    """Put a ring in the place of the one in use, for the same users."""
     settings = context.settings
     if settings.secret_key is not None:
         raise ValueError(
@@ -150,7 +123,7 @@ def _replace(context: Context, ring: KeyRing) -> None:
         )
     path = settings.key_file
     try:
-        status, unfinished = path.stat(), write_beside(path, ring.to_bytes())
+        status, unfinished = path.stat(), write_secret_file(path, ring.to_bytes())
         try:
             os.chown(unfinished, status.st_uid, status.st_gid)
             unfinished.chmod(status.st_mode & 0o777)

@@ -4,18 +4,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from app.accounts.permissions import GuardedRoute, Policy
-from app.audit.events import AuditEventsOut, page_of_events
-from app.database.engine import Reader
-from app.http.errors import responses
+from app.accounts.service import GuardedRoute, RequireScope
+from app.audit.events import AuditEventsOut, list_audit_event_page
+from app.database.engine import ReadSession
+from app.http.errors import list_problem_responses
 from app.http.models import Line
 
-router = APIRouter(tags=["audit"], dependencies=[Depends(Policy("manage"))], route_class=GuardedRoute)
+router = APIRouter(tags=["audit"], dependencies=[Depends(RequireScope("manage"))], route_class=GuardedRoute)
 
 
-@router.get("/v1/audit-events", operation_id="list_audit_events", responses=responses())
+@router.get("/v1/audit-events", operation_id="list_audit_events", responses=list_problem_responses())
 def list_audit_events(
-    session: Reader,
+    session: ReadSession,
     cursor: Annotated[int | None, Query(ge=1, le=2**63 - 1, description="`next_cursor` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     object_id: Annotated[Line | None, Query(description="Events of one object.")] = None,
@@ -23,4 +23,4 @@ def list_audit_events(
     action: Annotated[Line | None, Query()] = None,
 ) -> AuditEventsOut:
     """Audit events, newest first."""
-    return page_of_events(session, cursor=cursor, limit=limit, object_id=object_id, actor=actor, action=action)
+    return list_audit_event_page(session, cursor=cursor, limit=limit, object_id=object_id, actor=actor, action=action)

@@ -1,4 +1,4 @@
-"""Audit events in words, with links: who did what to which case, person or release."""
+"""Describes audit events in sentences with links to cases, people and releases."""
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from app.audit.events import AuditEventOut
 from app.database.tables import Account, Annotator, ApiKey, Case, Job, PracticeSet, ReleaseRow
 from app.http.errors import NoRelease
-from app.releases.queries import reading_classes
+from app.releases.service import reading_classes
 from ml.messages import Message, messages
 
 #: Puts an English sentence into another language.
@@ -97,65 +97,59 @@ _MANY = messages({"labels": "{n} labels", "requests": "{n} further reads"})
 
 
 @dataclass(frozen=True)
-class Part:
+class SentencePart:
     """A piece of a sentence, and where it leads."""
 
     text: str
     link: str | None = None
 
 
-def short(action: str, say: Say = str) -> str:
-    """What an action says, without what it is about.
+def summarize_action(action: str, say: Say = str) -> str:
+    """Text of an action without its object.
 
-    >>> short("label.add"), short("unheard.of")
+    >>> summarize_action("label.add"), summarize_action("unheard.of")
     ('labelled …: …', 'unheard.of')
     """
-    said = say(WORDS.get(action, action))
-    parts = ((text, name) for text, name, _, _ in Formatter().parse(said))
+    template = say(WORDS.get(action, action))
+    parts = ((text, name) for text, name, _, _ in Formatter().parse(template))
     return "".join(text + ("" if name in {None, "by"} else "…") for text, name in parts)
 
 
-def sentences(session: Session, events: Sequence[AuditEventOut], say: Say = str) -> dict[int, list[Part]]:
-    """What each event says, by its stamp, in the language that ``say`` gives."""
-    known = _Names(session, events, say)
-    return {event.stamp: list(_sentence(event, known)) for event in events}
+def describe_events(session: Session, events: Sequence[AuditEventOut], say: Say = str) -> dict[int, list[SentencePart]]:
+    """Describe each event, by its stamp, in the language of ``say``."""
+    names = _EventNames(session, events, say)
+    return {event.stamp: list(_build_sentence(event, names)) for event in events}
 
 
-def plain(parts: Iterable[Part]) -> str:
-    """A sentence without its links."""
+def strip_links(parts: Iterable[SentencePart]) -> str:
+    """Return a sentence without its links."""
     return "".join(part.text for part in parts)
 
 
-def _sentence(event: AuditEventOut, known: "_Names") -> Iterable[Part]:
+def _build_sentence(event: AuditEventOut, known: "_EventNames") -> Iterable[SentencePart]:
     for text, name, _, _ in Formatter().parse(known.say(WORDS.get(event.action, event.action))):
         if text:
-            yield Part(text)
+            yield SentencePart(text)
         if name is not None:
             yield known.part(name, event)
 
 
-def _identifier(value: object) -> uuid.UUID | None:
+def _parse_uuid(value: object) -> uuid.UUID | None:
     try:
         return uuid.UUID(str(value))
     except ValueError:
         return None
 
 
-class _Names:
-    """Names of what some events are about, read in one statement per kind.
-
-    Args:
-        session: for reading.
-        events: at most some hundreds.
-        say: puts English into the language of the page.
-    """
+class _EventNames:
+    """Names of what some events are about, read in one statement per kind."""
 
     def __init__(self, session: Session, events: Sequence[AuditEventOut], say: Say) -> None:
         self.say = say
         named = [event.object for event in events]
         for event in events:
             named += [str(event.details[name]) for name in _REFERRING if event.details.get(name) is not None]
-        ids = {found for found in map(_identifier, named) if found is not None}
+        ids = {object_id for object_id in map(_parse_uuid, named) if object_id is not None}
         self.cases = {
             row[0]: say(Message("an erased case")) if row[2] is not None else row[1]
             for row in session.execute(select(Case.id, Case.external_id, Case.erased_at).where(Case.id.in_(ids)))
@@ -174,24 +168,24 @@ class _Names:
         except NoRelease:
             self.classes = {}
 
-    def part(self, name: str, event: AuditEventOut) -> Part:
+    def part(self, name: str, event: AuditEventOut) -> SentencePart:
         """What stands for a name in braces."""
-        details, own = event.details, _identifier(event.object)
+        details, own = event.details, _parse_uuid(event.object)
         match name:
             case "case":
-                return self._case(_identifier(details.get("case")) or own)
+                return self._case(_parse_uuid(details.get("case")) or own)
             case "release" | "champion":
-                return self._release(_identifier(details.get("champion")) if name == "champion" else own)
+                return self._release(_parse_uuid(details.get("champion")) if name == "champion" else own)
             case "account":
                 return self._account(own, str(details.get("account", self.say(Message("an account")))))
             case "job":
                 kind = str(details.get("kind") or (own and self.jobs.get(own)))
                 pages = {"check": f"/imports/checks/{own}", "import": f"/imports/{own}"}
-                return Part(self.say(_JOBS.get(kind, f"a job ({kind})")), pages.get(kind, "/jobs"))
+                return SentencePart(self.say(_JOBS.get(kind, f"a job ({kind})")), pages.get(kind, "/jobs"))
             case "policy" | "targets":
-                return Part(event.object, {"policy": "/policy", "targets": "/report"}[name])
+                return SentencePart(event.object, {"policy": "/policy", "targets": "/report"}[name])
             case _:
-                return Part(self._text(name, event, own))
+                return SentencePart(self._text(name, event, own))
 
     def _text(self, name: str, event: AuditEventOut, own: uuid.UUID | None) -> str:
         """What stands for a name that leads nowhere."""
@@ -202,29 +196,33 @@ class _Names:
             case "class":
                 return self.classes.get(details["class"], str(details["class"]))
             case "by":
-                by = self.annotators.get(_identifier(details.get("annotator")), "")
+                by = self.annotators.get(_parse_uuid(details.get("annotator")), "")
                 return "" if by in {"", event.actor} else self.say(Message(" (read by {by})", by=by))
             case "annotator":
                 return self.annotators.get(own, str(details.get("annotator", self.say(Message("an annotator")))))
             case "set":
-                return str(details.get("name") or self.sets.get(_identifier(details.get("set")) or own, ""))
+                return str(details.get("name") or self.sets.get(_parse_uuid(details.get("set")) or own, ""))
             case "labels" | "requests":
                 n = len(details.get(name, ()))
                 return self.say(Message((_ONE if n == 1 else _MANY)[name], n=n))
             case _:
                 return self.say(_as_text(details.get(name)))
 
-    def _case(self, case_id: uuid.UUID | None) -> Part:
+    def _case(self, case_id: uuid.UUID | None) -> SentencePart:
         name = self.cases.get(case_id) if case_id is not None else None
-        return Part(self.say(Message("a case"))) if name is None else Part(name, f"/cases/{case_id}")
+        return SentencePart(self.say(Message("a case"))) if name is None else SentencePart(name, f"/cases/{case_id}")
 
-    def _release(self, release_id: uuid.UUID | None) -> Part:
+    def _release(self, release_id: uuid.UUID | None) -> SentencePart:
         name = self.releases.get(release_id) if release_id is not None else None
-        return Part(self.say(Message("a release"))) if name is None else Part(name, f"/releases/{release_id}")
+        return (
+            SentencePart(self.say(Message("a release")))
+            if name is None
+            else SentencePart(name, f"/releases/{release_id}")
+        )
 
-    def _account(self, own: uuid.UUID | None, otherwise: str) -> Part:
+    def _account(self, own: uuid.UUID | None, otherwise: str) -> SentencePart:
         account_id, name = self.of_keys.get(own, (own, self.accounts.get(own, ""))) if own else (None, "")
-        return Part(name or otherwise, f"/people/{account_id}" if account_id in self.accounts else None)
+        return SentencePart(name or otherwise, f"/people/{account_id}" if account_id in self.accounts else None)
 
 
 _REFERRING = ("case", "annotator", "champion", "set")

@@ -1,4 +1,4 @@
-"""Checks a proof that `secondread dataset export --proof` wrote, with the public key alone.
+"""Checks a proof written by `secondread dataset export --proof` with the public key.
 
     python verify_proof.py proof.jsonl PUBLIC_KEY [HEAD or FILE of heads]
 
@@ -22,7 +22,7 @@ GENESIS = "0" * 64
 _COVERED = ("created_at", "actor", "action", "object", "details", "reason", "request_id")
 
 
-def _canonical(value: Any) -> bytes:
+def _encode_json_document(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 
@@ -32,7 +32,11 @@ def _sha256(content: bytes) -> str:
 
 def merkle_root(leaves: dict[str, dict[str, str | None]]) -> str:
     """Root over the digests of an event, in the order of tables and keys."""
-    rows = [_canonical([table, *row]) for table, digests in sorted(leaves.items()) for row in sorted(digests.items())]
+    rows = [
+        _encode_json_document([table, *row])
+        for table, digests in sorted(leaves.items())
+        for row in sorted(digests.items())
+    ]
     level = [hashlib.sha256(b"\0" + row).digest() for row in rows]
     while len(level) > 1:
         pairs = [hashlib.sha256(b"\1" + level[i] + level[i + 1]).digest() for i in range(0, len(level) - 1, 2)]
@@ -40,8 +44,8 @@ def merkle_root(leaves: dict[str, dict[str, str | None]]) -> str:
     return level[0].hex() if level else _sha256(b"")
 
 
-class Proof:
-    """Takes the lines of a proof, one after the other."""
+class ProofChecker:
+    """Checks the lines of a proof one after the other."""
 
     def __init__(self, public_key: str) -> None:
         self.keys, self.wanted = [public_key], public_key
@@ -61,7 +65,7 @@ class Proof:
     def _event(self, event: dict[str, Any]) -> None:
         number, leaves, stamp = event["sequence"], event["rows"], event["stamp"]
         document = {name: event[name] for name in _COVERED} | {"rows": merkle_root(leaves), "stamp": stamp}
-        digest = _sha256(_canonical(document))
+        digest = _sha256(_encode_json_document(document))
         whole = self._is_signed(self.keys[-1], f"event {digest}", event["signature"])
         called = f"with stamp {stamp}" if number is None else str(number)
         if event["action"] == "rows.baseline" and self.n_events + self.n_waiting > 0:
@@ -108,9 +112,9 @@ class Proof:
         elif line["kind"] == "event":
             self._event(line)
         elif line["kind"] == "row":
-            self._row(line["table"], line["key"], _sha256(_canonical([line["table"], line["columns"]])))
+            self._row(line["table"], line["key"], _sha256(_encode_json_document([line["table"], line["columns"]])))
         elif line["kind"] == "cases":
-            self._row("case_changes", str(line["stamp"]), _sha256(_canonical(sorted(line["cases"]))))
+            self._row("case_changes", str(line["stamp"]), _sha256(_encode_json_document(sorted(line["cases"]))))
 
     def end(self, heads: list[str]) -> None:
         """Name what is missing: rows, and heads that were kept elsewhere."""
@@ -122,7 +126,7 @@ class Proof:
 
 def main(arguments: list[str]) -> int:
     """Check a proof; gives the exit status."""
-    proof, heads = Proof(arguments[1]), []
+    proof, heads = ProofChecker(arguments[1]), []
     for kept in arguments[2:]:
         lines = Path(kept).read_text().splitlines() if Path(kept).is_file() else []
         heads += [json.loads(line)["head"] for line in lines] or [kept]

@@ -1,1 +1,1 @@
-"""Cases: upload, image, stored predictions."""
+"""Cases: ingest, presentation, duplicates and blindness."""

@@ -1,4 +1,4 @@
-"""Commit, then reveal: who may see predictions and others' labels of a case, and the record of what was shown."""
+"""Blindness rules: when a case is revealed to an annotator, and the record of each exposure."""
 
 import uuid
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from typing import Any, Literal, NamedTuple
 from sqlalchemy import BindParameter, and_, bindparam, select
 from sqlalchemy.orm import Session
 
-from app.accounts.annotators import annotator_of_account, role_or_key_sees_more
+from app.accounts.service import annotator_of_account, role_or_key_sees_more
 from app.cases import correction_window
-from app.cases.opaque_ids import NamedCase
+from app.cases.opaque_ids import ResolvedCase
 from app.cases.repeat_selection import is_held_back_from
 from app.database.engine import Database, insert_if_absent
-from app.database.sql.compiled_statements import Prepared
+from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import (
     SHOWN_KINDS,
     Account,
@@ -31,16 +31,22 @@ from app.database.tables import (
     new_id,
     time_of,
 )
-from app.http.errors import BlindReadPending
+from app.http.errors import Forbidden
 from app.http.principal import Principal
-from app.predictions.stored import shown_first
-from app.triage.queries import current_policy, policy_of_version
-from app.triage.twins import Pictured, are_twins, may_be_twin
+from app.predictions.service import champion_first_order
+from app.triage.service import ImageIdentity, are_twins, current_policy, may_be_twin, policy_of_version
 from ml.messages import messages
+
+
+class BlindReadPending(Forbidden):
+    """An annotator asks for what would unblind a read that is yet to be made."""
+
+    code, title = "blind-read-pending", "Blind read pending"
+
 
 Hidden = Literal["before-commit", "until-case-closed", "never"]
 
-_WORDS: dict[Hidden, str] = messages(
+_HIDDEN_MESSAGES: dict[Hidden, str] = messages(
     {
         "before-commit": "commit your own label first; then this is shown",
         "until-case-closed": "this is shown once all planned reads of the case are in, "
@@ -61,49 +67,39 @@ def has_committed(session: Session, principal: Principal, case_id: uuid.UUID) ->
     return session.execute(statement).first() is not None
 
 
-def hidden_because(session: Session, principal: Principal, case: NamedCase) -> Hidden | None:
-    """Why predictions and others' labels of a case are hidden from a caller; None where they are not.
-
-    Of a second visit the same is asked as of a case, so that the time of an answer does not tell which it is.
-    """
+def hidden_because(session: Session, principal: Principal, case: ResolvedCase) -> Hidden | None:
+    """Return why predictions and others' labels are hidden from a caller; None where they are not."""
+    # Of a second visit the same is asked as of a case, so that the time of an answer does not tell which it is.
     if not principal.blind:
         return None
-    if not answered(session, principal, case):
+    if not has_answered(session, principal, case):
         return "before-commit"
     statement = select(ReadRequest).where(ReadRequest.case_id == case.id)
     requests = session.execute(statement).scalars().all()
-    unsettled = correction_window.any_of_case(session, case.id)
+    unsettled = correction_window.has_provisional_label(session, case.id)
     if case.repeat is not None:
         return hidden_of_repeat(session, case.repeat)
     hidden = hidden_after_commit(session, requests, unsettled=unsettled)
     return "until-case-closed" if hidden is None and is_held_back_from(session, principal, case.id) else hidden
 
 
-def answered(session: Session, principal: Principal, case: NamedCase) -> bool:
+def has_answered(session: Session, principal: Principal, case: ResolvedCase) -> bool:
     """Whether this caller has answered a case as they name it: a second visit has an answer of its own."""
     committed = has_committed(session, principal, case.id)
     return committed if case.repeat is None else case.repeat.state == "answered"
 
 
 def hidden_of_repeat(session: Session, repeat: Repeat) -> Hidden:
-    """Why a case that came a second time stays hidden under that visit's handle: as one that is held back does."""
+    """Return why a repeated case stays hidden under its second handle, as a held-back case does."""
     return "never" if policy_of_version(session, repeat.policy_version).reveal == "never" else "until-case-closed"
 
 
 def hidden_after_commit(
     session: Session, requests: Sequence[ReadRequest], in_force: PolicyRow | None = None, *, unsettled: bool
 ) -> Hidden | None:
-    """Why a case stays hidden from an annotator who has committed a label; None where it does not.
-
-    A case with a label that its annotator may still correct is shown to nobody. Why a read was asked for plays no part:
-    a difference between the arms would tell the arm.
-
-    Args:
-        session: to look the policy up.
-        requests: of the case; the newest policy among them decides.
-        in_force: the policy in force, where the caller has it.
-        unsettled: whether somebody may still correct their label of the case.
-    """
+    """Return why a case stays hidden after an annotator's own label; None where it does not."""
+    # A case with a label that its annotator may still correct is shown to nobody. Why a read was asked for plays no
+    # part: a difference between the arms would tell the arm.
     hidden = hidden_before_final(session, requests, in_force)
     if hidden == "never":
         return hidden
@@ -120,10 +116,8 @@ def hidden_after_commit(
 def hidden_before_final(
     session: Session, requests: Sequence[ReadRequest], in_force: PolicyRow | None = None
 ) -> Hidden | None:
-    """Why a case stays hidden from whoever has just labelled it; None where it is shown at once.
-
-    It says nothing of what others have done. Arguments as in ``hidden_after_commit``.
-    """
+    """Return why a case stays hidden from its latest annotator; None where it is shown at once."""
+    # It says nothing of what others have done. Arguments as in ``hidden_after_commit``.
     reveal = policy_of_requests(session, requests, in_force).reveal
     if reveal == "never":
         return "never"
@@ -138,47 +132,39 @@ def policy_of_requests(session: Session, requests: Sequence[ReadRequest], in_for
     return current_policy(session) if version is None else policy_of_version(session, version)
 
 
-def ensure_revealed(session: Session, principal: Principal, case: NamedCase) -> None:
-    """Stop an annotator who may not see a case in full yet.
-
-    Raises:
-        BlindReadPending: what is asked for would unblind a read.
-    """
+def ensure_revealed(session: Session, principal: Principal, case: ResolvedCase) -> None:
+    """Stop an annotator who may not see a case in full yet."""
     hidden = hidden_because(session, principal, case)
     if hidden is not None:
-        raise BlindReadPending(_WORDS[hidden])
+        raise BlindReadPending(_HIDDEN_MESSAGES[hidden])
 
 
 @cache
-def _seen(*, has_patient: bool) -> Prepared:
-    """Role and scopes of an annotator's account, and the cases of which they saw more and which may be a case's twins.
-
-    Args:
-        has_patient: of that case.
-    """
+def _exposure_statement(*, has_patient: bool) -> PreparedStatement:
+    """Return an account's role and scopes, and the cases that it saw and that may be twins of a case."""
     annotator_id: BindParameter[Any] = bindparam("annotator_id")
-    shown = select(Exposure.case_id).where(Exposure.annotator_id == annotator_id)
+    exposed_cases = select(Exposure.case_id).where(Exposure.annotator_id == annotator_id)
     not_blind = select(Label.case_id).where(Label.annotator_id == annotator_id, Label.blind.is_(False))
     with_account = select(Annotator.id).where(Annotator.id == annotator_id, Annotator.account_id.is_not(None))
     reference = select(ReferenceCell.case_id).where(
         ReferenceCell.kind.in_(SHOWN_KINDS), with_account.correlate(None).exists()
     )
-    seen = shown.union_all(not_blind, reference)
+    unblinded_cases = exposed_cases.union_all(not_blind, reference)
     pixels: BindParameter[Any] = bindparam("pixels_sha256")
     twin = may_be_twin(pixels, bindparam("patient") if has_patient else None)
     columns = (Case.id, Case.pixels_sha256, Case.patient, Case.image_hash)
-    return Prepared(
+    return PreparedStatement(
         select(Account.role, ApiKey.scopes, *columns)
         .select_from(Annotator)
         .outerjoin(Account, Account.id == Annotator.account_id)
         .outerjoin(ApiKey, ApiKey.account_id == Account.id)
-        .outerjoin(Case, and_(Case.id.in_(seen), twin))
+        .outerjoin(Case, and_(Case.id.in_(unblinded_cases), twin))
         .where(Annotator.id == annotator_id)
     )
 
 
-class _Picture(NamedTuple):
-    """What of another case its likeness follows from."""
+class _ImageIdentityRow(NamedTuple):
+    """Columns of another case that decide whether it is a twin."""
 
     id: uuid.UUID
     pixels_sha256: str | None
@@ -187,28 +173,26 @@ class _Picture(NamedTuple):
 
 
 def was_exposed(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> bool:
-    """Whether an annotator may have seen more of a case's image than its pixels: the one place that decides it.
-
-    They have where prediction or others' labels of the case, or of a twin, were shown to them; where they gave one of
-    these a label that was not blind; where it was a reference cell, which everybody with an account may look at; and
-    where their account has, or ever had, another scope than that of reading, whichever key this request comes with.
-    """
+    """Whether an annotator may have seen more of a case's image than its pixels: the one place that decides it."""
+    # They have where prediction or others' labels of the case, or of a twin, were shown to them; where they gave one of
+    # these a label that was not blind; where it was a reference cell, which everybody with an account may look at; and
+    # where their account has, or ever had, another scope than that of reading, whichever key this request comes with.
     return was_exposed_to(session, annotator_id, session.get_one(Case, case_id))
 
 
-def was_exposed_to(session: Session, annotator_id: uuid.UUID, case: Pictured) -> bool:
-    """The same of a case that the caller has at hand."""
+def was_exposed_to(session: Session, annotator_id: uuid.UUID, case: ImageIdentity) -> bool:
+    """Return whether an annotator may have seen more than the pixels of a loaded case."""
     of_case = {"pixels_sha256": case.pixels_sha256}
     of_case |= {} if case.patient is None else {"patient": case.patient}
-    statement = _seen(has_patient=case.patient is not None)
+    statement = _exposure_statement(has_patient=case.patient is not None)
     return any(
         (role is not None and role_or_key_sees_more(role, scopes))
-        or (other[0] is not None and are_twins(case, _Picture(*other)))
+        or (other[0] is not None and are_twins(case, _ImageIdentityRow(*other)))
         for role, scopes, *other in statement.all(session, {"annotator_id": annotator_id, **of_case})
     )
 
 
-def _was_shown(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> bool:
+def _has_recorded_exposure(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> bool:
     """Whether it is recorded that this very case was shown to an annotator in full."""
     statement = select(Exposure.id).where(Exposure.annotator_id == annotator_id, Exposure.case_id == case_id)
     return session.execute(statement).first() is not None
@@ -225,18 +209,10 @@ def exposures_of(session: Session, case_id: uuid.UUID) -> list[tuple[str, dateti
     return [(row[0], row[1]) for row in session.execute(statement)]
 
 
-def expose(
+def record_exposure(
     session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID, release_id: uuid.UUID, label_id: uuid.UUID | None
 ) -> None:
-    """Record in a writing session that a case is shown in full to an annotator, the first time it is.
-
-    Args:
-        session: writing session.
-        annotator_id: who sees it.
-        case_id: what they see.
-        release_id: whose prediction is shown.
-        label_id: the newest label that is shown.
-    """
+    """Record in a writing session that a case is shown in full to an annotator, the first time it is."""
     values = {
         "id": new_id(),
         "created_at": time_of(session),
@@ -248,7 +224,7 @@ def expose(
     insert_if_absent(session, Exposure, values)
 
 
-def shown_to(session: Session, annotator_id: uuid.UUID) -> set[uuid.UUID]:
+def exposed_case_ids(session: Session, annotator_id: uuid.UUID) -> set[uuid.UUID]:
     """Cases that an annotator has been shown in full."""
     return set(session.execute(select(Exposure.case_id).where(Exposure.annotator_id == annotator_id)).scalars())
 
@@ -256,11 +232,11 @@ def shown_to(session: Session, annotator_id: uuid.UUID) -> set[uuid.UUID]:
 def note_exposure(database: Database, session: Session, principal: Principal, case_id: uuid.UUID) -> None:
     """Record before a read-only request answers that it shows a case in full to an annotator, whatever their scopes."""
     annotator = annotator_of_account(session, principal.account_id)
-    if annotator is None or _was_shown(session, annotator.id, case_id):
+    if annotator is None or _has_recorded_exposure(session, annotator.id, case_id):
         return
     session.rollback()  # SQLite: the reading transaction must not wait for the writing one
     of_case = select(CasePrediction.release_id).where(CasePrediction.case_id == case_id)
     newest = select(Label.id).where(Label.case_id == case_id).order_by(Label.id.desc()).limit(1)
     with database.write() as writing:
-        release_id = writing.execute(of_case.order_by(*shown_first()).limit(1)).scalar_one()
-        expose(writing, annotator.id, case_id, release_id, writing.execute(newest).scalar_one_or_none())
+        release_id = writing.execute(of_case.order_by(*champion_first_order()).limit(1)).scalar_one()
+        record_exposure(writing, annotator.id, case_id, release_id, writing.execute(newest).scalar_one_or_none())

@@ -19,26 +19,36 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from app.audit.chain import events
-from app.audit.chain.keys import DerivedKey, Keys
+from app.audit.chain.keys import DerivedKey, InstallationKeys
 from app.cases import queries
-from app.cases.presenters import Judging, case_out, show_case, stored_prediction_out
+from app.cases.presenters import TriageContext, case_out, show_case, stored_prediction_out
 from app.cases.schemas import CaseIn, CaseOut
-from app.context import Context
-from app.database.sql.advisory_locks import hold_digests
+from app.context import ServiceContext
+from app.database.sql.advisory_locks import lock_digests
 from app.database.tables import Case, CasePrediction, CaseTwin, NetworkOutput, Repeat, new_id
-from app.http.errors import BadRequest, BrokenImage, Invalid, OtherImage, TooLarge, Unavailable, UnsupportedImage
+from app.http.errors import BadRequest, Conflict, InvalidValue, ServiceUnavailable, TooLarge
 from app.http.limits import MAX_UPLOAD
 from app.http.principal import Principal
-from app.predictions.inference import Served
-from app.predictions.prediction_sets import published_sets
-from app.predictions.stored import output_values, prediction_values
-from app.releases.queries import champion
-from app.releases.training import Known, uses_of
-from app.triage.planning import coin, plan_case, policy_for_planning
+from app.predictions.service import (
+    BrokenImage,
+    LoadedRelease,
+    UnsupportedImage,
+    output_values,
+    prediction_values,
+    read_published_sets,
+)
+from app.releases.service import CaseFingerprint, find_training_uses, get_champion_alias
+from app.triage.service import plan_case, policy_for_planning, uniform_draw
 from ml.images.image_statistics import optical_density
 from ml.images.picture import Picture
 from ml.messages import Message
 from ml.release.predictor import Prediction
+
+
+class OtherImage(Conflict):
+    """An external id is taken by another image."""
+
+    code, title = "external-id-taken", "External id belongs to another image"
 
 
 def microns_per_pixel(metadata: dict[str, str]) -> float | None:
@@ -58,43 +68,35 @@ def microns_per_pixel_of(session: Session, named: uuid.UUID) -> float | None:
 
 
 @dataclass(frozen=True)
-class Replacement:
+class ReplacementFile:
     """A file that takes the place of a damaged one, with the digest of its pixels."""
 
     stored_sha256: str
     pixels_sha256: str
 
 
-def not_erased(session: Session, case_ids: Collection[uuid.UUID]) -> list[uuid.UUID]:
-    """Those of some cases that nobody has erased, nor will before this transaction ends."""
+def lock_unerased_cases(session: Session, case_ids: Collection[uuid.UUID]) -> list[uuid.UUID]:
+    """Lock the cases of a list that are not erased, so that none is erased before this transaction ends."""
     if not case_ids or session.get_bind().dialect.name != "postgresql":  # SQLite has one writer
         return list(case_ids)
     statement = select(Case.id).where(Case.id.in_(case_ids), Case.erased_at.is_(None)).order_by(Case.id)
     return list(session.execute(statement.with_for_update(read=True, key_share=True)).scalars())
 
 
-def take_place(session: Session, damaged: Mapping[str, Replacement]) -> set[str]:
-    """Give every case with a damaged file another file of the same picture, which something else has encoded.
-
-    A picture with other pixels takes nobody's place: another version of a decoder may have made it of the same upload.
-
-    Args:
-        session: writing session, which holds the digests of these pixels.
-        damaged: names of files in the store, with what takes the place of each.
-
-    Returns:
-        Names of those files whose pixels are known to be others; where there are any, nothing is replaced.
-    """
+def replace_damaged_files(session: Session, damaged: Mapping[str, ReplacementFile]) -> set[str]:
+    """Replace the damaged file of every case by another encoding of the same picture."""
+    # A picture with other pixels takes nobody's place: another version of a decoder may have made it of the same
+    # upload.
     named = or_(Case.stored_sha256.in_(damaged), Case.stored_field_sha256.in_(damaged))
     statement = select(Case).where(named, Case.erased_at.is_(None)).order_by(Case.id)
     # an erasure locks cases in the same order; rows that refer to these may come meanwhile, since no key changes
     locking = statement.with_for_update(key_share=True).execution_options(populate_existing=True)
     cases = session.execute(locking).scalars().all()
-    shown: defaultdict[str | None, set[str | None]] = defaultdict(set)
+    pixels_by_file: defaultdict[str | None, set[str | None]] = defaultdict(set)
     for case in cases:
-        shown[case.stored_sha256].add(case.pixels_sha256)
-        shown[case.stored_field_sha256].add(case.field_pixels_sha256)
-    refused = {name for name, other in damaged.items() if shown[name] - {other.pixels_sha256}}
+        pixels_by_file[case.stored_sha256].add(case.pixels_sha256)
+        pixels_by_file[case.stored_field_sha256].add(case.field_pixels_sha256)
+    refused = {name for name, other in damaged.items() if pixels_by_file[name] - {other.pixels_sha256}}
     if refused:
         return refused
     for case in cases:
@@ -110,14 +112,14 @@ _MAX_FIELDS, _MAX_PART = 10, 64 * 1024
 _IMAGE_TYPES = ["image/png", "image/jpeg", "image/tiff", "application/octet-stream"]
 
 
-class _InMemory(MultiPartParser):
+class _InMemoryParser(MultiPartParser):
     """Keeps what is received in memory, whose bounds are counted, rather than in the folder for temporary files."""
 
     spool_max_size = MAX_UPLOAD
 
 
 @dataclass(frozen=True)
-class Form:
+class MultipartForm:
     """A parsed multipart body."""
 
     files: dict[str, bytes]
@@ -126,26 +128,21 @@ class Form:
 
 @dataclass(frozen=True)
 class CaseForm:
-    """What is sent of a case: its fields, its image, and the wider field around the cell; None without one."""
+    """Submitted fields, image and wider field of a case; the field is None without one."""
 
     fields: CaseIn
     image: bytes
     field: bytes | None = None
 
 
-async def _multipart(request: Request, *optional: str) -> Form:
-    """A multipart body with the file ``image``, and perhaps others.
-
-    Raises:
-        BadRequest: it cannot be read.
-        Invalid: the image is not there, or another file is.
-    """
-    known = ("image", *optional)
+async def _parse_multipart(request: Request, *optional: str) -> MultipartForm:
+    """A multipart body with the file ``image``, and perhaps others."""
+    allowed_files = ("image", *optional)
     try:
-        form = await _InMemory(
+        form = await _InMemoryParser(
             request.headers,
             request.stream(),
-            max_files=len(known),
+            max_files=len(allowed_files),
             max_fields=_MAX_FIELDS,
             max_part_size=_MAX_PART,
         ).parse()
@@ -154,11 +151,11 @@ async def _multipart(request: Request, *optional: str) -> Form:
     sent = {name: value for name, value in form.multi_items() if isinstance(value, UploadFile)}
     try:
         if "image" not in sent:
-            raise Invalid("send the image as a file in the multipart field `image`")
-        if not sent.keys() <= set(known):
-            raise Invalid("there is a file in another multipart field than those that are read here")
+            raise InvalidValue("send the image as a file in the multipart field `image`")
+        if not sent.keys() <= set(allowed_files):
+            raise InvalidValue("there is a file in another multipart field than those that are read here")
         files = {name: await value.read() for name, value in sent.items()}
-        return Form(files, {name: value for name, value in form.items() if isinstance(value, str)})
+        return MultipartForm(files, {name: value for name, value in form.items() if isinstance(value, str)})
     finally:
         await form.close()
 
@@ -168,29 +165,20 @@ def _is_multipart(request: Request) -> bool:
 
 
 async def image_bytes(request: Request) -> bytes:
-    """The uploaded image, from a multipart field or the raw body.
-
-    Raises:
-        Invalid: nothing was sent.
-    """
+    """The uploaded image, from a multipart field or the raw body."""
     if _is_multipart(request):
-        return (await _multipart(request)).files["image"]
+        return (await _parse_multipart(request)).files["image"]
     body = await request.body()
     if not body:
-        raise Invalid("send the image as the body, or as a file in the multipart field `image`")
+        raise InvalidValue("send the image as the body, or as a file in the multipart field `image`")
     return body
 
 
 async def case_form(request: Request) -> CaseForm:
-    """Fields and image of a case, and the field around the cell where it is sent.
-
-    Raises:
-        Invalid: the body is not multipart.
-        RequestValidationError: a field is missing or not acceptable.
-    """
+    """Fields and image of a case, and the field around the cell where it is sent."""
     if not _is_multipart(request):
-        raise Invalid("send multipart/form-data with the fields image and external_id")
-    form = await _multipart(request, "field")
+        raise InvalidValue("send multipart/form-data with the fields image and external_id")
+    form = await _parse_multipart(request, "field")
     try:
         return CaseForm(CaseIn.model_validate(form.fields), form.files["image"], form.files.get("field"))
     except ValidationError as exc:
@@ -218,7 +206,7 @@ def upload_schema(*, case: bool) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-_Made = TypeVar("_Made")
+_FieldResult = TypeVar("_FieldResult")
 
 
 def partition_of(key: DerivedKey, patient: str | None, external_id: str) -> str:
@@ -235,13 +223,13 @@ class NewCase:
     sha256: str
     picture: Picture
     stored_sha256: str
-    served: Served
+    served: LoadedRelease
     prediction: Prediction
     field_sha256: str | None = None
     stored_field_sha256: str | None = None
     field_pixels_sha256: str | None = None
     # files of the case of this external id that were damaged when it was prepared, and what takes their place
-    damaged: Mapping[str, Replacement] = field(default_factory=dict)
+    damaged: Mapping[str, ReplacementFile] = field(default_factory=dict)
     # files that were there before, of others, who may be erased meanwhile
     reused: frozenset[str] = frozenset()
 
@@ -251,59 +239,35 @@ class NewCase:
         return [*pixels, *self.reused]
 
 
-def prepare_case(context: Context, fields: CaseIn, data: bytes, field: bytes | None = None) -> NewCase:
-    """Decode, predict and put the image, and the field around the cell, into the store; the field is not predicted.
-
-    Args:
-        context: parts of the service.
-        fields: of the case.
-        data: the image as it was uploaded.
-        field: the field as it was uploaded; None without one.
-
-    Raises:
-        OtherImage: the external id belongs to another image or field; nothing is stored.
-        TooLarge: too many pixels.
-        UnsupportedImage: not a format that is read.
-        BrokenImage: empty, damaged, too small or with several frames.
-        Overloaded: too many pictures are being decoded, or predictions wait.
-    """
-    files = _Files(context)
-    with _decoded(context, fields, data, field) as (digests, known, served, picture):
+def prepare_case(context: ServiceContext, fields: CaseIn, data: bytes, field: bytes | None = None) -> NewCase:
+    """Decode, predict and put the image, and the field around the cell, into the store; the field is not predicted."""
+    files = _IngestFiles(context)
+    with _decode_upload(context, fields, data, field) as (digests, existing, served, picture):
         prediction = context.inference.predict(served, picture.pixels)
-        stored = files.keep(picture, None if known is None else known.stored_sha256)
+        stored = files.keep(picture, None if existing is None else existing.stored_sha256)
     stored_field, field_pixels = None, None
     if field is not None:
-        there = None if known is None else known.stored_field_sha256
+        there = None if existing is None else existing.stored_field_sha256
         stored_field, field_pixels = _read_field(
             context, served, field, lambda around: (files.keep(around, there), around.digest.hex())
         )
-    shown = replace(picture, png=b"")
+    picture_without_png = replace(picture, png=b"")
     of_field = (digests.field_sha256, stored_field, field_pixels)
-    computed = (fields, digests.image_sha256, shown, stored, served, prediction)
+    computed = (fields, digests.image_sha256, picture_without_png, stored, served, prediction)
     return NewCase(*computed, *of_field, files.damaged, frozenset(files.reused))
 
 
-class _Files:
-    """Files of a case that is prepared.
+class _IngestFiles:
+    """Files of a case that is prepared."""
 
-    Args:
-        context: parts of the service.
-    """
-
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ServiceContext) -> None:
         self._images = context.images
         # damaged files, and what takes the place of each; and files that others have stored
-        self.damaged: dict[str, Replacement] = {}
+        self.damaged: dict[str, ReplacementFile] = {}
         self.reused: set[str] = set()
 
     def keep(self, picture: Picture, there: str | None) -> str:
-        """Put a picture into the store; its name there.
-
-        Args:
-            picture: with its PNG.
-            there: file of the case that has this picture already, which something else may have encoded; it stays
-                unless it is damaged.
-        """
+        """Put a picture into the store; its name there."""
         if there is not None and self._images.intact(there):
             self.reused.add(there)
             return there
@@ -311,19 +275,15 @@ class _Files:
         if not written:
             self.reused.add(stored)
         if there not in {None, stored}:
-            self.damaged[str(there)] = Replacement(stored, picture.digest.hex())
+            self.damaged[str(there)] = ReplacementFile(stored, picture.digest.hex())
         return stored
 
 
-def look_at_case(
-    context: Context, fields: CaseIn, data: bytes, field: bytes | None = None
+def inspect_upload(
+    context: ServiceContext, fields: CaseIn, data: bytes, field: bytes | None = None
 ) -> tuple["UploadDigests", str]:
-    """Decode what would become a case, as ``prepare_case`` does; nothing is predicted, and nothing is stored.
-
-    Returns:
-        Digests of the bytes, and of the pixels.
-    """
-    with _decoded(context, fields, data, field) as (digests, _, served, picture):
+    """Decode what would become a case, as ``prepare_case`` does; nothing is predicted, and nothing is stored."""
+    with _decode_upload(context, fields, data, field) as (digests, _, served, picture):
         pixels = picture.digest.hex()
     if field is not None:
         _read_field(context, served, field, lambda _: None)
@@ -331,27 +291,25 @@ def look_at_case(
 
 
 @contextmanager
-def _decoded(
-    context: Context, fields: CaseIn, data: bytes, field: bytes | None
-) -> Iterator[tuple["UploadDigests", Case | None, Served, Picture]]:
+def _decode_upload(
+    context: ServiceContext, fields: CaseIn, data: bytes, field: bytes | None
+) -> Iterator[tuple["UploadDigests", Case | None, LoadedRelease, Picture]]:
     """Digests of the bytes, the case of this external id with the same image, what is served, and the picture."""
     of_field = None if field is None else hashlib.sha256(field).hexdigest()
     digests = UploadDigests(hashlib.sha256(data).hexdigest(), of_field)
     with context.database.read() as session:
-        known = queries.case_by_external_id(session, fields.external_id)
-        refuse_other_image(known, digests)
-        served = context.inference.served(champion(session))
+        existing = queries.case_by_external_id(session, fields.external_id)
+        refuse_other_image(existing, digests)
+        served = context.inference.served(get_champion_alias(session))
     # no transaction is open meanwhile
     with context.pictures.opened(data, served.predictor.release.preprocessing, png=True) as picture:
-        yield digests, known, served, picture
+        yield digests, existing, served, picture
 
 
-def _read_field(context: Context, served: Served, field: bytes, make: Callable[[Picture], _Made]) -> _Made:
-    """What is made of a field's picture, within the limits of images and as it is: as PNG, without metadata.
-
-    Raises:
-        Problem: what is wrong with the part ``field``.
-    """
+def _read_field(
+    context: ServiceContext, served: LoadedRelease, field: bytes, make: Callable[[Picture], _FieldResult]
+) -> _FieldResult:
+    """Decode a field's picture as PNG without metadata, within the image limits, and process it."""
     try:
         with context.pictures.opened(field, served.predictor.release.preprocessing, png=True) as picture:
             return make(picture)
@@ -367,21 +325,16 @@ class UploadDigests:
     field_sha256: str | None = None
 
 
-class _Digested(Protocol):
+class _HasUploadDigests(Protocol):
     @property
     def image_sha256(self) -> str: ...
     @property
     def field_sha256(self) -> str | None: ...
 
 
-def refuse_other_image(known: _Digested | None, sent: _Digested) -> None:
-    """Refuse another image, or another field, under a known external id; without a field nothing is said of it.
-
-    A case keeps having no field, too: else one annotator would have seen it and another not.
-
-    Raises:
-        OtherImage: it is another one.
-    """
+def refuse_other_image(known: _HasUploadDigests | None, sent: _HasUploadDigests) -> None:
+    """Refuse another image or field for an external id that exists; a missing field is accepted."""
+    # A case keeps having no field, too: else one annotator would have seen it and another not.
     if known is None:
         return
     if known.image_sha256 != sent.image_sha256:
@@ -393,35 +346,27 @@ def refuse_other_image(known: _Digested | None, sent: _Digested) -> None:
     raise OtherImage("the case of this external id has another field; leave the field out, or send the one it has")
 
 
-def store_case(session: Session, context: Context, principal: Principal, new: NewCase) -> tuple[int, CaseOut]:
-    """Make the rows of a case; the same external id with the same image gives the case that is there.
-
-    Returns:
-        201 and the new case, or 200 and the one that was there.
-
-    Raises:
-        OtherImage: the external id belongs to another image or field, or to a damaged one that had other pixels.
-        Unavailable: whoever had the same file was erased meanwhile, and the file with them.
-    """
-    hold_digests(session, new.held())  # of two that come at once, the second one sees the first
-    known, twin = queries.known_case_and_first_image(session, new.fields.external_id, new.picture.digest.hex())
-    refuse_other_image(known, UploadDigests(new.sha256, new.field_sha256))
-    if known is None or new.damaged:
+def store_case(session: Session, context: ServiceContext, principal: Principal, new: NewCase) -> tuple[int, CaseOut]:
+    """Make the rows of a case; the same external id with the same image gives the case that is there."""
+    lock_digests(session, new.held())  # of two that come at once, the second one sees the first
+    existing, twin = queries.find_case_and_first_twin(session, new.fields.external_id, new.picture.digest.hex())
+    refuse_other_image(existing, UploadDigests(new.sha256, new.field_sha256))
+    if existing is None or new.damaged:
         _require_files(context, new)
-    if known is not None:
-        _heal(session, new)
-        return 200, show_case(session, known.id)
+    if existing is not None:
+        _replace_damaged(session, new)
+        return 200, show_case(session, existing.id)
     at = context.clock()
     case = _case_row(context.keys, principal, new, twin, at)
     release, prediction = new.served.predictor.release, new.prediction
-    looked_up = Known(case.id, case.patient, case.pixels_sha256)
-    trained_on = uses_of(release.training, context.keys.training, [looked_up])
+    looked_up = CaseFingerprint(case.id, case.patient, case.pixels_sha256)
+    trained_on = find_training_uses(release.training, context.keys.training, [looked_up])
     row = CasePrediction(**prediction_values([case.id], new.served.release_id, prediction, trained_on, at)[0])
-    made = (prediction.logits, prediction.features, prediction.appearance)
-    output = output_values([case.id], release.network_sha256, *made, at)[0]
+    network_outputs = (prediction.logits, prediction.features, prediction.appearance)
+    output = output_values([case.id], release.network_sha256, *network_outputs, at)[0]
     in_force = policy_for_planning(session)
     planned = plan_case(session, case, row, in_force, context.keys.draws)
-    twins = not_erased(session, planned.twins)
+    twins = lock_unerased_cases(session, planned.twins)
     session.add(case)
     session.flush()  # other rows refer to the case
     session.add_all([NetworkOutput(**output), row])
@@ -429,7 +374,7 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
     for first, other in [(case.id, other) for other in twins] + [(other, case.id) for other in twins]:
         session.add(CaseTwin(case_id=first, twin_id=other))
     details = {"release": str(row.release_id)}  # which image it is, its row's digest says
-    events.record(
+    events.record_event(
         session,
         context.keys.audit,
         actor=principal.name,
@@ -438,28 +383,20 @@ def store_case(session: Session, context: Context, principal: Principal, new: Ne
         details=details,
         cases=[case.id],
     )
-    sets = published_sets(session, [row.release_id])
-    judging = Judging(in_force.rule, {row.release_id: list(release.classes)}, sets)
+    sets = read_published_sets(session, [row.release_id])
+    judging = TriageContext(in_force.rule, {row.release_id: list(release.classes)}, sets)
     return 201, case_out(case, stored_prediction_out(case, row, judging, planned.decision), 0)
 
 
-def _require_files(context: Context, new: NewCase) -> None:
-    """See that files which were there before still are: from here on nobody removes them.
-
-    Raises:
-        Unavailable: one was removed; sent again, the picture is stored anew.
-    """
+def _require_files(context: ServiceContext, new: NewCase) -> None:
+    """See that files which were there before still are: from here on nobody removes them."""
     if not all(context.images.intact(name) for name in new.reused):
-        raise Unavailable("the same picture was erased a moment ago with whom it belonged to; send it again")
+        raise ServiceUnavailable("the same picture was erased a moment ago with whom it belonged to; send it again")
 
 
-def _heal(session: Session, new: NewCase) -> None:
-    """Give a case whose files were damaged those that were sent again, which something else may have encoded.
-
-    Raises:
-        OtherImage: what was sent has other pixels now; nothing is replaced.
-    """
-    refused = take_place(session, new.damaged) if new.damaged else set()
+def _replace_damaged(session: Session, new: NewCase) -> None:
+    """Give a case whose files were damaged those that were sent again, which something else may have encoded."""
+    refused = replace_damaged_files(session, new.damaged) if new.damaged else set()
     if not refused:
         return
     if any(new.damaged[name].stored_sha256 == new.stored_field_sha256 for name in refused):
@@ -474,14 +411,14 @@ def _heal(session: Session, new: NewCase) -> None:
     )
 
 
-def _partition(key: DerivedKey, fields: CaseIn, twin: Case | None) -> str:
+def _choose_partition(key: DerivedKey, fields: CaseIn, twin: Case | None) -> str:
     """Partition of a new case: that of the first case with the same pixels, where no patient says otherwise."""
     if twin is not None and fields.patient is None:
         return twin.partition
     return partition_of(key, fields.patient, fields.external_id)
 
 
-def _case_row(keys: Keys, principal: Principal, new: NewCase, twin: Case | None, at: datetime) -> Case:
+def _case_row(keys: InstallationKeys, principal: Principal, new: NewCase, twin: Case | None, at: datetime) -> Case:
     """The row of a new case, without its plan."""
     fields, picture = new.fields, new.picture
     return Case(
@@ -500,8 +437,8 @@ def _case_row(keys: Keys, principal: Principal, new: NewCase, twin: Case | None,
         width=picture.width,
         height=picture.height,
         same_image_as=None if twin is None else twin.id,
-        partition=_partition(keys.partition, fields, twin),
-        u=coin(keys.coin, fields.external_id),
+        partition=_choose_partition(keys.partition, fields, twin),
+        u=uniform_draw(keys.coin, fields.external_id),
         pi=0.0,
         image_hash=picture.image_hash,
         stain=list(optical_density(picture.pixels)),

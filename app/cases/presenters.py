@@ -9,75 +9,68 @@ from sqlalchemy.orm import Session
 
 from app.cases import queries
 from app.cases.schemas import CaseOut
-from app.context import Context
+from app.context import ServiceContext
 from app.database.tables import Case, CasePrediction
 from app.http.models import PredictionOut, TriageOut
-from app.predictions.prediction_sets import Cell, PublishedSets, answer_set, published_sets
-from app.predictions.stored import stored_prediction
-from app.releases.queries import class_codes_of
-from app.triage.planning import judge
-from app.triage.queries import current_rule
-from app.triage.rules import Rule, Triage, shown
+from app.predictions.service import (
+    AnswerSetQuery,
+    PublishedSets,
+    build_answer_set,
+    read_published_sets,
+    stored_prediction,
+)
+from app.releases.service import class_codes_of
+from app.triage.service import TriageResult, TriageRule, current_rule, summarise_prediction, triage_case
 from ml.distributions.families import PredictiveDistribution
 
 #: Seconds for which a browser may keep an image: no longer than a lease, and until somebody signs out.
 KEPT_SECONDS = 1800
 
 
-def image_answer(context: Context, stored_sha256: str, *, kept: bool = True) -> Response:
-    """The pixels of an image as PNG, without metadata.
-
-    Args:
-        context: parts of the service.
-        stored_sha256: its name in the store.
-        kept: whether a browser may keep it.
-    """
+def image_response(context: ServiceContext, stored_sha256: str, *, kept: bool = True) -> Response:
+    """The pixels of an image as PNG, without metadata."""
     control = f"max-age={KEPT_SECONDS}, immutable" if kept else "no-store"
     headers = {"Cache-Control": f"private, {control}", "Content-Disposition": "inline"}
     return Response(context.images.get(stored_sha256), media_type="image/png", headers=headers)
 
 
 @dataclass(frozen=True)
-class Judging:
-    """What all cases of one answer are judged by, resolved once.
+class TriageContext:
+    """Rule, classes and set thresholds of one response, loaded once."""
 
-    Attributes:
-        rule: in force, with the threshold of the day.
-        classes: codes of the classes of each release that predicted one of the cases.
-        sets: thresholds of the releases that have some.
-    """
-
-    rule: Rule
+    # in force, with the threshold of the day
+    rule: TriageRule
+    # codes of the classes of each release that predicted one of the cases
     classes: dict[uuid.UUID, list[str]]
+    # thresholds of the releases that have some
     sets: dict[uuid.UUID, PublishedSets]
 
 
 @dataclass(frozen=True)
-class Likeness:
-    """How far one image is from those that a release was made from, as it is shown.
+class OodAssessment:
+    """Out-of-distribution assessment of an image against a release, for display."""
 
-    Attributes:
-        out_of_distribution: whether it is flagged.
-        reasons: checks that it fails, the strangest first.
-        distance: 1 where images are flagged; None where it is unknown.
-        percentile: of the held-out images that are nearer; None where it is unknown.
-    """
-
+    # whether it is flagged
     out_of_distribution: bool
+    # checks that it fails, the strangest first
     reasons: list[str]
+    # 1 where images are flagged; None where it is unknown
     distance: float | None
+    # of the held-out images that are nearer; None where it is unknown
     percentile: float | None
 
 
-def likeness_of(row: CasePrediction) -> Likeness:
+def stored_ood_assessment(row: CasePrediction) -> OodAssessment:
     """Likeness of a stored prediction."""
-    return Likeness(row.out_of_distribution, row.unlike_reasons or [], row.unlike_distance, row.unlike_percentile)
+    return OodAssessment(row.out_of_distribution, row.unlike_reasons or [], row.unlike_distance, row.unlike_percentile)
 
 
-def judging_of(session: Session, predictions: Iterable[CasePrediction]) -> Judging:
-    """What cases with these predictions are judged by."""
+def triage_context_of(session: Session, predictions: Iterable[CasePrediction]) -> TriageContext:
+    """Load the triage context of these predictions."""
     release_ids = {prediction.release_id for prediction in predictions}
-    return Judging(current_rule(session), class_codes_of(session, release_ids), published_sets(session, release_ids))
+    return TriageContext(
+        current_rule(session), class_codes_of(session, release_ids), read_published_sets(session, release_ids)
+    )
 
 
 def prediction_out(
@@ -85,24 +78,13 @@ def prediction_out(
     release_id: uuid.UUID,
     classes: list[str],
     image_sha256: str,
-    decision: Triage,
-    likeness: Likeness,
+    decision: TriageResult,
+    likeness: OodAssessment,
     sets: PublishedSets | None,
     site: str | None = None,
 ) -> PredictionOut:
-    """A prediction as the API shows it.
-
-    Args:
-        distribution: of one image.
-        release_id: that predicted it.
-        classes: K codes of the release.
-        image_sha256: of the uploaded bytes.
-        decision: of the rule.
-        likeness: to the images of the release.
-        sets: thresholds of the release, None without any.
-        site: where the image came from.
-    """
-    summary = shown(distribution)
+    """A prediction as the API shows it."""
+    summary = summarise_prediction(distribution)
     intervals = None if likeness.out_of_distribution else summary.class_intervals
     return PredictionOut(
         release=str(release_id),
@@ -113,8 +95,8 @@ def prediction_out(
         disagreement_calibrated=summary.disagreement_calibrated,
         disagreement_constant=summary.disagreement_constant,
         class_intervals=None if intervals is None else dict(zip(classes, intervals, strict=True)),
-        answer_set=answer_set(
-            sets, Cell(distribution.class_probs, classes, site=site, unlike=likeness.out_of_distribution)
+        answer_set=build_answer_set(
+            sets, AnswerSetQuery(distribution.class_probs, classes, site=site, unlike=likeness.out_of_distribution)
         ),
         triage=TriageOut(**vars(decision)),
         out_of_distribution=likeness.out_of_distribution,
@@ -126,24 +108,17 @@ def prediction_out(
 
 
 def stored_prediction_out(
-    case: Case, prediction: CasePrediction, judging: Judging, decision: Triage | None = None
+    case: Case, prediction: CasePrediction, judging: TriageContext, decision: TriageResult | None = None
 ) -> PredictionOut:
-    """A stored prediction as the API shows it.
-
-    Args:
-        case: of the prediction.
-        prediction: as stored.
-        judging: rule and classes.
-        decision: what the rule says, where that is known already.
-    """
+    """A stored prediction as the API shows it."""
     distribution = stored_prediction(prediction)
     return prediction_out(
         distribution,
         prediction.release_id,
         judging.classes[prediction.release_id],
         case.image_sha256,
-        decision or judge(case, prediction, distribution, judging.rule),
-        likeness_of(prediction),
+        decision or triage_case(case, prediction, distribution, judging.rule),
+        stored_ood_assessment(prediction),
         judging.sets.get(prediction.release_id),
         case.site,
     )
@@ -172,7 +147,7 @@ def cases_out(session: Session, cases: list[Case]) -> list[CaseOut]:
     """Cases with the prediction that is shown of each, in their order."""
     ids = [case.id for case in cases]
     predictions, totals = queries.predictions_of(session, ids), queries.label_totals(session, ids)
-    judging = judging_of(session, predictions.values())
+    judging = triage_context_of(session, predictions.values())
     return [
         case_out(
             case,
@@ -184,9 +159,5 @@ def cases_out(session: Session, cases: list[Case]) -> list[CaseOut]:
 
 
 def show_case(session: Session, case_id: uuid.UUID) -> CaseOut:
-    """One case with the prediction that is shown.
-
-    Raises:
-        NotFound: there is no such case.
-    """
+    """One case with the prediction that is shown."""
     return cases_out(session, [queries.case_by_id(session, case_id)])[0]

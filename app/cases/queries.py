@@ -13,17 +13,17 @@ from sqlalchemy import ColumnElement, Select, func, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from app.database.tables import Annotator, Case, CasePrediction, CaseTwin, Label, Read, ReaderDraw, ReadRequest, Repeat
-from app.http.errors import Invalid, NotFound
-from app.predictions.stored import shown_first
+from app.http.errors import InvalidValue, NotFound
+from app.predictions.service import champion_first_order
 
 _NEED = struct.Struct("<d16s")
 
 
-def _encode(data: bytes) -> str:
+def _encode_base64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def _decode(cursor: str) -> bytes:
+def _decode_base64(cursor: str) -> bytes:
     return base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
 
 
@@ -32,47 +32,35 @@ _UNKNOWN = "the cursor is not one that this service gave out"
 
 def encode_cursor(case_id: uuid.UUID) -> str:
     """Cursor that continues after a case."""
-    return _encode(case_id.bytes)
+    return _encode_base64(case_id.bytes)
 
 
 def decode_cursor(cursor: str) -> uuid.UUID:
-    """Case that a cursor continues after.
-
-    Raises:
-        Invalid: not a cursor that this service gave out.
-    """
+    """Case that a cursor continues after."""
     try:
-        return uuid.UUID(bytes=_decode(cursor))
+        return uuid.UUID(bytes=_decode_base64(cursor))
     except (ValueError, binascii.Error) as exc:
-        raise Invalid(_UNKNOWN) from exc
+        raise InvalidValue(_UNKNOWN) from exc
 
 
 def encode_need_cursor(need: float, case_id: uuid.UUID) -> str:
     """Cursor that continues after a case of the worklist."""
-    return _encode(_NEED.pack(need, case_id.bytes))
+    return _encode_base64(_NEED.pack(need, case_id.bytes))
 
 
 def decode_need_cursor(cursor: str) -> tuple[float, uuid.UUID]:
-    """Need and case that a cursor of the worklist continues after.
-
-    Raises:
-        Invalid: not a cursor that this service gave out.
-    """
+    """Need and case that a cursor of the worklist continues after."""
     try:
-        need, case_id = _NEED.unpack(_decode(cursor))
+        need, case_id = _NEED.unpack(_decode_base64(cursor))
     except (ValueError, binascii.Error, struct.error) as exc:
-        raise Invalid(_UNKNOWN) from exc
+        raise InvalidValue(_UNKNOWN) from exc
     if not math.isfinite(need):
-        raise Invalid(_UNKNOWN)
+        raise InvalidValue(_UNKNOWN)
     return need, uuid.UUID(bytes=case_id)
 
 
 def case_by_id(session: Session, case_id: uuid.UUID, *, lock: bool = False) -> Case:
-    """A case, locked against concurrent labels where asked.
-
-    Raises:
-        NotFound: there is no such case.
-    """
+    """A case, locked against concurrent labels where asked."""
     case = session.get(Case, case_id, with_for_update=True if lock else None)
     if case is None:
         raise NotFound("there is no such case")
@@ -84,35 +72,22 @@ def case_by_external_id(session: Session, external_id: str) -> Case | None:
     return session.execute(select(Case).where(Case.external_id == external_id)).scalar_one_or_none()
 
 
-def known_case_and_first_image(
-    session: Session, external_id: str, pixels_sha256: str
-) -> tuple[Case | None, Case | None]:
-    """The case of an external id, and the earliest case with the same picture; None where there is none.
-
-    Args:
-        session: for reading.
-        external_id: as it was sent.
-        pixels_sha256: of the picture that was sent.
-    """
+def find_case_and_first_twin(session: Session, external_id: str, pixels_sha256: str) -> tuple[Case | None, Case | None]:
+    """The case of an external id, and the earliest case with the same picture; None where there is none."""
     # found first and put in order then: PostgreSQL would go through all cases in their order until it meets the first
     same = select(Case.id).where(Case.pixels_sha256 == pixels_sha256).cte("same").prefix_with("MATERIALIZED")
     earliest = select(same.c.id).order_by(same.c.id).limit(1).scalar_subquery()
     cases = session.execute(select(Case).where(or_(Case.external_id == external_id, Case.id == earliest))).scalars()
-    known = first = None
+    existing = first = None
     for case in cases:
-        known = case if case.external_id == external_id else known
+        existing = case if case.external_id == external_id else existing
         if case.pixels_sha256 == pixels_sha256 and (first is None or case.id < first.id):
             first = case
-    return known, first
+    return existing, first
 
 
 def cases_with_images(session: Session, digests: Collection[str]) -> dict[uuid.UUID, set[str]]:
-    """Cases by id that have one of some images, as their own or as the field around it, and which of them.
-
-    Args:
-        session: for reading.
-        digests: names in the store.
-    """
+    """Cases by id that have one of some images, as their own or as the field around it, and which of them."""
     own, field = Case.stored_sha256.in_(digests), Case.stored_field_sha256.in_(digests)
     columns = (Case.id, Case.stored_sha256, Case.stored_field_sha256)
     rows = session.execute(select(*columns).where(or_(own, field)).order_by(Case.id))
@@ -120,18 +95,13 @@ def cases_with_images(session: Session, digests: Collection[str]) -> dict[uuid.U
 
 
 def cases_with_pixels(session: Session, digests: Collection[str]) -> list[uuid.UUID]:
-    """Cases that have one of some pictures, as their own or as the field around it, whatever has encoded it.
-
-    Args:
-        session: for reading.
-        digests: of pixels.
-    """
+    """Cases that have one of some pictures, as their own or as the field around it, whatever has encoded it."""
     own, field = Case.pixels_sha256.in_(digests), Case.field_pixels_sha256.in_(digests)
     return list(session.execute(select(Case.id).where(or_(own, field)).order_by(Case.id)).scalars())
 
 
 def images_in_use(session: Session, digests: Collection[str]) -> set[str]:
-    """Which of some images a case has, as its own or as the field around it."""
+    """Return the images that a case uses, as its own or as its field."""
     return set().union(*cases_with_images(session, digests).values())
 
 
@@ -143,30 +113,22 @@ def has_field(session: Session, named: uuid.UUID) -> bool:
 
 
 def stored_field(session: Session, case_id: uuid.UUID) -> str:
-    """Name in the store of the wider field around the cell of a case.
-
-    Raises:
-        NotFound: none was sent, or there is no such case.
-    """
+    """Name in the store of the wider field around the cell of a case."""
     stored = case_by_id(session, case_id).stored_field_sha256
     if stored is None:
         raise NotFound("there is no field of this case")
     return stored
 
 
-def named_images(session: Session) -> set[str]:
+def stored_image_names(session: Session) -> set[str]:
     """Names in the store of all images and fields."""
     there, field = Case.erased_at.is_(None), Case.stored_field_sha256
-    wanted = select(Case.stored_sha256).where(there).union(select(field).where(there, field.is_not(None)))
-    return set(session.execute(wanted).scalars())
+    statement = select(Case.stored_sha256).where(there).union(select(field).where(there, field.is_not(None)))
+    return set(session.execute(statement).scalars())
 
 
 def latest_prediction(session: Session, case_id: uuid.UUID) -> CasePrediction:
-    """The prior of a case: the champion's prediction, else the newest.
-
-    Raises:
-        NotFound: the case has none.
-    """
+    """The prior of a case: the champion's prediction, else the newest."""
     prediction = predictions_of(session, [case_id]).get(case_id)
     if prediction is None:
         raise NotFound("the case has no prediction")
@@ -175,7 +137,7 @@ def latest_prediction(session: Session, case_id: uuid.UUID) -> CasePrediction:
 
 @dataclass(frozen=True)
 class CaseFilter:
-    """Which cases are listed; None for all."""
+    """Filter of a case listing; None matches every case."""
 
     external_id: str | None = None
     patient: str | None = None
@@ -193,8 +155,8 @@ class CaseFilter:
         if self.partition is not None:
             conditions.append(Case.partition == self.partition)
         if self.search is not None:
-            found = (column.icontains(self.search, autoescape=True) for column in (Case.external_id, Case.patient))
-            conditions.append(or_(*found))
+            matches = (column.icontains(self.search, autoescape=True) for column in (Case.external_id, Case.patient))
+            conditions.append(or_(*matches))
         if self.since is not None:
             conditions.append(Case.created_at >= self.since)
         if self.until is not None:
@@ -233,31 +195,33 @@ def count_waiting_cases(session: Session, chosen: CaseFilter) -> int:
     return session.execute(waiting).scalar_one()
 
 
-def sites(session: Session) -> list[str]:
+def list_sites(session: Session) -> list[str]:
     """Every site that a case names, in order."""
     named = select(Case.site).where(Case.site.is_not(None)).distinct().order_by(Case.site)
     return [site for site in session.execute(named).scalars() if site is not None]
 
 
 def same_images(session: Session, case_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, list[tuple[uuid.UUID, str]]]:
-    """Of each of the cases the others with the same picture, id and external id; cases without any are left out."""
+    """Return id and external id of the other cases with the same picture, by case."""
     own, other = aliased(Case), aliased(Case)
     same = own.pixels_sha256 == other.pixels_sha256
     pairs = select(own.id, other.id, other.external_id).join(CaseTwin, CaseTwin.case_id == own.id)
     of_cases = pairs.join(other, other.id == CaseTwin.twin_id).where(own.id.in_(case_ids), same)
-    found: dict[uuid.UUID, list[tuple[uuid.UUID, str]]] = {}
+    others_by_case: dict[uuid.UUID, list[tuple[uuid.UUID, str]]] = {}
     for case_id, other_id, external_id in session.execute(of_cases.order_by(other.id)):
-        found.setdefault(case_id, []).append((other_id, external_id))
-    return found
+        others_by_case.setdefault(case_id, []).append((other_id, external_id))
+    return others_by_case
 
 
 def predictions_of(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, CasePrediction]:
     """The champion's prediction of each of the cases, else the newest; cases without one are left out."""
-    rows = session.execute(select(CasePrediction).where(CasePrediction.case_id.in_(case_ids)).order_by(*shown_first()))
-    shown: dict[uuid.UUID, CasePrediction] = {}
+    rows = session.execute(
+        select(CasePrediction).where(CasePrediction.case_id.in_(case_ids)).order_by(*champion_first_order())
+    )
+    predictions_by_case: dict[uuid.UUID, CasePrediction] = {}
     for row in rows.scalars():
-        shown.setdefault(row.case_id, row)
-    return shown
+        predictions_by_case.setdefault(row.case_id, row)
+    return predictions_by_case
 
 
 def predictions_of_case(session: Session, case_id: uuid.UUID) -> list[CasePrediction]:
@@ -267,37 +231,36 @@ def predictions_of_case(session: Session, case_id: uuid.UUID) -> list[CasePredic
 
 
 @dataclass(frozen=True)
-class People:
-    """Who has to do with a request.
+class RequestPeople:
+    """Annotators involved in a request."""
 
-    Attributes:
-        held_by: whoever leases it now.
-        asked_of: of whom it is asked; None: of anybody.
-        probability: with which they were drawn among those who were left; None: not drawn.
-    """
-
+    # whoever leases it now
     held_by: str | None
+    # of whom it is asked; None: of anybody
     asked_of: str | None
+    # with which they were drawn among those who were left; None: not drawn
     probability: float | None
 
 
-def requests_of(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[tuple[ReadRequest, People]]]:
+def requests_of(
+    session: Session, case_ids: list[uuid.UUID]
+) -> dict[uuid.UUID, list[tuple[ReadRequest, RequestPeople]]]:
     """Requests of each of the cases in order, with the people who have to do with them."""
-    asked, later = aliased(Annotator), aliased(ReaderDraw)
+    asked_annotator, later = aliased(Annotator), aliased(ReaderDraw)
     newest = select(func.max(later.position)).where(later.request_id == ReadRequest.id).scalar_subquery()
     in_force = (ReaderDraw.request_id == ReadRequest.id) & (ReaderDraw.position == newest)
     rows = session.execute(
-        select(ReadRequest, Annotator.name, asked.name, ReaderDraw.probability)
+        select(ReadRequest, Annotator.name, asked_annotator.name, ReaderDraw.probability)
         .outerjoin(Read, (Read.request_id == ReadRequest.id) & (Read.state == "leased"))
         .outerjoin(Annotator, Annotator.id == Read.annotator_id)
-        .outerjoin(asked, asked.id == ReadRequest.annotator_id)
+        .outerjoin(asked_annotator, asked_annotator.id == ReadRequest.annotator_id)
         .outerjoin(ReaderDraw, in_force & (ReaderDraw.annotator_id == ReadRequest.annotator_id))
         .where(ReadRequest.case_id.in_(case_ids))
         .order_by(ReadRequest.ordinal)
     )
-    requests: dict[uuid.UUID, list[tuple[ReadRequest, People]]] = {}
+    requests: dict[uuid.UUID, list[tuple[ReadRequest, RequestPeople]]] = {}
     for request, held_by, asked_of, probability in rows:
-        requests.setdefault(request.case_id, []).append((request, People(held_by, asked_of, probability)))
+        requests.setdefault(request.case_id, []).append((request, RequestPeople(held_by, asked_of, probability)))
     return requests
 
 
@@ -322,11 +285,9 @@ class NamedLabel:
 
 
 def blind_opinions(history: Sequence[NamedLabel]) -> list[NamedLabel]:
-    """The last blind label of each chain that does not end in a retraction, among every label row of a case.
-
-    Who revised after the reveal has not had another opinion of the image: what they said before it still counts. Else
-    those who give in to the prediction would leave, and the labels that are left would agree with it.
-    """
+    """The last blind label of each chain that does not end in a retraction, among every label row of a case."""
+    # Who revised after the reveal has not had another opinion of the image: what they said before it still counts. Else
+    # those who give in to the prediction would leave, and the labels that are left would agree with it.
     chains: dict[uuid.UUID, list[NamedLabel]] = {}
     for row in sorted(history, key=lambda row: row.label.position):
         chains.setdefault(row.label.annotator_id, []).append(row)
@@ -359,7 +320,7 @@ def label_history(session: Session, case_id: uuid.UUID) -> list[NamedLabel]:
 
 
 def newest_label_at(session: Session) -> datetime | None:
-    """When the newest label, correction or retraction came; None before the first."""
+    """Return the time of the newest label, correction or retraction; None before the first."""
     return session.execute(select(Label.created_at).order_by(Label.id.desc()).limit(1)).scalar_one_or_none()
 
 

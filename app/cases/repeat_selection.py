@@ -1,4 +1,4 @@
-"""Cases that stay hidden from an annotator who has read them, so that some may come to them a second time.
+"""Select first reads that stay hidden, so that some cases can be repeated blind.
 
 A repeat must never be opened, since the page would tell that it was one; so some first reads stay closed too, by a coin
 that says nothing of the case. Which of the two a case that stays closed is, nobody can tell.
@@ -18,7 +18,7 @@ HELD_PER_REPEAT = 5
 _random = random.SystemRandom()
 
 
-def lot() -> float:
+def draw_random_unit() -> float:
     """A number from 0 to 1 that nobody can foresee."""
     return _random.random()
 
@@ -28,15 +28,9 @@ def wants_repeats(policy: PolicyRow) -> bool:
     return policy.repeat_rate > 0 and policy.reveal != "after_commit"
 
 
-def hold_some_back(session: Session, label: Label, policy: PolicyRow) -> None:
-    """Toss the coin for a case that was just read, for its annotator.
-
-    Args:
-        session: writing session.
-        label: the first of its chain.
-        policy: the newest that has asked for a read of the case.
-    """
-    if wants_repeats(policy) and lot() < HELD_PER_REPEAT * policy.repeat_rate:
+def maybe_hold_back(session: Session, label: Label, policy: PolicyRow) -> None:
+    """Toss the coin for a case that was just read, for its annotator."""
+    if wants_repeats(policy) and draw_random_unit() < HELD_PER_REPEAT * policy.repeat_rate:
         session.add(HeldBack(annotator_id=label.annotator_id, case_id=label.case_id))
 
 
@@ -47,7 +41,7 @@ def is_held_back(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) 
 
 
 def is_held_back_from(session: Session, principal: Principal, case_id: uuid.UUID) -> bool:
-    """The same of the annotator of an account."""
+    """Return whether a case stays hidden for good from the annotator of an account."""
     mine = (Annotator.account_id == principal.account_id, HeldBack.case_id == case_id)
     return (
         session.execute(select(HeldBack.id).join(Annotator, Annotator.id == HeldBack.annotator_id).where(*mine)).first()

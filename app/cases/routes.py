@@ -5,32 +5,24 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from app.accounts.permissions import GuardedRoute, Policy
+from app.accounts.service import GuardedRoute, RequireScope
 from app.cases import queries, service
-from app.cases.active_config import REVISION, HeldInForce
-from app.cases.blindness import ensure_revealed, note_exposure
-from app.cases.ingest import CaseForm, case_form, image_bytes, upload_schema
+from app.cases.active_config import REVISION, ActiveConfigCache
+from app.cases.blindness import BlindReadPending, ensure_revealed, note_exposure
+from app.cases.ingest import CaseForm, OtherImage, case_form, image_bytes, upload_schema
 from app.cases.opaque_ids import CaseInPath, case_handle
-from app.cases.presenters import image_answer, show_case
+from app.cases.presenters import image_response, show_case
 from app.cases.schemas import CaseOut, CasesOut, PredictionsOut, WorklistOut
-from app.context import Parts
-from app.database.engine import Reader, Writer
+from app.context import AppContext
+from app.database.engine import ReadSession, WriteSession
 from app.database.idempotency import Idempotent
-from app.http.errors import (
-    BadRequest,
-    BlindReadPending,
-    NotFound,
-    OtherImage,
-    StorageFull,
-    TooLarge,
-    UnsupportedImage,
-    responses,
-)
+from app.http.errors import BadRequest, NotFound, StorageFull, TooLarge, list_problem_responses
 from app.http.models import Line, Moment, PredictionOut
 from app.http.principal import Principal
+from app.predictions.service import UnsupportedImage
 
 router = APIRouter(tags=["cases"], route_class=GuardedRoute)
-_Reading = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
+_Reading = Annotated[Principal, Depends(RequireScope("cases:read", "reads:own"))]
 _UPLOAD_ERRORS = (BadRequest, TooLarge, UnsupportedImage)
 
 
@@ -38,13 +30,15 @@ _UPLOAD_ERRORS = (BadRequest, TooLarge, UnsupportedImage)
     "/v1/predictions",
     operation_id="predict",
     response_model=PredictionOut,
-    responses=responses(*_UPLOAD_ERRORS),
+    responses=list_problem_responses(*_UPLOAD_ERRORS),
     openapi_extra=upload_schema(case=False),
-    dependencies=[Depends(Policy("predict", also=REVISION))],
+    dependencies=[Depends(RequireScope("predict", also=REVISION))],
 )
-async def predict(request: Request, context: Parts, data: Annotated[bytes, Depends(image_bytes)]) -> Response:
+async def predict_image(
+    request: Request, context: AppContext, data: Annotated[bytes, Depends(image_bytes)]
+) -> Response:
     """Predict an image without storing it: multipart field ``image``, or the raw body; nothing of it is kept."""
-    held: HeldInForce = request.app.state.in_force
+    held: ActiveConfigCache = request.app.state.in_force
     answer = await service.predict_in_turn(context, held, getattr(request.state, "seen", None), data)
     # as FastAPI writes it, which would take another thread to check it once more
     return Response(answer, media_type="application/json")
@@ -57,16 +51,16 @@ async def predict(request: Request, context: Parts, data: Annotated[bytes, Depen
     response_model=CaseOut,
     responses={
         200: {"model": CaseOut, "description": "The case was there already."},
-        **responses(*_UPLOAD_ERRORS, OtherImage, StorageFull),
+        **list_problem_responses(*_UPLOAD_ERRORS, OtherImage, StorageFull),
     },
     openapi_extra=upload_schema(case=True),
 )
 def add_case(
-    context: Parts,
-    principal: Annotated[Principal, Depends(Policy("cases:write"))],
+    context: AppContext,
+    principal: Annotated[Principal, Depends(RequireScope("cases:write"))],
     once: Idempotent,
     form: Annotated[CaseForm, Depends(case_form)],
-    session: Writer,
+    session: WriteSession,
 ) -> Response:
     """Store an image as a case, with its prediction; ``field`` is the wider field around the cell, for people alone."""
     new = service.prepare_unless_answered(context, once, form)  # before the session's transaction begins
@@ -78,15 +72,15 @@ def add_case(
     )
 
 
-_Viewing = Depends(Policy("cases:read"))
+_Viewing = Depends(RequireScope("cases:read"))
 _Cursor = Annotated[str | None, Query(max_length=100, description="`next_cursor` of the page before.")]
 _Limit = Annotated[int, Query(ge=1, le=200)]
 _Text = Annotated[Line | None, Query()]
 
 
-@router.get("/v1/cases", operation_id="list_cases", responses=responses(), dependencies=[_Viewing])
+@router.get("/v1/cases", operation_id="list_cases", responses=list_problem_responses(), dependencies=[_Viewing])
 def list_cases(
-    session: Reader,
+    session: ReadSession,
     cursor: _Cursor = None,
     limit: _Limit = 50,
     external_id: _Text = None,
@@ -101,33 +95,39 @@ def list_cases(
     return service.list_cases(session, chosen, cursor, limit)
 
 
-@router.get("/v1/worklist", operation_id="list_worklist", responses=responses(), dependencies=[_Viewing])
-def list_worklist(session: Reader, cursor: _Cursor = None, limit: _Limit = 50) -> WorklistOut:
+@router.get("/v1/worklist", operation_id="list_worklist", responses=list_problem_responses(), dependencies=[_Viewing])
+def list_worklist(session: ReadSession, cursor: _Cursor = None, limit: _Limit = 50) -> WorklistOut:
     """Cases of which another read is wanted, those in most need first, with the reason."""
-    return service.worklist(session, cursor, limit)
+    return service.get_worklist_page(session, cursor, limit)
 
 
-@router.get("/v1/cases/{case_id}", operation_id="get_case", responses=responses(NotFound, BlindReadPending))
-def get_case(asked: CaseInPath, context: Parts, principal: _Reading, session: Reader) -> CaseOut:
+@router.get(
+    "/v1/cases/{case_id}", operation_id="get_case", responses=list_problem_responses(NotFound, BlindReadPending)
+)
+def get_case(asked: CaseInPath, context: AppContext, principal: _Reading, session: ReadSession) -> CaseOut:
     """A case with its prediction; annotators see it after committing their own label."""
     case = asked.found(session)
     queries.case_by_id(session, case.id)
     ensure_revealed(session, principal, case)
-    shown = show_case(session, case.id)
+    result = show_case(session, case.id)
     note_exposure(context.database, session, principal, case.id)
-    twin = None if shown.same_image_as is None else uuid.UUID(shown.same_image_as)
+    twin = None if result.same_image_as is None else uuid.UUID(result.same_image_as)
     names = {"id": case.id, "same_image_as": twin}
     known_as = {
         name: None if named is None else str(case_handle(context.keys.readers, principal, named))
         for name, named in names.items()
     }
-    return shown.model_copy(update=known_as)
+    return result.model_copy(update=known_as)
 
 
 @router.get(
-    "/v1/cases/{case_id}/predictions", operation_id="list_predictions", responses=responses(NotFound, BlindReadPending)
+    "/v1/cases/{case_id}/predictions",
+    operation_id="list_predictions",
+    responses=list_problem_responses(NotFound, BlindReadPending),
 )
-def list_predictions(asked: CaseInPath, context: Parts, principal: _Reading, session: Reader) -> PredictionsOut:
+def list_predictions(
+    asked: CaseInPath, context: AppContext, principal: _Reading, session: ReadSession
+) -> PredictionsOut:
     """Every prediction of a case, newest first; each keeps the release that made it."""
     case = asked.found(session)
     queries.case_by_id(session, case.id)
@@ -137,8 +137,10 @@ def list_predictions(asked: CaseInPath, context: Parts, principal: _Reading, ses
     return result
 
 
-_PNG = responses(NotFound) | {200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}}}
-_Pixels = Depends(Policy("cases:read", "reads:own"))
+_PNG = list_problem_responses(NotFound) | {
+    200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}}
+}
+_Pixels = Depends(RequireScope("cases:read", "reads:own"))
 
 
 @router.get(
@@ -148,11 +150,11 @@ _Pixels = Depends(Policy("cases:read", "reads:own"))
     responses=_PNG,
     dependencies=[_Pixels],
 )
-def get_image(asked: CaseInPath, context: Parts, session: Reader) -> Response:
+def get_image(asked: CaseInPath, context: AppContext, session: ReadSession) -> Response:
     """The stored pixels as PNG, without metadata."""
     case = asked.found(session)
     stored = queries.case_by_id(session, case.id)
-    return image_answer(context, stored.stored_sha256)
+    return image_response(context, stored.stored_sha256)
 
 
 @router.get(
@@ -162,7 +164,7 @@ def get_image(asked: CaseInPath, context: Parts, session: Reader) -> Response:
     responses=_PNG,
     dependencies=[_Pixels],
 )
-def get_field(asked: CaseInPath, context: Parts, session: Reader) -> Response:
+def get_field(asked: CaseInPath, context: AppContext, session: ReadSession) -> Response:
     """The wider field around the cell as PNG, without metadata, where one was sent."""
     case = asked.found(session)
-    return image_answer(context, queries.stored_field(session, case.id))
+    return image_response(context, queries.stored_field(session, case.id))

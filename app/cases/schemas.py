@@ -1,4 +1,4 @@
-"""What the routes of cases accept and answer."""
+"""Request and response models of the case routes."""
 
 import json
 from datetime import datetime
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from app.http.models import In, Line, Out, PredictionOut
+from app.http.models import Line, PredictionOut, RequestModel, ResponseModel
 
 
 def _json_object(value: Any) -> Any:
@@ -18,7 +18,7 @@ def _json_object(value: Any) -> Any:
         raise ValueError("must be a JSON object of texts") from exc
 
 
-class CaseIn(In):
+class CaseIn(RequestModel):
     """Fields that come with the image of a case."""
 
     external_id: Line
@@ -27,7 +27,7 @@ class CaseIn(In):
     metadata: Annotated[dict[Line, Line], BeforeValidator(_json_object), Field(max_length=20, default_factory=dict)]
 
 
-class CaseOut(Out):
+class CaseOut(ResponseModel):
     """A case with its prediction."""
 
     id: str
@@ -46,20 +46,20 @@ class CaseOut(Out):
     has_field: bool = False
 
 
-class CasesOut(Out):
+class CasesOut(ResponseModel):
     """A page of cases; ``next_cursor`` leads to the next one."""
 
     items: list[CaseOut]
     next_cursor: str | None
 
 
-class PredictionsOut(Out):
+class PredictionsOut(ResponseModel):
     """Predictions of a case, newest first."""
 
     items: list[PredictionOut]
 
 
-class RequestOut(Out):
+class RequestOut(ResponseModel):
     """A read that is wanted, why, and what became of it; ``asked_of`` was drawn with ``probability``, or preferred."""
 
     ordinal: int
@@ -76,7 +76,7 @@ class RequestOut(Out):
     probability: float | None
 
 
-class WorkOut(Out):
+class WorkOut(ResponseModel):
     """A case of which a read is wanted; ``need`` is its disagreement probability, 1 without a prediction."""
 
     case: CaseOut
@@ -85,7 +85,7 @@ class WorkOut(Out):
     requests: list[RequestOut]
 
 
-class WorklistOut(Out):
+class WorklistOut(ResponseModel):
     """Cases in most need first; ``next_cursor`` leads to the next page."""
 
     items: list[WorkOut]

@@ -1,92 +1,218 @@
-"""Predicting without storing, storing, and listing cases."""
+"""Predict without storing, store cases, and list them."""
 
 import hashlib
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from app.cases import queries
-from app.cases.active_config import HeldInForce, InForce
-from app.cases.ingest import CaseForm, NewCase, prepare_case, store_case
-from app.cases.presenters import Likeness, cases_out, judging_of, prediction_out, stored_prediction_out
-from app.cases.queries import decode_cursor, decode_need_cursor, encode_cursor, encode_need_cursor
-from app.cases.schemas import CaseOut, CasesOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
-from app.context import Context
+from app.cases.active_config import ActiveConfig, ActiveConfigCache
+from app.cases.blindness import (
+    BlindReadPending,
+    Hidden,
+    ensure_revealed,
+    exposed_case_ids,
+    exposures_of,
+    has_answered,
+    has_committed,
+    hidden_after_commit,
+    hidden_because,
+    hidden_before_final,
+    hidden_of_repeat,
+    note_exposure,
+    policy_of_requests,
+    record_exposure,
+    was_exposed,
+    was_exposed_to,
+)
+from app.cases.correction_window import (
+    CORRECTION_TIME,
+    advance_other_windows,
+    close_windows_of_account,
+    has_provisional_label,
+    is_provisional,
+    is_window_over,
+    open_correction_window,
+    provisional_annotator_ids,
+)
+from app.cases.ingest import (
+    CaseForm,
+    NewCase,
+    UploadDigests,
+    inspect_upload,
+    microns_per_pixel_of,
+    partition_of,
+    prepare_case,
+    refuse_other_image,
+    store_case,
+)
+from app.cases.opaque_ids import CaseInPath, ResolvedCase, case_handle
+from app.cases.presenters import (
+    OodAssessment,
+    cases_out,
+    image_response,
+    prediction_out,
+    show_case,
+    stored_prediction_out,
+    triage_context_of,
+)
+from app.cases.queries import (
+    CaseFilter,
+    NamedLabel,
+    blind_opinions,
+    case_by_id,
+    cases_with_images,
+    cases_with_pixels,
+    count_waiting_cases,
+    decode_cursor,
+    encode_cursor,
+    find_case_and_first_twin,
+    flagged_labels,
+    has_field,
+    images_in_use,
+    is_empty,
+    label_history,
+    labels_of_case,
+    latest_prediction,
+    list_sites,
+    newest_label_at,
+    predictions_of,
+    requests_of,
+    same_images,
+    stored_image_names,
+)
+from app.cases.repeat_selection import draw_random_unit, is_held_back, maybe_hold_back, wants_repeats
+from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, RequestOut, WorklistOut
+from app.cases.worklist import get_worklist_page, request_out
+from app.context import ServiceContext
 from app.database.idempotency import Once, request_digest
-from app.database.tables import ReadRequest
-from app.http.errors import Unavailable
+from app.http.errors import ServiceUnavailable
 from app.http.models import PredictionOut
 from app.http.principal import Principal
-from app.predictions.stored import finite_or_none
-from app.triage.rules import triage
-from ml.images.picture import Cost, cost_of
+from app.predictions.service import finite_or_none
+from app.triage.service import decide_triage
+from ml.images.picture import DecodingCost, estimate_decoding_cost
+
+__all__ = [
+    "CORRECTION_TIME",
+    "BlindReadPending",
+    "CaseFilter",
+    "CaseIn",
+    "CaseInPath",
+    "CaseOut",
+    "Hidden",
+    "NamedLabel",
+    "NewCase",
+    "RequestOut",
+    "ResolvedCase",
+    "UploadDigests",
+    "WorklistOut",
+    "add_case",
+    "advance_other_windows",
+    "blind_opinions",
+    "case_by_id",
+    "case_handle",
+    "cases_with_images",
+    "cases_with_pixels",
+    "close_windows_of_account",
+    "count_waiting_cases",
+    "draw_random_unit",
+    "ensure_revealed",
+    "exposed_case_ids",
+    "exposures_of",
+    "find_case_and_first_twin",
+    "flagged_labels",
+    "get_worklist_page",
+    "has_answered",
+    "has_committed",
+    "has_field",
+    "has_provisional_label",
+    "hidden_after_commit",
+    "hidden_because",
+    "hidden_before_final",
+    "hidden_of_repeat",
+    "image_response",
+    "images_in_use",
+    "inspect_upload",
+    "is_empty",
+    "is_held_back",
+    "is_provisional",
+    "is_window_over",
+    "label_history",
+    "labels_of_case",
+    "latest_prediction",
+    "list_cases",
+    "list_predictions",
+    "list_sites",
+    "maybe_hold_back",
+    "microns_per_pixel_of",
+    "newest_label_at",
+    "note_exposure",
+    "open_correction_window",
+    "partition_of",
+    "policy_of_requests",
+    "predict_in_turn",
+    "predictions_of",
+    "prepare_case",
+    "prepare_unless_answered",
+    "provisional_annotator_ids",
+    "record_exposure",
+    "refuse_other_image",
+    "request_out",
+    "requests_of",
+    "same_images",
+    "show_case",
+    "store_case",
+    "stored_image_names",
+    "upload_digest",
+    "wants_repeats",
+    "was_exposed",
+    "was_exposed_to",
+]
 
 
-async def predict_in_turn(context: Context, held: HeldInForce, seen: Sequence[Any] | None, data: bytes) -> str:
-    """Predict an image without storing anything: a small one at the front, where nobody waits for large ones.
-
-    Args:
-        context: parts of the service.
-        held: what predictions are made and judged by.
-        seen: ``REVISION`` as the statement that found the caller saw it.
-        data: the image as it was uploaded.
-
-    Returns:
-        The ``PredictionOut`` as JSON.
-
-    Raises:
-        Problem: as ``stateless_prediction``, or as ``HeldInForce.now``.
-    """
-    known = held.if_known(seen)
-    if known is not None and known.served.is_small:
-        answer = await context.front.run(lambda: _small_prediction(context, known, data))
+async def predict_in_turn(
+    context: ServiceContext, held: ActiveConfigCache, seen: Sequence[Any] | None, data: bytes
+) -> str:
+    """Predict an image without storing anything: a small one at the front, where nobody waits for large ones."""
+    config = held.if_known(seen)
+    if config is not None and config.served.is_small:
+        answer = await context.front.run(lambda: _small_prediction(context, config, data))
         if answer is not None:
             return answer
 
     def predicted() -> str:
         in_force = held.now(context.database, seen)
-        return stateless_prediction(context, in_force, data, cost_of(data)).model_dump_json()
+        return stateless_prediction(context, in_force, data, estimate_decoding_cost(data)).model_dump_json()
 
     return await run_in_threadpool(predicted)
 
 
-def _small_prediction(context: Context, in_force: InForce, data: bytes) -> str | None:
+def _small_prediction(context: ServiceContext, in_force: ActiveConfig, data: bytes) -> str | None:
     """The answer, None where decoding would take longer than those who wait should."""
-    cost = cost_of(data)
+    cost = estimate_decoding_cost(data)
     return stateless_prediction(context, in_force, data, cost).model_dump_json() if cost.cheap else None
 
 
-def stateless_prediction(context: Context, in_force: InForce, data: bytes, cost: Cost) -> PredictionOut:
-    """Predict an image without storing anything.
-
-    Args:
-        context: parts of the service.
-        in_force: what it is predicted and judged by.
-        data: the image as it was uploaded.
-        cost: of decoding it.
-
-    Raises:
-        TooLarge: too many pixels.
-        UnsupportedImage: not a format that is read.
-        BrokenImage: empty, damaged, too small or with several frames.
-        Overloaded: too many pictures are being decoded, or predictions wait.
-    """
+def stateless_prediction(
+    context: ServiceContext, in_force: ActiveConfig, data: bytes, cost: DecodingCost
+) -> PredictionOut:
+    """Predict an image without storing anything."""
     served, release = in_force.served, in_force.served.predictor.release
     with context.pictures.opened(data, release.preprocessing, cost=cost) as picture:
         prediction = context.inference.predict(served, picture.pixels)
     classes = list(release.classes)
     unlike = prediction.unlikeness
-    likeness = Likeness(
+    likeness = OodAssessment(
         bool(unlike.flagged[0]),
         unlike.reasons[0],
         finite_or_none(unlike.distance[0]),
         finite_or_none(unlike.percentile[0]),
     )
-    decision = triage(prediction.distribution, in_force.rule, out_of_distribution=likeness.out_of_distribution)
+    decision = decide_triage(prediction.distribution, in_force.rule, out_of_distribution=likeness.out_of_distribution)
     return prediction_out(
         prediction.distribution,
         served.release_id,
@@ -105,37 +231,27 @@ def upload_digest(form: CaseForm) -> str:
     return request_digest(form.fields, *digests)
 
 
-def prepare_unless_answered(context: Context, once: Once, form: CaseForm) -> NewCase | None:
-    """Decode, predict and store the image before the writing transaction begins; a retry costs none of that.
-
-    Returns:
-        What is to be stored; None where the key has its answer already.
-    """
+def prepare_unless_answered(context: ServiceContext, once: Once, form: CaseForm) -> NewCase | None:
+    """Decode, predict and store the image before the writing transaction begins; a retry costs none of that."""
     with context.database.read() as session:
         if once.answered(session):
             return None
     return prepare_case(context, form.fields, form.image, form.field)
 
 
-def add_case(session: Session, context: Context, principal: Principal, new: NewCase | None) -> tuple[int, CaseOut]:
-    """Store a prepared case.
-
-    Returns:
-        201 and the new case, or 200 and the one that was there.
-
-    Raises:
-        OtherImage: the external id belongs to another image or field.
-        Unavailable: the answer that made preparing needless was removed meanwhile.
-    """
+def add_case(
+    session: Session, context: ServiceContext, principal: Principal, new: NewCase | None
+) -> tuple[int, CaseOut]:
+    """Store a prepared case."""
     if new is None:
-        raise Unavailable("the first answer to this key is gone; send the request again")
+        raise ServiceUnavailable("the first answer to this key is gone; send the request again")
     return store_case(session, context, principal, new)
 
 
 def list_predictions(session: Session, case_id: uuid.UUID) -> PredictionsOut:
     """Every prediction of a case, newest first."""
     case, predictions = queries.case_by_id(session, case_id), queries.predictions_of_case(session, case_id)
-    judging = judging_of(session, predictions)
+    judging = triage_context_of(session, predictions)
     return PredictionsOut(items=[stored_prediction_out(case, prediction, judging) for prediction in predictions])
 
 
@@ -145,27 +261,3 @@ def list_cases(session: Session, chosen: queries.CaseFilter, cursor: str | None,
     rows = queries.page_of_cases(session, chosen, after=after, limit=limit + 1)
     next_cursor = encode_cursor(rows[limit - 1].id) if len(rows) > limit else None
     return CasesOut(items=cases_out(session, rows[:limit]), next_cursor=next_cursor)
-
-
-def worklist(session: Session, cursor: str | None, limit: int, chosen: queries.CaseFilter | None = None) -> WorklistOut:
-    """A page of the cases of which a read is wanted, those in most need first."""
-    after = None if cursor is None else decode_need_cursor(cursor)
-    rows = queries.page_by_need(session, after=after, limit=limit + 1, chosen=chosen)
-    requests = queries.requests_of(session, [case.id for case in rows[:limit]])
-    items = [
-        WorkOut(
-            case=shown,
-            need=case.need + (1.0 if case.need < 0 else 0.0),
-            near_duplicate=case.need < 0,
-            requests=[request_out(*row) for row in requests.get(case.id, [])],
-        )
-        for case, shown in zip(rows[:limit], cases_out(session, rows[:limit]), strict=True)
-    ]
-    last = rows[limit - 1] if len(rows) > limit else None
-    return WorklistOut(items=items, next_cursor=None if last is None else encode_need_cursor(last.need, last.id))
-
-
-def request_out(request: ReadRequest, people: queries.People) -> RequestOut:
-    """A request as those see it who manage reads."""
-    fields = ("ordinal", "round", "arm", "u", "pi", "policy_version", "state", "due_at", "closed_at")
-    return RequestOut(**asdict(people), **{name: getattr(request, name) for name in fields})

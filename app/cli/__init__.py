@@ -1,1 +1,1 @@
-"""The service's half of the command line, and the whole ``secondread`` command."""
+"""Command line of the service."""

@@ -1,4 +1,4 @@
-"""The whole ``secondread`` command: the offline half of ``ml.cli`` and the service's commands."""
+"""Complete ``secondread`` command: the offline commands of ``ml.cli`` and those of the service."""
 
 import sys
 import uuid
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from app.cli import people, serving
-from app.cli.shared import parts
+from app.cli.shared import service_context
 from ml.cli import adapting, quantizing, results, scoring, stages
 from ml.cli.shared import Json, emit, run_command, say
 
@@ -36,13 +36,13 @@ def _print_version(wanted: bool) -> None:
 
 
 @secondread.callback()
-def _options(
+def _read_global_options(
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print version and commit."),
     ] = False,
 ) -> None:
-    """Take the options that come before any command."""
+    """Read the options before any command."""
 
 
 @secondread.command("import")
@@ -60,7 +60,7 @@ def import_command(
     """Import many images as cases; running it again adds what is missing.
 
     Columns of manifest.csv: file, external_id and, if wanted, patient, site, metadata (a JSON object of texts).
-    """  # noqa: DOC501
+    """
     from app.cli.imports import check_local, import_local
     from app.job_table import FUNCTIONS
     from ml.scoring.shards import parse_shard
@@ -68,20 +68,20 @@ def import_command(
     part = None if shard is None else parse_shard(shard)
     if part is not None and dry_run:
         raise ValueError("--dry-run looks at every row: leave --shard out")
-    with parts() as context:
+    with service_context() as context:
         if dry_run:
             check = check_local(context, source, say)
             twins = f", {check['twins']:,} with the image of another case; nothing was stored"
-            _tell_import(check, check["failures"], twins, as_json)
+            _print_import_counts(check, check["failures"], twins, as_json)
         else:
             done = import_local(context, FUNCTIONS, source, account, say, part)
-            _tell_import(done, done["failures"], "", as_json)
+            _print_import_counts(done, done["failures"], "", as_json)
 
 
-def _tell_import(counts: "RowCounts", failures: "list[FailedRow]", more: str, as_json: bool) -> None:
-    known = f"{counts['known']:,} known" + (f" ({counts['differs']:,} differ)" if counts["differs"] else "")
+def _print_import_counts(counts: "RowCounts", failures: "list[FailedRow]", more: str, as_json: bool) -> None:
+    known_text = f"{counts['known']:,} known" + (f" ({counts['differs']:,} differ)" if counts["differs"] else "")
     ignored = f", {counts['ignored']:,} other files ignored" if counts["ignored"] else ""
-    lines = [f"{counts['created']:,} created, {known}, {counts['failed']:,} failed{ignored}{more}"]
+    lines = [f"{counts['created']:,} created, {known_text}, {counts['failed']:,} failed{ignored}{more}"]
     lines += [f"row {row['row']}: {row['external_id']}: {row['detail']}" for row in failures]
     emit(counts, as_json, "\n".join(lines))
     if counts["failed"]:
@@ -92,18 +92,18 @@ def _tell_import(counts: "RowCounts", failures: "list[FailedRow]", more: str, as
 def release_add(path: Annotated[Path, typer.Argument(help="Release folder.")], as_json: Json = False) -> None:
     """Verify a release, try its network in a limited process, and register it; the first one is served at once."""
     from app.releases.registration import add_release
-    from app.releases.service import describe
-    from app.releases.training import overlap_with
+    from app.releases.service import describe_release
+    from app.releases.training import measure_training_overlap
     from ml.release.artifact import read_release
 
-    with parts() as context:
+    with service_context() as context:
         row, new = add_release(context.database, context.keys.audit, path, context.folders)
         index = read_release(context.folders.path(f"releases/{row.id}")).training
         with context.database.read() as session:
-            shown = describe(session, row)
-            overlap = overlap_with(session, context.keys.training, row.card, index)
-    text = f"{shown.id}  {shown.name}{'' if new else '  (known already)'}\n{overlap.sentence()}"
-    emit(shown.model_dump(mode="json") | {"overlap": overlap.model_dump()}, as_json, text)
+            release_out = describe_release(session, row)
+            overlap = measure_training_overlap(session, context.keys.training, row.card, index)
+    text = f"{release_out.id}  {release_out.name}{'' if new else '  (known already)'}\n{overlap.sentence()}"
+    emit(release_out.model_dump(mode="json") | {"overlap": overlap.model_dump()}, as_json, text)
 
 
 @release.command("list")
@@ -111,7 +111,7 @@ def release_list(as_json: Json = False) -> None:
     """List releases, newest first."""
     from app.releases.service import list_releases
 
-    with parts() as context, context.database.read() as session:
+    with service_context() as context, context.database.read() as session:
         rows = list_releases(session).items
     lines = [
         f"{row.id}  {row.created_at:%Y-%m-%d %H:%M}Z  {','.join(row.aliases) or '-':<10}  {row.name}" for row in rows
@@ -130,7 +130,7 @@ def release_promote(
     """Make a release champion; promoting an earlier one is the rollback."""
     from app.releases.service import move_alias
 
-    with parts() as context, context.database.write() as session:
+    with service_context() as context, context.database.write() as session:
         alias = move_alias(
             session, context, "command line", "champion", release_id, reason, None, despite_gate=despite_gate
         )
@@ -142,11 +142,11 @@ def release_judge(
     release_id: Annotated[uuid.UUID, typer.Argument(help="Release that was trained elsewhere.")], as_json: Json = False
 ) -> None:
     """Judge a release against the champion by the gate, as a recalibration's candidate is; promotes nothing."""
-    from app.cli.recalibration import judge_here
+    from app.cli.recalibration import judge_release_inline
     from app.job_table import FUNCTIONS
 
-    with parts() as context:
-        report = judge_here(context, FUNCTIONS, release_id)
+    with service_context() as context:
+        report = judge_release_inline(context, FUNCTIONS, release_id)
     lines = [f"release {report.release}: {report.gate.headline()}", *report.gate.reasons, *report.gate.findings]
     emit(report.to_dict(), as_json, "\n".join(lines))
 
@@ -165,12 +165,12 @@ def recalibrate(
     as_json: Json = False,
 ) -> None:
     """Fit a candidate release on the labels collected so far and judge it against the champion; promotes nothing."""
-    from app.cli.recalibration import recalibrate_here
+    from app.cli.recalibration import recalibrate_inline
     from app.job_table import FUNCTIONS
     from ml.release.card import adaptation_sentence
 
-    with parts() as context:
-        report = recalibrate_here(context, FUNCTIONS, method, None if since is None else since.replace(tzinfo=UTC))
+    with service_context() as context:
+        report = recalibrate_inline(context, FUNCTIONS, method, None if since is None else since.replace(tzinfo=UTC))
     lines = [f"candidate {report.release}: {report.gate.headline()}", *report.gate.reasons, *report.gate.findings]
     if report.n_kept_for_sets:
         lines.append(f"{report.n_kept_for_sets:,} cases are kept for answer sets: no fit has seen them")
@@ -201,7 +201,7 @@ def dataset_export(
     from app.maintenance.export import export_dataset
 
     chosen: Literal["all", "calibration", "evaluation"] = partition or ("all" if proof else "calibration")
-    with parts() as context, context.database.read_moment() as session:
+    with service_context() as context, context.database.read_moment() as session:
         counts = export_dataset(session, context, out, chosen, kind=kind, images=images, proof=proof)
     text = f"{counts['n_cases']:,} cases and {counts['n_labels']:,} labels in {out}"
     if counts["n_kept_for_sets"]:

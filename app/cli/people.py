@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.shared import parts
+from app.cli.shared import service_context
 from ml.cli.shared import Json, emit, say
 
 user = typer.Typer(no_args_is_help=True, help="Accounts of people and machines.")
@@ -22,7 +22,7 @@ def user_add(
     """Create an account; people get a one-time password."""
     from app.accounts.people import add_account, issue_one_time_password
 
-    with parts() as context, context.database.write() as session:
+    with service_context() as context, context.database.write() as session:
         add_account(session, context.keys.audit, name, role)
         password = None if role == "service" else issue_one_time_password(session, context.keys.audit, name)
     emit(None, False, f"{name}: {role}" if password is None else f"{name}: one-time password {password}")
@@ -33,7 +33,7 @@ def user_password(name: Annotated[str, typer.Argument(help="Account.")]) -> None
     """Print a new one-time password."""
     from app.accounts.people import issue_one_time_password
 
-    with parts() as context, context.database.write() as session:
+    with service_context() as context, context.database.write() as session:
         password = issue_one_time_password(session, context.keys.audit, name)
     emit(None, False, f"{name}: one-time password {password}")
 
@@ -43,10 +43,10 @@ def user_link(
     name: Annotated[str, typer.Argument(help="Account.")],
     subject: Annotated[str, typer.Option(help="`sub` that the OpenID provider gives this person.")],
 ) -> None:
-    """Let a person sign in by single sign-on (SECONDREAD_OIDC_ISSUER)."""  # noqa: DOC501
+    """Let a person sign in by single sign-on (SECONDREAD_OIDC_ISSUER)."""
     from app.accounts.people import link_subject
 
-    with parts() as context, context.database.write() as session:
+    with service_context() as context, context.database.write() as session:
         if context.settings.oidc_issuer is None:
             raise typer.BadParameter("set SECONDREAD_OIDC_ISSUER first")
         link_subject(session, context.keys.audit, name, f"{context.settings.oidc_issuer} {subject}")
@@ -61,7 +61,7 @@ def user_disable(
     """Disable an account: its password, sessions and keys stop working at once."""
     from app.accounts.people import set_disabled
 
-    with parts() as context, context.database.write() as session:
+    with service_context() as context, context.database.write() as session:
         set_disabled(session, context.keys.audit, name, disabled=not undo)
     say(f"{name} is {'enabled again' if undo else 'disabled'}")
 
@@ -73,7 +73,7 @@ def user_list(as_json: Json = False) -> None:
 
     from app.database.tables import Account
 
-    with parts() as context, context.database.read() as session:
+    with service_context() as context, context.database.read() as session:
         accounts = session.execute(select(Account).order_by(Account.name)).scalars().all()
     rows = [{"name": a.name, "role": a.role, "disabled": a.disabled_at is not None} for a in accounts]
     emit(rows, as_json, "\n".join(f"{row['name']:<30} {row['role']}" for row in rows) or "no accounts")
@@ -92,12 +92,12 @@ def patient_erase(
     """Erase a patient: images, features, identifiers, notes, archives. Labels stay, unlinked. Nothing undoes it."""
     from dataclasses import asdict
 
-    from app.maintenance.erasure import forget_patient
+    from app.maintenance.erasure import erase_patient_everywhere
 
     if not yes:
         typer.confirm(f"Erase everything about {name}? Nothing can bring it back.", abort=True, err=True)
-    with parts() as context:
-        report = forget_patient(context, "command line", name, reason, without_patient=without_patient)
+    with service_context() as context:
+        report = erase_patient_everywhere(context, "command line", name, reason, without_patient=without_patient)
     emit(asdict(report), as_json, "\n".join(report.lines()))
 
 
@@ -111,7 +111,7 @@ def key_add(
     """Make an API key and print it, this once."""
     from app.accounts.people import add_key
 
-    with parts() as context, context.database.write() as session:
+    with service_context() as context, context.database.write() as session:
         expires = None if days is None else context.clock() + timedelta(days=days)
         row, token = add_key(session, context.keys.audit, name, scope or [], expires)
     emit({"id": str(row.id), "account": name, "scopes": row.scopes, "token": token}, as_json, token)
@@ -124,7 +124,7 @@ def key_list(as_json: Json = False) -> None:
 
     from app.database.tables import Account, ApiKey
 
-    with parts() as context, context.database.read() as session:
+    with service_context() as context, context.database.read() as session:
         keys = session.execute(
             select(ApiKey, Account).join(Account, Account.id == ApiKey.account_id).order_by(ApiKey.id)
         ).all()
@@ -152,6 +152,6 @@ def key_revoke(key_id: Annotated[uuid.UUID, typer.Argument(help="Key, as listed.
     """Revoke a key."""
     from app.accounts.people import revoke_key
 
-    with parts() as context, context.database.write() as session:
+    with service_context() as context, context.database.write() as session:
         revoke_key(session, context.keys.audit, key_id)
     say(f"key {key_id} is revoked")

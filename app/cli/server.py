@@ -29,15 +29,10 @@ _log = structlog.get_logger("secondread")
 
 
 @contextmanager
-def kept_alive(name: str, command: list[str]) -> Iterator[None]:
-    """Run a process while the block runs; when it ends it is started again, after a longer wait each time.
-
-    Args:
-        name: what it is called in the log.
-        command: that starts it.
-    """
+def supervise_processes(name: str, command: list[str]) -> Iterator[None]:
+    """Run processes during the block; restart one that exits, after increasing delays."""
     stop = threading.Event()
-    watcher = threading.Thread(target=_keep, args=(name, command, stop), daemon=True)
+    watcher = threading.Thread(target=_supervise_process, args=(name, command, stop), daemon=True)
     watcher.start()
     try:
         yield
@@ -46,7 +41,7 @@ def kept_alive(name: str, command: list[str]) -> Iterator[None]:
         watcher.join()
 
 
-def _keep(name: str, command: list[str], stop: threading.Event) -> None:
+def _supervise_process(name: str, command: list[str], stop: threading.Event) -> None:
     wait = _FIRST_WAIT
     while not stop.is_set():
         started = time.monotonic()
@@ -73,40 +68,30 @@ _HANGS_SECONDS = 10
 _Made = TypeVar("_Made")
 
 
-def application_here() -> "FastAPI":
-    """The application that the environment describes."""
+def build_application() -> "FastAPI":
+    """Build the application from the environment."""
     from app.main import create_app
 
-    settings = _settings()
+    settings = _read_server_settings()
     warn_of_open_home(settings.home)
     return create_app(settings)
 
 
-def _settings() -> "Settings":
-    """Settings of a process that serves, with its log and its traces begun."""
+def _read_server_settings() -> "Settings":
+    """Read the settings of a server process; start its log and traces."""
     from app.http import observability, traces
     from app.settings import collector_variable, read_settings
 
     keep_private()
-    traces.begin("serve", collector_variable())
+    traces.start_tracing("serve", collector_variable())
     settings = read_settings()
     settings.home.mkdir(parents=True, exist_ok=True)
     observability.configure_logging()
     return settings
 
 
-def run(application: "FastAPI", address: str, port: int, processes: int) -> None:
-    """Serve until somebody asks to stop.
-
-    Args:
-        application: by ``application_here``.
-        address: to listen on.
-        port: to listen on.
-        processes: that serve; with more than one each makes an application of its own.
-
-    Raises:
-        SystemExit: one of several processes could not start; where the port is not free uvicorn ends the process.
-    """
+def run_server(application: "FastAPI", address: str, port: int, processes: int) -> None:
+    """Serve until the process is asked to stop."""
     import uvicorn
 
     from app.http.limits import give_back_freed_memory
@@ -122,7 +107,7 @@ def run(application: "FastAPI", address: str, port: int, processes: int) -> None
 
 
 def _with_limits(make: Callable[..., _Made], settings: "Settings") -> Callable[..., _Made]:
-    """What runs or describes a server of uvicorn's, with the limits that every process has."""
+    """Bind the limits that every server process has to a uvicorn function or class."""
     from app.http.connection_limits import REFUSED_BEYOND, BoundedConnection
 
     BoundedConnection.trusted = tuple(settings.trusted_proxies)
@@ -140,7 +125,7 @@ def _with_limits(make: Callable[..., _Made], settings: "Settings") -> Callable[.
 
 
 def _run_several(settings: "Settings", address: str, port: int, processes: int) -> bool:
-    """Serve by several processes, and replace one that dies; False where one could not start."""
+    """Supervise several server processes on one port until asked to stop."""
     import uvicorn
     from uvicorn.config import STARTUP_FAILURE
     from uvicorn.supervisors import Multiprocess
@@ -171,15 +156,15 @@ def one_of_several() -> "FastAPI":
     """The application of one of several processes, which ends when the process that started it was killed."""
     from app.http.connection_limits import BoundedConnection
     from app.http.limits import give_back_freed_memory
-    from app.http.observability import COUNTED_TOGETHER, count_with_others
+    from app.http.observability import COUNTED_TOGETHER, share_process_metrics
     from app.main import create_app
 
     folder = Path(os.environ[COUNTED_TOGETHER])
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
-    settings = _settings()
+    settings = _read_server_settings()
     BoundedConnection.trusted = tuple(settings.trusted_proxies)
     application = create_app(settings, sharing=settings.processes)
-    count_with_others(folder)
+    share_process_metrics(folder)
     give_back_freed_memory()
     return application
 

@@ -1,4 +1,4 @@
-"""Commands that run the service and keep its database."""
+"""Commands that run the service and maintain its database."""
 
 import os
 import sys
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.shared import keep_private, loading, parts, warn_of_open_home
+from app.cli.shared import keep_private, paused_garbage_collection, service_context, warn_of_open_home
 from ml.cli.shared import Json, emit, say
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from app.context import Context
+    from app.context import ServiceContext
     from app.database.engine import Database
     from app.settings import Settings
 
@@ -24,7 +24,7 @@ db = typer.Typer(no_args_is_help=True, help="Database: bring it up to date, copy
 
 
 def _settings_epilog() -> str:
-    """Settings, read only when somebody asks for the help of ``serve``: they load half of the service."""
+    """List the settings, only for the help of commands that read them: they load half the service."""
     if "--help" not in sys.argv or not ({"serve", "demo", "worker"} & set(sys.argv[1:])):
         return ""
     try:
@@ -46,48 +46,46 @@ def serve(
     """Serve the API and the pages; on SQLite the worker too."""
     from contextlib import nullcontext
 
-    from app.cli.server import application_here, kept_alive, run
+    from app.cli.server import build_application, run_server, supervise_processes
 
-    with loading():
-        application = application_here()
-    _prepare(application)
+    with paused_garbage_collection():
+        application = build_application()
+    _prepare_service(application)
     settings: Settings = application.state.context.settings
     address, number = host or settings.host, settings.port if port is None else port
     say(f"secondread: http://{address}:{number}")
     with_worker = settings.worker and settings.sqlalchemy_url.startswith("sqlite")
-    with kept_alive("the worker", _worker_command()) if with_worker else nullcontext():
-        run(application, address, number, settings.processes if processes is None else processes)
+    with supervise_processes("the worker", _worker_command()) if with_worker else nullcontext():
+        run_server(application, address, number, settings.processes if processes is None else processes)
 
 
-def _prepare(application: "FastAPI") -> None:
-    """See that the application may serve, and do what comes before.
-
-    That is a new database, and erasures that a backup undid.
-    """
-    from app.audit.installation import claim
+def _prepare_service(application: "FastAPI") -> None:
+    """Check that the application may serve, and do what must come first."""
+    # That is a new database, and erasures that a backup undid.
+    from app.audit.installation import claim_database
     from app.database.migration import create_if_new
-    from app.maintenance.erasure import erase_again_as_listed
+    from app.maintenance.erasure import repeat_listed_erasures
 
     create_if_new(application.state.database.engine)
-    claim(application.state.database, application.state.context.keys.audit, say)
-    erase_again_as_listed(application.state.context)
-    _say_where(application.state.context)
+    claim_database(application.state.database, application.state.context.keys.audit, say)
+    repeat_listed_erasures(application.state.context)
+    _report_device(application.state.context)
     _check_backend(application.state.context)
 
 
-def _say_where(context: "Context") -> None:
-    """Refuse a device that cannot be used; say so where the CPU takes its place."""
+def _report_device(context: "ServiceContext") -> None:
+    """Refuse an unusable device; warn where the CPU replaces it."""
     device, _, fault = context.inference.place().partition(": ")
     if fault:
         say(f"warning: the network runs on the {device.upper()}, since CUDA cannot be used: {fault}")
 
 
-def _check_backend(context: "Context") -> None:
-    """Refuse an inference backend with another network than the champion's; say so where it does not answer yet."""
-    from app.releases.queries import champion
+def _check_backend(context: "ServiceContext") -> None:
+    """Refuse an inference backend with another network than the champion's; warn if it is silent."""
+    from app.releases.queries import get_champion_alias
 
     with context.database.read() as session:
-        alias = champion(session)
+        alias = get_champion_alias(session)
     warning = context.inference.check_at_start(alias)
     if warning is not None:
         say(f"warning: {warning}")
@@ -105,19 +103,19 @@ def _worker_command() -> list[str]:
 @commands.command(epilog=_settings_epilog())
 def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> None:
     """Do jobs: recalibrations, evaluations, imports. On SQLite `serve` starts it; on PostgreSQL run one or more."""
-    with loading():
+    with paused_garbage_collection():
         from app.http import observability, traces
         from app.settings import collector_variable
         from app.worker import main as work
 
     observability.configure_logging()
-    traces.begin("worker", collector_variable())
-    with parts(check_schema=False, direct=True) as context:  # a worker waits for its database
+    traces.start_tracing("worker", collector_variable())
+    with service_context(check_schema=False, direct=True) as context:  # a worker waits for its database
         if parent is None:  # else `serve` has said so
             warn_of_open_home(context.settings.home)
-            _say_where(context)
+            _report_device(context)
         work(context, parent)
-    traces.end()
+    traces.stop_tracing()
 
 
 @commands.command()
@@ -132,8 +130,8 @@ def demo(
     from app.demo.filling import fill_demo
     from app.demo.people import one_time_passwords
 
-    with parts(check_schema=False) as context:
-        _upgrade(context)
+    with service_context(check_schema=False) as context:
+        _upgrade_database(context)
         fill_demo(context, say, train=train)
         if not logins:
             return
@@ -148,19 +146,19 @@ def demo(
 @db.command("upgrade")
 def db_upgrade() -> None:
     """Bring the database to the current schema."""
-    with parts(check_schema=False) as context:
-        _upgrade(context)
+    with service_context(check_schema=False) as context:
+        _upgrade_database(context)
     say("the database is up to date")
 
 
-def _upgrade(context: "Context") -> None:
+def _upgrade_database(context: "ServiceContext") -> None:
     """Run the migrations that the database lacks, and finish what a restored backup left to be done."""
-    from app.audit.installation import claim
+    from app.audit.installation import claim_database
     from app.maintenance.erasure import finish_erasures
     from app.reports.frozen_evaluations import move_into_bucket
 
-    _migrate(context)
-    claim(context.database, context.keys.audit, say)
+    _run_migrations(context)
+    claim_database(context.database, context.keys.audit, say)
     move_into_bucket(context)
     unfinished = finish_erasures(context).problem
     if unfinished is not None:
@@ -168,7 +166,7 @@ def _upgrade(context: "Context") -> None:
 
 
 @contextmanager
-def _owners_database(context: "Context") -> "Iterator[Database]":
+def _open_owner_database(context: "ServiceContext") -> "Iterator[Database]":
     """The database by the role that owns its tables: the service's own may have no rights to them yet."""
     from app.database.engine import Database
 
@@ -179,22 +177,22 @@ def _owners_database(context: "Context") -> "Iterator[Database]":
         owner.engine.dispose()
 
 
-def _migrate(context: "Context") -> None:
+def _run_migrations(context: "ServiceContext") -> None:
     """Run migrations as the role that owns the tables, once the key is known to be right."""
     from app.audit.installation import require_keys
     from app.database import migration
-    from app.database.migration import require_known, upgrade
+    from app.database.migration import require_known, upgrade_schema
 
     serving = context.database.engine
     separate = context.settings.database_owner_url is not None
-    with _owners_database(context) as owner:
-        require_known(owner.engine)
+    with _open_owner_database(context) as owner:
         if separate:
             migration.require_owner(owner.engine)
+        require_known(owner.engine)
         require_keys(owner, context.keys.audit)
-        upgrade(owner.engine)
+        upgrade_schema(owner.engine)
         if separate:
-            migration.grant(owner.engine, str(serving.url.username))
+            migration.grant_service_role(owner.engine, str(serving.url.username))
     if migration.owns_tables(serving):
         say(
             f"the role {serving.url.username} of DATABASE_URL owns the tables, so that it could take the triggers off "
@@ -210,10 +208,10 @@ def db_verify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check the audit chain, the rows it explains, every image and release; exit status 1 if anything is wrong."""  # noqa: DOC501
+    """Check the audit chain, the rows it explains, every image and release; exit status 1 if anything is wrong."""
     from app.audit.verify import verify_all
 
-    with parts() as context, context.database.read_moment() as session:
+    with service_context() as context, context.database.read_moment() as session:
         report = verify_all(session, context, against)
     lines = [f"{report.n_events:,} audit events, {report.n_images:,} images, {report.n_releases:,} releases"]
     if report.waiting is not None:
@@ -231,21 +229,21 @@ def db_backup(
     out: Annotated[Path, typer.Argument(help="Folder to make; keep it secret, it contains the key.")],
 ) -> None:
     """Copy database, images, releases and evaluations while the service runs."""
-    from app.audit.anchor import anchor_here
+    from app.audit.anchor import anchor_configured_file
     from app.audit.chain import events
-    from app.audit.linking import seal_all
-    from app.maintenance.backup import backup
-    from app.maintenance.erasure import BACKUP, listing_problem
+    from app.audit.linking import link_all_waiting
+    from app.maintenance.backup import write_backup
+    from app.maintenance.erasure import BACKUP, update_erasure_list
 
-    with parts() as context:
-        anchor_here(context)  # a chain that has lost its last anchored head is not linked to
-        seal_all(context.database, context.keys.audit)  # the head is that of everything which is in the backup
-        anchor_here(context)
-        problem = listing_problem(context)
-        written = backup(context, out)
+    with service_context() as context:
+        anchor_configured_file(context)  # a chain that has lost its last anchored head is not linked to
+        link_all_waiting(context.database, context.keys.audit)  # the head is that of everything which is in the backup
+        anchor_configured_file(context)
+        problem = update_erasure_list(context)
+        written = write_backup(context, out)
         with context.database.write() as session:  # so that an erasure can name the backups that still have everything
             details = {"head": written["head"]}
-            events.record(
+            events.record_event(
                 session,
                 context.keys.audit,
                 actor="command line",
@@ -272,14 +270,14 @@ def db_rotate_key(
     ] = None,
 ) -> None:
     """Add a key to the key ring, with which the audit is signed from now on; coins and partitions do not move."""
-    from app.audit.rotation import rotate, write_ring
+    from app.audit.rotation import rotate_key, write_ring
 
-    with parts(check_schema=False, direct=True) as context:
+    with service_context(check_schema=False, direct=True) as context:
         if out is not None:
             write_ring(context, out)
             say(f"{out}: the key ring with a new key; put it in place of the present one, then run this command again")
             return
-        rotation = rotate(context, reason, say)
+        rotation = rotate_key(context, reason, say)
     say(f"the audit is signed with key {rotation.n_keys} now; its public key: {rotation.public_key}")
     say("give the public key to whoever checks proofs, and make a backup: older ones lack the new key")
     say("start every server again with the same key ring: until then it refuses to write (503); workers begin anew by")
@@ -297,31 +295,31 @@ def db_restore(
     ] = False,
 ) -> None:
     """Bring a backup back into a new, empty HOME (and an empty PostgreSQL database); then `db verify`."""
-    from app.audit.anchor import note_restore
+    from app.audit.anchor import record_restore
     from app.audit.chain import events
-    from app.audit.rotation import bring_in
-    from app.jobs.service import cancel_all
-    from app.maintenance.backup import check_backup, require_list, restore
+    from app.audit.rotation import apply_key_ring
+    from app.jobs.service import cancel_open_jobs
+    from app.maintenance.backup import check_backup, require_erasure_list, restore_backup
     from app.settings import read_settings
-    from app.storage.bucket import Bucket
+    from app.storage.bucket import BucketStore
 
     keep_private()
     settings = read_settings()
     ring = settings.existing_ring()
     check_backup(source)
     if not without_list:
-        require_list(source, settings.erasure_list, settings.audit_anchor)
-    bucket = None if settings.bucket_url is None else Bucket(settings.bucket_url)
+        require_erasure_list(source, settings.erasure_list, settings.audit_anchor)
+    bucket = None if settings.bucket_url is None else BucketStore(settings.bucket_url)
     url = settings.owner_sqlalchemy_url
-    n_files, of_backup = restore(source, settings.home, settings.images_folder, url, ring, bucket)
-    with parts(check_schema=False, ring=of_backup) as context:  # a backup may lack migrations
-        with _owners_database(context) as owner, owner.read() as session:
-            head = events.newest(session)
-        _upgrade(context)
-        bring_in(context, ring or of_backup, "the backup was made before the key was rotated", say)
-    with parts() as context:  # erases again what the list names
-        note_restore(context, head)
-        n_jobs = cancel_all(context)
+    n_files, of_backup = restore_backup(source, settings.home, settings.images_folder, url, ring, bucket)
+    with service_context(check_schema=False, ring=of_backup) as context:  # a backup may lack migrations
+        with _open_owner_database(context) as owner, owner.read() as session:
+            head = events.read_head_text(session)
+        _upgrade_database(context)
+        apply_key_ring(context, ring or of_backup, "the backup was made before the key was rotated", say)
+    with service_context() as context:  # erases again what the list names
+        record_restore(context, head)
+        n_jobs = cancel_open_jobs(context)
     if n_jobs:
         say(f"{n_jobs:,} jobs that were under way when the backup was made are cancelled; try them again from Jobs")
     say(f"{n_files:,} files restored; now run `secondread db verify`")

@@ -1,1 +1,1 @@
-"""Moved."""
+"""Database: engine, sessions, locks, retry, migration; requests answered once."""

@@ -1,4 +1,4 @@
-"""DBOS, the durable engine under jobs, on the service's own database.
+"""Adapter to DBOS, the durable job engine, on the service's own database.
 
 A request enqueues in its own transaction, so DBOS's tables lie in the same database: in the schema ``dbos`` on
 PostgreSQL, in the same file on SQLite. There DBOS gets an engine of its own, of the same library and the same journal
@@ -59,12 +59,7 @@ _OVERFLOW = 5
 
 
 def system_engine(url: str, *, pooled: bool = True) -> Engine:
-    """Engine for DBOS itself, which begins its transactions on its own.
-
-    Args:
-        url: SQLAlchemy URL of the service's database.
-        pooled: whether connections are kept for the next use.
-    """
+    """Engine for DBOS itself, which begins its transactions on its own."""
     pool = None if pooled else NullPool
     if url.startswith("sqlite"):
         return sqlite_engine(url, isolation_level="IMMEDIATE", busy_seconds=30, poolclass=pool)
@@ -76,18 +71,13 @@ def workflow_table(dialect: str) -> TableClause:
     return table("workflow_status", *map(column, _COLUMNS), schema=None if dialect == "sqlite" else _SCHEMA)
 
 
-def trace_of(session: Session, workflow_id: str) -> str:
-    """Traceparent of the request that asked for a workflow, empty where it was not traced.
-
-    Args:
-        session: for reading.
-        workflow_id: of a workflow that there is.
-    """
+def read_traceparent(session: Session, workflow_id: str) -> str:
+    """Traceparent of the request that asked for a workflow, empty where it was not traced."""
     attributes: ColumnClause[Any] = column("attributes", JSON)
     workflows = workflow_table(session.get_bind().dialect.name)
     query = select(attributes).select_from(workflows).where(workflows.c.workflow_uuid == workflow_id)
-    known = session.execute(query).scalar_one()
-    return str(known.get(traces.TRACEPARENT, "")) if isinstance(known, dict) else ""
+    stored_attributes = session.execute(query).scalar_one()
+    return str(stored_attributes.get(traces.TRACEPARENT, "")) if isinstance(stored_attributes, dict) else ""
 
 
 def output_table(dialect: str) -> TableClause:
@@ -96,7 +86,7 @@ def output_table(dialect: str) -> TableClause:
     return table("workflow_output", *columns, schema=None if dialect == "sqlite" else _SCHEMA)
 
 
-def _client(engine: Engine) -> "DBOSClient":
+def _make_dbos_client(engine: Engine) -> "DBOSClient":
     from dbos import DBOSClient, DBOSPortableJSONSerializer
 
     return DBOSClient(
@@ -113,35 +103,22 @@ def create_tables(url: str) -> None:
     """Bring DBOS's own tables up to date; a private call, because its public one opens SQLite with another library."""
     engine = system_engine(url)
     try:
-        _client(engine)._sys_db.run_migrations()
+        _make_dbos_client(engine)._sys_db.run_migrations()
     finally:
         engine.dispose()
 
 
-def recover(executor_id: str) -> int:
-    """Queue again what a dead executor left, in the launched DBOS of this process; a private call.
-
-    Returns:
-        Number of workflows.
-    """
+def requeue_dead_worker_jobs(executor_id: str) -> int:
+    """Queue again what a dead executor left, in the launched DBOS of this process; a private call."""
     from dbos import DBOS
 
     return len(DBOS._recover_pending_workflows([executor_id]))
 
 
 def cancel_workflows(session: Session, workflow_ids: list[str]) -> int:
-    """Cancel workflows in the caller's transaction; one that has ended stays as it is.
-
-    It writes what DBOS's own call writes in a transaction of its own, which on SQLite would wait for the caller's;
-    when a cancelled workflow was begun stays, too.
-
-    Args:
-        session: writing session.
-        workflow_ids: of workflows.
-
-    Returns:
-        How many are cancelled now and were not before.
-    """
+    """Cancel workflows in the caller's transaction; one that has ended stays as it is."""
+    # It writes what DBOS's own call writes in a transaction of its own, which on SQLite would wait for the caller's;
+    # when a cancelled workflow was begun stays, too.
     workflows, ended = workflow_table(session.get_bind().dialect.name), round(time.time() * 1000)
     cancelled = {"status": "CANCELLED", "owner_xid": None, "queue_name": None, "deduplication_id": None}
     changed = session.execute(
@@ -154,21 +131,15 @@ def cancel_workflows(session: Session, workflow_ids: list[str]) -> int:
 
 
 def stop_scheduler() -> None:
-    """Keep the launched DBOS of this process from enqueueing schedules, for a process that does not serve them.
-
-    A private call: the event that ends the scheduler's thread is the last one that the launch makes.
-    """
+    """Keep the launched DBOS of this process from enqueueing schedules, for a process that does not serve them."""
+    # A private call: the event that ends the scheduler's thread is the last one that the launch makes.
     from dbos._dbos import _get_dbos_instance
 
     _get_dbos_instance().background_thread_stop_events[-1].set()
 
 
 class JobQueue:
-    """Enqueues and cancels workflows, from any process of the service.
-
-    Args:
-        url: SQLAlchemy URL of the service's database.
-    """
+    """Enqueues and cancels workflows, from any process of the service."""
 
     def __init__(self, url: str) -> None:
         self._url, self._made, self._making = url, None, threading.Lock()  # type: tuple[str, DBOSClient | None, Any]
@@ -178,20 +149,13 @@ class JobQueue:
         """DBOS's client, made when it is first needed: importing it takes a while."""
         with self._making:
             if self._made is None:
-                self._made = _client(system_engine(self._url, pooled=False))
+                self._made = _make_dbos_client(system_engine(self._url, pooled=False))
             return self._made
 
     def enqueue(self, session: Session, kind: str, workflow_id: str, *arguments: Any) -> None:
-        """Enqueue a workflow in the caller's transaction: a rollback leaves nothing.
-
-        Args:
-            session: writing session of the request.
-            kind: name of the workflow and of its queue.
-            workflow_id: identifier, of nobody else.
-            arguments: of the workflow; JSON values.
-        """
+        """Enqueue a workflow in the caller's transaction: a rollback leaves nothing."""
         options: EnqueueOptions = {"queue_name": kind, "workflow_name": kind, "workflow_id": workflow_id}
-        trace = traces.carried()
+        trace = traces.get_trace_headers()
         if trace:
             options["attributes"] = dict(trace)
         self.client.enqueue_in_transaction(session, options, *arguments)

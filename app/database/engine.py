@@ -7,8 +7,9 @@ which takes longer than to execute it.
 SQLite has one writer at a time, and whoever finds it taken sleeps for a while and tries again: the one who has waited
 for the longest time is not the next, and nobody writes while all sleep. Other processes still meet at the lock itself.
 
-A request that writes gets one session (``Writer``), committed before its answer is sent; a request that reads gets a
-``Reader``. On SQLite a writing transaction begins IMMEDIATE: a deferred one that reads
+A request that writes gets one session (``WriteSession``), committed before its answer is sent; a request that reads
+gets a
+``ReadSession``. On SQLite a writing transaction begins IMMEDIATE: a deferred one that reads
 first fails with "database is locked" as soon as two of them meet.
 """
 
@@ -53,8 +54,8 @@ from app.audit.chain.change_tracking import RecordedSession, note_rows
 from app.audit.chain.coverage import COVERED
 from app.audit.chain.keys import AuditKeys
 from app.database.sql.advisory_locks import KEY_TURN, begin_lock
-from app.database.sql.compiled_statements import Prepared
-from app.database.tables import CLOCK, Clock, now
+from app.database.sql.compiled_statements import PreparedStatement
+from app.database.tables import CLOCK, Clock, utc_now
 from ml.messages import from_json, to_json
 
 
@@ -73,11 +74,7 @@ def keep_plans(engine: Engine) -> None:
 
 
 class WriterQueue:
-    """A queue of those who wait to write.
-
-    Args:
-        seconds: for which somebody waits at most.
-    """
+    """A queue of those who wait to write."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._lock = seconds, threading.Lock()
@@ -108,12 +105,8 @@ class WriterQueue:
                 self._taken = False
 
 
-class Place:
-    """The turn of one session, which may begin and end several transactions, from any thread.
-
-    Args:
-        queue: of the database.
-    """
+class WriteTurn:
+    """The turn of one session, which may begin and end several transactions, from any thread."""
 
     def __init__(self, queue: WriterQueue) -> None:
         self._queue, self._mine = queue, False
@@ -168,14 +161,7 @@ def sqlite_engine(
     busy_seconds: float = BUSY_SECONDS,
     poolclass: type[Pool] | None = None,
 ) -> Engine:
-    """Engine for SQLite of the newest library, with the journal mode and the durability that every connection has.
-
-    Args:
-        url: SQLAlchemy URL.
-        isolation_level: of the driver; None leaves the transactions to whoever uses the engine.
-        busy_seconds: how long a connection waits for another one's lock.
-        poolclass: how connections are kept; SQLAlchemy's default where left out.
-    """
+    """Engine for SQLite of the newest library, with the journal mode and the durability that every connection has."""
     module = sqlite_module()
     options = {"timeout": busy_seconds, "check_same_thread": False}
     engine = create_engine(
@@ -214,22 +200,14 @@ POOL_SIZE, MAX_OVERFLOW = 5, 10
 
 
 def _begin_postgres(connection: Connection) -> None:
-    """Give a transaction its settings; with the transaction they end, whoever has the server's connection next.
-
-    One that writes takes its turn with the key in the same statement, for as long as ``lock_timeout`` lets it wait.
-    """
+    """Set a transaction's settings; they end with the transaction."""
+    # One that writes takes its turn with the key in the same statement, for as long as ``lock_timeout`` lets it wait.
     settings = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in POSTGRES_SETTINGS.items())
     connection.exec_driver_sql(f"SELECT {settings}{begin_lock(connection)}")
 
 
 def postgres_engine(url: str, *, overflow: int = MAX_OVERFLOW, poolclass: type[Pool] | None = None) -> Engine:
-    """Engine for PostgreSQL, or for a pooler in transaction mode before it.
-
-    Args:
-        url: SQLAlchemy URL.
-        overflow: connections above ``POOL_SIZE`` at busy times.
-        poolclass: how connections are kept; SQLAlchemy's default where left out.
-    """
+    """Engine for PostgreSQL, or for a pooler in transaction mode before it."""
     sizes = {"pool_size": POOL_SIZE, "max_overflow": overflow} if poolclass is None else {}
     # a prepared statement stays with the server's connection, which a pooler gives to somebody else
     engine = create_engine(
@@ -250,8 +228,12 @@ def settings_without_force(session: Session) -> list[str]:
     if session.get_bind().dialect.name != "postgresql":
         return []
     rows = session.execute(text("SELECT name, setting FROM pg_settings WHERE name LIKE '%timeout'")).all()
-    found = {name: setting for name, setting in rows}
-    return [name for name, value in POSTGRES_SETTINGS.items() if name.endswith("timeout") and found[name] != value]
+    current_settings = {name: setting for name, setting in rows}
+    return [
+        name
+        for name, value in POSTGRES_SETTINGS.items()
+        if name.endswith("timeout") and current_settings[name] != value
+    ]
 
 
 def make_engine(url: str) -> Engine:
@@ -265,13 +247,9 @@ def make_engine(url: str) -> Engine:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """Begin a transaction; one that writes waits for its turn first.
-
-    Raises:
-        OperationalError: the turn did not come in time.
-    """
+    """Begin a transaction; one that writes waits for its turn first."""
     options = connection.get_execution_options()
-    place: Place | None = options.get(_PLACE)
+    place: WriteTurn | None = options.get(_PLACE)
     statement = options.get("sqlite_begin", "BEGIN")
     if statement is None:  # a single statement sees one moment by itself
         return
@@ -281,22 +259,17 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 @event.listens_for(RecordedSession, "after_transaction_end")
-def _let_the_next_one_write(session: Session, transaction: SessionTransaction) -> None:
-    place: Place | None = session.info.get(_PLACE)
+def _release_write_turn(session: Session, transaction: SessionTransaction) -> None:
+    place: WriteTurn | None = session.info.get(_PLACE)
     if place is not None and transaction.parent is None:
         place.give_back()
 
 
 @cache
-def _insertion(table: SqlTable, names: tuple[str, ...], known: frozenset[str], dialect: str) -> Prepared:
-    """The statement of ``insert_if_absent``, made once.
-
-    Args:
-        table: to insert into.
-        names: of the columns that are given.
-        known: those of them that are not NULL.
-        dialect: of the database.
-    """
+def _prepare_insert_if_absent(
+    table: SqlTable, names: tuple[str, ...], known: frozenset[str], dialect: str
+) -> PreparedStatement:
+    """The statement of ``insert_if_absent``, made once."""
     given = {name: bindparam(name, type_=table.columns[name].type) for name in names}
     insertion: Insert
     if dialect == "postgresql":
@@ -307,18 +280,16 @@ def _insertion(table: SqlTable, names: tuple[str, ...], known: frozenset[str], d
         same = or_(*(and_(*(table.columns[name] == given[name] for name in key)) for key in keys))
         absent = select(*given.values()).where(~exists().where(same))
         insertion = sqlite.insert(table).from_select(list(names), absent).on_conflict_do_nothing()
-    return Prepared(insertion.returning(*table.columns) if table.name in COVERED else insertion)
+    return PreparedStatement(insertion.returning(*table.columns) if table.name in COVERED else insertion)
 
 
 def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any]) -> bool:
-    """Insert a row unless one with its unique values is there; waits for a concurrent insert of the same.
-
-    Returns:
-        Whether the row is new.
-    """
+    """Insert a row unless one with its unique values is there; waits for a concurrent insert of the same."""
     # no two NULLs are the same
-    known = frozenset(name for name, value in values.items() if value is not None)
-    insertion = _insertion(table.__table__, tuple(values), known, session.get_bind().dialect.name)
+    non_null_names = frozenset(name for name, value in values.items() if value is not None)
+    insertion = _prepare_insert_if_absent(
+        table.__table__, tuple(values), non_null_names, session.get_bind().dialect.name
+    )
     if table.__tablename__ not in COVERED:
         return insertion.change(session, values) == 1
     row = insertion.first(session, values)
@@ -328,16 +299,7 @@ def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any])
 
 
 def insert_new(session: Session, table: type[Any], rows: Sequence[Mapping[str, Any]]) -> set[uuid.UUID]:
-    """Insert rows that nobody else has inserted meanwhile, and note them; waits for whoever is about to.
-
-    Args:
-        session: for writing. On SQLite it is the only one, and has looked which rows are not there.
-        table: with a column ``id``.
-        rows: all columns of each.
-
-    Returns:
-        Identifiers of those that are new.
-    """
+    """Insert rows that are not stored yet and note them; waits for concurrent inserts."""
     new = {row["id"] for row in rows}
     if session.get_bind().dialect.name == "postgresql":
         insertion = postgresql.insert(table).on_conflict_do_nothing().returning(table.id)
@@ -355,15 +317,9 @@ def _unique_keys(table: SqlTable) -> list[list[str]]:
 
 
 class Database:
-    """Sessions on one engine.
+    """Sessions on one engine."""
 
-    Args:
-        url: SQLAlchemy URL of SQLite or PostgreSQL.
-        keys: of the audit; without them, as in migrations, rows are written that no event carries.
-        clock: of its sessions.
-    """
-
-    def __init__(self, url: str, keys: AuditKeys | None = None, *, clock: Clock = now) -> None:
+    def __init__(self, url: str, keys: AuditKeys | None = None, *, clock: Clock = utc_now) -> None:
         self.engine, self._keys, self.clock = make_engine(url), keys, clock
         self.engine.update_execution_options(**{CLOCK: clock})
         self._queue = WriterQueue(BUSY_SECONDS) if self.engine.dialect.name == "sqlite" else None
@@ -371,21 +327,15 @@ class Database:
 
     @contextmanager
     def write(self, key: Literal["shared", "alone", "unused"] = "shared") -> Iterator[Session]:
-        """Session whose changes are committed at the end, or rolled back on any error.
-
-        Covered rows that it wrote after its last audit event, or without one, get an event of their own.
-
-        Args:
-            key: what its transactions do with the audit's key on PostgreSQL: sign events together with others, put
-                another one in force while nobody signs, or normally nothing.
-        """
-        place = None if self._queue is None else Place(self._queue)
+        """Session whose changes are committed at the end, or rolled back on any error."""
+        # Covered rows that it wrote after its last audit event, or without one, get an event of their own.
+        place = None if self._queue is None else WriteTurn(self._queue)
         engine = self.engine.execution_options(**{"sqlite_begin": "BEGIN IMMEDIATE", _PLACE: place, KEY_TURN: key})
         try:
             with RecordedSession(engine, expire_on_commit=False, info={_PLACE: place}) as session:
                 yield session
                 if self._keys is not None:
-                    events.record_rest(session, self._keys)
+                    events.record_unreported_rows(session, self._keys)
                 session.commit()
         finally:
             if place is not None:
@@ -397,13 +347,8 @@ class Database:
         with Session(self.engine, autoflush=False) as session:
             yield session
 
-    def look(self, statement: Prepared, **values: object) -> Sequence[Any] | None:
-        """The first row of one statement, without a session, which costs several times as much.
-
-        Args:
-            statement: of columns, not of mapped classes.
-            values: of its parameters.
-        """
+    def look(self, statement: PreparedStatement, **values: object) -> Sequence[Any] | None:
+        """The first row of one statement, without a session, which costs several times as much."""
         with self._looking.connect() as connection:
             connection.begin()  # on PostgreSQL with the time-outs of every transaction
             return statement.look(connection, values)
@@ -424,14 +369,14 @@ class Database:
             connection.execute(text("SELECT 1"))
 
 
-def get_session(request: Request) -> Iterator[Session]:
+def get_write_session(request: Request) -> Iterator[Session]:
     """Writing session of a request, committed before the answer goes out."""
     database: Database = request.app.state.database
     with database.write() as session:
         yield session
 
 
-def get_reader(request: Request) -> Iterator[Session]:
+def get_read_session(request: Request) -> Iterator[Session]:
     """Reading session of a request."""
     database: Database = request.app.state.database
     with database.read() as session:
@@ -439,12 +384,12 @@ def get_reader(request: Request) -> Iterator[Session]:
 
 
 #: With FastAPI's default scope a commit that fails would come after a 200 had been sent.
-Writer = Annotated[Session, Depends(get_session, scope="function")]
-Reader = Annotated[Session, Depends(get_reader, scope="function")]
+WriteSession = Annotated[Session, Depends(get_write_session, scope="function")]
+ReadSession = Annotated[Session, Depends(get_read_session, scope="function")]
 
 
 async def _database_of(request: Request) -> Database:
-    """The database of the application; asynchronous, so that nobody waits for a thread to learn of it."""
+    """Database of the application; asynchronous, so that no thread is needed."""
     database: Database = request.app.state.database
     return database
 
@@ -453,19 +398,13 @@ _IN_ONE_THREAD = "has its session in one thread"
 
 
 def in_one_thread(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """An endpoint whose session begins and ends in the thread that it runs in.
-
-    FastAPI would take a thread for each of the three, one after the other: with a GIL that others want, that costs as
-    much as the statements do.
-
-    Args:
-        endpoint: with or without a parameter that is a ``Writer`` or a ``Reader``; without, and where it is
-            asynchronous, it stays as it is.
-    """
+    """Wrap an endpoint so that its session begins and ends in the endpoint's thread."""
+    # FastAPI would take a thread for each of the three, one after the other: with a GIL that others want, that costs as
+    # much as the statements do.
     if inspect.iscoroutinefunction(endpoint) or hasattr(endpoint, _IN_ONE_THREAD):
         return endpoint
     hints = get_type_hints(endpoint, include_extras=True)
-    kinds = {name: hint for name, hint in hints.items() if hint in (Writer, Reader)}
+    kinds = {name: hint for name, hint in hints.items() if hint in (WriteSession, ReadSession)}
     if len(kinds) != 1:
         return endpoint
     ((name, kind),) = kinds.items()
@@ -473,11 +412,13 @@ def in_one_thread(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(endpoint)
     def served(**values: Any) -> Any:
         database: Database = values.pop(name)
-        with database.write() if kind == Writer else database.read() as session:
+        with database.write() if kind == WriteSession else database.read() as session:
             return endpoint(**values, **{name: session})
 
-    signature, asked = inspect.signature(endpoint), Annotated[Database, Depends(_database_of)]
-    parameters = [one.replace(annotation=asked) if one.name == name else one for one in signature.parameters.values()]
+    signature, database_type = inspect.signature(endpoint), Annotated[Database, Depends(_database_of)]
+    parameters = [
+        one.replace(annotation=database_type) if one.name == name else one for one in signature.parameters.values()
+    ]
     setattr(served, _IN_ONE_THREAD, True)
     served.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return served

@@ -1,4 +1,4 @@
-"""A retried POST gives the answer of the first, and stores nothing twice.
+"""Idempotency keys: a retried POST returns the first answer and stores nothing twice.
 
 The key's row commits in the same transaction as what the request stores: after a lost connection the caller
 sends the same key again and gets the answer that was meant for it.
@@ -21,9 +21,22 @@ from sqlalchemy.orm import Session
 
 from app.audit.chain.change_tracking import noted_cases
 from app.database.engine import insert_if_absent
-from app.database.sql.compiled_statements import Prepared
+from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import IdempotencyRecord, time_of
-from app.http.errors import KeyMissing, KeyReused, Unavailable
+from app.http.errors import BadRequest, InvalidValue, ServiceUnavailable
+
+
+class KeyMissing(BadRequest):
+    """A POST that stores something came without an Idempotency-Key."""
+
+    code, title = "idempotency-key-missing", "Idempotency-Key missing"
+
+
+class KeyReused(InvalidValue):
+    """An Idempotency-Key was used before for another request."""
+
+    code, title = "idempotency-key-reused", "Idempotency-Key used for another request"
+
 
 MAX_KEY_LENGTH = 200
 #: How long an answer is kept for retries of its request.
@@ -41,15 +54,11 @@ def request_digest(*parts: Any) -> str:
 
 @dataclass(frozen=True)
 class Once:
-    """A request with a key: it is done once, however often it is sent.
+    """A request with a key: it is done once, however often it is sent."""
 
-    Attributes:
-        account_id: whose key it is.
-        key: chosen by the caller.
-        request: method and path.
-    """
-
+    # whose key it is
     account_id: uuid.UUID
+    # chosen by the caller
     key: str
     request: str
 
@@ -70,23 +79,7 @@ class Once:
         *,
         case_id_of: Callable[[Body], uuid.UUID] | None = None,
     ) -> Response:
-        """Do the action, or give the answer that the same key got before.
-
-        Args:
-            session: the request's writing session.
-            body: what the request asks for besides its method and path, as parsed; None where that is all.
-            action: stores something and returns status and body; without a body nothing is remembered and the key
-                stays free, so that the same request may be answered otherwise later.
-            case_id_of: which case the body shows, so that the answer goes when the patient is erased; where left out,
-                the case that the action's audit event names.
-
-        Returns:
-            The answer, with ``Idempotent-Replayed: true`` where it is repeated.
-
-        Raises:
-            KeyReused: the key was used for another request.
-            Unavailable: the answer expired at this moment.
-        """
+        """Do the action, or give the answer that the same key got before."""
         digest = request_digest(self.request, body)
         mine = IdempotencyRecord.account_id == self.account_id, IdempotencyRecord.key == self.key
         values = {
@@ -100,7 +93,7 @@ class Once:
         if not insert_if_absent(session, IdempotencyRecord, values):
             record = session.execute(select(IdempotencyRecord).where(*mine)).scalar_one_or_none()
             if record is None:  # swept between the two statements
-                raise Unavailable("the answer to this Idempotency-Key has just expired; send the request again")
+                raise ServiceUnavailable("the answer to this Idempotency-Key has just expired; send the request again")
             if record.request_sha256 != digest:
                 raise KeyReused("this Idempotency-Key was sent with another request; choose a new one")
             return JSONResponse(record.body, record.status, {"Idempotent-Replayed": "true"})
@@ -109,7 +102,7 @@ class Once:
             session.execute(delete(IdempotencyRecord).where(*mine))
             return Response(status_code=status)
         content = answer.model_dump(mode="json")
-        case_id = _case_of(session) if case_id_of is None else case_id_of(answer)
+        case_id = _get_only_case_id(session) if case_id_of is None else case_id_of(answer)
         kept = {"status": status, "body": content, "case_id": case_id}
         _ANSWER.change(session, {"account": self.account_id, "request_key": self.key, **kept})
         return JSONResponse(content, status)
@@ -121,11 +114,7 @@ async def once_by_header(
         str | None, Header(max_length=MAX_KEY_LENGTH, description="Chosen by the caller, one for each new request.")
     ] = None,
 ) -> Once:
-    """The request with its Idempotency-Key.
-
-    Raises:
-        KeyMissing: there is none, or an empty one.
-    """
+    """The request with its Idempotency-Key."""
     if not idempotency_key:
         raise KeyMissing("send a header Idempotency-Key with a new value for each new request, and the same on retry")
     return Once.of(request, idempotency_key)
@@ -137,35 +126,27 @@ Idempotent = Annotated[Once, Depends(once_by_header)]
 
 # past the unit of work, and made once: every request that writes ends with it
 _RECORDS = IdempotencyRecord.__table__
-_ANSWER = Prepared(
+_ANSWER = PreparedStatement(
     update(IdempotencyRecord)
     .where(IdempotencyRecord.account_id == bindparam("account"), IdempotencyRecord.key == bindparam("request_key"))
     .values({name: bindparam(name, type_=_RECORDS.columns[name].type) for name in ("status", "body", "case_id")})
 )
 
 
-def _case_of(session: Session) -> uuid.UUID | None:
+def _get_only_case_id(session: Session) -> uuid.UUID | None:
     cases = noted_cases(session)
     return cases.pop() if len(cases) == 1 else None
 
 
-def sweep(session: Session, at: datetime) -> int:
-    """Delete answers that nobody will ask for again.
-
-    Args:
-        session: writing session.
-        at: the time.
-
-    Returns:
-        How many were deleted, at most ``SWEEP_ROWS``; call again where there were as many.
-    """
+def delete_expired_answers(session: Session, at: datetime) -> int:
+    """Delete answers that are too old to be requested again."""
     keys = (IdempotencyRecord.account_id, IdempotencyRecord.key)
     old = select(*keys).where(IdempotencyRecord.created_at < at - KEPT).limit(SWEEP_ROWS)
     deleted = session.execute(delete(IdempotencyRecord).where(tuple_(*keys).in_(old)).returning(*keys))
     return len(deleted.all())
 
 
-def forget_cases(session: Session, case_ids: Collection[uuid.UUID]) -> int:
+def delete_case_answers(session: Session, case_ids: Collection[uuid.UUID]) -> int:
     """Delete answers that show one of the cases; gives their number."""
     gone = delete(IdempotencyRecord).where(IdempotencyRecord.case_id.in_(case_ids))
     return len(session.execute(gone.returning(IdempotencyRecord.key)).all())

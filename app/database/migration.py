@@ -27,11 +27,7 @@ _OWNED = (
 
 
 def require_owner(owner: Engine) -> None:
-    """Refuse to migrate as a role that does not own the tables that are there.
-
-    Raises:
-        ValueError: it says which statement a superuser runs once.
-    """
+    """Refuse to migrate as a role that does not own the tables that are there."""
     with owner.connect() as connection:
         other = connection.execute(text(_OWNER)).scalar_one_or_none()
     if other is not None:
@@ -43,13 +39,8 @@ def require_owner(owner: Engine) -> None:
         )
 
 
-def grant(owner: Engine, role: str) -> None:
-    """Let a role use every table, and only add to those that are append-only.
-
-    Args:
-        owner: engine of the role that owns the tables.
-        role: of the service.
-    """
+def grant_service_role(owner: Engine, role: str) -> None:
+    """Let a role use every table, and only add to those that are append-only."""
     name = owner.dialect.identifier_preparer.quote(role)
     statements = []
     for schema in ("public", "dbos"):
@@ -92,41 +83,33 @@ def alembic_config() -> "Config":
     return config
 
 
-def upgrade(engine: Engine, revision: str = "head") -> None:
-    """Run the migrations that this database lacks; first those of DBOS, on which the service's build.
-
-    Raises:
-        ValueError: a development version made the database.
-    """
+def upgrade_schema(engine: Engine, revision: str = "head") -> None:
+    """Run the migrations that this database lacks; first those of DBOS, on which the service's build."""
     from alembic import command
 
     require_known(engine)
     dbos_adapter.create_tables(engine.url.render_as_string(hide_password=False))
-    _run(engine, lambda config: command.upgrade(config, revision))
+    _run_migrations(engine, lambda config: command.upgrade(config, revision))
 
 
-def downgrade(engine: Engine, revision: str) -> None:
+def downgrade_schema(engine: Engine, revision: str) -> None:
     """Undo migrations down to a revision."""
     from alembic import command
 
-    _run(engine, lambda config: command.downgrade(config, revision))
+    _run_migrations(engine, lambda config: command.downgrade(config, revision))
 
 
-def check(engine: Engine) -> None:
+def check_schema(engine: Engine) -> None:
     """Compare the tables with the migrations; raises Alembic's error where they differ."""
     from alembic import command
 
-    _run(engine, command.check)
+    _run_migrations(engine, command.check)
 
 
-def require_head(engine: Engine) -> None:
-    """Refuse a database that lacks migrations.
-
-    Raises:
-        ValueError: the schema is not the current one.
-    """
+def require_current_schema(engine: Engine) -> None:
+    """Refuse a database that lacks migrations."""
     with engine.connect() as connection:
-        current = _stored(connection)
+        current = _read_stored_revision(connection)
     if current == migrations.HEAD:
         return
     require_known(engine)
@@ -134,36 +117,24 @@ def require_head(engine: Engine) -> None:
     raise ValueError(f"the database {state}; run `secondread db upgrade` first")
 
 
-def _stored(connection: Connection) -> str | None:
+def _read_stored_revision(connection: Connection) -> str | None:
     """Revision of a database as Alembic has written it down, None for an empty one."""
     if not inspect(connection).has_table(_VERSION_TABLE):
         return None
-    found: str | None = connection.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalar()  # noqa: S608
-    return found
+    revision: str | None = connection.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalar()  # noqa: S608
+    return revision
 
 
 def require_known(engine: Engine) -> None:
-    """Refuse a database at a revision that this program does not know; nothing is written.
-
-    Raises:
-        ValueError: a development version made it.
-    """
+    """Refuse a database at a revision that this program does not know; nothing is written."""
     with engine.connect() as connection:
-        current = _stored(connection)
+        current = _read_stored_revision(connection)
     if current is not None:
         require_known_revision(current, "the database")
 
 
 def require_known_revision(revision: str | None, what: str) -> None:
-    """Refuse a revision that this program does not know.
-
-    Args:
-        revision: of a database, or of a backup; None where a backup does not name it.
-        what: has it.
-
-    Raises:
-        ValueError: a development version made it.
-    """
+    """Refuse a revision that this program does not know."""
     from alembic.script import ScriptDirectory
 
     known = {script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()}
@@ -174,17 +145,13 @@ def require_known_revision(revision: str | None, what: str) -> None:
 
 
 def create_if_new(engine: Engine) -> None:
-    """Make the tables of a new SQLite database; any other database must have the current schema already.
-
-    Raises:
-        ValueError: the schema is older than this code, or a PostgreSQL database is still empty.
-    """
+    """Make the tables of a new SQLite database; any other database must have the current schema already."""
     if engine.dialect.name == "sqlite" and not inspect(engine).has_table(_VERSION_TABLE):
-        upgrade(engine)
-    require_head(engine)
+        upgrade_schema(engine)
+    require_current_schema(engine)
 
 
-def _run(engine: Engine, work: "Callable[[Config], None]") -> None:
+def _run_migrations(engine: Engine, work: "Callable[[Config], None]") -> None:
     config = alembic_config()
     with engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").connect() as connection:
         config.attributes["connection"] = connection

@@ -1,4 +1,4 @@
-"""Writing what can wait: a lock that does not come in time is tried again."""
+"""Retries low-priority writes on lock timeouts."""
 
 import time
 from collections.abc import Callable
@@ -8,14 +8,14 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from app.database.engine import Database
-from app.http.errors import Unavailable, others_were_busy, took_too_long
+from app.http.errors import ServiceUnavailable, is_lock_conflict, is_statement_timeout
 
 # how long somebody waits for others who have the rows, an erasure say, and how long between two tries
 _PATIENCE, _PAUSE = 60.0, 0.2
 _Result = TypeVar("_Result")
 
 
-def write_patiently(
+def write_with_retry(
     database: Database,
     work: Callable[[Session], _Result],
     busy: str,
@@ -24,20 +24,7 @@ def write_patiently(
     key: Literal["shared", "alone"] = "shared",
     seconds: float | None = None,
 ) -> _Result:
-    """Write in a transaction of its own, as soon as nobody else has what it needs.
-
-    Args:
-        database: to write to.
-        work: writes; is called again after a lock that did not come in time.
-        busy: what others are doing then, as "others are using the rows of earlier cases".
-        say: told so whenever it waits.
-        key: as of ``Database.write``.
-        seconds: how long it waits; a minute where left out, and 0 to try once.
-
-    Raises:
-        Unavailable: others have had it for too long.
-        OperationalError: the database is away.
-    """
+    """Write in an own transaction, retried while locks are held elsewhere."""
     until = time.monotonic() + (_PATIENCE if seconds is None else seconds)
     while True:
         try:
@@ -45,9 +32,11 @@ def write_patiently(
                 return work(session)
         except OperationalError as exc:
             # who has the key alone waits for nobody else: what takes them too long is their own work
-            if not (others_were_busy(exc) or (key == "shared" and took_too_long(exc))):
+            if not (is_lock_conflict(exc) or (key == "shared" and is_statement_timeout(exc))):
                 raise
             if time.monotonic() >= until:
-                raise Unavailable("others have been using what this needs for too long; try again shortly") from exc
+                raise ServiceUnavailable(
+                    "others have been using what this needs for too long; try again shortly"
+                ) from exc
         say(f"waiting: {busy}")
         time.sleep(_PAUSE)

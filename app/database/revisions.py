@@ -1,4 +1,7 @@
-"""What is counted by revisions: If-Match, and changing a row only where it is still as the caller saw it."""
+"""If-Match and compare-and-swap updates by revision.
+
+If-Match, and changing a row only where it is still as the caller saw it.
+"""
 
 from typing import Annotated, Any
 
@@ -11,15 +14,10 @@ from app.database.engine import insert_if_absent
 from app.http.errors import BadRequest, PreconditionRequired
 
 
-async def revision_seen(
+async def parse_if_match(
     if_match: Annotated[str | None, Header(description='Revision in quotes, "0" where there is none.')] = None,
 ) -> int | None:
-    """Revision that the caller saw; None for any.
-
-    Raises:
-        PreconditionRequired: there is no If-Match.
-        BadRequest: it is not a revision.
-    """
+    """Revision that the caller saw; None for any."""
     if if_match is None:
         raise PreconditionRequired("send If-Match with the revision that you saw")
     if if_match.strip() == "*":
@@ -30,22 +28,13 @@ async def revision_seen(
     return int(digits)
 
 
-Revision = Annotated[int | None, Depends(revision_seen)]
+Revision = Annotated[int | None, Depends(parse_if_match)]
 
 
-def swap(session: Session, table: type[Any], key: dict[str, Any], values: dict[str, Any], revision: int) -> bool:
-    """Compare and swap: of two that race, one changes the row.
-
-    Args:
-        session: writing session.
-        table: with a column ``revision``, covered by the audit.
-        key: its primary key.
-        values: that the row is to have.
-        revision: at which the caller saw it, 0 where there was none.
-
-    Returns:
-        Whether the row was as it was seen, and is changed.
-    """
+def compare_and_swap(
+    session: Session, table: type[Any], key: dict[str, Any], values: dict[str, Any], revision: int
+) -> bool:
+    """Change a row only if it still has the caller's revision."""
     if revision == 0:
         return insert_if_absent(session, table, key | values | {"revision": 1})
     moved = session.execute(

@@ -1,1 +1,1 @@
-"""The demo: real cells with two annotators' answers, or simulated ones whose release is trained here."""
+"""Demo laboratory."""

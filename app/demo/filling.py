@@ -6,11 +6,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.context import Context
+from app.context import ServiceContext
 from app.demo.people import Say, ensure_accounts, progress_bar, write_notice
 from app.demo.real_cells import ensure_real_cases, ensure_shipped_release, serves_real_cells
-from app.releases.queries import champion
-from app.releases.registration import add_release
+from app.releases.service import add_release, get_champion_alias
 
 if TYPE_CHECKING:
     from ml.training.learner import StepReport
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
 TRAINING_CELLS, EPOCHS = 1500, 7
 
 
-def ensure_trained_release(context: Context, say: Say) -> None:
+def ensure_trained_release(context: ServiceContext, say: Say) -> None:
     """Train, calibrate and export a release on simulated cells, unless one is served."""
     with context.database.read() as session:
-        if champion(session) is not None:
+        if get_champion_alias(session) is not None:
             return
     source = context.settings.home / "demo" / "release"
     if not (source / "card.json").is_file():
@@ -31,26 +30,20 @@ def ensure_trained_release(context: Context, say: Say) -> None:
 
 
 def make_release(run: Path, out: Path, say: Say) -> None:
-    """Train, calibrate and export the release of the simulated demo; an interrupted training goes on.
-
-    Args:
-        run: folder of the training.
-        out: release folder to make.
-        say: where to report what is being done.
-    """
+    """Train, calibrate and export the release of the simulated demo; an interrupted training goes on."""
     from ml.training.calibrate import calibrate_run
     from ml.training.export import export_run
     from ml.training.run_folder import RunFolder
 
     folder = RunFolder(run)
-    _train(folder, say)
+    _train_network(folder, say)
     say("demo: calibrating class and disagreement probabilities")
     calibrate_run(folder, method="temperature", alpha=True)
     say("demo: exporting the release")
     export_run(folder, out, name="demo cells")
 
 
-def _config(precision: str) -> "TrainConfig":
+def _demo_train_config(precision: str) -> "TrainConfig":
     from ml.training.run_folder import TrainConfig
 
     return TrainConfig(
@@ -70,20 +63,20 @@ def _config(precision: str) -> "TrainConfig":
     )
 
 
-def _load() -> None:
-    """Load what is needed later; who needs it says what is missing."""
+def _preload_modules() -> None:
+    """Import modules that are needed later; errors are left to the real import."""
     for name in ("ml.training.train", "torch._dynamo", "ml.training.export", "onnxscript"):
         with suppress(ImportError):
             import_module(name)
 
 
-def _train(folder: "RunFolder", say: Say) -> None:
+def _train_network(folder: "RunFolder", say: Say) -> None:
     """Simulate the cells and train on them, with a bar that tells how long it will take."""
     from ml.datasets.cells import load_cells
 
     say(f"demo: simulating {TRAINING_CELLS:,} stained white cells")
     # what trains and exports takes seconds to load, and other processes draw the cells
-    loading = threading.Thread(target=_load)
+    loading = threading.Thread(target=_preload_modules)
     loading.start()
     dataset = load_cells(TRAINING_CELLS, seed=0)
     loading.join()
@@ -96,22 +89,13 @@ def _train(folder: "RunFolder", say: Say) -> None:
         def show(report: "StepReport") -> None:
             bar.update(report.epoch * report.steps + report.step, EPOCHS * report.steps)
 
-        train(dataset, _config(choose_precision("auto", device)), folder, device=device, observer=show)
+        train(dataset, _demo_train_config(choose_precision("auto", device)), folder, device=device, observer=show)
 
 
-def fill_demo(context: Context, say: Say, *, train: bool = False) -> None:
-    """Add what the demo lacks; a HOME that serves a release already keeps it.
-
-    Args:
-        context: parts of the service.
-        say: where to report what is being done.
-        train: the simulated demo, for a HOME without a release.
-
-    Raises:
-        ValueError: the HOME has real cells, and simulated ones are asked for.
-    """
+def fill_demo(context: ServiceContext, say: Say, *, train: bool = False) -> None:
+    """Add what the demo lacks; a HOME that serves a release already keeps it."""
     with context.database.read() as session:
-        is_new = champion(session) is None
+        is_new = get_champion_alias(session) is None
     real = not train if is_new else serves_real_cells(context)
     if real and train:
         raise ValueError(
@@ -129,7 +113,7 @@ def fill_demo(context: Context, say: Say, *, train: bool = False) -> None:
     if real:
         ensure_real_cases(context, say)
     else:
-        from app.demo.simulated import ensure_cases
+        from app.demo.simulated import ensure_simulated_cases
 
-        ensure_cases(context, say)
+        ensure_simulated_cases(context, say)
     write_notice(context.settings.home, real=real)

@@ -1,4 +1,4 @@
-"""What either demo's laboratory does: cells and labels stored by an outside system's account, and its reading policies.
+"""Demo laboratory that stores cells and labels through an outside system's account.
 
 A filling that was interrupted goes on where it stopped: the file ``demo/unfinished`` in HOME says that something is
 missing.
@@ -11,19 +11,15 @@ from uuid import UUID
 
 from sqlalchemy import select
 
-from app.annotators.reference_cells.service import DefinitionIn, choose, define
-from app.cases.ingest import NewCase, prepare_case, store_case
-from app.cases.schemas import CaseIn
-from app.context import Context
-from app.database.sql.advisory_locks import hold_digests
+from app.annotators.reference_cells.service import DefinitionIn, choose_reference_cells, update_definition
+from app.cases.service import CaseIn, NewCase, prepare_case, store_case
+from app.context import ServiceContext
+from app.database.sql.advisory_locks import lock_digests
 from app.database.tables import Account, Case
 from app.demo.people import ROBOT, Say, progress_bar
 from app.http.principal import Principal
-from app.labels.schemas import LabelIn
-from app.labels.submission import submit_label
-from app.triage.queries import current_policy
-from app.triage.schemas import PolicyIn
-from app.triage.service import add_policy
+from app.labels.service import LabelIn, submit_label
+from app.triage.service import PolicyIn, add_policy, current_policy
 
 # cells stored in one transaction, short enough for others to write in between
 _BATCH = 8
@@ -33,14 +29,10 @@ Cell = TypeVar("Cell")
 Upload = tuple[CaseIn, bytes]
 
 
-class Laboratory:
-    """Stores cells and labels as an outside system would, with its account.
+class DemoLaboratory:
+    """Stores cells and labels as an outside system would, with its account."""
 
-    Args:
-        context: parts of the service.
-    """
-
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ServiceContext) -> None:
         self.context = context
         with context.database.read() as session:
             accounts = {name: account for name, account in session.execute(select(Account.name, Account))}
@@ -49,12 +41,7 @@ class Laboratory:
         self.lead = Principal(lead.id, lead.name, lead.role, frozenset({"manage"}))
 
     def change_policy(self, before: str | None, policy: PolicyIn) -> None:
-        """Change the policy where the present one has a certain reason, or is the first one.
-
-        Args:
-            before: reason of the present policy; None for the first one.
-            policy: the next.
-        """
+        """Change the policy where the present one has a certain reason, or is the first one."""
         with self.context.database.write() as session:
             present = current_policy(session)
             if present.version == 1 if before is None else present.reason == before:
@@ -72,20 +59,10 @@ class Laboratory:
         made: Callable[[Cell], tuple[Upload, list[LabelIn]]],
         n_before: int,
     ) -> Iterator[int]:
-        """Store the cells that are missing, with their labels, a few in one transaction.
-
-        Args:
-            cells: in their order.
-            name_of: external id of a cell.
-            made: a cell's upload and labels; the same whenever it is asked.
-            n_before: cells that were there before these.
-
-        Yields:
-            The number of cells that are there, again and again.
-        """
+        """Store the cells that are missing, with their labels, a few in one transaction."""
         with self.context.database.read() as session:
-            known = set(session.execute(select(Case.external_id)).scalars())
-        missing = [cell for cell in cells if name_of(cell) not in known]
+            stored_ids = set(session.execute(select(Case.external_id)).scalars())
+        missing = [cell for cell in cells if name_of(cell) not in stored_ids]
         n_stored = n_before + len(cells) - len(missing)
 
         def prepared(cell: Cell) -> tuple[NewCase, list[LabelIn]]:
@@ -102,50 +79,39 @@ class Laboratory:
         """Write what each class is, and choose its reference cells."""
         with self.context.database.write() as session:
             for code, text in definitions.items():
-                define(session, self.context, self.lead, code, DefinitionIn(text=text))
-            choose(session, self.context, self.lead)
+                update_definition(session, self.context, self.lead, code, DefinitionIn(text=text))
+            choose_reference_cells(session, self.context, self.lead)
 
     def _store_together(self, cells: list[tuple[NewCase, list[LabelIn]]]) -> None:
         with self.context.database.write() as session:
-            hold_digests(session, [digest for new, _ in cells for digest in new.held()])
+            lock_digests(session, [digest for new, _ in cells for digest in new.held()])
             for new, labels in cells:
                 status, case = store_case(session, self.context, self.robot, new)
                 for label in labels if status == 201 else []:  # another filling was faster, with the labels
                     submit_label(session, self.context, self.robot, UUID(case.id), label)
 
 
-def may_be_filled(context: Context) -> bool:
+def can_fill_demo(context: ServiceContext) -> bool:
     """Whether there are no cases yet, or those that are there come from a filling that was interrupted."""
     with context.database.read() as session:
         none_yet = session.execute(select(Case.id).limit(1)).first() is None
     return none_yet or (context.settings.home / "demo" / "unfinished").exists()
 
 
-def fill(
-    context: Context,
+def fill_laboratory(
+    context: ServiceContext,
     say: Say,
     n_cells: int,
-    steps: Callable[[Laboratory], Iterator[int]],
+    steps: Callable[[DemoLaboratory], Iterator[int]],
     definitions: Mapping[str, str],
 ) -> None:
-    """Store what is missing; the file stays as long as something is.
-
-    Args:
-        context: parts of the service.
-        say: where to report what is being done.
-        n_cells: in all.
-        steps: what stores them; it gives the number of those that are there.
-        definitions: what each class is, by code.
-
-    Raises:
-        KeyboardInterrupt: somebody pressed Ctrl-C; what is stored stays.
-    """
+    """Store the missing cells; keep the marker file until all are stored."""
     unfinished = context.settings.home / "demo" / "unfinished"
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     unfinished.touch()
     try:
         with progress_bar("cells", n_cells) as bar:
-            laboratory = Laboratory(context)
+            laboratory = DemoLaboratory(context)
             for n_stored in steps(laboratory):
                 bar.update(n_stored)
             laboratory.show_references(definitions)

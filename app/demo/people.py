@@ -10,40 +10,30 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.accounts import people as auth
-from app.context import Context
+from app.accounts import service as accounts
+from app.context import ServiceContext
 from app.database.tables import Account
 from ml.util.files import read_json, write_json
 
 
-class Bar:
-    """One task of a bar.
-
-    Args:
-        progress: bar that is shown.
-        task: of it.
-    """
+class ProgressBar:
+    """One task of a bar."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress, self._task = progress, task
 
     def update(self, done: int, total: int | None = None) -> None:
-        """How much is done, and of how much where that became known."""
+        """Update the number of steps done, and the total where it became known."""
         self._progress.update(self._task, completed=done, total=total)
 
 
 @contextmanager
-def progress_bar(what: str, total: int | None) -> Iterator[Bar]:
-    """Show how far something is, and how long it will take.
-
-    Args:
-        what: a word for it.
-        total: number of steps; None: known later.
-    """
+def progress_bar(what: str, total: int | None) -> Iterator[ProgressBar]:
+    """Show a progress bar with the remaining time during the block."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        yield Bar(bar, bar.add_task(what, total=total))
+        yield ProgressBar(bar, bar.add_task(what, total=total))
 
 
 #: Accounts of the demo and their roles.
@@ -54,28 +44,28 @@ ROBOT = "demo"
 Say = Callable[[str], None]
 
 
-def ensure_accounts(session: Session, context: Context) -> None:
+def ensure_accounts(session: Session, context: ServiceContext) -> None:
     """Accounts of the demo, the uploading robot included, and an API key in HOME/demo/api_key."""
     present = set(session.execute(select(Account.name)).scalars())
     for name, role in {**PEOPLE, ROBOT: "service"}.items():
         if name not in present:
-            auth.add_account(session, context.keys.audit, name, role)
+            accounts.add_account(session, context.keys.audit, name, role)
     path = context.settings.home / "demo" / "api_key"
     if not path.is_file():
-        _, token = auth.add_key(session, context.keys.audit, "admin", [])
+        _, token = accounts.add_key(session, context.keys.audit, "admin", [])
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
         path.write_text(token + "\n")
 
 
-def one_time_passwords(context: Context) -> dict[str, str | None]:
-    """New one-time passwords of the people of the demo; None for those who have chosen a password, which they keep."""
+def one_time_passwords(context: ServiceContext) -> dict[str, str | None]:
+    """Issue one-time passwords to the demo's people; None for those who chose their own."""
     passwords: dict[str, str | None] = {}
     with context.database.write() as session:
         for account in session.execute(select(Account).where(Account.name.in_(PEOPLE))).scalars().all():
             chosen = account.password_hash is not None
             passwords[account.name] = (
-                None if chosen else auth.issue_one_time_password(session, context.keys.audit, account.name)
+                None if chosen else accounts.issue_one_time_password(session, context.keys.audit, account.name)
             )
     return {name: passwords[name] for name in PEOPLE}
 
@@ -90,29 +80,26 @@ PURPOSES = {
 
 
 @dataclass(frozen=True)
-class Notice:
-    """What to say of a demo.
+class DemoNotice:
+    """Contents of a demo's notice."""
 
-    Attributes:
-        real: real cells, whose sources must be named.
-        people: accounts and what they are for.
-    """
-
+    # real cells, whose sources must be named
     real: bool
+    # accounts and what they are for
     people: tuple[tuple[str, str], ...] = tuple((name, PURPOSES[name]) for name in PEOPLE)
 
 
-def _file(home: Path) -> Path:
+def _notice_path(home: Path) -> Path:
     return home / "demo" / "notice.json"
 
 
 def write_notice(home: Path, *, real: bool) -> None:
-    """Keep in HOME that it is a demo, and of which kind."""
-    _file(home).parent.mkdir(parents=True, exist_ok=True)
-    write_json(_file(home), {"real": real})
+    """Record in HOME that it is a demo, and of which kind."""
+    _notice_path(home).parent.mkdir(parents=True, exist_ok=True)
+    write_json(_notice_path(home), {"real": real})
 
 
-def notice_of(home: Path) -> Notice | None:
-    """What to say of the demo in HOME; None where there is none."""
-    path = _file(home)
-    return Notice(bool(read_json(path)["real"])) if path.is_file() else None
+def read_notice(home: Path) -> DemoNotice | None:
+    """Read the notice of the demo in HOME; None where there is none."""
+    path = _notice_path(home)
+    return DemoNotice(bool(read_json(path)["real"])) if path.is_file() else None

@@ -1,4 +1,4 @@
-"""The demo on real cells: 200 blood cells that two annotators labelled, and a release that was trained on others.
+"""Demo on real cells: 200 blood cells that two annotators labelled, and a release trained on others.
 
 Cells, labels, licences and release lie in ``cells/``, so that nothing is fetched. The two annotators enter as those of
 an outside system, by name: their source says that they differ, not who they are, so that each name may stand for
@@ -11,15 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.cases.ingest import partition_of
-from app.cases.schemas import CaseIn
-from app.context import Context
-from app.demo.laboratory import Laboratory, Upload, fill, may_be_filled
+from app.cases.service import CaseIn, partition_of
+from app.context import ServiceContext
+from app.demo.laboratory import DemoLaboratory, Upload, can_fill_demo, fill_laboratory
 from app.demo.people import Say
-from app.labels.schemas import LabelIn
-from app.releases.queries import champion
-from app.releases.registration import add_release
-from app.triage.schemas import PolicyIn
+from app.labels.service import LabelIn
+from app.releases.service import add_release, get_champion_alias
+from app.triage.service import PolicyIn
 from ml.release.artifact import read_release
 
 #: Images, labels, licences and release of the demo.
@@ -52,27 +50,24 @@ _TRIAGE = "second reads where two annotators are likely to differ, as a laborato
 
 @dataclass(frozen=True)
 class RealCell:
-    """A cell of the demo.
+    """A cell of the demo."""
 
-    Attributes:
-        file: name of its image.
-        cell_type: as the source of the images says, for whoever may see more than the image.
-        labels: nucleus shape by the first and by the second annotator.
-    """
-
+    # name of its image
     file: str
+    # as the source of the images says, for whoever may see more than the image
     cell_type: str
+    # nucleus shape by the first and by the second annotator
     labels: tuple[str, str]
 
     @property
     def name(self) -> str:
-        """Its external id."""
+        """The cell's external id."""
         return Path(self.file).stem
 
 
 @dataclass(frozen=True)
-class _Planned:
-    """A cell and by how many of the two annotators it is stored as read."""
+class _PlannedCell:
+    """A cell, and the number of annotators whose labels are stored."""
 
     cell: RealCell
     n_labels: int
@@ -87,68 +82,61 @@ def real_cells() -> list[RealCell]:
     return cells
 
 
-def ensure_shipped_release(context: Context, say: Say) -> None:
+def ensure_shipped_release(context: ServiceContext, say: Say) -> None:
     """Add the release that is shipped, unless one is served."""
     with context.database.read() as session:
-        if champion(session) is not None:
+        if get_champion_alias(session) is not None:
             return
     say("demo: adding the release that comes with it")
     add_release(context.database, context.keys.audit, RELEASE, context.folders)
 
 
-def serves_real_cells(context: Context) -> bool:
+def serves_real_cells(context: ServiceContext) -> bool:
     """Whether the champion's classes are those of the shipped release."""
     with context.database.read() as session:
-        served = context.inference.served(champion(session)).predictor.release.classes
+        served = context.inference.served(get_champion_alias(session)).predictor.release.classes
     return set(served) == set(read_release(RELEASE).classes)
 
 
-def ensure_real_cases(context: Context, say: Say, cells: Sequence[RealCell] | None = None) -> None:
-    """Store the demo's real cells with their labels, unless there are other cases.
-
-    Args:
-        context: parts of the service.
-        say: where to report what is being done.
-        cells: all that are shipped where left out.
-    """
-    if not may_be_filled(context) or not serves_real_cells(context):
+def ensure_real_cases(context: ServiceContext, say: Say, cells: Sequence[RealCell] | None = None) -> None:
+    """Store the demo's real cells with their labels, unless there are other cases."""
+    if not can_fill_demo(context) or not serves_real_cells(context):
         return
     chosen = real_cells() if cells is None else list(cells)
     say(f"demo: storing {len(chosen)} real cells and what two annotators said of them")
-    fill(context, say, len(chosen), lambda laboratory: _stored(laboratory, chosen), _DEFINITIONS)
+    fill_laboratory(context, say, len(chosen), lambda laboratory: _store_real_cells(laboratory, chosen), _DEFINITIONS)
 
 
-def _stored(laboratory: Laboratory, cells: list[RealCell]) -> Iterator[int]:
-    """Store what is missing; gives the number of cells that are there, again and again.
-
-    What waits to be read is of the half that is fitted: labels of outside systems judge only where there are no others,
-    and whoever reads some cells and recalibrates would have these alone to judge by.
-    """
+def _store_real_cells(laboratory: DemoLaboratory, cells: list[RealCell]) -> Iterator[int]:
+    """Store the missing cells; yield the number of stored cells."""
+    # What waits to be read is of the half that is fitted: labels of outside systems judge only where there are no
+    # others, and whoever reads some cells and recalibrates would have these alone to judge by.
     fitted = [cell for cell in cells if _is_fitted(laboratory, cell)]
     unread, once = fitted[:UNREAD], fitted[UNREAD : UNREAD + READ_ONCE]
     waiting = {cell.file for cell in [*unread, *once]}
     both = [cell for cell in cells if cell.file not in waiting]
     recent, studied = both[:RECENT], both[RECENT:]
-    earlier = [*(_Planned(cell, 2) for cell in studied), *(_Planned(cell, 1) for cell in once)]
-    later = [*(_Planned(cell, 2) for cell in recent), *(_Planned(cell, 0) for cell in unread)]
+    earlier = [*(_PlannedCell(cell, 2) for cell in studied), *(_PlannedCell(cell, 1) for cell in once)]
+    later = [*(_PlannedCell(cell, 2) for cell in recent), *(_PlannedCell(cell, 0) for cell in unread)]
     threshold = laboratory.threshold()
     # a threshold of 0 asks for two reads of every cell
     laboratory.change_policy(None, PolicyIn(threshold=0, adjudicate_below=None, repeat_rate=0, reason=_STUDY))
-    yield from laboratory.store(earlier, _name, _made, 0)
+    yield from laboratory.store(earlier, _external_id, _build_upload, 0)
     laboratory.change_policy(_STUDY, PolicyIn(threshold=threshold or 0.2, repeat_rate=0, reason=_TRIAGE))
-    yield from laboratory.store(later, _name, _made, len(earlier))
+    yield from laboratory.store(later, _external_id, _build_upload, len(earlier))
 
 
-def _is_fitted(laboratory: Laboratory, cell: RealCell) -> bool:
+def _is_fitted(laboratory: DemoLaboratory, cell: RealCell) -> bool:
     return partition_of(laboratory.context.keys.partition, None, cell.name) == "calibration"
 
 
-def _name(planned: _Planned) -> str:
+def _external_id(planned: _PlannedCell) -> str:
     return planned.cell.name
 
 
-def _made(planned: _Planned) -> tuple[Upload, list[LabelIn]]:
-    """A cell as it is uploaded, and its labels. The source names no patients."""
+def _build_upload(planned: _PlannedCell) -> tuple[Upload, list[LabelIn]]:
+    """Build a cell's upload and its labels; the source names no patients."""
+    # The source names no patients.
     cell = planned.cell
     fields = CaseIn(external_id=cell.name, patient=None, site=SITE, metadata={"cell type": cell.cell_type})
     labels = [

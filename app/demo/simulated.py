@@ -1,4 +1,4 @@
-"""The laboratory of the simulated demo: simulated cells of new patients, stored and labelled by the real pipeline.
+"""Simulated demo: cells of new patients, stored and labelled through the real pipeline.
 
 The release was trained on one crowd of annotators; those of this laboratory disagree more, so that their labels have
 something to teach it.
@@ -12,14 +12,13 @@ import numpy as np
 from PIL import Image
 
 from app.audit.chain.keys import DerivedKey
-from app.cases.ingest import partition_of
-from app.cases.schemas import CaseIn
-from app.context import Context
-from app.demo.laboratory import Laboratory, Upload, fill, may_be_filled
+from app.cases.service import CaseIn, partition_of
+from app.context import ServiceContext
+from app.demo.laboratory import DemoLaboratory, Upload, can_fill_demo, fill_laboratory
 from app.demo.people import Say
-from app.labels.schemas import LabelIn
-from app.releases.queries import champion
-from app.triage.schemas import PolicyIn
+from app.labels.service import LabelIn
+from app.releases.service import get_champion_alias
+from app.triage.service import PolicyIn
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import cell_name, patient_name, simulate_cell
 from ml.datasets.cells_morphology import CLASSES
@@ -41,20 +40,17 @@ _TRIAGE = "second reads where two annotators are likely to differ, as a laborato
 
 
 @dataclass(frozen=True)
-class Extent:
-    """How much the laboratory has done.
+class DemoExtent:
+    """Size of the simulated laboratory."""
 
-    Attributes:
-        studied: cells that four annotators have read each; of two fifths the labels are fitted, since a fifth of the
-            calibration half is kept for answer sets.
-        recent: cells that three have read each; where they differ too much an adjudication is asked for.
-        waiting: cells that nobody has read.
-        seed: of cells and labels; the training cells are those of seed 0.
-    """
-
+    # cells that four annotators have read each; of two fifths the labels are fitted, since a fifth of the calibration
+    # half is kept for answer sets
     studied: int = 550
+    # cells that three have read each; where they differ too much an adjudication is asked for
     recent: int = 20
+    # cells that nobody has read
     waiting: int = 20
+    # of cells and labels; the training cells are those of seed 0
     seed: int = 2021
 
     def __len__(self) -> int:
@@ -62,65 +58,57 @@ class Extent:
 
 
 @dataclass(frozen=True)
-class _Planned:
+class _PlannedSimulation:
     """A cell to be stored: its number among the simulated ones, and how many annotators have read it."""
 
     number: int
     n_labels: int
 
 
-def ensure_cases(context: Context, say: Say, extent: Extent | None = None) -> None:
-    """Store the cells of the demo's laboratory with their labels, unless there are other cases.
-
-    Args:
-        context: parts of the service.
-        say: where to report what is being done.
-        extent: how many cells; those of the demo where left out.
-    """
-    extent = extent or Extent()
-    if not may_be_filled(context):
+def ensure_simulated_cases(context: ServiceContext, say: Say, extent: DemoExtent | None = None) -> None:
+    """Store the cells of the demo's laboratory with their labels, unless there are other cases."""
+    extent = extent or DemoExtent()
+    if not can_fill_demo(context):
         return
     with context.database.read() as session:
-        served = context.inference.served(champion(session)).predictor.release.classes
+        served = context.inference.served(get_champion_alias(session)).predictor.release.classes
     if set(served) != CODES:
         return  # another release is served here: its cases come from its lab
     say(f"demo: storing {len(extent)} cells and what {len(ANNOTATORS)} annotators said of them")
-    fill(context, say, len(extent), lambda laboratory: _stored(laboratory, extent), {})
+    fill_laboratory(context, say, len(extent), lambda laboratory: _store_simulated_cells(laboratory, extent), {})
 
 
-def _stored(laboratory: Laboratory, extent: Extent) -> Iterator[int]:
-    """Store what is missing; gives the number of cells that are there, again and again."""
+def _store_simulated_cells(laboratory: DemoLaboratory, extent: DemoExtent) -> Iterator[int]:
+    """Store the missing cells; yield the number of stored cells."""
     numbers = count(0, _STEP)
-    studied = [_Planned(number, 4) for number in islice(numbers, extent.studied)]
-    others = [_Planned(number, 3) for number in islice(numbers, extent.recent)]
+    studied = [_PlannedSimulation(number, 4) for number in islice(numbers, extent.studied)]
+    others = [_PlannedSimulation(number, 3) for number in islice(numbers, extent.recent)]
     waiting = _to_be_fitted(laboratory.context.keys.partition, numbers)
-    others += [_Planned(number, 0) for number in islice(waiting, extent.waiting)]
+    others += [_PlannedSimulation(number, 0) for number in islice(waiting, extent.waiting)]
 
-    def made(cell: _Planned) -> tuple[Upload, list[LabelIn]]:
-        return _made(extent.seed, cell)
+    def made(cell: _PlannedSimulation) -> tuple[Upload, list[LabelIn]]:
+        return _simulate_upload(extent.seed, cell)
 
     threshold = laboratory.threshold()
     laboratory.change_policy(None, PolicyIn(threshold=threshold, adjudicate_below=None, repeat_rate=0, reason=_STUDY))
-    yield from laboratory.store(studied, _name, made, 0)
+    yield from laboratory.store(studied, _simulated_cell_name, made, 0)
     laboratory.change_policy(_STUDY, PolicyIn(threshold=threshold, repeat_rate=0, reason=_TRIAGE))
-    yield from laboratory.store(others, _name, made, len(studied))
+    yield from laboratory.store(others, _simulated_cell_name, made, len(studied))
 
 
-def _name(cell: _Planned) -> str:
+def _simulated_cell_name(cell: _PlannedSimulation) -> str:
     return cell_name(cell.number)
 
 
 def _to_be_fitted(key: DerivedKey, numbers: Iterator[int]) -> Iterator[int]:
-    """Cells of patients whose labels are fitted, not judged by.
-
-    Labels of outside systems judge only where there are no others: whoever reads a cell of the demo and then
-    recalibrates would have that one cell to judge by.
-    """
+    """Cells of patients whose labels are fitted, not judged by."""
+    # Labels of outside systems judge only where there are no others: whoever reads a cell of the demo and then
+    # recalibrates would have that one cell to judge by.
     return (n for n in numbers if partition_of(key, patient_name(n), cell_name(n)) == "calibration")
 
 
-def _made(seed: int, cell: _Planned) -> tuple[Upload, list[LabelIn]]:
-    """A cell as it is uploaded, and its labels; the same whenever it is made."""
+def _simulate_upload(seed: int, cell: _PlannedSimulation) -> tuple[Upload, list[LabelIn]]:
+    """Simulate a cell's upload and its labels; the same at every call."""
     simulated = simulate_cell(cell.number, seed=seed, size=PICTURE_PX)
     fields = CaseIn(external_id=simulated.case_id, patient=simulated.patient, site="demo", metadata={})
     rng = np.random.default_rng([seed, cell.number])
@@ -134,11 +122,6 @@ def _made(seed: int, cell: _Planned) -> tuple[Upload, list[LabelIn]]:
 
 
 def opinion_of(true_probs: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Label distribution (K,) of the laboratory's annotators for a cell.
-
-    Args:
-        true_probs: (K,) of the annotators behind the release.
-        rng: source of chance: how far they differ on one cell is not seen in its image alone.
-    """
+    """Label distribution (K,) of the laboratory's annotators for a cell."""
     blurred = true_probs**SHARPNESS
     return rng.dirichlet(CONCENTRATION * blurred / blurred.sum())

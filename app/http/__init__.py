@@ -1,1 +1,4 @@
-"""Ground floor of the service: database, errors, logs, requests, images on disk. Knows no domain."""
+"""Infrastructure: database, errors, logs, requests and storage.
+
+Knows no domain.
+"""

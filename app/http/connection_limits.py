@@ -1,4 +1,4 @@
-"""What a connection may cost before it is known who is calling: time and bytes of headers, connections in all.
+"""Connection limits before authentication: header time and size, number of connections.
 
 The server itself has no deadline for headers, and its limit on all connections together is a lever: whoever opens that
 many keeps everybody out. Here the one that has asked for nothing for the longest time makes room for a new one.

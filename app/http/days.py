@@ -4,12 +4,8 @@ from datetime import UTC, datetime, time, tzinfo
 from zoneinfo import ZoneInfo
 
 
-def zone_named(name: str) -> ZoneInfo:
-    """A time zone by its name in the IANA database.
-
-    Raises:
-        ValueError: there is none of that name.
-    """
+def load_time_zone(name: str) -> ZoneInfo:
+    """A time zone by its name in the IANA database."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as exc:
@@ -18,13 +14,12 @@ def zone_named(name: str) -> ZoneInfo:
         ) from exc
 
 
-def day_began(at: datetime, zone: tzinfo) -> datetime:
-    """When the day of a moment began in a zone, as UTC.
+def start_of_day(at: datetime, zone: tzinfo) -> datetime:
+    """Start of a moment's day in a time zone, as UTC.
 
-    Where clocks skip midnight, a day begins with its first minute; where midnight comes twice, with the first.
-
-    >>> day_began(datetime(2026, 3, 29, 12, tzinfo=UTC), ZoneInfo("Europe/Berlin")).isoformat()
+    >>> start_of_day(datetime(2026, 3, 29, 12, tzinfo=UTC), ZoneInfo("Europe/Berlin")).isoformat()
     '2026-03-28T23:00:00+00:00'
     """
+    # Where clocks skip midnight, a day begins with its first minute; where midnight comes twice, with the first.
     day = at.astimezone(zone).date()
     return datetime.combine(day, time(), zone).astimezone(UTC)

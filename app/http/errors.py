@@ -45,7 +45,10 @@ from pydantic_core import ErrorDetails
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as ASGIMessage
 
 from app.http.observability import log_defect
 from app.http.routing import walk_routes
@@ -90,65 +93,64 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def in_words(fault: ErrorDetails) -> str:
-    """One of pydantic's errors as the end of a sentence about the value.
+def describe_fault(fault: ErrorDetails) -> str:
+    """Describe one of pydantic's errors as the end of a sentence about the value.
 
-    >>> in_words({"type": "int_parsing", "msg": "Input should be a valid integer, unable to parse string"})
+    >>> describe_fault({"type": "int_parsing", "msg": "Input should be a valid integer, unable to parse string"})
     'must be a whole number'
-    >>> in_words({"type": "literal_error", "msg": "", "ctx": {"expected": "'ipw' or 'none'"}})
+    >>> describe_fault({"type": "literal_error", "msg": "", "ctx": {"expected": "'ipw' or 'none'"}})
     'must be ipw or none'
     """
     values = {**fault.get("ctx", {})}
-    if fault["type"] == "value_error" and isinstance(values.get("error"), ValueError):
+    if fault.get("type") == "value_error" and isinstance(values.get("error"), ValueError):
         return str(values["error"])
     if "expected" in values:
         values["expected"] = str(values["expected"]).replace("'", "")
     try:
         return Message(_WORDS[fault["type"]], **values)
-    except (KeyError, ValueError):  # unknown, or of a version of the library that says it otherwise
+    except (KeyError, ValueError):  # unknown, without a type, or of another version of the library
         return fault["msg"]
 
 
-def sentence_of(fault: ErrorDetails) -> str:
-    """The same with the name of the value.
+def describe_named_fault(fault: ErrorDetails) -> str:
+    """Describe an error with the name of its value.
 
-    >>> sentence_of({"type": "missing", "loc": ("query", "site"), "msg": "Field required"})
+    >>> describe_named_fault({"type": "missing", "loc": ("query", "site"), "msg": "Field required"})
     'site is missing'
     """
     place = fault["loc"]
-    return joined(" ", [printable(str(place[-1])), in_words(fault)]) if place else in_words(fault)
+    return joined(" ", [printable(str(place[-1])), describe_fault(fault)]) if place else describe_fault(fault)
 
 
-def sentence_on_page(fault: ErrorDetails) -> str:
-    """The same for a person at a browser, who types no part of an address.
+def describe_fault_on_page(fault: ErrorDetails) -> str:
+    """Describe an error for a person at a browser, without parts of the address.
 
-    >>> sentence_on_page({"type": "uuid_parsing", "loc": ("path", "case_id"), "msg": "Input should be a valid UUID"})
+    >>> fault = {"type": "uuid_parsing", "loc": ("path", "case_id"), "msg": "Input should be a valid UUID"}
+    >>> describe_fault_on_page(fault)
     'there is nothing at this address: it may be cut off or mistyped'
     """
     if fault["loc"][:1] == ("path",):
         return Message("{nothing_here}: it may be cut off or mistyped", nothing_here=NOTHING_HERE)
-    return sentence_of(fault)
+    return describe_named_fault(fault)
 
 
 # of PostgreSQL: a lock did not come, two waited for each other
 _LOCKED = {"55P03", "40P01"}
 
 
-def others_were_busy(exc: DBAPIError) -> bool:
-    """Whether others had what somebody waited for, who may wait again."""
+def is_lock_conflict(exc: DBAPIError) -> bool:
+    """Whether the error is a lock conflict, so that the caller may wait again."""
     return getattr(exc.orig, "sqlstate", None) in _LOCKED or "database is locked" in str(exc.orig)
 
 
-def took_too_long(exc: DBAPIError) -> bool:
-    """Whether PostgreSQL ended a statement for its time, of which waiting for rows, one after the other, is a part."""
+def is_statement_timeout(exc: DBAPIError) -> bool:
+    """Whether PostgreSQL ended a statement for its time, waiting for locks included."""
     return getattr(exc.orig, "sqlstate", None) == "57014"
 
 
-def may_be_tried_again(exc: DBAPIError) -> bool:
-    """Whether the database was away, locked or full, or has ended the connection.
-
-    PostgreSQL ends it where a thread was kept from the processor for too long within a transaction.
-    """
+def is_retryable_error(exc: DBAPIError) -> bool:
+    """Whether the database was away, locked or full, or has ended the connection."""
+    # PostgreSQL ends it where a thread was kept from the processor for too long within a transaction.
     return isinstance(exc, OperationalError) or exc.connection_invalidated
 
 
@@ -174,11 +176,7 @@ class ProblemDocument(BaseModel):
 
 
 class Problem(Exception):
-    """An error that a caller may see.
-
-    Args:
-        detail: what was wrong and what to do; must not repeat the caller's input.
-    """
+    """An error that a caller may see."""
 
     status = 500
     code = "internal"
@@ -196,12 +194,6 @@ class BadRequest(Problem):
     status, code, title = 400, "bad-request", "Bad request"
 
 
-class KeyMissing(BadRequest):
-    """A POST that stores something came without an Idempotency-Key."""
-
-    code, title = "idempotency-key-missing", "Idempotency-Key missing"
-
-
 class Unauthenticated(Problem):
     """Nobody known is calling."""
 
@@ -212,24 +204,6 @@ class Forbidden(Problem):
     """The caller may not do this."""
 
     status, code, title = 403, "forbidden", "Not allowed"
-
-
-class BlindReadPending(Forbidden):
-    """An annotator asks for what would unblind a read that is yet to be made."""
-
-    code, title = "blind-read-pending", "Blind read pending"
-
-
-class OtherAccount(Forbidden):
-    """A form comes from a page that was made for somebody else, who used the same browser."""
-
-    code, title = "other-account", "Somebody else is signed in"
-
-
-class CrossSite(Forbidden):
-    """A browser sent a form from another site."""
-
-    code, title = "cross-site-request", "Cross-site request"
 
 
 class NotFound(Problem):
@@ -244,36 +218,6 @@ class Conflict(Problem):
     status, code, title = 409, "conflict", "Conflict"
 
 
-class AlreadyLabelled(Conflict):
-    """An annotator labels a case twice."""
-
-    code, title = "already-labelled", "Already labelled"
-
-
-class Superseded(Conflict):
-    """The label is no longer the last of its chain."""
-
-    code, title = "superseded", "Label superseded"
-
-
-class LeaseLost(Conflict):
-    """The lease ended, and somebody else has the read or it is closed."""
-
-    code, title = "lease-lost", "Lease lost"
-
-
-class LabelFinal(Conflict):
-    """The time for blind corrections of an answer is over, or there is no answer."""
-
-    code, title = "label-final", "Label final"
-
-
-class TooManyLeases(Conflict):
-    """An annotator leases more cases than they read just now and next."""
-
-    code, title = "too-many-leases", "Too many leases"
-
-
 class PreconditionFailed(Problem):
     """What the caller wants to change is not what it saw."""
 
@@ -286,49 +230,20 @@ class PreconditionRequired(Problem):
     status, code, title = 428, "precondition-required", "If-Match missing"
 
 
-class OtherImage(Conflict):
-    """An external id is taken by another image."""
-
-    code, title = "external-id-taken", "External id belongs to another image"
-
-
 class TooLarge(Problem):
     """The body or the picture is too large."""
 
     status, code, title = 413, "too-large", "Too large"
 
 
-class UnsupportedImage(Problem):
-    """Not an image format that is read here."""
-
-    status, code, title = 415, "unsupported-image", "Unsupported image"
-
-
-class Invalid(Problem):
+class InvalidValue(Problem):
     """A value is not acceptable."""
 
     status, code, title = 422, "invalid", "Invalid request"
 
 
-class BrokenImage(Invalid):
-    """An image of a known format that cannot be decoded or used."""
-
-    code, title = "broken-image", "Unusable image"
-
-
-class KeyReused(Invalid):
-    """An Idempotency-Key was used before for another request."""
-
-    code, title = "idempotency-key-reused", "Idempotency-Key used for another request"
-
-
-class Overloaded(Problem):
-    """Too many requests wait.
-
-    Args:
-        detail: what was wrong.
-        retry_after: seconds until there will be room; None: a moment.
-    """
+class ServiceOverloaded(Problem):
+    """Too many requests wait."""
 
     status, code, title, retry_after = 429, "overloaded", "Too many requests", 2
 
@@ -337,19 +252,19 @@ class Overloaded(Problem):
         self.retry_after = retry_after or self.retry_after
 
 
-class RateLimited(Overloaded):
+class RateLimited(ServiceOverloaded):
     """One caller sends more requests than the settings allow."""
 
     code, title, retry_after = "rate-limited", "Too many requests from this caller", 60
 
 
-class Unavailable(Problem):
+class ServiceUnavailable(Problem):
     """A part of the service cannot answer just now."""
 
     status, code, title, retry_after = 503, "unavailable", "Unavailable", 5
 
 
-class NoRelease(Unavailable):
+class NoRelease(ServiceUnavailable):
     """No release is served yet."""
 
     code, title = "no-release", "No release"
@@ -362,10 +277,17 @@ class StorageFull(Problem):
 
 
 #: Errors that any route under /v1 may answer.
-COMMON: tuple[type[Problem], ...] = (Unauthenticated, Forbidden, Invalid, Overloaded, RateLimited, Unavailable)
+COMMON: tuple[type[Problem], ...] = (
+    Unauthenticated,
+    Forbidden,
+    InvalidValue,
+    ServiceOverloaded,
+    RateLimited,
+    ServiceUnavailable,
+)
 
 
-def responses(*problems: type[Problem]) -> dict[int | str, dict[str, Any]]:
+def list_problem_responses(*problems: type[Problem]) -> dict[int | str, dict[str, Any]]:
     """OpenAPI entries of a route's errors, the common ones included."""
     entries: dict[int | str, dict[str, Any]] = {}
     for problem in dict.fromkeys((*COMMON, *problems)):
@@ -392,11 +314,11 @@ def problem_response(problem: Problem, errors: list[Fault] | None = None) -> JSO
     return JSONResponse(document, problem.status, headers, PROBLEM_JSON)
 
 
-def _fault(place: Sequence[str | int], what: str) -> Fault:
+def _make_fault(place: Sequence[str | int], what: str) -> Fault:
     return Fault(where=[printable(part) if isinstance(part, str) else part for part in place], what=printable(what))
 
 
-def answer_to(request: Request, problem: Problem, errors: list[Fault] | None = None) -> Response:
+def answer_problem(request: Request, problem: Problem, errors: list[Fault] | None = None) -> Response:
     """A problem as a page where a person asked for one, else as a document."""
     render: PageRenderer | None = request.app.state.problem_page
     page = None if render is None else render(request, problem)
@@ -404,23 +326,21 @@ def answer_to(request: Request, problem: Problem, errors: list[Fault] | None = N
 
 
 def _on_validation(request: Request, exc: RequestValidationError) -> Response:
-    """Say where and what, never repeat the input."""
-    errors = [_fault(error["loc"], error["msg"]) for error in exc.errors()]
+    """Answer a validation error by place and reason, without repeating the input."""
+    errors = [_make_fault(error["loc"], error["msg"]) for error in exc.errors()]
     render: PageRenderer | None = request.app.state.problem_page
-    sentences = list(dict.fromkeys(map(sentence_on_page, exc.errors())))[:3]
-    page = None if render is None else render(request, Invalid(joined("; ", sentences)))
-    return page or problem_response(Invalid("one or more values are not acceptable; see errors"), errors)
+    sentences = list(dict.fromkeys(map(describe_fault_on_page, exc.errors())))[:3]
+    page = None if render is None else render(request, InvalidValue(joined("; ", sentences)))
+    return page or problem_response(InvalidValue("one or more values are not acceptable; see errors"), errors)
 
 
-_PHRASES: dict[int, type[Problem]] = {p.status: p for p in (BadRequest, NotFound, TooLarge, Invalid, Unauthenticated)}
+_PHRASES: dict[int, type[Problem]] = {
+    p.status: p for p in (BadRequest, NotFound, TooLarge, InvalidValue, Unauthenticated)
+}
 
 
 class FrameworkProblem(Problem):
-    """An HTTP error of the framework without a class here, by its status.
-
-    Args:
-        status: of HTTP.
-    """
+    """An HTTP error of the framework without a class here, by its status."""
 
     def __init__(self, status: HTTPStatus) -> None:
         super().__init__(status.phrase)
@@ -430,15 +350,15 @@ class FrameworkProblem(Problem):
 
 def _on_http(request: Request, exc: HTTPException) -> Response:
     status = HTTPStatus(exc.status_code)
-    kind, said = _PHRASES.get(status), NOTHING_HERE if status == HTTPStatus.NOT_FOUND else status.phrase
-    response = answer_to(request, FrameworkProblem(status) if kind is None else kind(said))
+    kind, detail = _PHRASES.get(status), NOTHING_HERE if status == HTTPStatus.NOT_FOUND else status.phrase
+    response = answer_problem(request, FrameworkProblem(status) if kind is None else kind(detail))
     response.headers.update(exc.headers or {})
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
-        response.headers["Allow"] = ", ".join(_allowed(request))
+        response.headers["Allow"] = ", ".join(_list_allowed_methods(request))
     return response
 
 
-def _allowed(request: Request) -> list[str]:
+def _list_allowed_methods(request: Request) -> list[str]:
     """Methods of every route of a request's path; the framework names those of the first one only."""
     scope = dict(request.scope) | {"method": "GET"}
     met = (route.methods or () for route in walk_routes(request.app) if route.matches(scope)[0] is not Match.NONE)
@@ -448,27 +368,29 @@ def _allowed(request: Request) -> list[str]:
 def _on_database(request: Request, exc: DBAPIError) -> Response:
     """A database that is away, locked or full, or a collision, is a reason to try again; the rest is a defect."""
     if isinstance(exc, IntegrityError):
-        return answer_to(request, Unavailable("another request stored the same at this moment; send yours again"))
-    if may_be_tried_again(exc):
-        return answer_to(request, Unavailable("the database cannot answer just now; try again"))
+        return answer_problem(
+            request, ServiceUnavailable("another request stored the same at this moment; send yours again")
+        )
+    if is_retryable_error(exc):
+        return answer_problem(request, ServiceUnavailable("the database cannot answer just now; try again"))
     raise exc
 
 
 def _on_pool(request: Request, _: PoolTimeout) -> Response:
     """Every connection of this process is in use."""
-    return answer_to(request, Unavailable("too much is asked of the database at once; try again"))
+    return answer_problem(request, ServiceUnavailable("too much is asked of the database at once; try again"))
 
 
 def _on_system(request: Request, exc: OSError) -> Response:
-    """A disk that takes no more is no defect; anything else is."""
+    """Answer a full or read-only disk; re-raise anything else."""
     if exc.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EROFS}:
         raise exc
-    return answer_to(request, StorageFull("the disk is full, or takes no writes"))
+    return answer_problem(request, StorageFull("the disk is full, or takes no writes"))
 
 
 def on_defect(request: Request, exc: Exception) -> Response:
-    """A defect of the service: the caller learns nothing of it but where the server's log tells more."""
-    return answer_to(
+    """Answer an unexpected error with a reference to the server's log only."""
+    return answer_problem(
         request, Problem(Message("the service failed and stored nothing of it; reference {exc}", exc=log_defect(exc)))
     )
 
@@ -480,17 +402,45 @@ PageRenderer = Callable[[Request, Problem], Response | None]
 _Error = TypeVar("_Error", bound=Exception)
 
 
-def install(app: FastAPI, problem_page: PageRenderer | None = None) -> None:
+def install_error_handlers(app: FastAPI, problem_page: PageRenderer | None = None) -> None:
     """Answer every error of the tree, of validation and of the framework as a problem document, or as a page."""
 
     def answer(kind: type[_Error], handler: Callable[[Request, _Error], Response]) -> None:
         app.add_exception_handler(kind, cast(Callable[[Request, Exception], Response], handler))
 
     app.state.problem_page = problem_page
-    answer(Problem, answer_to)
+    answer(Problem, answer_problem)
     answer(RequestValidationError, _on_validation)
     answer(HTTPException, _on_http)
     answer(DBAPIError, _on_database)
     answer(PoolTimeout, _on_pool)
     answer(OSError, _on_system)
     answer(Exception, on_defect)
+
+
+class UnexpectedErrorMiddleware:
+    """ASGI middleware that answers unexpected exceptions."""
+
+    # The framework's own handler of such exceptions lies outside of every middleware, so that its answers have neither
+    # the request's identifier nor the headers of the others.
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        begun = False
+
+        async def watch(message: ASGIMessage) -> None:
+            nonlocal begun
+            begun = begun or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watch)
+        except ClientDisconnect:
+            raise
+        except Exception as exc:
+            if scope["type"] != "http" or begun:
+                raise
+            await on_defect(Request(scope), exc)(scope, receive, send)

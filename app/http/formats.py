@@ -1,4 +1,4 @@
-"""Numbers, dates and names, written the same on every page and in every report."""
+"""Numbers, dates and days as people read them, and the template environment."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,10 +10,10 @@ from app.http.models import ClassOut
 from ml.util.number_format import NOTHING, change, count, interval, new_interval, probability, share
 
 
-def moment(value: datetime | None) -> str:
-    """A time, with its zone.
+def format_time(value: datetime | None) -> str:
+    """Format a time with its zone, as an HTML element.
 
-    >>> str(moment(datetime(2026, 1, 2, 3, 4, tzinfo=UTC)))
+    >>> str(format_time(datetime(2026, 1, 2, 3, 4, tzinfo=UTC)))
     '<time datetime="2026-01-02T03:04:00+00:00">2026-01-02 03:04 UTC</time>'
     """
     if value is None:
@@ -22,10 +22,10 @@ def moment(value: datetime | None) -> str:
     return Markup('<time datetime="{}">{}</time>').format(utc.isoformat(), utc.strftime("%Y-%m-%d %H:%M UTC"))
 
 
-def words(value: str) -> str:
-    """A code in words.
+def humanize_code(value: str) -> str:
+    """Write a code in words.
 
-    >>> words("cannot_tell")
+    >>> humanize_code("cannot_tell")
     'cannot tell'
     """
     return value.replace("_", " ")
@@ -40,17 +40,17 @@ def upper_first(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def sentence(text: str, stop: str = ".") -> str:
-    """The end of a sentence as a whole one.
+def complete_sentence(text: str, stop: str = ".") -> str:
+    """Complete the end of a sentence with a capital letter and a full stop.
 
-    >>> sentence("say why")
+    >>> complete_sentence("say why")
     'Say why.'
     """
     return f"{upper_first(text)}{stop}"
 
 
-def as_it_is(text: str) -> str:
-    """What is already in the language of its reader, as reports are: pages translate here."""
+def keep_untranslated(text: str) -> str:
+    """Return text that is already in the reader's language."""
     return str(text)
 
 
@@ -76,22 +76,20 @@ FILTERS = {
     "new_interval": new_interval,
     "count": count,
     "share": share,
-    "moment": moment,
-    "words": words,
+    "moment": format_time,
+    "words": humanize_code,
     "upper_first": upper_first,
-    "sentence": sentence,
+    "sentence": complete_sentence,
     "by_group": by_group,
-    "said": as_it_is,
-    "decimal": as_it_is,
-    "term": words,
+    "said": keep_untranslated,
+    "decimal": keep_untranslated,
+    "term": humanize_code,
 }
 
 
 def templates_in(*folders: Path) -> Environment:
-    """The templates of some folders, with the filters above.
-
-    A name that is not there is an error: a blank would pass for a field that is empty.
-    """
+    """The templates of some folders, with the filters above."""
+    # A name that is not there is an error: a blank would pass for a field that is empty.
     environment = Environment(
         loader=FileSystemLoader(folders),
         autoescape=select_autoescape(),

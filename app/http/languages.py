@@ -1,4 +1,4 @@
-"""The languages of the pages: which one a request is answered in, and what is said in it.
+"""Page languages: chooses the language of a request and translates its sentences.
 
 English is the source. Catalogues are gettext's, each read once; ``docs/how-to.md`` says how to change them.
 The API, the command line and what is stored speak English.
@@ -32,26 +32,22 @@ _API = "/v1/"
 _asked: ContextVar[Request | None] = ContextVar("asked", default=None)
 
 
-def file_of(language: str, kind: str = "mo") -> Path:
+def get_catalogue_path(language: str, kind: str = "mo") -> Path:
     """The catalogue of a language: ``po``, which people edit, or ``mo``, which is made of it."""
     return FOLDER / language / "LC_MESSAGES" / f"secondread.{kind}"
 
 
 @cache
-def catalogue(language: str) -> NullTranslations:
-    """What there is in a language; of the source nothing, so that everything stays as it is written."""
+def load_catalogue(language: str) -> NullTranslations:
+    """Load the catalogue of a language; the source language has an empty one."""
     if language == SOURCE:
         return NullTranslations()
-    with file_of(language).open("rb") as file:
+    with get_catalogue_path(language).open("rb") as file:
         return GNUTranslations(file)
 
 
-class Languages:
-    """ASGI middleware that remembers which request is being answered, so that every sentence finds its language.
-
-    Args:
-        app: the application inside.
-    """
+class LanguageMiddleware:
+    """ASGI middleware that remembers which request is being answered, so that every sentence finds its language."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -64,8 +60,8 @@ class Languages:
         await self.app(scope, receive, send)
 
 
-def language() -> str:
-    """Of the page that is being made: its account's, else what its browser was told here, else what it asks for."""
+def get_page_language() -> str:
+    """Language of the page: the account's, the browser's cookie, or the Accept-Language header."""
     request = _asked.get()
     if request is None:
         return SOURCE
@@ -73,10 +69,10 @@ def language() -> str:
     for chosen in (getattr(caller, "language", None), request.cookies.get(COOKIE)):
         if chosen in LANGUAGES:
             return str(chosen)
-    return _preferred(request.headers.get("accept-language", ""))
+    return _negotiate_language(request.headers.get("accept-language", ""))
 
 
-def _wanted(part: str) -> tuple[float, str]:
+def _parse_language_range(part: str) -> tuple[float, str]:
     name, _, quality = part.partition(";q=")
     try:
         return float(quality or 1), name.strip()
@@ -84,49 +80,49 @@ def _wanted(part: str) -> tuple[float, str]:
         return 0.0, ""
 
 
-def _preferred(header: str) -> str:
+def _negotiate_language(header: str) -> str:
     """The language that a browser likes best, of those that there are.
 
-    >>> _preferred("fr;q=0.4, ja-JP, de;q=0.9"), _preferred("tlh"), _preferred("de;q=0, fr;q=zero")
-    ('ja', 'en', 'en')
+    >>> [_negotiate_language(header) for header in ("fr;q=0.4, ja-JP, de;q=0.9", "tlh", "de;q=0, fr;q=zero")]
+    ['ja', 'en', 'en']
     """
-    wanted = sorted((_wanted(part) for part in header[:500].split(",")), key=lambda one: -one[0])
-    codes = [name.partition("-")[0].lower() for quality, name in wanted if quality > 0]
+    weighted_names = sorted((_parse_language_range(part) for part in header[:500].split(",")), key=lambda one: -one[0])
+    codes = [name.partition("-")[0].lower() for quality, name in weighted_names if quality > 0]
     return next((code for code in codes if code in LANGUAGES), SOURCE)
 
 
-def known() -> NullTranslations:
-    """What there is in the language of the page."""
-    return catalogue(language())
+def get_page_catalogue() -> NullTranslations:
+    """Catalogue of the page's language."""
+    return load_catalogue(get_page_language())
 
 
 def gettext(message: str, **values: Any) -> str:
     """A sentence in the language of the page; ``%(name)s`` stands for a value, ``%%`` for a per cent sign."""
-    return known().gettext(message) % values
+    return get_page_catalogue().gettext(message) % values
 
 
 def ngettext(one: str, many: str, n: int, **values: Any) -> str:
-    """The same of a number, which is ``%(n)s`` unless it is given."""
-    return known().ngettext(one, many, n) % ({"n": n} | values)
+    """Translate a sentence with a number, ``%(n)s`` unless it is given."""
+    return get_page_catalogue().ngettext(one, many, n) % ({"n": n} | values)
 
 
-def noted(message: str) -> str:
-    """A sentence that is looked up when it is shown; here it is only marked for the catalogue."""
+def gettext_noop(message: str) -> str:
+    """Mark a sentence for the catalogue; it is translated when it is shown."""
     return message
 
 
-def term(code: str) -> str:
-    """A code of the service in words.
+def translate_term(code: str) -> str:
+    """Translate a code of the service into words.
 
-    >>> term("cannot_tell")
+    >>> translate_term("cannot_tell")
     'cannot tell'
     """
-    return known().pgettext(TERM, code.replace("_", " "))
+    return get_page_catalogue().pgettext(TERM, code.replace("_", " "))
 
 
-def said(text: str) -> str:
-    """A sentence that a domain has made in English, in the language of the page, or as it is without a translation."""
-    return translated(text, known()) if text else text
+def translate_sentence(text: str) -> str:
+    """Translate an English sentence of a domain; unchanged without a translation."""
+    return translated(text, get_page_catalogue()) if text else text
 
 
 def translated(text: str, catalogue: NullTranslations) -> str:
@@ -147,32 +143,32 @@ def translated(text: str, catalogue: NullTranslations) -> str:
     return found.format_map(values) if values else found
 
 
-def entries(spoken: str, context: str) -> dict[str, str]:
-    """What a catalogue has for one kind of text."""
-    catalogued: Mapping[object, str] = getattr(catalogue(spoken), "_catalog", {})
+def list_catalogue_entries(spoken: str, context: str) -> dict[str, str]:
+    """List the catalogue's entries of one context."""
+    catalogued: Mapping[object, str] = getattr(load_catalogue(spoken), "_catalog", {})
     start = f"{context}\x04"
     keys = [key for key in catalogued if isinstance(key, str) and key.startswith(start)]
     return {key.removeprefix(start): catalogued[key] for key in keys}
 
 
 def script_words() -> Markup | None:
-    """What the pages' scripts say, as JSON for ``words.js``; None in English, which the scripts contain."""
-    spoken = language()
+    """Sentences of the pages' scripts as JSON for ``words.js``; None in English."""
+    spoken = get_page_language()
     return None if spoken == SOURCE else _script_words(spoken)
 
 
 @cache
 def _script_words(spoken: str) -> Markup:
-    return htmlsafe_json_dumps(entries(spoken, SCRIPT))
+    return htmlsafe_json_dumps(list_catalogue_entries(spoken, SCRIPT))
 
 
-def decimal(value: object) -> str:
-    """A number that is written with a point, with the decimal sign of the language; commas of thousands change places.
+def localize_decimal(value: object) -> str:
+    """Write a number with the decimal sign of the page's language.
 
-    >>> decimal("1,234.5")
+    >>> localize_decimal("1,234.5")
     '1,234.5'
     """
-    return str(value).translate(_SIGNS) if language() == "de" else str(value)
+    return str(value).translate(_SIGNS) if get_page_language() == "de" else str(value)
 
 
 _SIGNS = str.maketrans(",.", ".,")

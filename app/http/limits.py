@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as AsgiMessage
 
-from app.http.errors import Overloaded, Problem, RateLimited, TooLarge, answer_to, problem_response
+from app.http.errors import Problem, RateLimited, ServiceOverloaded, TooLarge, answer_problem, problem_response
 from ml.messages import Message
 
 MEMORY_WAIT_SECONDS = 10.0
@@ -24,12 +24,7 @@ _MIB = 1024**2
 
 
 class MemoryBudget:
-    """A number of bytes, taken and given back.
-
-    Args:
-        size: bytes.
-        queue: how many may wait for them.
-    """
+    """A number of bytes, taken and given back."""
 
     def __init__(self, size: int, queue: int) -> None:
         self.size, self._left, self._queue, self._waiting = size, size, queue, 0
@@ -37,11 +32,7 @@ class MemoryBudget:
 
     @contextmanager
     def reserved(self, size: int) -> Iterator[None]:
-        """Have some bytes while the block runs; more than there are at all count as all of them.
-
-        Raises:
-            Overloaded: too many wait, or it took too long.
-        """
+        """Have some bytes while the block runs; more than there are at all count as all of them."""
         size = min(size, self.size)
         self._take(size)
         try:
@@ -52,19 +43,15 @@ class MemoryBudget:
                 self._changed.notify_all()
 
     def _take(self, size: int) -> None:
-        """Take bytes, or wait for them.
-
-        Raises:
-            Overloaded: too many wait, or it took too long.
-        """
+        """Take bytes, or wait for them."""
         with self._changed:
             if self._left < size:
                 if self._waiting >= self._queue:
-                    raise Overloaded("too many pictures are being decoded; try again shortly")
+                    raise ServiceOverloaded("too many pictures are being decoded; try again shortly")
                 self._waiting += 1
                 try:
                     if not self._changed.wait_for(lambda: self._left >= size, MEMORY_WAIT_SECONDS):
-                        raise Overloaded("other pictures are being decoded; try again shortly")
+                        raise ServiceOverloaded("other pictures are being decoded; try again shortly")
                 finally:
                     self._waiting -= 1
             self._left -= size
@@ -79,40 +66,21 @@ def give_back_freed_memory() -> None:
 
 
 class BodyMemory:
-    """A number of bytes on one event loop, taken and given back.
-
-    Args:
-        size: bytes.
-
-    Attributes:
-        left: bytes that nobody has.
-        waiting: those who wait for some.
-    """
+    """A number of bytes on one event loop, taken and given back."""
 
     def __init__(self, size: int) -> None:
         self.size = self.left = size
         self.waiting: list[asyncio.Future[None]] = []
 
     async def take(self, size: int, seconds: float) -> int:
-        """Take bytes, or wait for them; what fits is not kept waiting by what does not.
-
-        Args:
-            size: bytes; more than there are at all count as all of them.
-            seconds: to wait at most.
-
-        Returns:
-            How many were taken, to be given back.
-
-        Raises:
-            Overloaded: it took too long.
-        """
+        """Take bytes, or wait for them; what fits is not kept waiting by what does not."""
         size = min(size, self.size)
         if self.left < size:
             try:
                 async with asyncio.timeout(seconds):
                     await self._wait_for(size)
             except TimeoutError as exc:
-                raise Overloaded("too many uploads are under way; try again shortly") from exc
+                raise ServiceOverloaded("too many uploads are under way; try again shortly") from exc
         self.left -= size
         return size
 
@@ -161,36 +129,27 @@ class SlowRequest(Problem):
 
 
 class BodyLimits:
-    """ASGI middleware that answers 408, 413 and 429 itself, whatever the application makes of a cut body.
-
-    Args:
-        app: the application inside.
-        memory: bytes for the bodies of those who are known; archives go to the disk as they arrive.
-    """
+    """ASGI middleware that answers 408, 413 and 429 itself, whatever the application makes of a cut body."""
 
     def __init__(self, app: ASGIApp, memory: int = BODY_MEMORY) -> None:
         self.app, self.memory = app, BodyMemory(memory)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection.
-
-        Raises:
-            ClientDisconnect: the caller went away.
-        """
+        """Serve one connection."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        limit = _limit_of(scope["path"])
+        limit = _get_body_limit(scope["path"])
         headers = dict(scope["headers"])
         declared = headers.get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > limit:
-            await _answer(scope, _too_large(limit))(scope, receive, send)
+            await _make_limit_response(scope, _make_too_large_problem(limit))(scope, receive, send)
             return
         seconds = ARCHIVE_SECONDS if scope["path"] in ARCHIVE_PATHS else RECEIVE_SECONDS
         # without a length it may become as large as is allowed
         size = limit if b"transfer-encoding" in headers else int(declared)
         size = 0 if scope["path"] in ARCHIVE_PATHS | SIGN_IN_PATHS else _COPIES * size
-        guard = _Guard(receive, send, limit, seconds, self.memory, size)
+        guard = _BodyGuard(receive, send, limit, seconds, self.memory, size)
         try:
             await self.app(scope, guard.receive, guard.send)
         except ClientDisconnect:
@@ -199,16 +158,16 @@ class BodyLimits:
         finally:
             self.memory.give_back(guard.taken)
         if guard.problem is not None and not guard.started:
-            await _answer(scope, guard.problem)(scope, receive, send)
+            await _make_limit_response(scope, guard.problem)(scope, receive, send)
 
 
-def _answer(scope: Scope, problem: Problem) -> Response:
+def _make_limit_response(scope: Scope, problem: Problem) -> Response:
     """A problem as a document; where another protocol is spoken, as that has it."""
     of_protocol = scope["path"].startswith(PROTOCOL)
-    return answer_to(Request(scope), problem) if of_protocol else problem_response(problem)
+    return answer_problem(Request(scope), problem) if of_protocol else problem_response(problem)
 
 
-def _limit_of(path: str) -> int:
+def _get_body_limit(path: str) -> int:
     if path.startswith(PROTOCOL) and path.endswith("/infer"):
         return MAX_UPLOAD
     if path in ARCHIVE_PATHS:
@@ -218,7 +177,7 @@ def _limit_of(path: str) -> int:
     return MAX_UPLOAD if path in UPLOAD_PATHS else MAX_BODY
 
 
-def _too_large(limit: int) -> Problem:
+def _make_too_large_problem(limit: int) -> Problem:
     mebibytes = limit // 1024**2
     return TooLarge(
         Message(
@@ -227,17 +186,8 @@ def _too_large(limit: int) -> Problem:
     )
 
 
-class _Guard:
-    """Counts one request's body; once it breaks a limit, what the application answers is dropped.
-
-    Args:
-        receive: of the request.
-        send: of the request.
-        limit: bytes at most.
-        seconds: in which it must arrive, from when it is read.
-        memory: shared with other bodies.
-        size: bytes of it to take before the first is read.
-    """
+class _BodyGuard:
+    """Counts one request's body; once it breaks a limit, what the application answers is dropped."""
 
     def __init__(self, receive: Receive, send: Send, limit: int, seconds: float, memory: BodyMemory, size: int) -> None:
         self._receive: Callable[[], Awaitable[AsgiMessage]] = receive
@@ -263,19 +213,15 @@ class _Guard:
         self._seen += len(message.get("body", b""))
         self._complete = not message.get("more_body", False)
         if self._seen > self._limit:
-            self.problem = _too_large(self._limit)
+            self.problem = _make_too_large_problem(self._limit)
             raise ClientDisconnect
         return message
 
     async def _begin(self) -> None:
-        """Take memory before the first byte is read: whoever waits for it has cost nothing yet.
-
-        Raises:
-            ClientDisconnect: none became free in time.
-        """
+        """Take memory before the first byte is read: whoever waits for it has cost nothing yet."""
         try:
             self.taken = await self._memory.take(self._size, BODY_WAIT_SECONDS)
-        except Overloaded as exc:
+        except ServiceOverloaded as exc:
             self.problem = exc
             raise ClientDisconnect from exc
         self._deadline = asyncio.get_running_loop().time() + self._seconds
@@ -291,12 +237,7 @@ _SECONDS = 60.0
 
 
 class RateLimit:
-    """In no sixty seconds more than so many requests per caller, wherever these seconds begin.
-
-    Args:
-        per_minute: requests of one caller; 0 for no limit.
-        clock: seconds that never go back.
-    """
+    """Limit of requests per caller in any window of sixty seconds."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit, self._clock, self._lock = per_minute, clock, threading.Lock()
@@ -304,11 +245,7 @@ class RateLimit:
         self._until: OrderedDict[str, deque[float]] = OrderedDict()
 
     def count(self, caller: str) -> None:
-        """Count a request, unless it is refused.
-
-        Raises:
-            RateLimited: it is one too many; says when the next one is welcome.
-        """
+        """Count a request, unless it is refused."""
         if not self._limit:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""Value types that several domains accept or answer with."""
+"""Base models and value types shared by several domains."""
 
 import math
 import re
@@ -21,12 +21,8 @@ from ml.messages import Message
 from ml.metrics.jackknife import Estimate, EstimateDocument, ModelAssistedDocument
 
 
-def _storable(text: str) -> str:
-    """Text that PostgreSQL can store.
-
-    Raises:
-        ValueError: the text contains NUL.
-    """
+def _require_storable_text(text: str) -> str:
+    """Text that PostgreSQL can store."""
     if "\x00" in text:
         raise ValueError("must not contain NUL")
     return text
@@ -34,11 +30,11 @@ def _storable(text: str) -> str:
 
 _NO_NUL = Field(json_schema_extra={"pattern": r"^[^\u0000]*$"})
 #: Text of a line: external ids, names, codes.
-Line = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_storable), _NO_NUL]
+Line = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_require_storable_text), _NO_NUL]
 #: Text of a form or of a page's address, which may be empty; its length is said where it is asked for.
-PageText = Annotated[str, AfterValidator(_storable)]
+PageText = Annotated[str, AfterValidator(_require_storable_text)]
 #: Longer text.
-Paragraph = Annotated[str, StringConstraints(max_length=2000), AfterValidator(_storable), _NO_NUL]
+Paragraph = Annotated[str, StringConstraints(max_length=2000), AfterValidator(_require_storable_text), _NO_NUL]
 
 
 def _with_code(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
@@ -51,11 +47,7 @@ Sentence = Annotated[str, WrapValidator(_with_code)]
 
 
 def _in_utc(time: datetime) -> datetime:
-    """The time in UTC.
-
-    Raises:
-        ValueError: it lies outside the years that UTC can express.
-    """
+    """The time in UTC."""
     try:
         return time.astimezone(UTC)
     except OverflowError as exc:
@@ -65,34 +57,30 @@ def _in_utc(time: datetime) -> datetime:
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]")
 
 
-def _no_number(value: Any) -> Any:
-    """Refuse numbers, which pydantic would take for seconds since 1970.
-
-    Raises:
-        ValueError: it is one.
-    """
+def _refuse_number(value: Any) -> Any:
+    """Refuse numbers, which pydantic would take for seconds since 1970."""
     if isinstance(value, int | float) or (isinstance(value, str) and _DATE.match(value) is None):
         raise ValueError("must be a date and time in ISO 8601 with its zone")
     return value
 
 
 #: A time with its zone.
-Moment = Annotated[AwareDatetime, BeforeValidator(_no_number), AfterValidator(_in_utc)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_refuse_number), AfterValidator(_in_utc)]
 
 
-class In(BaseModel):
-    """What a caller sends: unknown fields are refused."""
+class RequestModel(BaseModel):
+    """Base of request bodies; rejects unknown fields."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class Out(BaseModel):
-    """What the service answers."""
+class ResponseModel(BaseModel):
+    """Base of response bodies."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class ModelAssistedOut(Out):
+class ModelAssistedOut(ResponseModel):
     """A mean with the help of what is known of all cases: predictions and first labels."""
 
     value: float | None
@@ -105,7 +93,7 @@ class ModelAssistedOut(Out):
         return {"value": self.value, "se": self.se, "low": self.low, "high": self.high}
 
 
-class MetricOut(Out):
+class MetricOut(ResponseModel):
     """One estimate."""
 
     value: float | None
@@ -149,7 +137,7 @@ class MetricOut(Out):
         }
 
 
-class ClassOut(Out):
+class ClassOut(ResponseModel):
     """A class of the reading task; ``group`` is the heading under which an annotator finds it, empty for none."""
 
     code: str
@@ -158,7 +146,7 @@ class ClassOut(Out):
     group: str = ""
 
 
-class TriageOut(Out):
+class TriageOut(ResponseModel):
     """Whether a second read is asked, why, and with which probability ``pi``."""
 
     decision: str
@@ -172,7 +160,7 @@ class TriageOut(Out):
 AnswersOf = Literal["annotators", "outside"]
 
 
-class AnswerSetOut(Out):
+class AnswerSetOut(ResponseModel):
     """Classes among which the next annotator's answer lies in a share ``level`` of new patients.
 
     ``classes``: the most probable first; null where there is no set, and ``reason`` says why. ``site``: whose cells
@@ -193,7 +181,7 @@ _Low = Annotated[float, AfterValidator(lambda end: math.floor(end * 1e6) / 1e6)]
 _High = Annotated[float, AfterValidator(lambda end: math.ceil(end * 1e6) / 1e6)]
 
 
-class DistributionOut(Out):
+class DistributionOut(ResponseModel):
     """A predictive distribution; what needs a concentration is null in a release without one.
 
     ``disagreement_constant``: the disagreement probability is one number for every case without labels. The

@@ -1,4 +1,4 @@
-"""Logs and Prometheus metrics: identifiers and numbers only, never names, notes or pictures."""
+"""Logs and Prometheus metrics, without names, notes or images."""
 
 import logging
 import os
@@ -49,77 +49,74 @@ def configure_logging() -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(file=_stderr()),
+        logger_factory=structlog.WriteLoggerFactory(file=_get_stderr()),
     )
 
 
-def _stderr() -> Any:
+def _get_stderr() -> Any:
     import sys
 
     return sys.stderr
 
 
 @dataclass(frozen=True)
-class Counted:
-    """What the database contains, whichever process counts it.
+class DatabaseCounts:
+    """Numbers of rows in the database, counted by one process for all."""
 
-    Attributes:
-        jobs: number of jobs by state.
-        n_workers: worker processes that live.
-        n_events_waiting: audit events that no sealer has linked yet.
-        seconds_waiting: for how long the oldest of them has waited.
-        release: the champion, as the worker last published its estimates; empty before.
-        estimates: of its metrics, by name.
-    """
-
+    # number of jobs by state
     jobs: Mapping[str, int] = field(default_factory=dict)
+    # worker processes that live
     n_workers: int = 0
+    # audit events that no sealer has linked yet
     n_events_waiting: int = 0
+    # for how long the oldest of them has waited
     seconds_waiting: float = 0.0
+    # the champion, as the worker last published its estimates; empty before
     release: str = ""
+    # of its metrics, by name
     estimates: Mapping[str, float] = field(default_factory=dict)
 
 
-class _Counts(Collector):
+class _DatabaseCountsCollector(Collector):
     """Gauges of what the database contains, all of one moment."""
 
-    shown = Counted()
+    shown = DatabaseCounts()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The gauges, with their values."""
-        shown = self.shown
+        counts = self.shown
         estimates = GaugeMetricFamily(
             "secondread_estimate",
             "Metrics of the champion on the evaluation partition, weighted for selection, as the worker last published "
             "them.",
             labels=["metric", "release"],
         )
-        for metric, value in shown.estimates.items():
-            estimates.add_metric([metric, shown.release], value)
+        for metric, value in counts.estimates.items():
+            estimates.add_metric([metric, counts.release], value)
         jobs = GaugeMetricFamily("secondread_jobs", "Jobs by state, counted in the last ten seconds.", labels=["state"])
-        for state, count in shown.jobs.items():
+        for state, count in counts.jobs.items():
             jobs.add_metric([state], count)
         yield estimates
         yield jobs
         yield GaugeMetricFamily(
-            "secondread_workers", "Worker processes that live, counted in the last ten seconds.", shown.n_workers
+            "secondread_workers", "Worker processes that live, counted in the last ten seconds.", counts.n_workers
         )
         yield GaugeMetricFamily(
-            "secondread_audit_events_waiting", "Audit events that no sealer has linked yet.", shown.n_events_waiting
+            "secondread_audit_events_waiting", "Audit events that no sealer has linked yet.", counts.n_events_waiting
         )
         yield GaugeMetricFamily(
             "secondread_audit_events_waiting_seconds",
             "For how long the oldest of them has waited.",
-            shown.seconds_waiting,
+            counts.seconds_waiting,
         )
 
 
-_counts, _in_database = _Counts(), CollectorRegistry()
+_counts, _in_database = _DatabaseCountsCollector(), CollectorRegistry()
 _in_database.register(_counts)
 
 
-def show(counted: Counted) -> None:
-    """Show what the database contains, in place of what was counted before."""
+def publish_database_counts(counted: DatabaseCounts) -> None:
+    """Publish new counts of the database."""
     _counts.shown = counted
 
 
@@ -133,8 +130,8 @@ def counts_are_old() -> bool:
         return old
 
 
-def exposition() -> bytes:
-    """Prometheus text; of what processes measure that of all which serve this port."""
+def render_prometheus_text() -> bytes:
+    """Render Prometheus text, summed over the processes of this port."""
     measured: CollectorRegistry = REGISTRY
     if _counted_in is not None and _counted_in.is_dir():  # else somebody has tidied up: its own are better than none
         measured = CollectorRegistry()
@@ -142,21 +139,17 @@ def exposition() -> bytes:
     return generate_latest(measured) + generate_latest(_in_database)
 
 
-def count_with_others(folder: Path) -> None:
-    """Show what all processes of this port count; what they were doing when they died counts no more.
-
-    Args:
-        folder: of ``COUNTED_TOGETHER``, which was set before this module was imported.
-    """
+def share_process_metrics(folder: Path) -> None:
+    """Share the metrics of all processes of this port."""
     global _counted_in
     _counted_in = folder
     for path in folder.glob("gauge_live*_*.db"):
         pid = int(path.stem.rpartition("_")[2])
-        if not _lives(pid):
+        if not _is_process_alive(pid):
             multiprocess.mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]
 
 
-def _lives(pid: int) -> bool:
+def _is_process_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -167,14 +160,7 @@ def _lives(pid: int) -> bool:
 
 
 def log_defect(error: Exception) -> str:
-    """Log a defect by its kind and the calls that led there, never by its words, which may hold what somebody sent.
-
-    Args:
-        error: that nobody expected.
-
-    Returns:
-        The identifier of the request, by which both of its lines in the log are found.
-    """
+    """Log an unexpected error by its kind and calls, without its message."""
     frames = traceback.extract_tb(error.__traceback__)[-_CALLS:]
     calls = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames]
     _log.error("defect", error=type(error).__name__, calls=calls, request_id=correlation_id.get())
@@ -182,24 +168,20 @@ def log_defect(error: Exception) -> str:
 
 
 class RequestLog:
-    """ASGI middleware: log line, count, latency and span of a request, by the route's template, not its path.
-
-    Args:
-        app: the application inside.
-    """
+    """ASGI middleware: log line, count, latency and span of a request, by the route's template, not its path."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
-        if scope["type"] != "http" or not traces.is_on() or scope["path"].startswith(traces.UNTRACED):
-            await self._serve(scope, receive, send, traces.Span())
+        if scope["type"] != "http" or not traces.is_tracing_on() or scope["path"].startswith(traces.UNTRACED):
+            await self._serve(scope, receive, send, traces.TraceSpan())
             return
-        with traces.span("request", "server", traces.parent_in(dict(scope["headers"]))) as span:
+        with traces.record_span("request", "server", traces.get_parent_header(dict(scope["headers"]))) as span:
             await self._serve(scope, receive, send, span)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send, span: traces.Span) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, span: traces.TraceSpan) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

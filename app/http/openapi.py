@@ -17,52 +17,51 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from app.accounts.sign_in import COOKIE, SECURE_COOKIE
 from app.http.errors import PROBLEM_JSON, TYPE_PREFIX, Problem
-from app.http.principal import SCOPES
+from app.http.principal import COOKIE, SCOPES, SECURE_COOKIE
 from app.http.routing import walk_routes
 
 FILE = Path(__file__).parent / "examples.json"
 
 
 @dataclass(frozen=True)
-class Example:
-    """A request and its answer; of long lists in the answer only the first entries are kept.
+class RecordedExample:
+    """A request and its response; long lists keep only their first entries."""
 
-    Attributes:
-        path: with its query, as it was asked for.
-        status: of the answer.
-        request: body in JSON; None where none was sent, or another one.
-        response: body in JSON; None where it is something else.
-    """
-
+    # with its query, as it was asked for
     path: str
     status: int
+    # body in JSON; None where none was sent, or another one
     request: Any = None
+    # body in JSON; None where it is something else
     response: Any = None
 
 
-def _read() -> dict[str, Example]:
-    return {name: Example(**entry) for name, entry in json.loads(FILE.read_text()).items()} if FILE.exists() else {}
+def _load_examples() -> dict[str, RecordedExample]:
+    return (
+        {name: RecordedExample(**entry) for name, entry in json.loads(FILE.read_text()).items()}
+        if FILE.exists()
+        else {}
+    )
 
 
-EXAMPLES = _read()
+EXAMPLES = _load_examples()
 
 
-def path_values(template: str, example: Example) -> dict[str, str]:
+def path_values(template: str, example: RecordedExample) -> dict[str, str]:
     """Values of a path's parameters.
 
-    >>> path_values("/v1/reads/{read_id}/labels", Example("/v1/reads/a%20b/labels", 201))
+    >>> path_values("/v1/reads/{read_id}/labels", RecordedExample("/v1/reads/a%20b/labels", 201))
     {'read_id': 'a b'}
     """
     parts = zip(template.split("/"), urlsplit(example.path).path.split("/"), strict=True)
     return {name[1:-1]: unquote(value) for name, value in parts if name.startswith("{")}
 
 
-def query_values(example: Example) -> dict[str, str]:
+def query_values(example: RecordedExample) -> dict[str, str]:
     """Values of the query's parameters.
 
-    >>> query_values(Example("/v1/cases?limit=2&site=north", 200))
+    >>> query_values(RecordedExample("/v1/cases?limit=2&site=north", 200))
     {'limit': '2', 'site': 'north'}
     """
     return {name: values[0] for name, values in parse_qs(urlsplit(example.path).query).items()}
@@ -95,32 +94,32 @@ def operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def describe(app: FastAPI, security: Callable[[APIRoute], list[dict[str, list[str]]]]) -> None:
+def complete_openapi(app: FastAPI, security: Callable[[APIRoute], list[dict[str, list[str]]]]) -> None:
     """Complete the application's OpenAPI, once it is made."""
     make = app.openapi
 
     def openapi() -> dict[str, Any]:
-        known = app.openapi_schema is not None
+        is_complete = app.openapi_schema is not None
         document = make()
-        if not known:
-            _complete(app, document, security)
+        if not is_complete:
+            _complete_document(app, document, security)
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _complete(
+def _complete_document(
     app: FastAPI, document: dict[str, Any], security: Callable[[APIRoute], list[dict[str, list[str]]]]
 ) -> None:
     document["info"]["license"] = {"name": "Apache-2.0", "identifier": "Apache-2.0"}
     document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
-    document["components"]["securitySchemes"] = _schemes()
+    document["components"]["securitySchemes"] = _security_schemes()
     routes = {(method.lower(), route.path): route for route in walk_routes(app) for method in route.methods or ()}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            _headers(operation)
-            _words(operation)
-            _errors(operation, document["components"].setdefault("examples", {}))
+            _require_headers(operation)
+            _write_summary(operation)
+            _describe_errors(operation, document["components"].setdefault("examples", {}))
             operation["security"] = security(routes[method, path])
             example = EXAMPLES.get(operation["operationId"])
             if example is not None:
@@ -130,7 +129,7 @@ def _complete(
             schema["description"] = _in_markdown(schema["description"])
 
 
-def _schemes() -> dict[str, Any]:
+def _security_schemes() -> dict[str, Any]:
     scopes = "\n".join(f"- `{name}`: {what}" for name, what in SCOPES.items())
     return {
         "api_key": {
@@ -153,7 +152,7 @@ def _schemes() -> dict[str, Any]:
     }
 
 
-def _headers(operation: dict[str, Any]) -> None:
+def _require_headers(operation: dict[str, Any]) -> None:
     for parameter in operation.get("parameters", []):
         schema = _REQUIRED.get(parameter["name"].lower())
         if parameter["in"] == "header" and schema is not None:
@@ -166,53 +165,53 @@ def _in_markdown(text: str) -> str:
     return "\n\n".join(paragraphs)
 
 
-def _words(operation: dict[str, Any]) -> None:
-    """The description's first clause as the summary."""
+def _write_summary(operation: dict[str, Any]) -> None:
+    """Use the description's first clause as the summary."""
     text = operation["description"] = _in_markdown(operation["description"])
     operation["summary"] = re.split(r"[:;.](?:\s|$)", text, maxsplit=1)[0]
 
 
-def _kinds(kind: type[Problem]) -> Iterator[type[Problem]]:
+def _problem_classes(kind: type[Problem]) -> Iterator[type[Problem]]:
     yield kind
     for inner in kind.__subclasses__():
-        yield from _kinds(inner)
+        yield from _problem_classes(inner)
 
 
-def _problem(kind: type[Problem]) -> dict[str, str | int]:
-    """A problem document of a kind; what it says in detail is the kind's own sentence."""
+def _problem_example(kind: type[Problem]) -> dict[str, str | int]:
+    """Example problem document of a class, with the class's own sentence as detail."""
     detail = (kind.__doc__ or "").partition("\n")[0].rstrip(".")
     return {"type": TYPE_PREFIX + kind.code, "title": kind.title, "status": kind.status, "detail": detail}
 
 
-def _errors(operation: dict[str, Any], problems: dict[str, Any]) -> None:
-    """Problems are sent as nothing but problem documents, each shown once; a success says more than that it is one."""
-    kinds = {kind.code: kind for kind in _kinds(Problem)}
+def _describe_errors(operation: dict[str, Any], problems: dict[str, Any]) -> None:
+    """Declare problem documents once each, and describe successful responses."""
+    kinds = {kind.code: kind for kind in _problem_classes(Problem)}
     for answer in operation["responses"].values():
         content = answer.get("content", {})
         if PROBLEM_JSON in content:
             content.pop(_JSON, None)
             codes = answer["description"].split(", ")
-            problems |= {code: {"value": _problem(kinds[code])} for code in codes}
+            problems |= {code: {"value": _problem_example(kinds[code])} for code in codes}
             content[PROBLEM_JSON]["examples"] = {code: {"$ref": f"#/components/examples/{code}"} for code in codes}
         if answer["description"] == "Successful Response":
             answer["description"] = operation["summary"]
 
 
-def _typed(schema: dict[str, Any], value: str) -> str | int | bool:
-    """A value from an address as its schema has it."""
+def _parse_example_value(schema: dict[str, Any], value: str) -> str | int | bool:
+    """Convert a value of a URL to the type of its schema."""
     kinds = {part.get("type") for part in (schema, *schema.get("anyOf", []))}
     if "boolean" in kinds:
         return value == "true"
     return int(value) if "integer" in kinds else value
 
 
-def _add_example(operation: dict[str, Any], path: str, example: Example) -> None:
-    """What was sent and answered once, where each belongs."""
+def _add_example(operation: dict[str, Any], path: str, example: RecordedExample) -> None:
+    """Insert a recorded request and response into an operation."""
     values = {"path": path_values(path, example), "query": query_values(example)}
     for parameter in operation.get("parameters", []):
         value = values.get(parameter["in"], {}).get(parameter["name"])
         if value is not None:
-            parameter["example"] = _typed(parameter["schema"], value)
+            parameter["example"] = _parse_example_value(parameter["schema"], value)
     for kind, media in operation.get("requestBody", {}).get("content", {}).items():
         if example.request is not None and kind == _JSON:
             media["example"] = example.request

@@ -1,4 +1,4 @@
-"""Who is calling, and what they may do: every role is a set of scopes, and a service key names them one by one."""
+"""Principal: the caller and its scopes; a role is a set of scopes, a service key lists them."""
 
 import uuid
 from collections.abc import Iterable
@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ml.messages import messages
+
+COOKIE, SECURE_COOKIE = "sr_session", "__Host-sr_session"
+
 
 SCOPES = messages(
     {
@@ -29,10 +32,10 @@ ROLE_SCOPES = {
 }
 
 
-def sees_more(scopes: Iterable[str]) -> bool:
-    """Whether scopes show anything of a case beyond its pixels: every scope does but that of one's own reads.
+def can_see_more_than_pixels(scopes: Iterable[str]) -> bool:
+    """Whether scopes show anything of a case beyond its pixels.
 
-    >>> sees_more(["reads:own"]), sees_more(["predict"])
+    >>> can_see_more_than_pixels(["reads:own"]), can_see_more_than_pixels(["predict"])
     (False, True)
     """
     return bool(set(scopes) - {READING})
@@ -40,24 +43,19 @@ def sees_more(scopes: Iterable[str]) -> bool:
 
 @dataclass(frozen=True)
 class Principal:
-    """The caller of a request.
-
-    Attributes:
-        account_id: account.
-        name: of the account.
-        role: viewer, annotator, admin or service.
-        scopes: what it may do.
-        session_id: browser session; None for an API key.
-        session_ends: when it ends at the latest.
-        language: of the pages, as chosen by the account; None for the browser's.
-    """
+    """The caller of a request."""
 
     account_id: uuid.UUID
     name: str
+    # viewer, annotator, admin or service
     role: str
+    # what it may do
     scopes: frozenset[str]
+    # browser session; None for an API key
     session_id: uuid.UUID | None = None
+    # when it ends at the latest
     session_ends: datetime | None = None
+    # of the pages, as chosen by the account; None for the browser's
     language: str | None = None
 
     @property

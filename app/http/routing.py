@@ -1,4 +1,4 @@
-"""Routes of an application, however they were included."""
+"""Walks over the routes of an application, however they were included."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Traces, where somebody collects them: one goes from a request to the network and to the job that it asks for.
+"""Traces with OpenTelemetry, from a request to the network and to its jobs.
 
 OpenTelemetry's own variables say where they go (``OTEL_EXPORTER_OTLP_ENDPOINT``); unset, nothing of it is imported.
 Spans are few and made here: what frameworks record by themselves has paths and parameters, which name cases and
@@ -33,16 +33,8 @@ _tracer: "trace.Tracer | None" = None
 _provider: "TracerProvider | None" = None
 
 
-def begin(process: str, variable: str | None) -> None:
-    """Send this process's spans to the collector that the environment names, if any.
-
-    Args:
-        process: ``serve`` or ``worker``.
-        variable: that names the collector (``app.settings.collector_variable``); None: there is none.
-
-    Raises:
-        ValueError: the extra is not installed.
-    """
+def start_tracing(process: str, variable: str | None) -> None:
+    """Start exporting this process's spans to the configured collector, if any."""
     global _tracer, _provider
     if variable is None:
         return
@@ -52,12 +44,12 @@ def begin(process: str, variable: str | None) -> None:
         raise ValueError(f"{variable} is set, and traces need the extra otel: pip install 'secondread[otel]'") from exc
     own = logging.getLogger("opentelemetry")
     own.propagate = False
-    own.addHandler(_Undelivered())
+    own.addHandler(_UndeliveredSpanHandler())
     _tracer = _provider.get_tracer("secondread", version("secondread"))
 
 
-def end() -> None:
-    """Deliver the last spans, for a moment at most; again it does nothing."""
+def stop_tracing() -> None:
+    """Deliver the last spans and stop; repeated calls do nothing."""
     global _tracer, _provider
     provider, _tracer, _provider = _provider, None, None
     if provider is not None:
@@ -67,7 +59,7 @@ def end() -> None:
 
 
 def _provider_of(process: str) -> "TracerProvider":
-    """What batches spans in a bounded queue and sends them from a thread of its own; nobody waits for it."""
+    """Make a provider that batches spans and sends them from its own thread."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
@@ -75,15 +67,15 @@ def _provider_of(process: str) -> "TracerProvider":
 
     about = {"service.name": f"secondread-{process}", "service.instance.id": str(uuid.uuid4())}
     own = Resource(about | {"service.version": version("secondread")})
-    said = OTELResourceDetector().detect()  # OTEL_SERVICE_NAME and so on, which win
+    environment = OTELResourceDetector().detect()  # OTEL_SERVICE_NAME and so on, which win
     # not the global one: what libraries record by themselves goes nowhere
-    provider = TracerProvider(resource=own.merge(said), shutdown_on_exit=False)
+    provider = TracerProvider(resource=own.merge(environment), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider
 
 
-class _Undelivered(logging.Handler):
-    """Says in the service's log, once a minute at most, that spans do not arrive."""
+class _UndeliveredSpanHandler(logging.Handler):
+    """Logs at most once a minute that spans are not delivered."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -96,25 +88,14 @@ class _Undelivered(logging.Handler):
             _log.warning("traces are not delivered", reason=record.getMessage().splitlines()[0][:300])
 
 
-class Span:
-    """A span, or none where nobody collects them.
-
-    Args:
-        recorded: what is recorded.
-    """
+class TraceSpan:
+    """Span, or a stand-in where traces are off."""
 
     def __init__(self, recorded: "trace.Span | None" = None) -> None:
         self._recorded = recorded
 
     def describe_request(self, method: str, route: str, status: int, request_id: str | None) -> None:
-        """Say which request it was.
-
-        Args:
-            method: of HTTP.
-            route: template, not the path.
-            status: of the answer.
-            request_id: by which the log names it.
-        """
+        """Say which request it was."""
         if self._recorded is not None:
             self._recorded.update_name(f"{method} {route}")
             self._recorded.set_attributes(
@@ -138,23 +119,16 @@ class Span:
 
 
 @contextmanager
-def span(
+def record_span(
     name: str,
     kind: Literal["internal", "server", "client", "consumer"] = "internal",
     parent: str | None = None,
     **attributes: str | int,
-) -> Iterator[Span]:
-    """Record what is done within the block, below the span that this thread is in.
-
-    Args:
-        name: what is done.
-        kind: ``server`` and ``consumer`` begin what another process asked for by ``parent``.
-        parent: traceparent of another process's span.
-        attributes: identifiers and numbers; ``release`` becomes ``secondread.release``.
-    """
+) -> Iterator[TraceSpan]:
+    """Record what is done within the block, below the span that this thread is in."""
     tracer = _tracer
     if tracer is None:
-        yield Span()
+        yield TraceSpan()
         return
     from opentelemetry.trace import SpanKind
 
@@ -167,7 +141,7 @@ def span(
         attributes={f"secondread.{name}": value for name, value in attributes.items()},
     )
     with recorded as current:
-        own = Span(current)
+        own = TraceSpan(current)
         try:
             yield own
         except BaseException as exc:
@@ -176,7 +150,7 @@ def span(
 
 
 def _context_of(parent: str) -> "Context":
-    """What begins below another process's span; a trace of its own where that is not understood."""
+    """Context of another process's span; a new trace if it cannot be parsed."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -184,8 +158,8 @@ def _context_of(parent: str) -> "Context":
     return TraceContextTextMapPropagator().extract({TRACEPARENT: parent}, Context())
 
 
-def carried() -> dict[str, str]:
-    """What takes the present trace to another process: a header, or nothing."""
+def get_trace_headers() -> dict[str, str]:
+    """Headers that continue the present trace in another process."""
     if _tracer is None:
         return {}
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -195,11 +169,11 @@ def carried() -> dict[str, str]:
     return {name: value for name, value in carrier.items() if name == TRACEPARENT}
 
 
-def parent_in(headers: Mapping[bytes, bytes]) -> str:
+def get_parent_header(headers: Mapping[bytes, bytes]) -> str:
     """Traceparent of a request's headers, empty where it has none."""
     return headers.get(TRACEPARENT.encode(), b"").decode("latin-1")
 
 
-def is_on() -> bool:
+def is_tracing_on() -> bool:
     """Whether spans are collected."""
     return _tracer is not None

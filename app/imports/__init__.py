@@ -1,1 +1,1 @@
-"""Many cases at once: a zip of images with a manifest, row by row, resumable."""
+"""Imports of many cases at once."""

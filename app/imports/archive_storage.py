@@ -1,4 +1,4 @@
-"""Where archives of imports lie: in HOME by the names of their jobs, or in the bucket, where every worker finds them.
+"""Storage of import archives: in HOME, or in the bucket for all workers.
 
 In the bucket an archive is stored under the identifier of its job before that job is asked for, since no transaction
 should wait for an upload. The file that was received stands for "nobody has taken it yet": whoever asks for the job
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from app.context import Context
-from app.http.errors import NotFound, Unavailable
-from app.imports.zip_contents import Archive, ArchiveError, open_archive
-from app.storage.blobs import BlobStore, Damaged
+from app.context import ServiceContext
+from app.http.errors import NotFound, ServiceUnavailable
+from app.imports.zip_contents import ArchiveError, ImportArchive, open_archive
+from app.storage.blobs import BlobStore, DamagedObjectError
 from app.storage.disk_space import require_space
 
 _IMPORTS = "imports"
@@ -26,18 +26,13 @@ _IMPORTS = "imports"
 
 @dataclass(frozen=True)
 class ReceivedArchive:
-    """An archive that can be imported.
+    """An archive that can be imported."""
 
-    Attributes:
-        path: where it lies until the import takes it; removed when nothing does.
-        sha256: of its bytes.
-        n_rows: cases to import.
-        job_id: identifier that the job with it gets.
-    """
-
+    # where it lies until the import takes it; removed when nothing does
     path: Path
     sha256: str
     n_rows: int
+    # identifier that the job with it gets
     job_id: uuid.UUID
 
     @property
@@ -48,87 +43,72 @@ class ReceivedArchive:
 
 @dataclass(frozen=True)
 class StoredArchive:
-    """An archive that a job has, or had.
+    """An archive that a job has, or had."""
 
-    Attributes:
-        job_id: job that it was sent for.
-        age: in seconds.
-        remove: removes it.
-    """
-
+    # job that it was sent for
     job_id: uuid.UUID
     age: float
     remove: Callable[[], None]
 
 
-def archive_of(home: Path, job_id: uuid.UUID) -> Path:
-    """Where the archive of an import lies in HOME."""
+def archive_path(home: Path, job_id: uuid.UUID) -> Path:
+    """Return the path of an import's archive in HOME."""
     return home / _IMPORTS / f"{job_id}.zip"
 
 
-def part_of(home: Path) -> Path:
-    """A new place in HOME for what is not whole yet."""
+def new_partial_path(home: Path) -> Path:
+    """Return a new path in HOME for an incomplete file."""
     return home / _IMPORTS / f".{uuid.uuid4().hex}.part"
 
 
-def put_into(bucket: BlobStore | None, archive: ReceivedArchive) -> None:
-    """Store an archive where every worker finds it, if there is such a place."""
+def store_in_bucket(bucket: BlobStore | None, archive: ReceivedArchive) -> None:
+    """Store an archive in the bucket, if there is one."""
     if bucket is not None:
         bucket.put(archive.key, archive.path)
 
 
-def take_back(bucket: BlobStore | None, archive: ReceivedArchive) -> None:
-    """Remove an archive from the bucket if no job has taken it; what cannot be removed now the worker removes."""
+def remove_unclaimed(bucket: BlobStore | None, archive: ReceivedArchive) -> None:
+    """Remove an archive from the bucket unless a job has taken it; the worker removes leftovers."""
     if bucket is not None and archive.path.exists():
-        with suppress(Unavailable):
+        with suppress(ServiceUnavailable):
             bucket.remove(archive.key)
 
 
-def hand_over(context: Context, archive: ReceivedArchive) -> None:
-    """Give an archive to its job, in the transaction that asks for the job."""
+def move_to_job(context: ServiceContext, archive: ReceivedArchive) -> None:
+    """Move an archive to its job, in the transaction that creates the job."""
     if context.bucket is not None:
         archive.path.unlink()
         return
     os.utime(archive.path)  # nobody knows the job before the commit: until then the archive's age protects it
-    archive.path.replace(archive_of(context.settings.home, archive.job_id))
+    archive.path.replace(archive_path(context.settings.home, archive.job_id))
 
 
-def hand_on(context: Context, check_id: uuid.UUID, job_id: uuid.UUID) -> None:
+def pass_to_import(context: ServiceContext, check_id: uuid.UUID, job_id: uuid.UUID) -> None:
     """Give the archive of a check to the import that follows; in the bucket it stays where it is."""
     if context.bucket is None:
-        path = archive_of(context.settings.home, check_id)
+        path = archive_path(context.settings.home, check_id)
         os.utime(path)
-        path.replace(archive_of(context.settings.home, job_id))
+        path.replace(archive_path(context.settings.home, job_id))
 
 
-def is_kept(context: Context, job_id: uuid.UUID) -> bool:
+def is_kept(context: ServiceContext, job_id: uuid.UUID) -> bool:
     """Whether the archive of a job is still there."""
     if context.bucket is None:
-        return archive_of(context.settings.home, job_id).exists()
+        return archive_path(context.settings.home, job_id).exists()
     return any(True for _ in context.bucket.under(f"{_IMPORTS}/{job_id}"))
 
 
 @contextmanager
-def opened(context: Context, job_id: uuid.UUID, check_id: str | None) -> Iterator[Archive]:
-    """The archive of a job; of a bucket's there is a copy in HOME, which goes as soon as it is open.
-
-    Args:
-        context: parts of the service.
-        job_id: an import or a check.
-        check_id: the check that an import followed; None for any other job.
-
-    Raises:
-        FileNotFoundError: it was deleted.
-        ArchiveError: it cannot be imported at all.
-    """
+def open_job_archive(context: ServiceContext, job_id: uuid.UUID, check_id: str | None) -> Iterator[ImportArchive]:
+    """The archive of a job; of a bucket's there is a copy in HOME, which goes as soon as it is open."""
     if context.bucket is None:
-        with open_archive(archive_of(context.settings.home, job_id)) as archive:
+        with open_archive(archive_path(context.settings.home, job_id)) as archive:
             yield archive
         return
-    folder = part_of(context.settings.home)
+    folder = new_partial_path(context.settings.home)
     try:
         path = folder / f"{job_id}.zip"
-        _fetch(context, context.bucket, f"{_IMPORTS}/{check_id or job_id}", path)
+        _fetch_from_bucket(context, context.bucket, f"{_IMPORTS}/{check_id or job_id}", path)
         with open_archive(path) as archive:
             shutil.rmtree(folder)  # a killed worker leaves no image of a patient
             yield archive
@@ -136,42 +116,37 @@ def opened(context: Context, job_id: uuid.UUID, check_id: str | None) -> Iterato
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _fetch(context: Context, bucket: BlobStore, name: str, path: Path) -> None:
-    """Copy an archive of the bucket into a folder to be made.
-
-    Raises:
-        FileNotFoundError: it was deleted.
-        ArchiveError: it is damaged.
-    """
+def _fetch_from_bucket(context: ServiceContext, bucket: BlobStore, name: str, path: Path) -> None:
+    """Copy an archive of the bucket into a folder to be made."""
     path.parent.mkdir(parents=True)
-    for found in bucket.under(name):
-        require_space(path.parent, context.settings.min_free_bytes, found.size)
+    for blob in bucket.under(name):
+        require_space(path.parent, context.settings.min_free_bytes, blob.size)
         try:
-            bucket.fetch(found.key, path)
+            bucket.fetch(blob.key, path)
         except NotFound:
             break
-        except Damaged as exc:
+        except DamagedObjectError as exc:
             raise ArchiveError("the archive was damaged after it had been sent; send it again") from exc
         return
     raise FileNotFoundError(path)
 
 
-def stored_archives(context: Context) -> Iterator[StoredArchive]:
+def stored_archives(context: ServiceContext) -> Iterator[StoredArchive]:
     """Archives that jobs have, or had."""
     for path in (context.settings.home / _IMPORTS).glob("*.zip"):
-        yield StoredArchive(uuid.UUID(path.stem), _age(path), partial(path.unlink, missing_ok=True))
+        yield StoredArchive(uuid.UUID(path.stem), _get_file_age(path), partial(path.unlink, missing_ok=True))
     if context.bucket is None:
         return
-    for found in context.bucket.under(_IMPORTS):
-        yield StoredArchive(uuid.UUID(found.key.split("/")[1]), found.age, partial(context.bucket.remove, found.key))
+    for blob in context.bucket.under(_IMPORTS):
+        yield StoredArchive(uuid.UUID(blob.key.split("/")[1]), blob.age, partial(context.bucket.remove, blob.key))
 
 
 def bytes_of_archives(bucket: BlobStore | None) -> int:
     """Bytes of all archives in the bucket."""
-    return 0 if bucket is None else sum(found.size for found in bucket.under(_IMPORTS))
+    return 0 if bucket is None else sum(blob.size for blob in bucket.under(_IMPORTS))
 
 
-def _age(path: Path) -> float:
+def _get_file_age(path: Path) -> float:
     """Seconds since a file was written; 0 for one that is gone."""
     try:
         return time.time() - path.stat().st_mtime

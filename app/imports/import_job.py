@@ -1,4 +1,4 @@
-"""The job of an import: each row becomes a case or a sentence that says why not; what was done is not done again."""
+"""Import job: turn each row into a case or an error message, and resume where it stopped."""
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,18 +10,16 @@ from typing import TypedDict, TypeVar
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from app.cases.ingest import NewCase, prepare_case, store_case
-from app.cases.schemas import CaseIn
-from app.context import Context
-from app.database.sql.advisory_locks import hold_digests
+from app.cases.service import CaseIn, NewCase, prepare_case, store_case
+from app.context import ServiceContext
+from app.database.sql.advisory_locks import lock_digests
 from app.database.tables import Account, ImportRow, Job
 from app.http.errors import Problem
 from app.http.principal import Principal
-from app.imports.archive_storage import ReceivedArchive, hand_over, opened, stored_archives
-from app.imports.zip_contents import Archive, ArchiveError, Ignored, Row
+from app.imports.archive_storage import ReceivedArchive, move_to_job, open_job_archive, stored_archives
+from app.imports.zip_contents import ArchiveError, ArchiveRow, ImportArchive, SkippedFile
 from app.jobs import service
-from app.jobs.handle import RunningJob
-from app.jobs.queries import OPEN, JobView, jobs_where
+from app.jobs.service import OPEN, JobView, RunningJob, jobs_where
 from ml.messages import Message, joined
 
 #: What a row that is about another patient than its case begins to say.
@@ -44,17 +42,17 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class _PreparedRow:
     """A row with its case ready to be stored, or why it cannot be."""
 
-    row: Row
+    row: ArchiveRow
     new: NewCase | None
     problem: str = ""
 
 
 def begin_import(
     session: Session,
-    context: Context,
+    context: ServiceContext,
     principal: Principal,
     archive: ReceivedArchive,
     part: tuple[int, int] | None = None,
@@ -65,25 +63,16 @@ def begin_import(
 
 def submit_with(
     session: Session,
-    context: Context,
+    context: ServiceContext,
     principal: Principal,
     kind: str,
     archive: ReceivedArchive,
     part: tuple[int, int] | None = None,
 ) -> JobView:
-    """Ask for a job with an archive, which goes to where the job looks for it.
-
-    Args:
-        session: writing session of the request.
-        context: parts of the service.
-        principal: who asks.
-        kind: of the job.
-        archive: as it was received.
-        part: which part of how many; None for all rows.
-    """
+    """Ask for a job with an archive, which goes to where the job looks for it."""
     parameters = {"sha256": archive.sha256} | ({} if part is None else {"part": list(part)})
-    job = service.submit(session, context, kind, parameters, principal, archive.job_id)
-    hand_over(context, archive)
+    job = service.submit_job(session, context, kind, parameters, principal, archive.job_id)
+    move_to_job(context, archive)
     return job
 
 
@@ -98,18 +87,13 @@ class RowCounts(TypedDict):
 
 
 class ImportResult(RowCounts):
-    """What an import ends with."""
+    """Result of an import."""
 
     n_rows: int
 
 
 def import_cases(job: RunningJob) -> ImportResult:
-    """Job: import every row of an archive that was not imported yet.
-
-    Raises:
-        ArchiveError: the archive cannot be imported at all.
-        ValueError: the account that asked is gone.
-    """
+    """Job: import every row of an archive that was not imported yet."""
     with job.context.database.read() as session:
         done = set(session.execute(select(ImportRow.row).where(ImportRow.job_id == job.job_id)).scalars())
         account_id = session.get_one(Job, job.job_id).created_by
@@ -122,12 +106,12 @@ def import_cases(job: RunningJob) -> ImportResult:
         rows, files = of_part(archive.rows, part), of_part(archive.ignored, part)
         waiting = [row for row in rows if row.number not in done]
         for start in range(0, len(waiting), BATCH):
-            prepared = [_prepare(job, archive, row) for row in waiting[start : start + BATCH]]
+            prepared = [_prepare_row(job, archive, row) for row in waiting[start : start + BATCH]]
             count = len(done) + start + len(prepared)
             with job.write() as session:  # only this worker writes, so a row is either done or not
-                hold_digests(session, [digest for item in prepared if item.new for digest in item.new.held()])
+                lock_digests(session, [digest for item in prepared if item.new for digest in item.new.held()])
                 for item in prepared:
-                    session.add(_store(session, job, principal, item))
+                    session.add(_store_row(session, job, principal, item))
                     session.flush()
                 job.report_in(
                     session,
@@ -137,7 +121,7 @@ def import_cases(job: RunningJob) -> ImportResult:
         waiting_files = [file for file in files if file.number not in done]
         for start in range(0, len(waiting_files), _IGNORED_BATCH):
             with job.write() as session:
-                session.add_all(_left_out(job, file) for file in waiting_files[start : start + _IGNORED_BATCH])
+                session.add_all(_make_skipped_row(job, file) for file in waiting_files[start : start + _IGNORED_BATCH])
     with job.context.database.read() as session:
         return {"n_rows": len(rows), **counts_of(session, job.job_id)}
 
@@ -155,14 +139,10 @@ def of_part(rows: Sequence[T], part: Sequence[int] | None) -> Sequence[T]:
 
 
 @contextmanager
-def archive_of_job(job: RunningJob) -> Iterator[Archive]:
-    """The archive of an import, or of a check.
-
-    Raises:
-        ArchiveError: it cannot be imported at all, or was deleted.
-    """
+def archive_of_job(job: RunningJob) -> Iterator[ImportArchive]:
+    """The archive of an import, or of a check."""
     try:
-        with opened(job.context, job.job_id, job.parameters.get("check")) as archive:
+        with open_job_archive(job.context, job.job_id, job.parameters.get("check")) as archive:
             yield archive
     except FileNotFoundError as exc:
         when = Message(
@@ -173,16 +153,8 @@ def archive_of_job(job: RunningJob) -> Iterator[Archive]:
         ) from exc
 
 
-def delete_archives(context: Context, kept: timedelta | None = KEPT_FOR_RETRIES) -> int:
-    """Delete archives that nobody needs any more: images of patients are kept in one place only.
-
-    Args:
-        context: parts of the service.
-        kept: how long those of failed and cancelled imports are kept; None: not at all.
-
-    Returns:
-        How many.
-    """
+def delete_archives(context: ServiceContext, kept: timedelta | None = KEPT_FOR_RETRIES) -> int:
+    """Delete archives that nobody needs any more: images of patients are kept in one place only."""
     archives = list(stored_archives(context))
     if not archives:
         return 0
@@ -229,35 +201,35 @@ def differing_rows() -> tuple[ColumnElement[bool], ...]:
     return ImportRow.status == "known", ImportRow.detail != ""
 
 
-def _prepare(job: RunningJob, archive: Archive, row: Row) -> _Prepared:
+def _prepare_row(job: RunningJob, archive: ImportArchive, row: ArchiveRow) -> _PreparedRow:
     try:
-        return _Prepared(row, prepare_case(job.context, row.case(), archive.read(row), archive.read_field(row)))
+        return _PreparedRow(row, prepare_case(job.context, row.case(), archive.read(row), archive.read_field(row)))
     except Problem as exc:
-        if not of_the_row(exc):
+        if not is_row_problem(exc):
             raise  # the import waits and is tried again
-        return _Prepared(row, None, exc.detail)
+        return _PreparedRow(row, None, exc.detail)
     except ValueError as exc:
-        return _Prepared(row, None, str(exc))
+        return _PreparedRow(row, None, str(exc))
 
 
-def of_the_row(problem: Problem) -> bool:
-    """Whether a problem is the row's own; otherwise every row would have it at this moment."""
+def is_row_problem(problem: Problem) -> bool:
+    """Return whether only this row has the problem, and not every row at this moment."""
     return problem.status < 500 and problem.retry_after is None
 
 
-def named(row: Row) -> tuple[str, str | None]:
-    """The external id and the patient that a row says, fit to be kept whatever they are."""
-    said = (str(row.fields.get(name, ""))[:200].replace("\x00", "") for name in ("external_id", "patient"))
-    external_id, patient = said
+def get_row_identity(row: ArchiveRow) -> tuple[str, str | None]:
+    """Return the external id and the patient of a row, made safe to store."""
+    values = (str(row.fields.get(name, ""))[:200].replace("\x00", "") for name in ("external_id", "patient"))
+    external_id, patient = values
     return external_id, patient or None
 
 
-def _store(session: Session, job: RunningJob, principal: Principal, item: _Prepared) -> ImportRow:
-    shown, patient = named(item.row)
+def _store_row(session: Session, job: RunningJob, principal: Principal, item: _PreparedRow) -> ImportRow:
+    external_id, patient = get_row_identity(item.row)
     result = ImportRow(
         job_id=job.job_id,
         row=item.row.number,
-        external_id=shown,
+        external_id=external_id,
         patient=patient,
         status="failed",
         detail=item.problem,
@@ -270,19 +242,14 @@ def _store(session: Session, job: RunningJob, principal: Principal, item: _Prepa
         result.detail = exc.detail
         return result
     result.status, result.case_id = "created" if status == 201 else "known", uuid.UUID(case.id)
-    result.detail = "" if status == 201 else differences(item.new.fields, case.patient, case.site, case.metadata)
+    result.detail = (
+        "" if status == 201 else describe_differences(item.new.fields, case.patient, case.site, case.metadata)
+    )
     return result
 
 
-def differences(said: CaseIn, patient: str | None, site: str | None, metadata: Mapping[str, str]) -> str:
-    """What a row says otherwise than the case that was there, which stays as it is; empty for nothing.
-
-    Args:
-        said: the row.
-        patient: of the case.
-        site: of the case.
-        metadata: of the case.
-    """
+def describe_differences(said: CaseIn, patient: str | None, site: str | None, metadata: Mapping[str, str]) -> str:
+    """Describe how a row differs from the existing case, which stays unchanged; empty for nothing."""
     stored = {"patient": patient, "site": site}
     names = [name for name, value in stored.items() if getattr(said, name) not in (None, value)]
     if any(metadata.get(key) != value for key, value in said.metadata.items()):
@@ -290,7 +257,7 @@ def differences(said: CaseIn, patient: str | None, site: str | None, metadata: M
     return joined(": ", [DIFFERS, ", ".join(names)]) if names else ""
 
 
-def _left_out(job: RunningJob, file: Ignored) -> ImportRow:
+def _make_skipped_row(job: RunningJob, file: SkippedFile) -> ImportRow:
     return ImportRow(
         job_id=job.job_id,
         row=file.number,

@@ -1,4 +1,4 @@
-"""An import as the API and the pages show it."""
+"""Present an import for the API and the pages."""
 
 import uuid
 
@@ -9,23 +9,11 @@ from app.database.tables import ImportRow, Job
 from app.http.errors import NotFound
 from app.imports.import_job import counts_of, differing_rows
 from app.imports.schemas import ImportOut, ImportRowOut
-from app.jobs.queries import jobs_where
-from app.jobs.schemas import job_out
+from app.jobs.service import job_out, jobs_where
 
 
 def show_import(session: Session, import_id: uuid.UUID, *, after: int, limit: int, status: str | None) -> ImportOut:
-    """An import with a page of its rows.
-
-    Args:
-        session: for reading.
-        import_id: which import.
-        after: only rows with a larger number than this.
-        limit: how many rows at most.
-        status: only rows with this result; "differs" for known ones that say something else than their case.
-
-    Raises:
-        NotFound: there is no such import.
-    """
+    """An import with a page of its rows."""
     jobs = jobs_where(session, Job.id == import_id, Job.kind == "import")
     if not jobs:
         raise NotFound("there is no such import")
@@ -38,16 +26,8 @@ def show_import(session: Session, import_id: uuid.UUID, *, after: int, limit: in
 def page_of_rows(
     session: Session, job_id: uuid.UUID, *, after: int, limit: int, status: str | None
 ) -> tuple[list[ImportRowOut], str | None]:
-    """Rows of an import, or of a check, and from where to go on.
-
-    Args:
-        session: for reading.
-        job_id: which job.
-        after: only rows with a larger number than this.
-        limit: how many rows at most.
-        status: only rows with this result; "differs" for known ones that say something else than their case.
-    """
-    rows = _rows(session, job_id, after, limit + 1, status)
+    """Rows of an import, or of a check, and from where to go on."""
+    rows = _select_rows(session, job_id, after, limit + 1, status)
     return [_row_out(row) for row in rows[:limit]], str(rows[limit - 1].row) if len(rows) > limit else None
 
 
@@ -61,7 +41,7 @@ def _row_out(row: ImportRow) -> ImportRowOut:
     )
 
 
-def _rows(session: Session, import_id: uuid.UUID, after: int, limit: int, status: str | None) -> list[ImportRow]:
+def _select_rows(session: Session, import_id: uuid.UUID, after: int, limit: int, status: str | None) -> list[ImportRow]:
     statement = select(ImportRow).where(ImportRow.job_id == import_id, ImportRow.row > after).order_by(ImportRow.row)
     if status == "differs":
         statement = statement.where(*differing_rows())

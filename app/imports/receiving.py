@@ -1,4 +1,4 @@
-"""One way to receive an archive, wherever it comes from: written durably, digested, checked; or refused and removed."""
+"""Receive an archive: write it durably, hash and check it, or refuse and remove it."""
 
 import hashlib
 import os
@@ -9,11 +9,17 @@ from pathlib import Path
 
 from starlette.concurrency import run_in_threadpool
 
-from app.context import Context
+from app.context import ServiceContext
 from app.database.tables import new_id
-from app.http.errors import Invalid, StorageFull, TooLarge
+from app.http.errors import InvalidValue, StorageFull, TooLarge
 from app.http.limits import MAX_ARCHIVE
-from app.imports.archive_storage import ReceivedArchive, bytes_of_archives, part_of, put_into, take_back
+from app.imports.archive_storage import (
+    ReceivedArchive,
+    bytes_of_archives,
+    new_partial_path,
+    remove_unclaimed,
+    store_in_bucket,
+)
 from app.imports.zip_contents import ArchiveError, open_archive
 from app.storage.blobs import BlobStore
 from app.storage.disk_space import require_space
@@ -26,20 +32,8 @@ _SPACE_EVERY = 16 * 1024**2
 _LARGEST_AT_ONCE = 4
 
 
-class Receiver:
-    """Takes the bytes of one archive, as a stream that can be written to.
-
-    Args:
-        stream: open file.
-        path: of that file.
-        min_free_bytes: free space that is left to labels.
-        limit: bytes at most, None for as many as there is room for.
-        name: of the archive, for messages.
-        elsewhere: bytes of other archives that lie in the bucket.
-
-    Raises:
-        StorageFull: too little space is left, or the other archives take all that archives may.
-    """
+class ArchiveReceiver:
+    """Takes the bytes of one archive, as a stream that can be written to."""
 
     def __init__(
         self,
@@ -55,11 +49,7 @@ class Receiver:
         self._require_room()
 
     def _require_room(self) -> None:
-        """Refuse more where labels would lack the space, or archives together take more than their quota.
-
-        Raises:
-            StorageFull: so it is.
-        """
+        """Refuse more where labels would lack the space, or archives together take more than their quota."""
         require_space(self._path.parent, self._min_free_bytes)
         if self._limit is None:
             return
@@ -74,12 +64,7 @@ class Receiver:
             )
 
     def write(self, chunk: bytes) -> int:
-        """Take some bytes.
-
-        Raises:
-            TooLarge: the archive has more than the limit.
-            StorageFull: too little space is left, or the other archives take all that archives may.
-        """
+        """Take some bytes."""
         self._size += len(chunk)
         if self._size - self._checked >= _SPACE_EVERY:
             self._require_room()
@@ -87,27 +72,22 @@ class Receiver:
         if self._limit is not None and self._size > self._limit:
             raise TooLarge(Message("{name} is larger than {limit} MiB", name=self._name, limit=self._limit // 1024**2))
         self._digest.update(chunk)
-        with _storing():
+        with _map_storage_errors():
             return self._stream.write(chunk)
 
     def flush(self) -> None:
         """Do nothing: ``finish`` writes everything through to the disk."""
 
     def finish(self) -> ReceivedArchive:
-        """Write everything through to the disk and make sure that the archive can be imported.
-
-        Raises:
-            StorageFull: the disk is full.
-            Invalid: it cannot be imported at all.
-        """
-        with _storing():
+        """Write everything through to the disk and make sure that the archive can be imported."""
+        with _map_storage_errors():
             self._stream.flush()
             os.fsync(self._stream.fileno())
         try:
             with open_archive(self._path, self._name) as archive:
                 return ReceivedArchive(self._path, self._digest.hexdigest(), len(archive.rows), new_id())
         except ArchiveError as exc:
-            raise Invalid(str(exc)) from exc
+            raise InvalidValue(str(exc)) from exc
 
 
 def _size_of(folder: Path) -> int:
@@ -120,7 +100,7 @@ def _size_of(folder: Path) -> int:
 
 
 @contextmanager
-def _storing() -> Iterator[None]:
+def _map_storage_errors() -> Iterator[None]:
     try:
         yield
     except OSError as exc:
@@ -128,47 +108,39 @@ def _storing() -> Iterator[None]:
 
 
 @contextmanager
-def receiving(
+def receive_archive(
     home: Path,
     min_free_bytes: int,
     *,
     limit: int | None = MAX_ARCHIVE,
     name: str = _NAME,
     bucket: BlobStore | None = None,
-) -> Iterator[Receiver]:
-    """A receiver on a file of its own in HOME/imports, which is removed at the end unless an import has taken it.
-
-    Args:
-        home: of the service.
-        min_free_bytes: free space that is left to labels.
-        limit: bytes at most, None for as many as there is room for.
-        name: of the archive, for messages.
-        bucket: where archives lie once they are whole; None for HOME.
-    """
-    path, elsewhere = part_of(home), bytes_of_archives(bucket)
+) -> Iterator[ArchiveReceiver]:
+    """A receiver on a file of its own in HOME/imports, which is removed at the end unless an import has taken it."""
+    path, elsewhere = new_partial_path(home), bytes_of_archives(bucket)
     try:
-        with _storing():
+        with _map_storage_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
             stream = path.open("wb")
         with stream:
-            yield Receiver(stream, path, min_free_bytes, limit, name, elsewhere)
+            yield ArchiveReceiver(stream, path, min_free_bytes, limit, name, elsewhere)
     finally:
         with suppress(OSError):  # a folder that takes no writes
             path.unlink(missing_ok=True)
 
 
 @asynccontextmanager
-async def receive_body(chunks: AsyncIterable[bytes], context: Context) -> AsyncIterator[ReceivedArchive]:
+async def receive_body(chunks: AsyncIterable[bytes], context: ServiceContext) -> AsyncIterator[ReceivedArchive]:
     """Receive an archive as it arrives; no thread waits for a slow sender."""
     settings, bucket = context.settings, context.bucket
     async with AsyncExitStack() as stack:
-        opening = receiving(settings.home, settings.min_free_bytes, bucket=bucket)
+        opening = receive_archive(settings.home, settings.min_free_bytes, bucket=bucket)
         receiver = await run_in_threadpool(stack.enter_context, opening)
         async for chunk in chunks:
             await run_in_threadpool(receiver.write, chunk)
         archive = await run_in_threadpool(receiver.finish)
         try:
-            await run_in_threadpool(put_into, bucket, archive)
+            await run_in_threadpool(store_in_bucket, bucket, archive)
             yield archive
         finally:
-            await run_in_threadpool(take_back, bucket, archive)
+            await run_in_threadpool(remove_unclaimed, bucket, archive)

@@ -6,18 +6,19 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from app.accounts.permissions import GuardedRoute, Policy
-from app.context import Parts
-from app.database.engine import Reader, Writer
-from app.database.idempotency import Idempotent
-from app.http.errors import KeyMissing, NotFound, StorageFull, TooLarge, UnsupportedImage, responses
+from app.accounts.service import GuardedRoute, RequireScope
+from app.context import AppContext
+from app.database.engine import ReadSession, WriteSession
+from app.database.idempotency import Idempotent, KeyMissing
+from app.http.errors import NotFound, StorageFull, TooLarge, list_problem_responses
 from app.http.principal import Principal
 from app.imports.archive_storage import ReceivedArchive
 from app.imports.import_job import begin_import
 from app.imports.presenters import show_import
 from app.imports.receiving import receive_body
 from app.imports.schemas import ImportOut, Status
-from app.jobs.schemas import JobOut, job_out
+from app.jobs.service import JobOut, job_out
+from app.predictions.service import UnsupportedImage
 
 router = APIRouter(tags=["imports"], route_class=GuardedRoute)
 _ZIP = {"application/zip", "application/x-zip-compressed", "application/octet-stream"}
@@ -29,12 +30,8 @@ _BODY = {
 }
 
 
-async def _received(request: Request, context: Parts) -> AsyncIterator[ReceivedArchive]:
-    """The body as an archive on disk; removed again unless the route keeps it.
-
-    Raises:
-        UnsupportedImage: not sent as a zip.
-    """
+async def _receive_request_body(request: Request, context: AppContext) -> AsyncIterator[ReceivedArchive]:
+    """The body as an archive on disk; removed again unless the route keeps it."""
     if request.headers.get("content-type", "").split(";")[0].strip().lower() not in _ZIP:
         raise UnsupportedImage("send a zip archive as the body, with Content-Type application/zip")
     async with receive_body(request.stream(), context) as archive:
@@ -46,15 +43,17 @@ async def _received(request: Request, context: Parts) -> AsyncIterator[ReceivedA
     operation_id="start_import",
     status_code=202,
     response_model=JobOut,
-    responses=responses(KeyMissing, TooLarge, UnsupportedImage, StorageFull),
+    responses=list_problem_responses(KeyMissing, TooLarge, UnsupportedImage, StorageFull),
     openapi_extra=_BODY,
 )
 def start_import(
-    context: Parts,
-    principal: Annotated[Principal, Depends(Policy("cases:write"))],
+    context: AppContext,
+    principal: Annotated[Principal, Depends(RequireScope("cases:write"))],
     once: Idempotent,
-    archive: Annotated[ReceivedArchive, Depends(_received)],  # after the guard: nobody else may fill the disk
-    session: Writer,
+    archive: Annotated[
+        ReceivedArchive, Depends(_receive_request_body)
+    ],  # after the guard: nobody else may fill the disk
+    session: WriteSession,
 ) -> Response:
     """Import a zip of images in a job.
 
@@ -66,12 +65,12 @@ def start_import(
 @router.get(
     "/v1/imports/{import_id}",
     operation_id="get_import",
-    responses=responses(NotFound),
-    dependencies=[Depends(Policy("cases:read", "cases:write"))],
+    responses=list_problem_responses(NotFound),
+    dependencies=[Depends(RequireScope("cases:read", "cases:write"))],
 )
 def get_import(
     import_id: uuid.UUID,
-    session: Reader,
+    session: ReadSession,
     cursor: Annotated[int | None, Query(ge=0, le=2**31 - 1, description="`next_cursor` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     status: Annotated[Status | None, Query()] = None,

@@ -1,15 +1,15 @@
-"""What the routes of imports answer."""
+"""Response models of the import routes."""
 
 from typing import Literal
 
-from app.http.models import Out, Sentence
-from app.jobs.schemas import JobOut
+from app.http.models import ResponseModel, Sentence
+from app.jobs.service import JobOut
 
 #: Which rows are asked for: by their result, or known ones that say something else than their case.
 Status = Literal["created", "known", "failed", "ignored", "differs"]
 
 
-class ImportRowOut(Out):
+class ImportRowOut(ResponseModel):
     """What became of one row: ``created``, ``known`` (the same case was there) or ``failed`` with the reason.
 
     A known case that the row gives another patient, site or metadata stays as it is, and ``detail`` says so. Files that
@@ -23,7 +23,7 @@ class ImportRowOut(Out):
     detail: Sentence
 
 
-class ImportOut(Out):
+class ImportOut(ResponseModel):
     """An import: its job, counts, and a page of rows."""
 
     job: JobOut

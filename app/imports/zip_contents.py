@@ -13,8 +13,8 @@ from typing import IO, Protocol, cast
 
 from pydantic import ValidationError
 
-from app.cases.schemas import CaseIn
-from app.http.errors import sentence_of
+from app.cases.service import CaseIn
+from app.http.errors import describe_named_fault
 from ml.messages import Message
 
 #: By the ends of their names: what is decoded here.
@@ -33,13 +33,8 @@ def _of_system(path: PurePosixPath) -> bool:
     return "__MACOSX" in path.parts or path.name.startswith("._") or path.name.lower() in _OF_SYSTEMS
 
 
-def why_ignored(name: str, *, manifest: bool) -> str:
-    """Why a file becomes no case.
-
-    Args:
-        name: in the archive.
-        manifest: whether the archive has a manifest, which then says what is imported.
-    """
+def get_skip_reason(name: str, *, manifest: bool) -> str:
+    """Return why a file becomes no case."""
     path = PurePosixPath(name)
     kind = path.suffix.lower()
     if _of_system(path):
@@ -71,29 +66,22 @@ class ArchiveError(ValueError):
 
 
 @dataclass(frozen=True)
-class Row:
-    """One case to import.
+class ArchiveRow:
+    """One case to import."""
 
-    Attributes:
-        number: row, 1 for the first.
-        file: name in the archive.
-        fields: of the case, or what is wrong with them.
-        surplus: how many fields there are beyond the manifest's columns.
-        field: name in the archive of the wider field around the cell; empty without one.
-    """
-
+    # row, 1 for the first
     number: int
+    # name in the archive
     file: str
+    # of the case, or what is wrong with them
     fields: dict[str, str]
+    # how many fields there are beyond the manifest's columns
     surplus: int = 0
+    # name in the archive of the wider field around the cell; empty without one
     field: str = ""
 
     def case(self) -> CaseIn:
-        """Checked fields.
-
-        Raises:
-            ValueError: which field is not acceptable, and why.
-        """
+        """Checked fields."""
         if self.surplus:
             more = Message("a field") if self.surplus == 1 else f"{self.surplus} fields"
             raise ValueError(
@@ -106,11 +94,11 @@ class Row:
         try:
             return CaseIn.model_validate(self.fields)
         except ValidationError as exc:
-            raise ValueError(sentence_of(exc.errors(include_input=False)[0])) from exc
+            raise ValueError(describe_named_fault(exc.errors(include_input=False)[0])) from exc
 
 
 @dataclass(frozen=True)
-class Ignored:
+class SkippedFile:
     """A file that becomes no case: its number after those of all rows, its name, and why."""
 
     number: int
@@ -118,17 +106,8 @@ class Ignored:
     why: str
 
 
-class Archive:
-    """An opened archive.
-
-    Args:
-        archive: zip file.
-        name: of the file, for messages.
-        size: of the file in bytes.
-
-    Raises:
-        ArchiveError: too many entries or rows, much larger unpacked, or a manifest that cannot be read.
-    """
+class ImportArchive:
+    """An opened archive."""
 
     def __init__(self, archive: zipfile.ZipFile, name: str, size: int) -> None:
         self._zip, self._name, self._size = archive, name, size
@@ -160,22 +139,18 @@ class Archive:
         self.rows = self._from_manifest(manifests[0]) if manifests else self._from_names()
         self.ignored = self._left_out(manifests[0] if manifests else None)
 
-    def _left_out(self, manifest: str | None) -> list[Ignored]:
+    def _left_out(self, manifest: str | None) -> list[SkippedFile]:
         """Files that no row is about, in the order of their names."""
         used = {row.file for row in self.rows} | {row.field for row in self.rows} | {manifest}
         names = sorted(name for name in self._entries if name not in used)
-        why = [why_ignored(name, manifest=manifest is not None) for name in names]
-        return [Ignored(len(self.rows) + i, *left) for i, left in enumerate(zip(names, why, strict=True), 1)]
+        why = [get_skip_reason(name, manifest=manifest is not None) for name in names]
+        return [SkippedFile(len(self.rows) + i, *left) for i, left in enumerate(zip(names, why, strict=True), 1)]
 
-    def _from_names(self) -> list[Row]:
-        """Without a manifest every image is a case, named by its file as short as tells it from the others.
-
-        Raises:
-            ArchiveError: there is none.
-        """
+    def _from_names(self) -> list[ArchiveRow]:
+        """Without a manifest every image is a case, named by its file as short as tells it from the others."""
         names = sorted(filter(is_image, self._entries))
         if not names:
-            others = [f"{name}: {why_ignored(name, manifest=False)}" for name in sorted(self._entries)[:3]]
+            others = [f"{name}: {get_skip_reason(name, manifest=False)}" for name in sorted(self._entries)[:3]]
             also = f" ({'; '.join(others)})" if others else ""
             raise ArchiveError(
                 Message(
@@ -187,14 +162,10 @@ class Archive:
                 )
             )
         ids = _short_names(names)
-        return [Row(i, name, {"external_id": ids[name]}) for i, name in enumerate(names, 1)]
+        return [ArchiveRow(i, name, {"external_id": ids[name]}) for i, name in enumerate(names, 1)]
 
-    def _from_manifest(self, manifest: str) -> list[Row]:
-        """Rows of a manifest, read as it is unpacked, so that one with too many rows costs no more than the limit.
-
-        Raises:
-            ArchiveError: it is too large, has too many rows, is not UTF-8 or no CSV, or lacks a column.
-        """
+    def _from_manifest(self, manifest: str) -> list[ArchiveRow]:
+        """Rows of a manifest, read as it is unpacked, so that one with too many rows costs no more than the limit."""
         info = self._entries[manifest]
         if info.file_size > MAX_MANIFEST:
             raise ArchiveError(
@@ -234,12 +205,8 @@ class Archive:
                 )
             ) from exc
 
-    def _rows(self, manifest: str, lines: "csv.DictReader[str]") -> Iterator[Row]:
-        """Rows of a manifest's lines.
-
-        Raises:
-            ArchiveError: a column is missing or unknown; no row, or too many.
-        """
+    def _rows(self, manifest: str, lines: "csv.DictReader[str]") -> Iterator[ArchiveRow]:
+        """Rows of a manifest's lines."""
         header = lines.fieldnames or []
         missing, unknown = {"file", "external_id"} - set(header), set(header) - _COLUMNS
         if missing or unknown:
@@ -271,16 +238,14 @@ class Archive:
             fields = {key: value for key, value in line.items() if key in _COLUMNS - _FILES and value}
             surplus = len(line.get(None, []))  # under None: what has no column
             field = line.get("field") or ""
-            yield Row(number, str(folder / (line["file"] or "")), fields, surplus, str(folder / field) if field else "")
+            yield ArchiveRow(
+                number, str(folder / (line["file"] or "")), fields, surplus, str(folder / field) if field else ""
+            )
         if not number:
             raise ArchiveError(Message("{name}: {manifest} has no row", name=self._name, manifest=manifest))
 
     def _opened(self, info: zipfile.ZipInfo) -> IO[bytes]:
-        """An entry to read.
-
-        Raises:
-            ArchiveError: it is compressed in another way than archives may be.
-        """
+        """An entry to read."""
         if info.compress_type not in _METHODS:
             raise ArchiveError(
                 Message(
@@ -291,31 +256,19 @@ class Archive:
             )
         return self._zip.open(info)
 
-    def read(self, row: Row) -> bytes:
-        """Bytes of a row's image.
-
-        Raises:
-            ValueError: no such file, one out of the manifest's folder, too large, or damaged.
-        """
+    def read(self, row: ArchiveRow) -> bytes:
+        """Bytes of a row's image."""
         return self._bytes(row.file)
 
-    def read_field(self, row: Row) -> bytes | None:
-        """Bytes of the wider field around a row's cell, None where it names none.
-
-        Raises:
-            ValueError: as of an image; the message begins with the column.
-        """
+    def read_field(self, row: ArchiveRow) -> bytes | None:
+        """Bytes of the wider field around a row's cell, None where it names none."""
         try:
             return self._bytes(row.field) if row.field else None
         except ValueError as exc:
             raise ValueError(Message("field: {why}", why=str(exc))) from exc
 
     def _bytes(self, file: str) -> bytes:
-        """Bytes of a file that the manifest names.
-
-        Raises:
-            ValueError: no such file, one out of the manifest's folder, too large, or damaged.
-        """
+        """Bytes of a file that the manifest names."""
         path = PurePosixPath(file)
         if path.is_absolute() or ".." in path.parts:
             raise ValueError(
@@ -351,34 +304,21 @@ def _short_names(names: list[str]) -> dict[str, str]:
 
 
 @contextmanager
-def open_archive(path: Path, name: str | None = None) -> Iterator[Archive]:
-    """Open an archive on disk.
-
-    Args:
-        path: where it lies.
-        name: for messages; that of the file where left out.
-
-    Raises:
-        ArchiveError: not a zip, or one that cannot be imported.
-    """
+def open_archive(path: Path, name: str | None = None) -> Iterator[ImportArchive]:
+    """Open an archive on disk."""
     name = name or path.name
     try:
         with path.open("rb") as stream:
             _require_short_directory(stream, name)
             with zipfile.ZipFile(stream) as opened:
-                yield Archive(opened, name, path.stat().st_size)
+                yield ImportArchive(opened, name, path.stat().st_size)
     except zipfile.BadZipFile as exc:
         raise ArchiveError(Message("{name}: not a zip archive, or a damaged one", name=name)) from exc
 
 
 def _require_short_directory(stream: IO[bytes], name: str) -> None:
-    """Refuse an archive whose list of files would fill the memory before anybody could count it.
-
-    Private to ``zipfile``, and for that reason what it itself goes by: another reader could find another list.
-
-    Raises:
-        ArchiveError: the list is too long.
-    """
+    """Refuse an archive whose list of files would fill the memory before anybody could count it."""
+    # Private to ``zipfile``, and for that reason what it itself goes by: another reader could find another list.
     end = zipfile._EndRecData(stream)  # type: ignore[attr-defined]
     if end and end[zipfile._ECD_SIZE] > MAX_DIRECTORY:  # type: ignore[attr-defined]
         raise ArchiveError(
@@ -390,7 +330,7 @@ def _require_short_directory(stream: IO[bytes], name: str) -> None:
         )
 
 
-class Writable(Protocol):
+class WritableStream(Protocol):
     """Something that bytes can be written to."""
 
     def write(self, data: bytes, /) -> int:
@@ -402,12 +342,8 @@ class Writable(Protocol):
         ...
 
 
-def pack_folder(folder: Path, out: Writable) -> None:
-    """Pack a folder of images, with or without a manifest, as an archive; of other files the names alone.
-
-    Raises:
-        ArchiveError: the folder contains no image.
-    """
+def pack_folder(folder: Path, out: WritableStream) -> None:
+    """Pack a folder of images, with or without a manifest, as an archive; of other files the names alone."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     packed = {path for path in files if is_image(path.relative_to(folder).as_posix()) or path.name == MANIFEST}
     if not packed:

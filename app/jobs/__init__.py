@@ -1,1 +1,1 @@
-"""Long work behind one port."""
+"""Jobs: long work and its workers."""

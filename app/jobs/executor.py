@@ -1,4 +1,6 @@
-"""The loop that does jobs, the same in the worker, in a command and in a test: DBOS on the service's database.
+"""Job executor: runs jobs on DBOS in the worker, in a command or in a test.
+
+DBOS on the service's database.
 
 DBOS takes workflows from one queue per kind, so that kinds do not wait for each other, and remembers how they ended.
 What a dead worker left is queued again by whoever notices.
@@ -22,19 +24,19 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.audit.chain import events
-from app.context import Context
+from app.context import ServiceContext
 from app.database.dbos_adapter import (
     APPLICATION,
     APPLICATION_VERSION,
-    recover,
+    read_traceparent,
+    requeue_dead_worker_jobs,
     stop_scheduler,
     system_engine,
-    trace_of,
     workflow_table,
 )
 from app.database.tables import Job
 from app.http import traces
-from app.http.errors import Problem, may_be_tried_again
+from app.http.errors import Problem, is_retryable_error
 from app.jobs.handle import (
     JobCancelledError,
     JobFailedError,
@@ -43,10 +45,10 @@ from app.jobs.handle import (
     JobResult,
     RunningJob,
     WorkerStoppingError,
-    honour_if_free,
-    unanswered,
+    cancel_if_idle,
+    list_requested_cancellations,
 )
-from app.jobs.locks import taken_for_dead, worker_lock
+from app.jobs.locks import lock_dead_worker, worker_lock
 from ml.messages import packed, to_text
 
 #: How often a workflow whose process keeps dying is begun again before it is given up.
@@ -56,38 +58,26 @@ _UPKEEP = "upkeep"
 _TRIES = 5
 _LOST_SECONDS = 30.0
 _log = structlog.get_logger("secondread")
-_current: "Executor | None" = None
+_current: "JobExecutor | None" = None
 _registered: dict[str, Callable[..., Any]] = {}
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """Work that nobody asks for.
-
-    Attributes:
-        cron: when, in UTC.
-        work: what.
-    """
+class JobSchedule:
+    """Work that runs by a schedule."""
 
     cron: str
-    work: Callable[[Context], object]
+    work: Callable[[ServiceContext], object]
 
 
-class Executor:
-    """One process that does jobs.
-
-    Args:
-        context: parts of the service.
-        kinds: what each kind of job does.
-        schedules: what is done without being asked for.
-        poll_seconds: how often each queue is looked at.
-    """
+class JobExecutor:
+    """Process that runs jobs."""
 
     def __init__(
         self,
-        context: Context,
+        context: ServiceContext,
         kinds: Mapping[str, JobFunction],
-        schedules: Mapping[str, Schedule] | None = None,
+        schedules: Mapping[str, JobSchedule] | None = None,
         poll_seconds: float = 0.5,
     ) -> None:
         self.context, self.kinds, self.schedules = context, kinds, schedules or {}
@@ -151,9 +141,9 @@ class Executor:
 
     def _apply_schedules(self) -> None:
         names = {f"{_UPKEEP}-{name}": schedule.cron for name, schedule in self.schedules.items()}
-        for known in DBOS.list_schedules():
-            if known["schedule_name"] not in names:
-                DBOS.delete_schedule(known["schedule_name"])
+        for stored_schedule in DBOS.list_schedules():
+            if stored_schedule["schedule_name"] not in names:
+                DBOS.delete_schedule(stored_schedule["schedule_name"])
         DBOS.apply_schedules(
             [
                 {"schedule_name": name, "workflow_fn": _registered[name], "schedule": cron, "queue_name": _UPKEEP}
@@ -162,11 +152,7 @@ class Executor:
         )
 
     def require_worker(self) -> None:
-        """Make sure that this process may continue as a worker.
-
-        Raises:
-            WorkerStoppingError: it ends, or its lock's connection is broken.
-        """
+        """Make sure that this process may continue as a worker."""
         if not self._stopping.is_set() and not self._lock.kept():
             self.broken.set()
         if self._stopping.is_set() or self.broken.is_set():
@@ -180,23 +166,16 @@ class Executor:
         try:
             with self.context.database.read() as session:
                 parameters = session.get_one(Job, uuid.UUID(job_id)).parameters
-                asked_by = trace_of(session, workflow_id) if traces.is_on() else ""
+                asked_by = read_traceparent(session, workflow_id) if traces.is_tracing_on() else ""
             job = RunningJob(self.context, uuid.UUID(job_id), workflow_id, self.id, parameters, self.require_worker)
-            with traces.span(f"job {kind}", "consumer", asked_by, job=job_id):
+            with traces.record_span(f"job {kind}", "consumer", asked_by, job=job_id):
                 kept: JobResult = packed(self._attempt(self.kinds[kind], job))
                 return kept
         finally:
             self._running.discard(workflow_id)
 
     def _attempt(self, function: JobFunction, job: RunningJob) -> JobResult:
-        """Call a job's function, again while the database is only busy, and say in a sentence why it failed.
-
-        Raises:
-            JobFailedError: it failed.
-            JobCancelledError: somebody asked for it to stop.
-            JobOvertakenError: another worker has it.
-            WorkerStoppingError: the key was rotated.
-        """
+        """Call a job's function, again while the database is only busy, and say in a sentence why it failed."""
         tries = 0
         while True:
             try:
@@ -213,8 +192,8 @@ class Executor:
             except (Problem, ValueError, OSError) as exc:
                 raise JobFailedError(to_text(exc.detail if isinstance(exc, Problem) else str(exc))) from None
             except DBAPIError as exc:
-                if not may_be_tried_again(exc):
-                    raise JobFailedError(_defect(job, exc)) from None
+                if not is_retryable_error(exc):
+                    raise JobFailedError(_log_job_defect(job, exc)) from None
                 self.require_worker()
                 tries += 1
                 _log.warning("the database refused a job", job=str(job.job_id), error=str(exc.orig))
@@ -223,7 +202,7 @@ class Executor:
                     raise JobFailedError(f"the database refused: {exc.orig}") from None
                 self._stopping.wait(0.25 * 2**tries)
             except Exception as exc:
-                raise JobFailedError(_defect(job, exc)) from None
+                raise JobFailedError(_log_job_defect(job, exc)) from None
 
     def _wait_until_writable(self, job: RunningJob) -> None:
         """Wait for the database to take a sentence, so that it will take the failure too: a disk may be full."""
@@ -261,16 +240,20 @@ class Executor:
         names = [*self.kinds, *(f"{_UPKEEP}-{name}" for name in self.schedules)]
         unfinished = select(*columns).where(workflows.c.status == "PENDING", workflows.c.name.in_(names))
         with self.context.database.read() as session:
-            if events.n_keys(session) != len(self.context.keys.audit.signers):  # begun anew it reads the new ring
+            if events.count_keys(session) != len(self.context.keys.audit.signers):  # begun anew it reads the new ring
                 self.broken.set()
                 return
-            pending, cancellations = session.execute(unfinished).all(), unanswered(session)
+            pending, cancellations = session.execute(unfinished).all(), list_requested_cancellations(session)
         for workflow_id in set(cancellations) - self._running:  # a job that runs here notices by itself
-            honour_if_free(self.context, workflow_id)
+            cancel_if_idle(self.context, workflow_id)
         for executor_id in {row.executor_id for row in pending} - {self.id}:
-            with self.context.database.read() as session, taken_for_dead(session, executor_id) as dead:
+            with self.context.database.read() as session, lock_dead_worker(session, executor_id) as dead:
                 if dead:
-                    _log.warning("taking up what a dead worker left", worker=executor_id, jobs=recover(executor_id))
+                    _log.warning(
+                        "taking up what a dead worker left",
+                        worker=executor_id,
+                        jobs=requeue_dead_worker_jobs(executor_id),
+                    )
         mine = {row.workflow_uuid for row in pending if row.executor_id == self.id and row.name in self.kinds}
         self._notice_lost(mine)
 
@@ -288,14 +271,7 @@ class Executor:
             self.broken.set()
 
     def stop(self, seconds: int = 0) -> bool:
-        """End: jobs stop before their next batch and continue with the next worker.
-
-        Args:
-            seconds: how long to wait for them.
-
-        Returns:
-            Whether every job has stopped.
-        """
+        """End: jobs stop before their next batch and continue with the next worker."""
         global _current
         self._stopping.set()
         DBOS.destroy(workflow_completion_timeout_sec=seconds)
@@ -305,12 +281,8 @@ class Executor:
         return self.idle
 
 
-def _require_current() -> Executor:
-    """The executor of this process.
-
-    Raises:
-        WorkerStoppingError: it has ended.
-    """
+def _require_current() -> JobExecutor:
+    """The executor of this process."""
     if _current is None:
         raise WorkerStoppingError
     return _current
@@ -335,8 +307,8 @@ def _register_workflows(kinds: list[str], schedules: list[str]) -> None:
             _registered[name] = DBOS.workflow(name=name)(look_after)
 
 
-def _defect(job: RunningJob, exc: Exception) -> str:
-    """Log what nobody expected; a sentence for whoever asked for the job."""
+def _log_job_defect(job: RunningJob, exc: Exception) -> str:
+    """Log an unexpected error of a job and return a sentence for its requester."""
     _log.error("job failed", job=str(job.job_id), exc_info=exc)
     return f"a defect ({type(exc).__name__}); the worker's log says more"
 
@@ -346,7 +318,7 @@ def _reported_elsewhere(record: logging.LogRecord) -> bool:
     return "background workflow" not in record.getMessage()
 
 
-def forget_upkeep(context: Context) -> None:
+def forget_upkeep(context: ServiceContext) -> None:
     """Remove what DBOS remembers of schedules that ran more than a day ago; jobs are never forgotten."""
     client = context.jobs.client
     before = (context.clock() - timedelta(days=1)).isoformat()

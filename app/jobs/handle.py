@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events
-from app.context import Context
+from app.context import ServiceContext
 from app.database.dbos_adapter import cancel_workflows, workflow_table
 from app.database.engine import insert_if_absent
 from app.database.tables import Job, JobBatch, JobCancellation, time_of
@@ -26,30 +26,15 @@ from ml.messages import to_text
 _PATIENCE_MS = 200
 
 
-def request_cancellation(context: Context, workflow_id: str, requested_by: str) -> None:
-    """Record that somebody wants a workflow cancelled; locks nothing that a batch has locked on PostgreSQL.
-
-    Args:
-        context: parts of the service.
-        workflow_id: of the job.
-        requested_by: who, for the audit.
-    """
+def request_cancellation(context: ServiceContext, workflow_id: str, requested_by: str) -> None:
+    """Record a request to cancel a workflow, without waiting for its batch."""
     with context.database.write() as session:
         values = {"workflow_id": workflow_id, "requested_by": requested_by, "requested_at": context.clock()}
         insert_if_absent(session, JobCancellation, values)
 
 
-def honour(session: Session, context: Context, workflow_id: str) -> bool:
-    """Cancel a workflow if somebody asked for that, with the event; of one that has ended the request is forgotten.
-
-    Args:
-        session: writing session.
-        context: parts of the service.
-        workflow_id: of the job.
-
-    Returns:
-        Whether it is cancelled now and was not before.
-    """
+def cancel_if_requested(session: Session, context: ServiceContext, workflow_id: str) -> bool:
+    """Cancel a workflow if that was requested, and record the event."""
     request = session.execute(
         select(JobCancellation.requested_by, Job.id)
         .join(Job, Job.workflow_id == JobCancellation.workflow_id, isouter=True)
@@ -60,27 +45,23 @@ def honour(session: Session, context: Context, workflow_id: str) -> bool:
     cancelled = bool(cancel_workflows(session, [workflow_id]))
     session.execute(delete(JobCancellation).where(JobCancellation.workflow_id == workflow_id))
     if cancelled:
-        events.record(session, context.keys.audit, actor=request[0], action="job.cancel", object_id=request[1])
+        events.record_event(session, context.keys.audit, actor=request[0], action="job.cancel", object_id=request[1])
     return cancelled
 
 
-def honour_if_free(context: Context, workflow_id: str) -> bool:
-    """``honour`` in a transaction of its own, unless somebody else is writing: then the job's worker will do it.
-
-    Returns:
-        As ``honour``.
-    """
+def cancel_if_idle(context: ServiceContext, workflow_id: str) -> bool:
+    """Cancel a requested workflow now, unless its worker is writing."""
     try:
         with context.database.write() as session:
             if session.get_bind().dialect.name == "postgresql":
                 session.execute(text(f"SET LOCAL lock_timeout = {_PATIENCE_MS}"))
-            return honour(session, context, workflow_id)
+            return cancel_if_requested(session, context, workflow_id)
     except OperationalError:
         return False
 
 
-def unanswered(session: Session) -> list[str]:
-    """Workflows that somebody wants cancelled."""
+def list_requested_cancellations(session: Session) -> list[str]:
+    """List the workflows with a request to cancel."""
     return list(session.execute(select(JobCancellation.workflow_id)).scalars())
 
 
@@ -101,60 +82,42 @@ class JobOvertakenError(Exception):
 
 
 class WorkerStoppingError(BaseException):
-    """The worker ends or has lost its lock: the workflow stays as it is, for the next worker.
+    """The worker ends or has lost its lock: the workflow stays as it is, for the next worker."""
 
-    No ``Exception``, because that would be recorded as the workflow's failure.
-    """
+    # No ``Exception``, because that would be recorded as the workflow's failure.
 
 
 @dataclass(frozen=True)
 class RunningJob:
-    """A job that this process does.
+    """A job that this process does."""
 
-    Attributes:
-        context: parts of the service.
-        job_id: which job.
-        workflow_id: workflow that does it.
-        executor_id: this process.
-        parameters: what was asked for.
-        require_worker: raises ``WorkerStoppingError`` where the worker may not continue.
-    """
-
-    context: Context
+    # parts of the service
+    context: ServiceContext
     job_id: uuid.UUID
+    # workflow that does it
     workflow_id: str
     executor_id: str
+    # what was asked for
     parameters: dict[str, Any]
+    # raises ``WorkerStoppingError`` where the worker may not continue
     require_worker: Callable[[], None]
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """Writing session that commits only while the job is this worker's.
-
-        The workflow's row stays locked until the commit, so nobody takes the job over in between.
-
-        Raises:
-            WorkerStoppingError: the worker ends.
-            JobOvertakenError: another worker has the job.
-            JobCancelledError: somebody asked for the job to stop.
-        """
+        """Writing session that commits only while the job is this worker's."""
+        # The workflow's row stays locked until the commit, so nobody takes the job over in between.
         self.require_worker()
         with self.context.database.write() as session:
             if not self._asked_to_stop(session):
                 yield session
                 return
-            honour(session, self.context, self.workflow_id)
+            cancel_if_requested(session, self.context, self.workflow_id)
         raise JobCancelledError
 
     def _asked_to_stop(self, session: Session) -> bool:
-        """Lock the workflow's row; whether somebody asked to cancel the job, which is this worker's.
-
-        Raises:
-            JobOvertakenError: another worker has the job.
-            JobCancelledError: it was cancelled.
-        """
+        """Lock the workflow's row; whether somebody asked to cancel the job, which is this worker's."""
         workflows = workflow_table(session.get_bind().dialect.name)
-        status, executor_id, asked = session.execute(
+        status, executor_id, cancel_requested = session.execute(
             select(
                 *(workflows.c.status, workflows.c.executor_id),
                 exists().where(JobCancellation.workflow_id == workflows.c.workflow_uuid),
@@ -166,7 +129,7 @@ class RunningJob:
             raise JobCancelledError
         if (status, executor_id) != ("PENDING", self.executor_id):
             raise JobOvertakenError
-        return bool(asked)
+        return bool(cancel_requested)
 
     def begin(self) -> None:
         """Say that the first attempt begins; later ones change nothing."""
@@ -176,14 +139,10 @@ class RunningJob:
             )
 
     def end(self) -> None:
-        """Make sure that nobody asked to cancel the job while its last batch was written.
-
-        Raises:
-            JobCancelledError: somebody did.
-        """
+        """Make sure that nobody asked to cancel the job while its last batch was written."""
         with self.context.database.read() as session:
-            asked = session.get(JobCancellation, self.workflow_id) is not None
-        if asked:
+            cancel_requested = session.get(JobCancellation, self.workflow_id) is not None
+        if cancel_requested:
             with self.write():
                 pass
 
@@ -200,19 +159,11 @@ class RunningJob:
         session.execute(update(Job).where(Job.id == self.job_id).values(values))
 
     def batch(self, name: str, work: Callable[[Session], JobResult]) -> JobResult:
-        """Write a part of the job once, whoever dies when: its result is recorded in the transaction that writes it.
-
-        Args:
-            name: of the part, unique in the job.
-            work: writes it; not called where an earlier attempt has.
-
-        Returns:
-            What ``work`` returned, now or then; JSON values.
-        """
+        """Write a part of the job once, whoever dies when: its result is recorded in the transaction that writes it."""
         with self.write() as session:
-            known = session.get(JobBatch, (self.job_id, name))
-            if known is not None:
-                return known.result
+            stored_batch = session.get(JobBatch, (self.job_id, name))
+            if stored_batch is not None:
+                return stored_batch.result
             result = work(session)
             session.add(JobBatch(job_id=self.job_id, name=name, result=dict(result)))
             return result
@@ -220,8 +171,8 @@ class RunningJob:
     def recorded(self, name: str) -> JobResult | None:
         """Result of a part that was written already."""
         with self.context.database.read() as session:
-            known = session.get(JobBatch, (self.job_id, name))
-            return None if known is None else known.result
+            stored_batch = session.get(JobBatch, (self.job_id, name))
+            return None if stored_batch is None else stored_batch.result
 
 
 JobFunction = Callable[[RunningJob], JobResult]

@@ -1,4 +1,4 @@
-"""A job for the command that asks for it, with a progress bar: done in this process, or by a worker that is faster."""
+"""Runs a job inside the command that requested it, with a progress bar."""
 
 import os
 import signal
@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.progress import Progress
 from sqlalchemy.orm import Session
 
-from app.context import Context
-from app.jobs.executor import Executor
+from app.context import ServiceContext
+from app.jobs.executor import JobExecutor
 from app.jobs.handle import JobFunction, JobResult
-from app.jobs.locks import living_workers
+from app.jobs.locks import count_living_workers
 from app.jobs.queries import OPEN, JobView, job_by_id
 
 _LOOK_SECONDS = 0.05
@@ -25,31 +25,16 @@ _STOP_SECONDS = 2
 _INTERRUPTED = 130
 
 
-def do_here(
-    context: Context, ask: Callable[[Session], JobView], kinds: Mapping[str, JobFunction], title: str
+def run_inline(
+    context: ServiceContext, ask: Callable[[Session], JobView], kinds: Mapping[str, JobFunction], title: str
 ) -> tuple[JobView, JobResult]:
-    """Ask for a job and wait for its end.
-
-    While it waits this process is a worker like any other, for every kind of job but without schedules.
-
-    Args:
-        context: parts of the service.
-        ask: asks for the job in a writing session.
-        kinds: what each kind of job does.
-        title: next to the progress bar.
-
-    Returns:
-        The job and its result.
-
-    Raises:
-        ValueError: it failed; the message says why.
-        KeyboardInterrupt: somebody pressed Ctrl-C; the job stays.
-    """
+    """Submit a job and wait for its end."""
+    # While it waits this process is a worker like any other, for every kind of job but without schedules.
     with context.database.write() as session:
         job = ask(session)
-    here = _WorkerHere(context, kinds)
+    here = _InlineWorker(context, kinds)
     try:
-        with _ctrl_c() as pressed, Progress(console=Console(stderr=True), transient=True) as progress:
+        with _trap_interrupt() as pressed, Progress(console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task(title, total=1.0)
             while job.state in OPEN:
                 here.tend()
@@ -72,7 +57,7 @@ def do_here(
 
 
 @contextmanager
-def _ctrl_c() -> Iterator[threading.Event]:
+def _trap_interrupt() -> Iterator[threading.Event]:
     """An event that Ctrl-C sets, instead of cutting off a statement of the database; a second Ctrl-C cuts off."""
     pressed = threading.Event()
     if threading.current_thread() is not threading.main_thread():  # no other one is interrupted
@@ -91,20 +76,16 @@ def _ctrl_c() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-class _WorkerHere:
+class _InlineWorker:
     """The worker in this process, as soon as it may be one: on SQLite another process may be the only one."""
 
-    def __init__(self, context: Context, kinds: Mapping[str, JobFunction]) -> None:
+    def __init__(self, context: ServiceContext, kinds: Mapping[str, JobFunction]) -> None:
         self._context, self._kinds = context, kinds
-        self._executor: Executor | None = None
+        self._executor: JobExecutor | None = None
         self._tended = 0.0
 
     def tend(self) -> None:
-        """Become a worker, or do what one does now and then.
-
-        Raises:
-            ValueError: this process may not continue as a worker; the job may.
-        """
+        """Become a worker, or do what one does now and then."""
         if time.monotonic() - self._tended < _TEND_SECONDS:
             return
         self._tended = time.monotonic()
@@ -118,9 +99,9 @@ class _WorkerHere:
     def _start(self) -> None:
         if self._context.database.engine.dialect.name == "sqlite":
             with self._context.database.read() as session:
-                if living_workers(session):
+                if count_living_workers(session):
                     return
-        executor = Executor(self._context, self._kinds, poll_seconds=_LOOK_SECONDS)
+        executor = JobExecutor(self._context, self._kinds, poll_seconds=_LOOK_SECONDS)
         if not executor.acquire():  # another process was faster
             executor.stop()
             return

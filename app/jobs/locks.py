@@ -1,4 +1,4 @@
-"""Who of the workers lives: each keeps a lock that the operating system or PostgreSQL takes away when it dies.
+"""Worker locks: a lock is released when its worker dies, so that dead workers are detected.
 
 On PostgreSQL it is a session's advisory lock named by the worker, so it goes with the connection: a worker must connect
 to the database itself, not through a transaction pooler. On SQLite it locks a file next to the database, and only
@@ -30,13 +30,13 @@ class WorkerLock(Protocol):
     """The lock of this process."""
 
     def acquired(self) -> bool:
-        """Try to take it."""
+        """Try to acquire the lock; return whether it succeeded."""
 
     def kept(self) -> bool:
         """Whether it is still this process's."""
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
 
 
 class _FileLock:
@@ -67,11 +67,11 @@ class _AdvisoryLock:
         plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
         options = dict(part.split("=", 1) for part in _KEEPALIVE.split())
         self._connection = psycopg.connect(plain, autocommit=True, options=_SERVER, **options)  # type: ignore[arg-type]
-        self._key = _key(executor_id)
+        self._key = _lock_number(executor_id)
 
     def acquired(self) -> bool:
-        asked = self._connection.execute("SELECT pg_try_advisory_lock(%s, %s)", (_LOCK_CLASS, self._key)).fetchone()
-        return asked is not None and bool(asked[0])
+        row = self._connection.execute("SELECT pg_try_advisory_lock(%s, %s)", (_LOCK_CLASS, self._key)).fetchone()
+        return row is not None and bool(row[0])
 
     def kept(self) -> bool:
         import psycopg
@@ -87,32 +87,22 @@ class _AdvisoryLock:
 
 
 def worker_lock(url: str, executor_id: str) -> WorkerLock:
-    """The lock of a worker, not yet taken.
-
-    Args:
-        url: SQLAlchemy URL of the database.
-        executor_id: name of the worker.
-    """
-    return _FileLock(_path(url)) if url.startswith("sqlite") else _AdvisoryLock(url, executor_id)
+    """The lock of a worker, not yet taken."""
+    return _FileLock(_lock_file_path(url)) if url.startswith("sqlite") else _AdvisoryLock(url, executor_id)
 
 
 @contextmanager
-def taken_for_dead(session: Session, executor_id: str) -> Iterator[bool]:
-    """Whether a worker is dead; while it is looked after, no other worker finds it dead too.
-
-    Args:
-        session: of a worker, whose transaction keeps the dead one's lock.
-        executor_id: another worker's name.
-    """
+def lock_dead_worker(session: Session, executor_id: str) -> Iterator[bool]:
+    """Lock a worker that is dead, so that no other worker recovers it too."""
     if session.get_bind().dialect.name == "sqlite":
         yield True  # there is one worker, and it is the one that asks
         return
-    keys = {"class": _LOCK_CLASS, "key": _key(executor_id)}
+    keys = {"class": _LOCK_CLASS, "key": _lock_number(executor_id)}
     yield bool(session.execute(text("SELECT pg_try_advisory_xact_lock(:class, :key)"), keys).scalar_one())
     session.rollback()
 
 
-def living_workers(session: Session) -> int:
+def count_living_workers(session: Session) -> int:
     """Number of workers that live, commands that do their own job included."""
     bind = session.get_bind()
     if bind.dialect.name != "sqlite":
@@ -122,7 +112,7 @@ def living_workers(session: Session) -> int:
         )
         return int(session.execute(text(statement), {"class": _LOCK_CLASS}).scalar_one())
     try:
-        handle = os.open(_path(str(bind.engine.url)), os.O_RDONLY)
+        handle = os.open(_lock_file_path(str(bind.engine.url)), os.O_RDONLY)
     except FileNotFoundError:
         return 0
     try:
@@ -134,9 +124,9 @@ def living_workers(session: Session) -> int:
     return 0
 
 
-def _path(url: str) -> Path:
+def _lock_file_path(url: str) -> Path:
     return Path(f"{make_url(url).database}.worker")
 
 
-def _key(executor_id: str) -> int:
+def _lock_number(executor_id: str) -> int:
     return int.from_bytes(hashlib.sha256(executor_id.encode()).digest()[:4], "big", signed=True)

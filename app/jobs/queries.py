@@ -1,4 +1,4 @@
-"""Reading jobs: a row that says what was asked for, joined with the workflow that does it."""
+"""Queries of jobs, joined with their workflows."""
 
 import json
 import uuid
@@ -34,57 +34,45 @@ BY_THEMSELVES = ("report",)
 
 @dataclass(frozen=True)
 class JobView:
-    """A job and its workflow.
-
-    Attributes:
-        id: of the job.
-        kind: of ``app.job_table``.
-        workflow_id: of its present workflow.
-        parameters: what was asked for.
-        created_by: account that asked, None for a schedule or the command line.
-        state: queued, running, succeeded, failed or cancelled.
-        progress: share done, 0 to 1.
-        message: what is being done.
-        attempts: how often a worker has begun the present workflow.
-        result: of one that succeeded.
-        error: of one that failed.
-        created_at: when it was asked for.
-        started_at: when the first attempt began.
-        ended_at: when it ended.
-        asked_to_stop: whether somebody asked to cancel it and the present workflow has not been cancelled yet.
-    """
+    """A job and its workflow."""
 
     id: uuid.UUID
     kind: str
+    # of its present workflow
     workflow_id: str
+    # what was asked for
     parameters: dict[str, Any]
+    # account that asked, None for a schedule or the command line
     created_by: uuid.UUID | None
+    # queued, running, succeeded, failed or cancelled
     state: str
+    # share done, 0 to 1
     progress: float
+    # what is being done
     message: str
+    # how often a worker has begun the present workflow
     attempts: int
+    # of one that succeeded
     result: JobResult | None
+    # of one that failed
     error: str | None
+    # when it was asked for
     created_at: datetime
+    # when the first attempt began
     started_at: datetime | None
     ended_at: datetime | None
+    # whether somebody asked to cancel it and the present workflow has not been cancelled yet
     asked_to_stop: bool
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether it ends, or ended, because somebody asked after it had begun.
-
-        Until the batch that is being written has ended, its state is what it was; no other batch is begun.
-        """
+        """Whether it ends, or ended, because somebody asked after it had begun."""
+        # Until the batch that is being written has ended, its state is what it was; no other batch is begun.
         return self.asked_to_stop if self.state in OPEN else self.state == "cancelled" and self.attempts > 0
 
 
 def job_by_id(session: Session, job_id: uuid.UUID) -> JobView:
-    """A job.
-
-    Raises:
-        NotFound: there is no such job.
-    """
+    """A job."""
     rows = jobs_where(session, Job.id == job_id)
     if not rows:
         raise NotFound("there is no such job")
@@ -92,15 +80,9 @@ def job_by_id(session: Session, job_id: uuid.UUID) -> JobView:
 
 
 def jobs_where(session: Session, *conditions: ColumnElement[bool], limit: int | None = None) -> list[JobView]:
-    """Jobs, newest first, in one statement.
-
-    Args:
-        session: for reading.
-        conditions: on the columns of ``Job``.
-        limit: at most this many.
-    """
+    """Jobs, newest first, in one statement."""
     rows = session.execute(_with_workflow(session).where(*conditions).order_by(Job.id.desc()).limit(limit))
-    return [_view(row) for row in rows]
+    return [_job_view_from_row(row) for row in rows]
 
 
 def newest_jobs(session: Session, limit: int, kind: str | None = None) -> list[JobView]:
@@ -140,7 +122,7 @@ def _with_workflow(session: Session) -> Select[Any]:
     )
 
 
-def _view(row: Any) -> JobView:
+def _job_view_from_row(row: Any) -> JobView:
     state = _STATES.get(row.status, "failed")
     return JobView(
         id=row.id,
@@ -153,15 +135,15 @@ def _view(row: Any) -> JobView:
         message="done" if state == "succeeded" else row.message,
         attempts=row.recovery_attempts or 0,
         result=from_json(row.output) if state == "succeeded" else None,
-        error=_error(row) if state == "failed" else None,
+        error=_read_job_error(row) if state == "failed" else None,
         created_at=row.created_at,
-        started_at=row.started_at or _moment(row.started_at_epoch_ms),
-        ended_at=_moment(row.completed_at),
+        started_at=row.started_at or _time_from_milliseconds(row.started_at_epoch_ms),
+        ended_at=_time_from_milliseconds(row.completed_at),
         asked_to_stop=row.asked_to_stop,
     )
 
 
-def _error(row: Any) -> str:
+def _read_job_error(row: Any) -> str:
     if row.error is not None:
         return from_text(json.loads(row.error)["message"])
     if row.status is None:
@@ -169,7 +151,7 @@ def _error(row: Any) -> str:
     return f"it was begun {row.recovery_attempts} times without ending"
 
 
-def _moment(milliseconds: int | None) -> datetime | None:
+def _time_from_milliseconds(milliseconds: int | None) -> datetime | None:
     return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 

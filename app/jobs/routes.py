@@ -5,37 +5,39 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 
-from app.accounts.permissions import GuardedRoute, Policy
-from app.context import Parts
-from app.database.engine import Reader, Writer
-from app.database.idempotency import Idempotent
-from app.http.errors import Conflict, KeyMissing, NotFound, responses
+from app.accounts.service import GuardedRoute, RequireScope
+from app.context import AppContext
+from app.database.engine import ReadSession, WriteSession
+from app.database.idempotency import Idempotent, KeyMissing
+from app.http.errors import Conflict, NotFound, list_problem_responses
 from app.http.principal import Principal
 from app.jobs import service
 from app.jobs.queries import job_by_id, newest_jobs
 from app.jobs.schemas import JobOut, JobsOut, job_out
 
 router = APIRouter(tags=["jobs"], route_class=GuardedRoute)
-_Viewing = Depends(Policy("metrics:read"))
-_Managing = Annotated[Principal, Depends(Policy("manage"))]
+_Viewing = Depends(RequireScope("metrics:read"))
+_Managing = Annotated[Principal, Depends(RequireScope("manage"))]
 
 
-@router.get("/v1/jobs", operation_id="list_jobs", responses=responses(), dependencies=[_Viewing])
-def list_jobs(session: Reader) -> JobsOut:
+@router.get("/v1/jobs", operation_id="list_jobs", responses=list_problem_responses(), dependencies=[_Viewing])
+def list_jobs(session: ReadSession) -> JobsOut:
     """The newest 200 jobs."""
     return JobsOut(items=[job_out(job) for job in newest_jobs(session, 200)])
 
 
-@router.get("/v1/jobs/{job_id}", operation_id="get_job", responses=responses(NotFound), dependencies=[_Viewing])
-def get_job(job_id: uuid.UUID, session: Reader) -> JobOut:
+@router.get(
+    "/v1/jobs/{job_id}", operation_id="get_job", responses=list_problem_responses(NotFound), dependencies=[_Viewing]
+)
+def get_job(job_id: uuid.UUID, session: ReadSession) -> JobOut:
     """A job: state, progress, result."""
     return job_out(job_by_id(session, job_id))
 
 
-@router.delete("/v1/jobs/{job_id}", operation_id="cancel_job", responses=responses(NotFound))
-def cancel_job(job_id: uuid.UUID, context: Parts, principal: _Managing) -> JobOut:
+@router.delete("/v1/jobs/{job_id}", operation_id="cancel_job", responses=list_problem_responses(NotFound))
+def cancel_job(job_id: uuid.UUID, context: AppContext, principal: _Managing) -> JobOut:
     """Cancel a job; what it has stored so far stays."""
-    return job_out(service.cancel(context, principal, job_id))
+    return job_out(service.cancel_job_and_parts(context, principal, job_id))
 
 
 @router.post(
@@ -43,14 +45,14 @@ def cancel_job(job_id: uuid.UUID, context: Parts, principal: _Managing) -> JobOu
     operation_id="retry_job",
     status_code=202,
     response_model=JobOut,
-    responses=responses(KeyMissing, NotFound, Conflict),
+    responses=list_problem_responses(KeyMissing, NotFound, Conflict),
 )
 def retry_job(
     job_id: uuid.UUID,
-    context: Parts,
+    context: AppContext,
     principal: _Managing,
     once: Idempotent,
-    session: Writer,
+    session: WriteSession,
 ) -> Response:
     """Queue a failed or cancelled job again; it resumes where it stopped."""
-    return once(session, None, lambda: (202, job_out(service.retry(session, context, principal, job_id))))
+    return once(session, None, lambda: (202, job_out(service.requeue_job(session, context, principal, job_id))))

@@ -1,13 +1,13 @@
-"""What the routes of jobs answer."""
+"""Response models of the job routes."""
 
 from datetime import datetime
 from typing import Any
 
-from app.http.models import Out, Sentence
+from app.http.models import ResponseModel, Sentence
 from app.jobs.queries import JobView
 
 
-class JobOut(Out):
+class JobOut(ResponseModel):
     """A job and how far it is."""
 
     id: str
@@ -25,7 +25,7 @@ class JobOut(Out):
     ended_at: datetime | None
 
 
-class JobsOut(Out):
+class JobsOut(ResponseModel):
     """Jobs, newest first."""
 
     items: list[JobOut]

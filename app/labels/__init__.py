@@ -1,1 +1,1 @@
-"""Reads: submitting labels, and the posterior."""
+"""Labels: leases, submission, correction window, posterior, repeats."""

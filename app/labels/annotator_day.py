@@ -1,4 +1,4 @@
-"""Database access of an annotator's own day: what they have read, declined and still have to read."""
+"""Database access of an annotator's day: cases read, declined and waiting."""
 
 import uuid
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from datetime import UTC, datetime, tzinfo
 from sqlalchemy import ColumnElement, CompoundSelect, func, select, union_all
 from sqlalchemy.orm import Session
 
-from app.accounts.annotators import annotator_of_account
+from app.accounts.service import annotator_of_account
 from app.database.tables import Annotator, Label, Read, Repeat, RepeatAnswer, RepeatRead, time_of
-from app.http.days import day_began
+from app.http.days import start_of_day
 from app.http.principal import Principal
 from app.labels.queries import leases_of
 from app.labels.queue import count_waiting
@@ -19,7 +19,7 @@ LISTED = 120
 
 
 @dataclass(frozen=True)
-class Progress:
+class DayProgress:
     """An annotator's day: cases read or declined, cases waiting, and those that they hold."""
 
     n_today: int
@@ -27,9 +27,9 @@ class Progress:
     n_held: int = 0
 
 
-def progress(session: Session, principal: Principal, zone: tzinfo = UTC) -> Progress:
-    """How far an annotator is today, from midnight of the laboratory's time zone on."""
-    midnight = day_began(time_of(session), zone)
+def get_day_progress(session: Session, principal: Principal, zone: tzinfo = UTC) -> DayProgress:
+    """Return an annotator's progress since midnight in the laboratory's time zone."""
+    midnight = start_of_day(time_of(session), zone)
     ended = [
         select(reads.id)
         .join(Annotator, Annotator.id == reads.annotator_id)
@@ -43,7 +43,7 @@ def progress(session: Session, principal: Principal, zone: tzinfo = UTC) -> Prog
     ended_today = select(func.count()).select_from(union_all(*ended).subquery())
     annotator = annotator_of_account(session, principal.account_id)
     n_held = 0 if annotator is None else len(leases_of(session, annotator.id))
-    return Progress(session.execute(ended_today).scalar_one(), count_waiting(session, principal), n_held)
+    return DayProgress(session.execute(ended_today).scalar_one(), count_waiting(session, principal), n_held)
 
 
 def labelled_cases(session: Session, principal: Principal, limit: int) -> list[uuid.UUID]:
@@ -54,22 +54,22 @@ def labelled_cases(session: Session, principal: Principal, limit: int) -> list[u
 
 
 def listed_since(session: Session, annotator_id: uuid.UUID, n_listed: int = LISTED) -> datetime | None:
-    """When the oldest answer that an annotator's page lists was given; None where it does not list as many."""
-    answered = _answers(Annotator.id == annotator_id).subquery()
+    """Return the time of the oldest answer on an annotator's page; None if it lists fewer."""
+    answered = _first_answers_statement(Annotator.id == annotator_id).subquery()
     newest = select(answered.c.created_at).order_by(answered.c.created_at.desc()).offset(n_listed - 1).limit(1)
     return session.execute(newest).scalar_one_or_none()
 
 
 def count_labelled_cases(session: Session, principal: Principal) -> int:
-    """How many cases an annotator has answered."""
+    """Count the cases that an annotator has answered."""
     return session.execute(select(func.count()).select_from(_answered_by(principal).subquery())).scalar_one()
 
 
 def _answered_by(principal: Principal) -> CompoundSelect[uuid.UUID, datetime, uuid.UUID]:
-    return _answers(Annotator.account_id == principal.account_id)
+    return _first_answers_statement(Annotator.account_id == principal.account_id)
 
 
-def _answers(mine: ColumnElement[bool]) -> CompoundSelect[uuid.UUID, datetime, uuid.UUID]:
+def _first_answers_statement(mine: ColumnElement[bool]) -> CompoundSelect[uuid.UUID, datetime, uuid.UUID]:
     labelled = (
         select(Label.case_id.label("named"), Label.created_at, Label.id)
         .join(Annotator, Annotator.id == Label.annotator_id)

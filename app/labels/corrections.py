@@ -1,4 +1,4 @@
-"""Slips corrected blind, and what follows from labels once they are final."""
+"""Correct answers blind within the correction window, and finalise labels after it."""
 
 import uuid
 from dataclasses import dataclass
@@ -6,20 +6,18 @@ from dataclasses import dataclass
 from sqlalchemy import Select, delete, select
 from sqlalchemy.orm import Session
 
-from app.accounts.annotators import annotator_of_account
+from app.accounts.service import annotator_of_account
 from app.audit.chain import events
 from app.audit.chain.change_tracking import note_deleted
-from app.cases.blindness import hidden_before_final, was_exposed
-from app.cases.correction_window import is_over
-from app.cases.queries import NamedLabel, label_history
-from app.context import Context
+from app.cases.service import NamedLabel, hidden_before_final, is_window_over, label_history, was_exposed
+from app.context import ServiceContext
 from app.database.tables import Annotator, Case, Label, ProvisionalLabel, RepeatRead, time_of
-from app.http.errors import LabelFinal, Superseded
 from app.http.principal import Principal
 from app.labels import queries, repeat_answers
-from app.labels.adjudication import Labelled, adjudicate_if_undecided, opinions_of
-from app.labels.label_rows import head_of_chain, label_out, place_of, record, store_label
-from app.labels.locked_context import case_at_hand
+from app.labels.adjudication import AdjudicationInput, adjudicate_if_undecided, opinions_of
+from app.labels.errors import LabelFinal, LabelSuperseded
+from app.labels.label_rows import head_of_chain, label_out, next_chain_position, record_label_event, store_label
+from app.labels.locked_context import lock_case_context
 from app.labels.posterior import posterior_of
 from app.labels.schemas import OwnLabelIn, SubmittedOut
 from app.labels.submission import require_classes
@@ -27,153 +25,119 @@ from app.labels.submission import require_classes
 _BATCH = 100
 
 
-def correct(
+def correct_answer(
     session: Session,
-    context: Context,
+    context: ServiceContext,
     principal: Principal,
     read_id: uuid.UUID,
     body: OwnLabelIn,
     position: int | None = None,
 ) -> tuple[int, SubmittedOut]:
-    """Put another answer in the place of one's own, still blind; both are kept.
-
-    Args:
-        session: writing session.
-        context: parts of the service.
-        principal: who.
-        read_id: the read that was answered.
-        body: the new answer.
-        position: of the label that it replaces, in its chain; None for the newest.
-
-    Returns:
-        201 and the label. Nothing in it depends on what others have done.
-
-    Raises:
-        NotFound: the caller has no such read.
-        LabelFinal: the time for corrections is over, or there is no answer.
-        Superseded: another correction was faster.
-        Invalid: an unknown class.
-    """
+    """Replace one's own answer by another one, still blind; both are kept."""
     read, annotator = queries.own_read(session, principal.account_id, read_id)
     if isinstance(read, RepeatRead):
-        return repeat_answers.correct(session, context, principal, read, body, position)
-    at_hand = case_at_hand(session, read.case_id)
+        return repeat_answers.correct_repeat_answer(session, context, principal, read, body, position)
+    at_hand = lock_case_context(session, read.case_id)
     require_classes(at_hand.classes, body)
     history = label_history(session, read.case_id)
     before = head_of_chain(history, annotator)
     if before is None or not _may_correct(session, annotator, before):
         raise LabelFinal("this answer is final; change it on the page of its case, with a reason")
     if position not in {None, before.position}:
-        raise Superseded("this answer was corrected before; correct the newest one")
+        raise LabelSuperseded("this answer was corrected before; correct the newest one")
     label = store_label(
         session,
-        place_of(at_hand.case, annotator, before, "correction"),
+        next_chain_position(at_hand.case, annotator, before, "correction"),
         body,
         blind=before.blind,
         round=before.round,
         late=before.late,
         created_by=principal.account_id,
     )
-    record(session, context, principal, label, "label.correct")
+    record_label_event(session, context, principal, label, "label.correct")
     hidden = hidden_before_final(session, queries.requests_of_case(session, read.case_id))
     return 201, SubmittedOut(label=label_out(NamedLabel(label, annotator.name)), posterior=None, hidden_because=hidden)
 
 
-def correct_once(
-    session: Session, context: Context, principal: Principal, read_id: uuid.UUID, position: int, body: OwnLabelIn
+def correct_answer_once(
+    session: Session, context: ServiceContext, principal: Principal, read_id: uuid.UUID, position: int, body: OwnLabelIn
 ) -> None:
-    """Correct an answer by a form that a browser may send more than once; the class as it is, alone, changes nothing.
-
-    Only the class must be the same, since a browser keeps nothing else through a reload.
-
-    Raises:
-        NotFound: the caller has no such read.
-        LabelFinal: the time for corrections is over.
-        Superseded: another correction was faster.
-        Invalid: an unknown class.
-    """
+    """Correct an answer by a form that a browser may send twice; the same class alone changes nothing."""
+    # Only the class must be the same, since a browser keeps nothing else through a reload.
     read, annotator = queries.own_read(session, principal.account_id, read_id)
     if isinstance(read, RepeatRead):
         if not repeat_answers.is_corrected(session, read, position, body):
-            repeat_answers.correct(session, context, principal, read, body, position)
+            repeat_answers.correct_repeat_answer(session, context, principal, read, body, position)
         return
-    case_at_hand(session, read.case_id)  # locked
+    lock_case_context(session, read.case_id)  # locked
     rows = [row.label for row in label_history(session, read.case_id) if row.label.annotator_id == annotator.id]
     chain = {label.position: label for label in rows}
     unchanged = max(chain, default=None) == position and body.says_only(chain[position].class_code)
     after = chain.get(position + 1)
     stored = after is not None and (after.kind, after.class_code) == ("correction", body.label)
     if not unchanged and not stored:
-        correct(session, context, principal, read_id, body, position)
+        correct_answer(session, context, principal, read_id, body, position)
 
 
 def _may_correct(session: Session, annotator: Annotator, head: Label) -> bool:
     """Whether an annotator's chain is open, whichever of their reads of the case it ended: a lease may be renewed."""
     chain = (ProvisionalLabel.case_id == head.case_id, ProvisionalLabel.annotator_id == annotator.id)
-    wanted = select(ProvisionalLabel.label_id).where(*chain, ~is_over(time_of(session)))
-    in_time = head.kind != "retraction" and session.execute(wanted).first() is not None
+    statement = select(ProvisionalLabel.label_id).where(*chain, ~is_window_over(time_of(session)))
+    in_time = head.kind != "retraction" and session.execute(statement).first() is not None
     return in_time and not was_exposed(session, annotator.id, head.case_id)
 
 
 @dataclass(frozen=True)
-class Correctable:
-    """An answer that may still be corrected.
+class CorrectableAnswer:
+    """An answer that may still be corrected."""
 
-    Attributes:
-        read_id: the read that it ended.
-        named: what the annotator's handle of the case is made from.
-        position: of the newest answer, in its chain.
-        class_code: what it says.
-        first: identifier of the first answer, which sorts by its time.
-    """
-
+    # the read that it ended
     read_id: uuid.UUID
+    # what the annotator's handle of the case is made from
     named: uuid.UUID
+    # of the newest answer, in its chain
     position: int
     class_code: str | None
+    # identifier of the first answer, which sorts by its time
     first: uuid.UUID
 
 
-def correctable(session: Session, principal: Principal) -> list[Correctable]:
+def list_correctable_answers(session: Session, principal: Principal) -> list[CorrectableAnswer]:
     """Answers that the caller may correct, the newest first."""
     annotator = annotator_of_account(session, principal.account_id)
     if annotator is None:
         return []
     time = time_of(session)
-    wanted = select(ProvisionalLabel.read_id, ProvisionalLabel.case_id, ProvisionalLabel.label_id).where(
-        ProvisionalLabel.annotator_id == annotator.id, ~is_over(time)
+    statement = select(ProvisionalLabel.read_id, ProvisionalLabel.case_id, ProvisionalLabel.label_id).where(
+        ProvisionalLabel.annotator_id == annotator.id, ~is_window_over(time)
     )
-    reads = session.execute(wanted).all()
+    reads = session.execute(statement).all()
     of_cases = (Label.annotator_id == annotator.id, Label.case_id.in_([row.case_id for row in reads]))
     newest: dict[uuid.UUID, Label] = {}
     for label in session.execute(select(Label).where(*of_cases).order_by(Label.position)).scalars() if reads else ():
         newest[label.case_id] = label
     answers = [
-        Correctable(row.read_id, row.case_id, label.position, label.class_code, row.label_id)
+        CorrectableAnswer(row.read_id, row.case_id, label.position, label.class_code, row.label_id)
         for row in reads
         if (label := newest[row.case_id]).kind != "retraction"
     ]
-    for read_id, chain in repeat_answers.correctable(session, annotator.id, time):
+    for read_id, chain in repeat_answers.list_correctable_repeats(session, annotator.id, time):
         last = chain[-1]
-        answers.append(Correctable(read_id, last.repeat_id, last.position, last.class_code, chain[0].id))
+        answers.append(CorrectableAnswer(read_id, last.repeat_id, last.position, last.class_code, chain[0].id))
     return sorted(answers, key=lambda answer: answer.first, reverse=True)
 
 
-def settle(context: Context) -> int:
-    """Draw the conclusions from labels whose time for corrections is over.
-
-    Returns:
-        Number of labels.
-    """
+def finalize_labels(context: ServiceContext) -> int:
+    """Finalise labels whose correction window is over, and act on them."""
     done = 0
-    while count := _settle_some(context):
+    while count := _finalize_batch(context):
         done += count
     return done
 
 
-def _settle_some(context: Context) -> int:
+def _finalize_batch(context: ServiceContext) -> int:
     """A transaction's worth of them; cases that a request is labelling come next time."""
-    over = is_over(context.clock())
+    over = is_window_over(context.clock())
     with context.database.write() as session:
         # cases before rows of labels, like requests that answer
         with_some = select(ProvisionalLabel.case_id).where(over).order_by(ProvisionalLabel.final_at).limit(_BATCH)
@@ -188,8 +152,8 @@ def _settle_some(context: Context) -> int:
         open_cases = set(session.execute(_cases_of_provisional(case_ids)).scalars())
         for case_id in case_ids:
             if case_id not in open_cases:
-                _close(session, case_id)
-        events.record(
+                _adjudicate_final_case(session, case_id)
+        events.record_event(
             session,
             context.keys.audit,
             actor="worker",
@@ -205,11 +169,11 @@ def _cases_of_provisional(case_ids: list[uuid.UUID]) -> Select[uuid.UUID]:
     return select(ProvisionalLabel.case_id).where(ProvisionalLabel.case_id.in_(case_ids))
 
 
-def _close(session: Session, case_id: uuid.UUID) -> None:
-    """Ask for an adjudication where all labels of a case are final and leave it undecided."""
-    at_hand = case_at_hand(session, case_id)
+def _adjudicate_final_case(session: Session, case_id: uuid.UUID) -> None:
+    """Request an adjudication when all labels of a case are final and leave it undecided."""
+    at_hand = lock_case_context(session, case_id)
     if at_hand.case.erased_at is None:
         opinions = opinions_of(session, case_id)
         posterior = posterior_of(session, at_hand.prediction, at_hand.classes, opinions, in_use=at_hand.reader_model)
-        labelled = Labelled(opinions, queries.requests_of_case(session, case_id))
+        labelled = AdjudicationInput(opinions, queries.requests_of_case(session, case_id))
         adjudicate_if_undecided(session, at_hand, posterior, labelled, unsettled=False)

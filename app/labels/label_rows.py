@@ -7,8 +7,8 @@ from sqlalchemy.orm import Session
 
 from app.audit.chain import events
 from app.audit.chain.detached_rows import insert_row
-from app.cases.queries import NamedLabel
-from app.context import Context
+from app.cases.service import NamedLabel
+from app.context import ServiceContext
 from app.database.tables import Annotator, Case, Label, Remark
 from app.http.principal import Principal
 from app.labels.schemas import LabelOut, OwnLabelIn
@@ -26,7 +26,7 @@ class LabelDetails(TypedDict):
 
 
 def label_details(label: Label) -> LabelDetails:
-    """What an event says of a label."""
+    """Return the audit details of a label."""
     return {
         "case": str(label.case_id),
         "annotator": str(label.annotator_id),
@@ -43,7 +43,7 @@ def head_of_chain(history: list[NamedLabel], annotator: Annotator) -> Label | No
     return max(chain, key=lambda label: label.position, default=None)
 
 
-class Place(TypedDict):
+class ChainPosition(TypedDict):
     """Columns of a label that say where it stands."""
 
     case_id: uuid.UUID
@@ -53,15 +53,10 @@ class Place(TypedDict):
     position: int
 
 
-def place_of(case: Case, annotator: Annotator, before: Label | None, kind: str = "revision") -> Place:
-    """Columns of a label that say where it stands: at the end of its annotator's chain on the case.
-
-    Args:
-        case: what is labelled.
-        annotator: who labels.
-        before: the end of the chain so far; None where there is none.
-        kind: of a label that supersedes another one.
-    """
+def next_chain_position(
+    case: Case, annotator: Annotator, before: Label | None, kind: str = "revision"
+) -> ChainPosition:
+    """Columns of a label that say where it stands: at the end of its annotator's chain on the case."""
     return {
         "case_id": case.id,
         "annotator_id": annotator.id,
@@ -72,19 +67,11 @@ def place_of(case: Case, annotator: Annotator, before: Label | None, kind: str =
 
 
 def store_label(
-    session: Session, place: Place, body: OwnLabelIn | None, reason: str | None = None, **columns: object
+    session: Session, place: ChainPosition, body: OwnLabelIn | None, reason: str | None = None, **columns: object
 ) -> Label:
-    """Store a row of labels, and what was written about it.
-
-    Args:
-        session: writing session.
-        place: where it stands.
-        body: the answer; None takes the last one back.
-        reason: why, where one is asked for.
-        columns: the others.
-    """
-    said = {"class_code": None} if body is None else body.columns()
-    label = insert_row(session, Label, **said, **place, **columns)
+    """Store a row of labels, and what was written about it."""
+    values = {"class_code": None} if body is None else body.columns()
+    label = insert_row(session, Label, **values, **place, **columns)
     note, remark = None if body is None else body.note, None
     if note is not None or reason is not None:
         remark = insert_row(session, Remark, id=label.id, case_id=label.case_id, note=note, reason=reason)
@@ -116,9 +103,11 @@ def label_out(row: NamedLabel) -> LabelOut:
     )
 
 
-def record(session: Session, context: Context, principal: Principal, label: Label, action: str) -> None:
+def record_label_event(
+    session: Session, context: ServiceContext, principal: Principal, label: Label, action: str
+) -> None:
     """Append a label to the audit chain."""
-    events.record(
+    events.record_event(
         session,
         context.keys.audit,
         actor=principal.name,

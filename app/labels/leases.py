@@ -1,4 +1,7 @@
-"""Claiming a case to read: lease, heartbeat, release, decline. A lease that runs out returns by itself."""
+"""Leases of reads: claim, extend, release and decline; an overdue lease returns by itself.
+
+A lease that runs out returns by itself.
+"""
 
 import uuid
 from dataclasses import replace
@@ -7,26 +10,25 @@ from datetime import timedelta
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from app.accounts.annotators import account_sees_more, annotator_of_account, locked_annotator, own_annotator
+from app.accounts.service import account_sees_more, annotator_of_account, locked_annotator, read_own_annotator
 from app.audit.chain import events
 from app.audit.chain.detached_rows import change_row, insert_row
-from app.cases import correction_window
-from app.context import Context
+from app.cases.service import advance_other_windows
+from app.context import ServiceContext
 from app.database.engine import Database
 from app.database.tables import Annotator, Case, Read, ReadRequest, Remark, Repeat, RepeatRead, time_of
-from app.http.errors import Forbidden, LeaseLost, TooManyLeases
+from app.http.errors import Forbidden
 from app.http.models import ClassOut
 from app.http.principal import Principal
 from app.labels import queries
-from app.labels.locked_context import LockedLease, locked_lease
+from app.labels.errors import LeaseLost, TooManyLeases
+from app.labels.locked_context import LockedLease, lock_lease
 from app.labels.queries import AnyRead, AnyRequest
 from app.labels.queue import next_request
-from app.labels.repeats import may_be_given, plan_a_repeat, some_hours_after
+from app.labels.repeats import may_be_given, maybe_schedule_repeat, some_hours_after
 from app.labels.schemas import DeclineIn, ReadOut
-from app.releases.queries import known_classes, reading_classes
-from app.triage.eligibility import require_qualified
-from app.triage.planning import refresh_waiting
-from app.triage.queries import current_policy
+from app.releases.service import cached_release_classes, reading_classes
+from app.triage.service import current_policy, refresh_waiting, require_qualified
 from ml.messages import Message, Term
 
 
@@ -55,20 +57,14 @@ MAX_LEASES = 3
 LONGEST_IN_LEASES = 6
 
 
-def lease_next(session: Session, context: Context, principal: Principal) -> ReadOut | None:
-    """Lease the next case for the caller; None when there is nothing to read.
-
-    Raises:
-        Forbidden: the caller's account may see more of cases than their pixels.
-        NotQualified: the caller has to be qualified first.
-        TooManyLeases: the caller has as many as they may.
-    """
-    annotator = _reading_annotator(session, principal)
-    before = queries.before_lease(session, annotator.id)
+def lease_next_read(session: Session, context: ServiceContext, principal: Principal) -> ReadOut | None:
+    """Lease the next case for the caller; None when there is nothing to read."""
+    annotator = _lock_reading_annotator(session, principal)
+    before = queries.load_lease_preconditions(session, annotator.id)
     require_qualified(session, annotator, before.policy)
     n_leases = before.n_leases
     if before.overdue:
-        give_back_overdue(session)
+        expire_overdue_leases(session)
         n_leases = len(queries.leases_of(session, annotator.id))
     if n_leases >= MAX_LEASES:
         raise TooManyLeases(
@@ -81,33 +77,29 @@ def lease_next(session: Session, context: Context, principal: Principal) -> Read
         taken = next_request(session, context.keys.readers.order, annotator.id)
     if taken is None:
         return None
-    read = take(session, taken.request, annotator.id, before.policy.lease_seconds)
-    plan_a_repeat(session, annotator.id, before.policy)
-    return _read_out(read, known_classes(session, before.release_id), has_field=taken.has_field)
+    read = lease_request(session, taken.request, annotator.id, before.policy.lease_seconds)
+    maybe_schedule_repeat(session, annotator.id, before.policy)
+    return _read_out(read, cached_release_classes(session, before.release_id), has_field=taken.has_field)
 
 
-def _reading_annotator(session: Session, principal: Principal) -> Annotator:
-    """The caller as annotator, locked, so that one person's requests come one after the other.
-
-    Raises:
-        Forbidden: the caller's account may see more of cases than their pixels.
-    """
-    known = locked_annotator(session, principal.account_id)
-    if account_sees_more(session, principal.account_id) if known is None else known[1]:
+def _lock_reading_annotator(session: Session, principal: Principal) -> Annotator:
+    """The caller as annotator, locked, so that one person's requests come one after the other."""
+    annotator_row = locked_annotator(session, principal.account_id)
+    if account_sees_more(session, principal.account_id) if annotator_row is None else annotator_row[1]:
         raise Forbidden("no read of this account would be blind: its role or one of its keys shows more than pixels")
-    if known is not None:
-        return known[0]
-    return queries.annotator_locked(session, own_annotator(session, principal).id)
+    if annotator_row is not None:
+        return annotator_row[0]
+    return queries.annotator_locked(session, read_own_annotator(session, principal).id)
 
 
-def give_back_overdue(session: Session) -> None:
+def expire_overdue_leases(session: Session) -> None:
     """Let go of every lease that has run out, whosever it was."""
     time = time_of(session)
     queries.expire_overdue(session, time)
     queries.expire_repeats(session, time)
 
 
-def take(session: Session, request: AnyRequest, annotator_id: uuid.UUID, seconds: int) -> AnyRead:
+def lease_request(session: Session, request: AnyRequest, annotator_id: uuid.UUID, seconds: int) -> AnyRead:
     """Lease an open request to an annotator for some seconds."""
     time = time_of(session)
     expires = time + timedelta(seconds=seconds)
@@ -128,22 +120,11 @@ def take(session: Session, request: AnyRequest, annotator_id: uuid.UUID, seconds
     return read
 
 
-def own_lease(session: Session, principal: Principal, read_id: uuid.UUID, *, case: bool = False) -> LockedLease:
-    """A lease that is still the caller's.
-
-    Args:
-        session: writing session.
-        principal: who.
-        read_id: which.
-        case: whether its case is to be locked as well.
-
-    Raises:
-        NotFound: the caller has no such read.
-        LeaseLost: the read ended, or the lease ran out and was given to somebody else.
-    """
-    lease = locked_lease(session, principal.account_id, read_id, case=case)
+def get_own_lease(session: Session, principal: Principal, read_id: uuid.UUID, *, case: bool = False) -> LockedLease:
+    """A lease that is still the caller's."""
+    lease = lock_lease(session, principal.account_id, read_id, case=case)
     read, request = lease.read, lease.request
-    if read.state == "expired" and request.state == "open" and queries.read_since(session, read) is None:
+    if read.state == "expired" and request.state == "open" and queries.find_later_read(session, read) is None:
         # nobody else took it meanwhile
         read = change_row(session, read, state="leased", ended_at=None)
         lease = replace(lease, read=read, request=change_row(session, request, state="leased"))
@@ -152,9 +133,9 @@ def own_lease(session: Session, principal: Principal, read_id: uuid.UUID, *, cas
     return lease
 
 
-def heartbeat(session: Session, principal: Principal, read_id: uuid.UUID) -> ReadOut:
+def extend_lease(session: Session, principal: Principal, read_id: uuid.UUID) -> ReadOut:
     """Extend a lease from now on, up to its longest time."""
-    lease = own_lease(session, principal, read_id)
+    lease = get_own_lease(session, principal, read_id)
     once = timedelta(seconds=current_policy(session).lease_seconds)
     until = min(time_of(session) + once, lease.read.created_at + LONGEST_IN_LEASES * once)
     read = change_row(session, lease.read, expires_at=until)
@@ -163,15 +144,7 @@ def heartbeat(session: Session, principal: Principal, read_id: uuid.UUID) -> Rea
 
 
 def note_display(database: Database, session: Session, read_id: uuid.UUID, seconds_ago: float = 0.0) -> None:
-    """Record when a page first shows the case of a read, before it does: from then on it is being read.
-
-    Args:
-        database: to write to.
-        session: of the request, which has read what it shows.
-        read_id: of the caller's own lease.
-        seconds_ago: that the case had been shown already, for a page that could not say so at once; never before the
-            lease began.
-    """
+    """Record when a page first shows the case of a read, before it does: from then on it is being read."""
     read = session.get(Read, read_id) or session.get_one(RepeatRead, read_id)
     if read.displayed_at is not None:
         return
@@ -182,18 +155,18 @@ def note_display(database: Database, session: Session, read_id: uuid.UUID, secon
         writing.execute(first.values(displayed_at=displayed_at))
 
 
-def release(session: Session, principal: Principal, read_id: uuid.UUID) -> None:
+def release_lease(session: Session, principal: Principal, read_id: uuid.UUID) -> None:
     """Give a lease back; the case may come to this annotator again."""
-    lease = own_lease(session, principal, read_id)
+    lease = get_own_lease(session, principal, read_id)
     change_row(session, lease.read, state="released", ended_at=time_of(session))
     change_row(session, lease.request, state="open", lease_expires_at=None)
 
 
-def decline(
-    session: Session, context: Context, principal: Principal, read_id: uuid.UUID, body: DeclineIn
+def record_decline(
+    session: Session, context: ServiceContext, principal: Principal, read_id: uuid.UUID, body: DeclineIn
 ) -> tuple[int, ReadOut]:
     """Decline a read: a record, never a label. ``cannot_tell`` closes the request, else somebody else may read it."""
-    lease, time = own_lease(session, principal, read_id), context.clock()
+    lease, time = get_own_lease(session, principal, read_id), context.clock()
     read = change_row(session, lease.read, state="declined", ended_at=time, decline_reason=body.reason)
     if body.note is not None:
         insert_row(session, Remark, id=read.id, case_id=read.case_id, note=body.note)
@@ -204,8 +177,8 @@ def decline(
     case = session.get_one(Case, read.case_id, with_for_update=True)
     if isinstance(request, ReadRequest):
         refresh_waiting(session, case)
-    correction_window.leave_case(session, lease.annotator.id, read.case_id)
-    events.record(
+    advance_other_windows(session, lease.annotator.id, read.case_id)
+    events.record_event(
         session,
         context.keys.audit,
         actor=principal.name,
@@ -217,12 +190,8 @@ def decline(
     return 200, read_out(session, read, reading_classes(session))
 
 
-def show(session: Session, principal: Principal, read_id: uuid.UUID) -> ReadOut:
-    """One of the caller's own reads.
-
-    Raises:
-        NotFound: the caller has no such read.
-    """
+def show_own_read(session: Session, principal: Principal, read_id: uuid.UUID) -> ReadOut:
+    """One of the caller's own reads."""
     read, _ = queries.own_read(session, principal.account_id, read_id)
     return read_out(session, read, reading_classes(session))
 

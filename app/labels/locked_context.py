@@ -1,4 +1,4 @@
-"""What an answer needs of its read and its case: read and locked in a few statements, which are made once."""
+"""Load and lock everything that a label submission needs."""
 
 import uuid
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import Select, bindparam, exists, func, or_, select
 from sqlalchemy.orm import Session
 
-from app.annotators.models.queries import ONLY
-from app.audit.chain.detached_rows import Joined, table_of
-from app.cases.queries import NamedLabel
-from app.database.sql.compiled_statements import Prepared
+from app.annotators.models.service import SWITCH_ROW_ID
+from app.audit.chain.detached_rows import JoinedRows, table_of
+from app.cases.service import NamedLabel
+from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import (
     LEASED,
     Annotator,
@@ -29,40 +29,33 @@ from app.database.tables import (
 )
 from app.http.errors import NotFound
 from app.labels.queries import AnyRead, AnyRequest
-from app.predictions.stored import shown_first
-from app.releases.queries import known_classes
+from app.predictions.service import champion_first_order
+from app.releases.service import cached_release_classes
 
 
 @dataclass(frozen=True)
 class LockedCase:
-    """A locked case with the classes that it can be given; plain rows.
+    """A locked case with the classes that it can be given; plain rows."""
 
-    Attributes:
-        case: locked, so that its labels come one after the other.
-        prediction: the one that is shown.
-        classes: K codes of the prediction's release.
-    """
-
+    # locked, so that its labels come one after the other
     case: Case
+    # the one that is shown
     prediction: CasePrediction
+    # K codes of the prediction's release
     classes: list[str]
 
 
 @dataclass(frozen=True)
-class CaseAtHand(LockedCase):
-    """A locked case with what its labels are judged by, resolved once.
-
-    Attributes:
-        policy: in force.
-        reader_model: which model of the annotators is in use; None while nobody has ever switched.
-    """
+class LockedCaseContext(LockedCase):
+    """A locked case with what its labels are judged by, resolved once."""
 
     policy: PolicyRow
+    # which model of the annotators is in use; None while nobody has ever switched
     reader_model: ReaderModelInUse | None
 
 
-_CASE_PARTS = Joined(Case, CasePrediction)
-_JUDGING_PARTS = Joined(PolicyRow, ReaderModelInUse)
+_CASE_PARTS = JoinedRows(Case, CasePrediction)
+_JUDGING_PARTS = JoinedRows(PolicyRow, ReaderModelInUse)
 
 
 def _with_prediction(statement: Select[Any]) -> Select[Any]:
@@ -70,46 +63,43 @@ def _with_prediction(statement: Select[Any]) -> Select[Any]:
     return (
         statement.add_columns(*_CASE_PARTS.columns)
         .outerjoin(CasePrediction, CasePrediction.case_id == Case.id)
-        .order_by(*shown_first())
+        .order_by(*champion_first_order())
         .limit(1)
     )
 
 
-def _with_what_judges(statement: Select[Any]) -> Select[Any]:
-    """A statement with what stands in ``LockedCase`` that selects the rest of ``CaseAtHand``."""
+def _with_policy_and_model(statement: Select[Any]) -> Select[Any]:
+    """A statement with what stands in ``LockedCase`` that selects the rest of ``LockedCaseContext``."""
     newest = select(func.max(PolicyRow.version)).scalar_subquery()
     return (
         statement.add_columns(*_JUDGING_PARTS.columns)
         .join(PolicyRow, PolicyRow.version == newest)
-        .outerjoin(ReaderModelInUse, ReaderModelInUse.id == ONLY)
+        .outerjoin(ReaderModelInUse, ReaderModelInUse.id == SWITCH_ROW_ID)
     )
 
 
-def _locked_case(session: Session, columns: Sequence[Any]) -> LockedCase:
-    """What the columns of ``_with_prediction`` say.
-
-    Raises:
-        NotFound: the case has no prediction.
-    """
+def _locked_case_from_row(session: Session, columns: Sequence[Any]) -> LockedCase:
+    """Build a locked case from the columns of ``_with_prediction``."""
     case, prediction = _CASE_PARTS.rows(columns)
     if prediction is None:
         raise NotFound("the case has no prediction")
-    return LockedCase(case, prediction, [shown.code for shown in known_classes(session, prediction.release_id)])
+    return LockedCase(
+        case, prediction, [class_info.code for class_info in cached_release_classes(session, prediction.release_id)]
+    )
 
 
-def _at_hand(session: Session, columns: Sequence[Any]) -> CaseAtHand:
-    """What these columns and those of ``_with_what_judges`` say."""
-    known = _locked_case(session, columns)
+def _context_from_row(session: Session, columns: Sequence[Any]) -> LockedCaseContext:
+    """Build the context from these columns and those of ``_with_policy_and_model``."""
+    locked = _locked_case_from_row(session, columns)
     policy, reader_model = _JUDGING_PARTS.rows(columns[_CASE_PARTS.end :])
-    return CaseAtHand(known.case, known.prediction, known.classes, policy, reader_model)
+    return LockedCaseContext(locked.case, locked.prediction, locked.classes, policy, reader_model)
 
 
 @dataclass(frozen=True)
 class LockedLease:
-    """A read with its request, both locked, its annotator, and the case where it was locked as well; plain rows.
+    """A read with its request, both locked, its annotator, and the case where it was locked as well; plain rows."""
 
-    Nothing is judged by the answer to a repeat: of that there is no ``CaseAtHand``.
-    """
+    # Nothing is judged by the answer to a repeat: of that there is no ``LockedCaseContext``.
 
     read: AnyRead
     request: AnyRequest
@@ -117,9 +107,11 @@ class LockedLease:
     case: LockedCase | None
 
 
-def _lease(requests: type[ReadRequest | Repeat], reads: type[Read | RepeatRead], *, case: bool) -> Select[Any]:
+def _lease_statement(
+    requests: type[ReadRequest | Repeat], reads: type[Read | RepeatRead], *, case: bool
+) -> Select[Any]:
     statement: Select[Any] = (
-        select(*Joined(reads, requests, Annotator).columns)
+        select(*JoinedRows(reads, requests, Annotator).columns)
         .select_from(requests)
         .join(reads, reads.request_id == requests.id)
         .join(Annotator, Annotator.id == reads.annotator_id)
@@ -130,7 +122,7 @@ def _lease(requests: type[ReadRequest | Repeat], reads: type[Read | RepeatRead],
     if case:
         # no case before a further request: an answer to a read that has run out may lock another one of it
         statement = _with_prediction(statement.join(Case, Case.id == reads.case_id).where(reads.state == LEASED))
-        statement = _with_what_judges(statement) if reads is Read else statement
+        statement = _with_policy_and_model(statement) if reads is Read else statement
         locked.append(table_of(Case))
     return statement.with_for_update(of=locked)
 
@@ -139,38 +131,27 @@ _KINDS: tuple[tuple[type[ReadRequest | Repeat], type[Read | RepeatRead]], ...] =
     (ReadRequest, Read),
     (Repeat, RepeatRead),
 )
-_LEASES = {case: [Prepared(_lease(*kind, case=case)) for kind in _KINDS] for case in (False, True)}
-_LEASE_PARTS = [Joined(reads, requests, Annotator) for requests, reads in _KINDS]
+_LEASES = {case: [PreparedStatement(_lease_statement(*kind, case=case)) for kind in _KINDS] for case in (False, True)}
+_LEASE_PARTS = [JoinedRows(reads, requests, Annotator) for requests, reads in _KINDS]
 
 
-def locked_lease(session: Session, account_id: uuid.UUID, read_id: uuid.UUID, *, case: bool) -> LockedLease:
-    """A read of the annotator of an account, as it is now, locked with its request.
-
-    Both kinds are looked for, whichever it is: else the time of an answer would tell a repeat.
-
-    Args:
-        session: writing session.
-        account_id: whose read it must be.
-        read_id: which.
-        case: whether its case is to be locked as well, as the last, where it is leased.
-
-    Raises:
-        NotFound: there is none of this id, or it is somebody else's; or its case has no prediction.
-    """
+def lock_lease(session: Session, account_id: uuid.UUID, read_id: uuid.UUID, *, case: bool) -> LockedLease:
+    """A read of the annotator of an account, as it is now, locked with its request."""
+    # Both kinds are looked for, whichever it is: else the time of an answer would tell a repeat.
     which = {"read_id": read_id, "account_id": account_id}
-    found = [statement.first(session, which) for statement in _LEASES[case]]
-    for row, parts in zip(found, _LEASE_PARTS, strict=True):
+    rows = [statement.first(session, which) for statement in _LEASES[case]]
+    for row, parts in zip(rows, _LEASE_PARTS, strict=True):
         if row is not None:
             read, request, annotator = parts.rows(row)
-            of_case = _at_hand if isinstance(read, Read) else _locked_case
+            of_case = _context_from_row if isinstance(read, Read) else _locked_case_from_row
             return LockedLease(read, request, annotator, of_case(session, row[parts.end :]) if case else None)
     if case:
-        return locked_lease(session, account_id, read_id, case=False)
+        return lock_lease(session, account_id, read_id, case=False)
     raise NotFound("there is no such read")
 
 
-_CASE = Prepared(
-    _with_what_judges(
+_CASE = PreparedStatement(
+    _with_policy_and_model(
         _with_prediction(
             select().select_from(Case).where(Case.id == bindparam("case_id")).with_for_update(of=table_of(Case))
         )
@@ -178,32 +159,25 @@ _CASE = Prepared(
 )
 
 
-def case_at_hand(session: Session, case_id: uuid.UUID) -> CaseAtHand:
-    """Lock a case against concurrent labels.
-
-    Raises:
-        NotFound: there is no such case, or it has no prediction.
-    """
+def lock_case_context(session: Session, case_id: uuid.UUID) -> LockedCaseContext:
+    """Lock a case against concurrent labels."""
     row = _CASE.first(session, {"case_id": case_id})
     if row is None:
         raise NotFound("there is no such case")
-    return _at_hand(session, row)
+    return _context_from_row(session, row)
 
 
 @dataclass(frozen=True)
-class FactsOfCase:
-    """What a label follows, and what its consequences depend on, from one statement.
+class CaseHistory:
+    """History of a case that a new label and its consequences depend on, from one statement."""
 
-    Attributes:
-        history: every label row of the case, oldest first; plain rows, without their remarks.
-        requests: of the case, in order; plain rows.
-        unsettled: whether somebody may still correct their label of the case.
-        leaves_others: whether the annotator has answers to other cases that come closer to their end by this one.
-    """
-
+    # every label row of the case, oldest first; plain rows, without their remarks
     history: list[NamedLabel]
+    # of the case, in order; plain rows
     requests: list[ReadRequest]
+    # whether somebody may still correct their label of the case
     unsettled: bool
+    # whether the annotator has answers to other cases that come closer to their end by this one
     leaves_others: bool
 
 
@@ -218,8 +192,8 @@ _OTHERS = (
         Repeat.final_at > bindparam("time"),
     ),
 )
-_FACT_PARTS = Joined(ReadRequest, Label)
-_FACTS = Prepared(
+_FACT_PARTS = JoinedRows(ReadRequest, Label)
+_FACTS = PreparedStatement(
     select(
         *_FACT_PARTS.columns,
         Annotator.name,
@@ -236,8 +210,8 @@ _FACTS = Prepared(
 )
 
 
-def facts_of_case(session: Session, case_id: uuid.UUID, annotator_id: uuid.UUID) -> FactsOfCase:
-    """What a label by an annotator follows, and what its consequences depend on; the case is locked."""
+def load_case_history(session: Session, case_id: uuid.UUID, annotator_id: uuid.UUID) -> CaseHistory:
+    """Load what a new label and its consequences depend on; the case must be locked."""
     rows = _FACTS.all(session, {"case_id": case_id, "annotator_id": annotator_id, "time": time_of(session)})
     requests: dict[uuid.UUID, ReadRequest] = {}
     history: dict[uuid.UUID, NamedLabel] = {}
@@ -248,4 +222,4 @@ def facts_of_case(session: Session, case_id: uuid.UUID, annotator_id: uuid.UUID)
         if label is not None:
             history[label.id] = NamedLabel(label, row[_FACT_PARTS.end])
     unsettled, leaves_others = rows[0][_FACT_PARTS.end + 1 :]
-    return FactsOfCase([*history.values()], [*requests.values()], bool(unsettled), bool(leaves_others))
+    return CaseHistory([*history.values()], [*requests.values()], bool(unsettled), bool(leaves_others))

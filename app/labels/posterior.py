@@ -1,4 +1,4 @@
-"""The posterior of a case: always from the stored prior and everybody's last blind label, never from an earlier one."""
+"""Posterior of a case, from the stored prior and each annotator's last blind label."""
 
 import uuid
 from collections.abc import Sequence
@@ -7,19 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 from sqlalchemy.orm import Session
 
-from app.annotators.models.queries import in_use, model_of
-from app.cases import correction_window
-from app.cases import queries as cases
-from app.cases.queries import NamedLabel, blind_opinions
+from app.annotators.models.service import get_model_switch, model_of
+from app.cases import service as cases
+from app.cases.service import NamedLabel, blind_opinions, provisional_annotator_ids
 from app.database.tables import Case, CasePrediction, ReaderModelInUse
 from app.http.models import AnswerSetOut, PosteriorOut
-from app.labels.annotator_weights import weighed
+from app.labels.annotator_weights import weighted_posterior
 from app.labels.queries import own_mass
-from app.predictions.prediction_sets import Cell, answer_set, sets_in_force
-from app.predictions.stored import stored_prediction
-from app.releases.queries import class_codes, existing_release
-from app.triage.queries import current_policy
-from app.triage.rules import summarise
+from app.predictions.service import AnswerSetQuery, build_answer_set, current_published_sets, stored_prediction
+from app.releases.service import class_codes, existing_release
+from app.triage.service import current_policy, summarise_posterior
 from ml.distributions.families import PredictiveDistribution, has_concentration
 from ml.util.arrays import IntArray
 
@@ -29,24 +26,20 @@ SHOWN_FROM = 2
 
 @dataclass(frozen=True)
 class CasePosterior:
-    """Posterior of one case.
+    """Posterior of one case."""
 
-    Attributes:
-        release_id: whose prediction is the prior.
-        classes: K class codes.
-        label_counts: (1, K) blind opinions.
-        distribution: after them; without a concentration it is unknown how much a label weighs, and it is the prior.
-        withheld: whether the image is unlike those that the release was made from, and fewer than two labels say more.
-        reader_model: version of the model by which labels are weighed by who gave them; None: annotators are alike.
-        alike: the distribution that takes annotators as alike; what is calibrated on that reads it.
-    """
-
+    # whose prediction is the prior
     release_id: uuid.UUID
     classes: list[str]
+    # (1, K) blind opinions
     label_counts: IntArray
+    # after them; without a concentration it is unknown how much a label weighs, and it is the prior
     distribution: PredictiveDistribution
+    # whether the image is unlike those that the release was made from, and fewer than two labels say more
     withheld: bool
+    # version of the model by which labels are weighed by who gave them; None: annotators are alike
     reader_model: int | None
+    # the distribution that takes annotators as alike; what is calibrated on that reads it
     alike: PredictiveDistribution
 
     @property
@@ -65,17 +58,7 @@ def posterior_of(
     in_use: ReaderModelInUse | None,
     by_name: bool = True,
 ) -> CasePosterior:
-    """Posterior of a case.
-
-    Args:
-        session: for reading.
-        prediction: the prior.
-        classes: K codes of its release.
-        labels: blind opinions of the case, one per annotator.
-        exclude_annotator: name of an annotator whose label is left out.
-        in_use: which model of the annotators is.
-        by_name: weigh labels by who gave them where a model of the annotators is in use.
-    """
+    """Posterior of a case."""
     counted = [row for row in labels if row.annotator != exclude_annotator and row.label.class_code in classes]
     counts = np.zeros((1, len(classes)), dtype=np.int64)
     for row in counted:
@@ -84,17 +67,17 @@ def posterior_of(
     learns = has_concentration(prior)
     alike = prior.posterior(counts) if learns else prior
     model = model_of(session, in_use, prediction.release_id) if by_name and learns else None
-    named = None if model is None else weighed(model, prior, classes, counted)
+    named = None if model is None else weighted_posterior(model, prior, classes, counted)
     withheld = prediction.out_of_distribution and int(counts.sum()) < SHOWN_FROM
     after, version = (alike, None) if named is None else (named.distribution, named.version)
     return CasePosterior(prediction.release_id, classes, counts, after, withheld, version, alike)
 
 
-def set_for_next(session: Session, case: Case, posterior: CasePosterior) -> AnswerSetOut:
+def next_answer_set(session: Session, case: Case, posterior: CasePosterior) -> AnswerSetOut:
     """Classes among which the next annotator's answer lies, after no label or one, with annotators taken as alike."""
-    published = sets_in_force(session, posterior.release_id)
+    published = current_published_sets(session, posterior.release_id)
     once = posterior.n_labels == 1 and published is not None and published.reason is None
-    cell = Cell(
+    cell = AnswerSetQuery(
         posterior.alike.class_probs,
         posterior.classes,
         posterior.n_labels,
@@ -102,20 +85,14 @@ def set_for_next(session: Session, case: Case, posterior: CasePosterior) -> Answ
         posterior.withheld,
         own_mass(session, case) if once else 1.0,
     )
-    return answer_set(published, cell)
+    return build_answer_set(published, cell)
 
 
 def posterior_out(
     posterior: CasePosterior, target_error: float, answer_set: AnswerSetOut | None = None
 ) -> PosteriorOut:
-    """A posterior as the API shows it.
-
-    Args:
-        posterior: of one case.
-        target_error: of the policy in force.
-        answer_set: for the next answer; None where somebody's label is left out.
-    """
-    summary = summarise(posterior.distribution, target_error)
+    """A posterior as the API shows it."""
+    summary = summarise_posterior(posterior.distribution, target_error)
     withheld = posterior.withheld
     intervals = None if withheld else summary.class_intervals
     return PosteriorOut(
@@ -135,27 +112,17 @@ def posterior_out(
     )
 
 
-def posterior(
+def show_case_posterior(
     session: Session, case_id: uuid.UUID, exclude_annotator: str | None = None, *, by_name: bool = True
 ) -> PosteriorOut:
-    """Posterior of a case as the API shows it, after its final labels.
-
-    Args:
-        session: for reading.
-        case_id: of the case.
-        exclude_annotator: name of an annotator whose label is left out.
-        by_name: weigh labels by who gave them where a model of the annotators is in use.
-
-    Raises:
-        NotFound: no such case, or it has no prediction.
-    """
+    """Posterior of a case as the API shows it, after its final labels."""
     case = cases.case_by_id(session, case_id)
     prediction = cases.latest_prediction(session, case_id)
     classes = class_codes(existing_release(session, prediction.release_id))
-    waiting = correction_window.annotators_of_case(session, case_id)
+    waiting = provisional_annotator_ids(session, case_id)
     history = [row for row in cases.label_history(session, case_id) if row.label.annotator_id not in waiting]
     opinions = blind_opinions(history)
-    chosen = in_use(session)
+    chosen = get_model_switch(session)
     after = posterior_of(session, prediction, classes, opinions, exclude_annotator, in_use=chosen, by_name=by_name)
-    sets = set_for_next(session, case, after) if exclude_annotator is None else None
+    sets = next_answer_set(session, case, after) if exclude_annotator is None else None
     return posterior_out(after, current_policy(session).target_error, sets)

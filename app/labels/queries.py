@@ -9,8 +9,8 @@ from typing import TypeAlias, TypeVar
 from sqlalchemy import ColumnElement, and_, bindparam, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.audit.chain.detached_rows import Joined, columns, plain_row, run
-from app.database.sql.compiled_statements import Prepared
+from app.audit.chain.detached_rows import JoinedRows, build_detached_row, execute_past_session, list_columns
+from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import (
     LEASED,
     Alias,
@@ -42,23 +42,19 @@ def annotator_locked(session: Session, annotator_id: uuid.UUID) -> Annotator:
 
 
 @dataclass(frozen=True)
-class BeforeLease:
-    """What a lease depends on, from one statement.
-
-    Attributes:
-        policy: in force.
-        release_id: of the release that is served; None where none is.
-        overdue: whether a lease of anybody has run out.
-        n_leases: that the annotator has, overdue ones too.
-    """
+class LeasePreconditions:
+    """Preconditions of a lease, from one statement."""
 
     policy: PolicyRow
+    # of the release that is served; None where none is
     release_id: uuid.UUID | None
+    # whether a lease of anybody has run out
     overdue: bool
+    # that the annotator has, overdue ones too
     n_leases: int
 
 
-def _overdue(requests: type[ReadRequest | Repeat]) -> ColumnElement[bool]:
+def _has_overdue_lease(requests: type[ReadRequest | Repeat]) -> ColumnElement[bool]:
     return exists().where(requests.state == "leased", requests.lease_expires_at < bindparam("time"))
 
 
@@ -68,12 +64,12 @@ def _leases_in(reads: type[Read | RepeatRead]) -> ColumnElement[int]:
 
 
 # statements that requests repeat all day are made once: to make one costs more than to execute it
-_POLICY = Joined(PolicyRow)
-_BEFORE_LEASE = Prepared(
+_POLICY = JoinedRows(PolicyRow)
+_BEFORE_LEASE = PreparedStatement(
     select(
         *_POLICY.columns,
         Alias.release_id,
-        or_(_overdue(ReadRequest), _overdue(Repeat)),
+        or_(_has_overdue_lease(ReadRequest), _has_overdue_lease(Repeat)),
         _leases_in(Read) + _leases_in(RepeatRead),
     )
     .select_from(PolicyRow)
@@ -83,19 +79,15 @@ _BEFORE_LEASE = Prepared(
 )
 
 
-def before_lease(session: Session, annotator_id: uuid.UUID) -> BeforeLease:
-    """What a lease depends on."""
+def load_lease_preconditions(session: Session, annotator_id: uuid.UUID) -> LeasePreconditions:
+    """Load the preconditions of a lease."""
     row = _BEFORE_LEASE.all(session, {"annotator_id": annotator_id, "time": time_of(session)})[0]
     (policy,), (release_id, overdue, n_leases) = _POLICY.rows(row), row[_POLICY.end :]
-    return BeforeLease(policy, release_id, bool(overdue), int(n_leases))
+    return LeasePreconditions(policy, release_id, bool(overdue), int(n_leases))
 
 
 def expire_overdue(session: Session, time: datetime) -> int:
-    """Give back requests whose lease has run out.
-
-    Returns:
-        How many.
-    """
+    """Give back requests whose lease has run out."""
     overdue = (
         select(ReadRequest.id)
         .where(ReadRequest.state == "leased", ReadRequest.lease_expires_at < time)
@@ -126,14 +118,14 @@ def open_request_of_case(
 ) -> ReadRequest | None:
     """The first request of a case that nobody leases, locked; a plain row."""
     statement = (
-        select(*columns(ReadRequest))
+        select(*list_columns(ReadRequest))
         .where(ReadRequest.case_id == case_id, ReadRequest.state == "open", ReadRequest.round.in_(rounds))
         .order_by(ReadRequest.ordinal)
         .limit(1)
         .with_for_update(skip_locked=True)
     )
-    row = run(session, statement).first()
-    return None if row is None else plain_row(ReadRequest, row)
+    row = execute_past_session(session, statement).first()
+    return None if row is None else build_detached_row(ReadRequest, row)
 
 
 def requests_of_case(session: Session, case_id: uuid.UUID) -> list[ReadRequest]:
@@ -143,28 +135,27 @@ def requests_of_case(session: Session, case_id: uuid.UUID) -> list[ReadRequest]:
 
 
 def own_read(session: Session, account_id: uuid.UUID, read_id: uuid.UUID) -> tuple[AnyRead, Annotator]:
-    """A read of the annotator of an account, as it is now, with the annotator; plain rows.
-
-    Raises:
-        NotFound: there is none of this id, or it is somebody else's.
-    """
-    read, repeat = _own(session, Read, account_id, read_id), _own(session, RepeatRead, account_id, read_id)
+    """A read of the annotator of an account, as it is now, with the annotator; plain rows."""
+    read, repeat = (
+        _own_read_row(session, Read, account_id, read_id),
+        _own_read_row(session, RepeatRead, account_id, read_id),
+    )
     row: tuple[AnyRead, Annotator] | None = read or repeat
     if row is None:
         raise NotFound("there is no such read")
     return row
 
 
-def _own(
+def _own_read_row(
     session: Session, reads: type[_Read], account_id: uuid.UUID, read_id: uuid.UUID
 ) -> tuple[_Read, Annotator] | None:
-    parts = Joined(reads, Annotator)
+    parts = JoinedRows(reads, Annotator)
     statement = (
         select(*parts.columns)
         .join(Annotator, Annotator.id == reads.annotator_id)
         .where(reads.id == read_id, Annotator.account_id == account_id)
     )
-    row = run(session, statement).first()
+    row = execute_past_session(session, statement).first()
     if row is None:
         return None
     read, annotator = parts.rows(row)
@@ -187,7 +178,7 @@ def own_answer(session: Session, read: AnyRead) -> Label | RepeatAnswer | None:
     return session.execute(select(Label).where(*first)).scalar_one_or_none()
 
 
-def answered_late(session: Session, principal: Principal, case_id: uuid.UUID) -> bool:
+def has_answered_late(session: Session, principal: Principal, case_id: uuid.UUID) -> bool:
     """Whether the caller's answer to a case came after their read had run out and its request had gone on."""
     statement = (
         select(Label.id)
@@ -197,8 +188,8 @@ def answered_late(session: Session, principal: Principal, case_id: uuid.UUID) ->
     return session.execute(statement.limit(1)).first() is not None
 
 
-def read_since(session: Session, read: _Read) -> _Read | None:
-    """The read in which the annotator of another one has the case now, has labelled it or has declined it."""
+def find_later_read(session: Session, read: _Read) -> _Read | None:
+    """Return a later read of the case by the same annotator that is leased, labelled or declined."""
     reads = type(read)
     same = reads.case_id == read.case_id  # of one annotator a case has one repeat at most
     ended = reads.state.in_(("leased", "committed", "declined"))
@@ -208,12 +199,12 @@ def read_since(session: Session, read: _Read) -> _Read | None:
 
 def leases_of(session: Session, annotator_id: uuid.UUID) -> list[AnyRead]:
     """Leases of an annotator, oldest first."""
-    leases: list[AnyRead] = [*_leased(session, Read, annotator_id)]
-    leases += _leased(session, RepeatRead, annotator_id)
+    leases: list[AnyRead] = [*_leases_of_kind(session, Read, annotator_id)]
+    leases += _leases_of_kind(session, RepeatRead, annotator_id)
     return sorted(leases, key=lambda read: (read.created_at, read.id))
 
 
-def _leased(session: Session, reads: type[_Read], annotator_id: uuid.UUID) -> Sequence[_Read]:
+def _leases_of_kind(session: Session, reads: type[_Read], annotator_id: uuid.UUID) -> Sequence[_Read]:
     statement = select(reads).where(reads.annotator_id == annotator_id, reads.state == "leased")
     return session.execute(statement).scalars().all()
 
@@ -225,8 +216,8 @@ def own_mass(session: Session, case: Case) -> float | None:
     cells: dict[uuid.UUID, tuple[float, set[int]]] = {case.id: (case.pi, set())}
     if case.patient is not None:
         answered = (ReadRequest.case_id == Case.id, ReadRequest.label_id.is_not(None), ReadRequest.round == "planned")
-        wanted = select(Case.id, Case.pi, ReadRequest.ordinal).join(ReadRequest, and_(*answered))
-        for case_id, pi, ordinal in session.execute(wanted.where(Case.patient == case.patient)):
+        statement = select(Case.id, Case.pi, ReadRequest.ordinal).join(ReadRequest, and_(*answered))
+        for case_id, pi, ordinal in session.execute(statement.where(Case.patient == case.patient)):
             cells.setdefault(case_id, (pi, set()))[1].add(ordinal)
     others = [cell for case_id, cell in cells.items() if case_id != case.id and 1 in cell[1]]
     return (1 / case.pi + sum(1 / pi for pi, ordinals in others if 2 in ordinals)) / (1 + len(others))

@@ -1,4 +1,4 @@
-"""The queue of an annotator: open requests that they may be given, and which of them is next.
+"""Queue of an annotator: the open requests that they may be given, in order.
 
 Who goes through a queue goes through it from its beginning, some requests at a time, and asks of those alone what the
 annotator knows. So a lease costs as much before a hundred thousand requests as before ten, unless the annotator knows
@@ -32,9 +32,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.audit.chain.detached_rows import columns, plain_row, run, table_of
+from app.audit.chain.detached_rows import build_detached_row, execute_past_session, list_columns, table_of
 from app.audit.chain.keys import DerivedKey
-from app.database.sql.compiled_statements import Prepared
+from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import (
     SHOWN_KINDS,
     Annotator,
@@ -51,7 +51,7 @@ from app.database.tables import (
 )
 from app.http.principal import Principal
 from app.labels.queries import AnyRequest
-from app.triage.assignment import GRACE
+from app.triage.service import GRACE_PERIOD
 
 # cases that come next, among which each annotator has an order of their own
 _NEXT_FEW = 4
@@ -62,7 +62,7 @@ _FIRST, _GROWTH, _MOST = 16, 4, 2_000
 _COUNTED = 1_000
 
 
-class Waiting(NamedTuple):
+class WaitingRequest(NamedTuple):
     """An open request: of which case, where in the order that all annotators share, and of whom it is asked."""
 
     id: uuid.UUID
@@ -79,36 +79,27 @@ class Waiting(NamedTuple):
 
     @property
     def named(self) -> uuid.UUID:
-        """What the annotator's handle of the case is made from."""
+        """Identifier from which the annotator's handle of the case is made."""
         return self.case_id
 
 
-def waiting_for(
+def iter_waiting_requests(
     session: Session,
     annotator_id: uuid.UUID,
     at: datetime | None = None,
     *,
     never_given: bool = False,
     together: int = _FIRST,
-) -> Iterator[Waiting]:
-    """Open requests that an annotator may be given, in the order that all annotators share.
-
-    Of a case the request that is asked of them comes first, else the lowest. Neither the case nor a twin of it was ever
-    with them, and nobody may have seen it as a reference cell. One that is asked of somebody else waits for them alone
-    until it is overdue.
-
-    Args:
-        session: of the request.
-        annotator_id: who.
-        at: the time; by the session's clock where left out.
-        never_given: leave out as well what was given to them and given back.
-        together: how many requests are looked at in the first place.
-    """
+) -> Iterator[WaitingRequest]:
+    """Open requests that an annotator may be given, in the order that all annotators share."""
+    # Of a case the request that is asked of them comes first, else the lowest. Neither the case nor a twin of it was
+    # ever with them, and nobody may have seen it as a reference cell. One that is asked of somebody else waits for them
+    # alone until it is overdue.
     time, after = at or time_of(session), ("", -1)
     while True:
-        of_whom = {"annotator_id": annotator_id, "asked_until": time - GRACE}
-        found = _OPEN.all(session, {**of_whom, "due_on": after[0], "shuffle": after[1], "n": together})
-        requests = [Waiting._make(told) for told in found]
+        of_whom = {"annotator_id": annotator_id, "asked_until": time - GRACE_PERIOD}
+        rows = _OPEN.all(session, {**of_whom, "due_on": after[0], "shuffle": after[1], "n": together})
+        requests = [WaitingRequest._make(row) for row in rows]
         more = len(requests) == together
         if more and requests[0].place != (last := requests[-1].place):
             requests = [request for request in requests if request.place != last]  # others of that place may be missing
@@ -117,19 +108,19 @@ def waiting_for(
             continue
         if not requests:
             return
-        known = _known(session, annotator_id, time, requests, never_given=never_given)
-        yield from (one for one in _asked_first(requests, annotator_id) if one.case_id not in known)
+        seen_ids = _find_seen_cases(session, annotator_id, time, requests, never_given=never_given)
+        yield from (one for one in _asked_first(requests, annotator_id) if one.case_id not in seen_ids)
         if not more:
             return
         after, together = requests[-1].place, min(_MOST, _GROWTH * together)
 
 
-def _asked_first(requests: Iterable[Waiting], annotator_id: uuid.UUID) -> list[Waiting]:
+def _asked_first(requests: Iterable[WaitingRequest], annotator_id: uuid.UUID) -> list[WaitingRequest]:
     return sorted(requests, key=lambda one: (*one.place, one.asked_of != annotator_id, one.ordinal))
 
 
-def _asked() -> ColumnElement[bool]:
-    """Whether a request is asked of anybody, of the annotator, or by now of whoever comes."""
+def _is_offered() -> ColumnElement[bool]:
+    """Condition on a request: the annotator may take it, as assigned, unassigned or long overdue."""
     return or_(
         ReadRequest.annotator_id.is_(None),
         ReadRequest.annotator_id == bindparam("annotator_id"),
@@ -138,18 +129,18 @@ def _asked() -> ColumnElement[bool]:
 
 
 def _open_requests() -> Select[Any]:
-    """So many open requests after a place."""
+    """Select the next ``n`` open requests after a place in the queue."""
     # what they have labelled may still wait for others, and stands at the front of their queue until then. By its case
     # alone, since a case has few labels: what hides the annotator keeps a database from going through all of theirs
     mine = func.coalesce(Label.annotator_id, Label.annotator_id) == bindparam("annotator_id")
     of_twin = (CaseTwin.case_id == ReadRequest.case_id, Label.case_id == CaseTwin.twin_id)
     labelled = or_(exists().where(Label.case_id == ReadRequest.case_id, mine), exists().where(*of_twin, mine))
     place = (ReadRequest.due_on, ReadRequest.shuffle)
-    told = (ReadRequest.id, ReadRequest.case_id, *place, ReadRequest.ordinal, ReadRequest.annotator_id)
+    request_columns = (ReadRequest.id, ReadRequest.case_id, *place, ReadRequest.ordinal, ReadRequest.annotator_id)
     statement: Select[Any] = (
         select()
-        .add_columns(*told)
-        .where(ReadRequest.state == "open", _asked(), ~labelled)
+        .add_columns(*request_columns)
+        .where(ReadRequest.state == "open", _is_offered(), ~labelled)
         .where(tuple_(*place) > tuple_(bindparam("due_on"), bindparam("shuffle")))
         .order_by(*place)
         .limit(bindparam("n"))
@@ -157,11 +148,11 @@ def _open_requests() -> Select[Any]:
     return statement
 
 
-_OPEN = Prepared(_open_requests())
+_OPEN = PreparedStatement(_open_requests())
 
 
-def _what_is_known(dialect: str) -> CompoundSelect[Any]:
-    """Which of some cases an annotator knows, by themselves or by a twin, or a repeat has taken the seat of."""
+def _seen_cases_statement(dialect: str) -> CompoundSelect[Any]:
+    """Select the cases, of some, that the annotator or a repeat rules out, twins included."""
     me: BindParameter[uuid.UUID] = bindparam("annotator_id")
 
     def some(column: InstrumentedAttribute[uuid.UUID]) -> ColumnElement[bool]:
@@ -173,7 +164,7 @@ def _what_is_known(dialect: str) -> CompoundSelect[Any]:
 
     still = or_(Repeat.back_at.is_(None), Repeat.back_at > bindparam("at"))
     given = or_(Read.state.in_(("leased", "committed", "declined")), bindparam("never_given", type_=Boolean))
-    knowing = _knowing(me, given)
+    knowing = _seen_case_sources(me, given)
     twins = [
         select(CaseTwin.case_id).join(table, table.case_id == CaseTwin.twin_id).where(some(CaseTwin.case_id), mine)
         for table, mine in knowing
@@ -185,14 +176,12 @@ def _what_is_known(dialect: str) -> CompoundSelect[Any]:
     )
 
 
-def _knowing(
+def _seen_case_sources(
     me: BindParameter[uuid.UUID], given: ColumnElement[bool]
 ) -> tuple[tuple[type[Any], ColumnElement[bool]], ...]:
-    """In which tables it stands what an annotator knows, and by which rows.
-
-    Who it was is hidden from the database where a case has few rows and an annotator thousands: else it may go through
-    all of theirs, for each case.
-    """
+    """List the tables, and the condition on their rows, that show which cases an annotator has seen."""
+    # Who it was is hidden from the database where a case has few rows and an annotator thousands: else it may go
+    # through all of theirs, for each case.
 
     def hidden(column: InstrumentedAttribute[uuid.UUID]) -> ColumnElement[bool]:
         return func.coalesce(column, column) == me
@@ -207,44 +196,46 @@ def _knowing(
     )
 
 
-_KNOWN = {dialect: Prepared(_what_is_known(dialect)) for dialect in ("sqlite", "postgresql")}
+_SEEN_CASES = {dialect: PreparedStatement(_seen_cases_statement(dialect)) for dialect in ("sqlite", "postgresql")}
 
 
-def _known(
-    session: Session, annotator_id: uuid.UUID, at: datetime, requests: Sequence[Waiting], *, never_given: bool
+def _find_seen_cases(
+    session: Session, annotator_id: uuid.UUID, at: datetime, requests: Sequence[WaitingRequest], *, never_given: bool
 ) -> set[uuid.UUID]:
-    """Cases of requests that an annotator knows, by themselves or by a twin, or whose seat is taken."""
+    """Return the cases of requests that the annotator has seen, twins included, or that a repeat replaces."""
     cases = {request.case_id for request in requests}
     dialect = session.get_bind().dialect.name
     as_list: Any = list(cases) if dialect == "postgresql" else json.dumps([case_id.hex for case_id in cases])
     asking = {"annotator_id": annotator_id, "at": at, "cases": as_list, "never_given": never_given}
-    return {row[0] for row in _KNOWN[dialect].all(session, asking)}
+    return {row[0] for row in _SEEN_CASES[dialect].all(session, asking)}
 
 
-def _counting() -> Select[Any]:
-    """How many cases the first thousand requests are of that an annotator could be given, in one statement.
-
-    What it asks of each case is what ``_what_is_known`` asks of some.
-    """
+def _count_statement() -> Select[Any]:
+    """Count the cases of the first thousand requests that an annotator could be given, in one statement."""
+    # What it asks of each case is what ``_seen_cases_statement`` asks of some.
     me: BindParameter[uuid.UUID] = bindparam("annotator_id")
 
     taken = Read.state.in_(("leased", "committed", "declined"))
     still = or_(Repeat.back_at.is_(None), Repeat.back_at > bindparam("at"))
     of_twin = CaseTwin.case_id == ReadRequest.case_id
-    known = [
+    seen_conditions = [
         condition
-        for table, mine in _knowing(me, taken)
+        for table, mine in _seen_case_sources(me, taken)
         for condition in (
             exists().where(table.case_id == ReadRequest.case_id, mine),
             exists().where(of_twin, table.case_id == CaseTwin.twin_id, mine),
         )
     ]
-    known.append(exists().where(Repeat.annotator_id == me, Repeat.in_place_of == ReadRequest.case_id, still))
-    some = select(ReadRequest.case_id).where(ReadRequest.state == "open", _asked(), ~or_(*known)).limit(_COUNTED)
+    seen_conditions.append(exists().where(Repeat.annotator_id == me, Repeat.in_place_of == ReadRequest.case_id, still))
+    some = (
+        select(ReadRequest.case_id)
+        .where(ReadRequest.state == "open", _is_offered(), ~or_(*seen_conditions))
+        .limit(_COUNTED)
+    )
     return select(func.count(some.subquery().c.case_id.distinct()))
 
 
-_N_CASES = _counting()
+_N_CASES = _count_statement()
 
 
 def count_waiting(session: Session, principal: Principal) -> int:
@@ -252,75 +243,63 @@ def count_waiting(session: Session, principal: Principal) -> int:
     annotator = session.execute(select(Annotator.id).where(Annotator.account_id == principal.account_id))
     annotator_id, time = annotator.scalar_one_or_none() or uuid.UUID(int=0), time_of(session)
     open_repeats = select(func.count()).where(Repeat.annotator_id == annotator_id, Repeat.state == "open")
-    asking = {"annotator_id": annotator_id, "at": time, "asked_until": time - GRACE}
+    asking = {"annotator_id": annotator_id, "at": time, "asked_until": time - GRACE_PERIOD}
     n_cases: int = session.execute(_N_CASES, asking).scalar_one()
     return min(_COUNTED, session.execute(open_repeats).scalar_one() + n_cases)
 
 
-class Taken(NamedTuple):
-    """A request that is locked for whoever reads its case.
+class LockedRequest(NamedTuple):
+    """Locked request for the annotator who reads its case."""
 
-    Attributes:
-        request: locked, still open; a plain row.
-        has_field: whether the picture around the cell is stored as well.
-    """
-
+    # locked, still open; a plain row
     request: AnyRequest
+    # whether the picture around the cell is stored as well
     has_field: bool
 
 
 def next_request(
     session: Session, key: DerivedKey, annotator_id: uuid.UUID, at: datetime | None = None
-) -> Taken | None:
-    """The open request that this annotator reads next, locked; requests that others are taking are passed over.
-
-    Args:
-        session: of the request, writing.
-        key: from which each annotator's own order follows.
-        annotator_id: who.
-        at: the time; by the session's clock where left out.
-    """
-    queue = waiting_for(session, annotator_id, at)
+) -> LockedRequest | None:
+    """The open request that this annotator reads next, locked; requests that others are taking are passed over."""
+    queue = iter_waiting_requests(session, annotator_id, at)
     first = list(itertools.islice(queue, 2 * _NEXT_FEW))
     few = _next_few(session, key, annotator_id, first)
-    for wanted in few:
-        kind = Repeat if isinstance(wanted, Repeat) else ReadRequest
-        if (taken := _locked(session, kind, [wanted.id], annotator_id)) is not None:
+    for candidate in few:
+        kind = Repeat if isinstance(candidate, Repeat) else ReadRequest
+        if (taken := _lock_first_open(session, kind, [candidate.id], annotator_id)) is not None:
             return taken
     others = itertools.chain(first, queue)
     while few and (ids := [request.id for request in itertools.islice(others, _FIRST)]):
-        if (taken := _locked(session, ReadRequest, ids, annotator_id)) is not None:
+        if (taken := _lock_first_open(session, ReadRequest, ids, annotator_id)) is not None:
             return taken
     return None
 
 
-def look_ahead(session: Session, key: DerivedKey, annotator_id: uuid.UUID) -> uuid.UUID | None:
-    """What the handle of the case is made from that this annotator would read next; takes nothing."""
-    first = list(itertools.islice(waiting_for(session, annotator_id), 2 * _NEXT_FEW))
+def peek_next_case(session: Session, key: DerivedKey, annotator_id: uuid.UUID) -> uuid.UUID | None:
+    """Return the identifier behind the next case's handle, without leasing it."""
+    first = list(itertools.islice(iter_waiting_requests(session, annotator_id), 2 * _NEXT_FEW))
     few = _next_few(session, key, annotator_id, first)
     return few[0].named if few else None
 
 
 def _next_few(
-    session: Session, key: DerivedKey, annotator_id: uuid.UUID, first: Iterable[Waiting]
-) -> list[Waiting | Repeat]:
-    """What comes next, in this annotator's own order: of the first requests one per case, and repeats.
-
-    Everybody goes through the cases of a day in the same random order, and has an order of their own only among the
-    next few. In an order of one's own for the whole day, the later a case's turn comes the more often others have taken
-    its only request, so that late cases would tell that they are read twice, and have been read.
-    """
-    lowest: dict[uuid.UUID, Waiting | Repeat] = {}
-    for wanted in first:
-        lowest.setdefault(wanted.case_id, wanted)
-    repeats = (plain_row(Repeat, row) for row in _WAITING_REPEATS.all(session, {"annotator_id": annotator_id}))
+    session: Session, key: DerivedKey, annotator_id: uuid.UUID, first: Iterable[WaitingRequest]
+) -> list[WaitingRequest | Repeat]:
+    """Return the next requests and repeats in this annotator's own order, one per case."""
+    # Everybody goes through the cases of a day in the same random order, and has an order of their own only among the
+    # next few. In an order of one's own for the whole day, the later a case's turn comes the more often others have
+    # taken its only request, so that late cases would tell that they are read twice, and have been read.
+    lowest: dict[uuid.UUID, WaitingRequest | Repeat] = {}
+    for candidate in first:
+        lowest.setdefault(candidate.case_id, candidate)
+    repeats = (build_detached_row(Repeat, row) for row in _WAITING_REPEATS.all(session, {"annotator_id": annotator_id}))
     lowest |= {repeat.id: repeat for repeat in repeats}
     few = sorted(lowest.values(), key=lambda request: (request.due_on, request.shuffle))[:_NEXT_FEW]
     return sorted(few, key=lambda request: (request.due_on, _own_order(key, annotator_id, request.shuffle)))
 
 
-_WAITING_REPEATS = Prepared(
-    select(*columns(Repeat)).where(Repeat.annotator_id == bindparam("annotator_id"), Repeat.state == "open")
+_WAITING_REPEATS = PreparedStatement(
+    select(*list_columns(Repeat)).where(Repeat.annotator_id == bindparam("annotator_id"), Repeat.state == "open")
 )
 
 
@@ -332,14 +311,14 @@ def _own_order(key: DerivedKey, annotator_id: uuid.UUID, place: int) -> int:
     return (place * factor + offset) % _PRIME
 
 
-def _untaken(requests: type[AnyRequest]) -> Select[Any]:
-    """The first of some requests that is still open, as it is now, locked, leaving out what others have locked."""
+def _first_open_statement(requests: type[AnyRequest]) -> Select[Any]:
+    """Select and lock the first of some requests that is open, skipping locked ones."""
     order: tuple[Any, ...] = (requests.due_on, requests.shuffle)
     if issubclass(requests, ReadRequest):
         order += (requests.annotator_id.is_distinct_from(bindparam("annotator_id")), requests.ordinal)
     statement: Select[Any] = (
         select()
-        .add_columns(*columns(requests), Case.stored_field_sha256.is_not(None))
+        .add_columns(*list_columns(requests), Case.stored_field_sha256.is_not(None))
         .select_from(requests)
         .join(Case, Case.id == requests.case_id)
         .where(requests.id.in_(bindparam("ids", expanding=True)), requests.state == "open")
@@ -350,12 +329,12 @@ def _untaken(requests: type[AnyRequest]) -> Select[Any]:
     return statement
 
 
-_UNTAKEN: dict[type[AnyRequest], Select[Any]] = {kind: _untaken(kind) for kind in (ReadRequest, Repeat)}
+_FIRST_OPEN: dict[type[AnyRequest], Select[Any]] = {kind: _first_open_statement(kind) for kind in (ReadRequest, Repeat)}
 
 
-def _locked(
+def _lock_first_open(
     session: Session, requests: type[AnyRequest], ids: Sequence[uuid.UUID], annotator_id: uuid.UUID
-) -> Taken | None:
+) -> LockedRequest | None:
     """The first of some requests that is still open, locked; None where others have taken all or are about to."""
-    row = run(session, _UNTAKEN[requests], {"ids": ids, "annotator_id": annotator_id}).first()
-    return None if row is None else Taken(plain_row(requests, row[:-1]), bool(row[-1]))
+    row = execute_past_session(session, _FIRST_OPEN[requests], {"ids": ids, "annotator_id": annotator_id}).first()
+    return None if row is None else LockedRequest(build_detached_row(requests, row[:-1]), bool(row[-1]))

@@ -1,4 +1,4 @@
-"""Answers to hidden repeats: stored as what they are, and told to their annotator as labels are.
+"""Answers to hidden repeats: stored as such, and shown to their annotator like labels.
 
 Nothing follows from them: no posterior, no adjudication, no state of a case. Each function answers as its namesake for
 labels does where a case stays hidden.
@@ -13,57 +13,44 @@ from sqlalchemy.orm import Session
 
 from app.audit.chain import events
 from app.audit.chain.detached_rows import change_row, insert_row
-from app.cases.blindness import hidden_of_repeat, was_exposed, was_exposed_to
-from app.cases.correction_window import CORRECTABLE, leave_case
-from app.context import Context
+from app.cases.service import CORRECTION_TIME, advance_other_windows, hidden_of_repeat, was_exposed, was_exposed_to
+from app.context import ServiceContext
 from app.database.tables import Annotator, Case, Remark, Repeat, RepeatAnswer, RepeatRead, time_of
-from app.http.errors import LabelFinal, NotFound, Superseded
+from app.http.errors import NotFound
 from app.http.principal import Principal
-from app.labels.locked_context import LockedCase, LockedLease, case_at_hand, facts_of_case
+from app.labels.errors import LabelFinal, LabelSuperseded
+from app.labels.locked_context import LockedCase, LockedLease, load_case_history, lock_case_context
 from app.labels.queries import AnyRead
 from app.labels.schemas import LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
 from app.labels.submission import require_classes
 
 
-def store_first(
+def store_first_answer(
     session: Session,
-    context: Context,
+    context: ServiceContext,
     principal: Principal,
     lease: LockedLease,
     repeat: Repeat,
     known: LockedCase,
     body: OwnLabelIn,
 ) -> tuple[int, SubmittedOut]:
-    """End a repeat by its first answer.
-
-    Args:
-        session: writing session.
-        context: parts of the service.
-        principal: who.
-        lease: theirs, of a repeat.
-        repeat: its request.
-        known: its case, which is locked.
-        body: the answer.
-
-    Raises:
-        Invalid: an unknown class.
-    """
+    """End a repeat by its first answer."""
     require_classes(known.classes, body)
     read = lease.read
     seconds = _seconds_until(time_of(session), read)
-    answer = _Next(repeat, known.case, None, reading_seconds=seconds).store(session, body)
+    answer = _NextAnswer(repeat, known.case, None, reading_seconds=seconds).store(session, body)
     change_row(
         session,
         repeat,
         state="answered",
         closed_at=answer.created_at,
         lease_expires_at=None,
-        final_at=answer.created_at + CORRECTABLE,
+        final_at=answer.created_at + CORRECTION_TIME,
     )
     change_row(session, read, state="committed", ended_at=answer.created_at)
-    if facts_of_case(session, repeat.case_id, lease.annotator.id).leaves_others:
-        leave_case(session, lease.annotator.id, repeat.case_id)
-    return _conclude(session, context, principal, repeat, answer, "repeat.answer")
+    if load_case_history(session, repeat.case_id, lease.annotator.id).leaves_others:
+        advance_other_windows(session, lease.annotator.id, repeat.case_id)
+    return _complete_answer(session, context, principal, repeat, answer, "repeat.answer")
 
 
 def _seconds_until(at: datetime, read: AnyRead) -> float:
@@ -71,25 +58,20 @@ def _seconds_until(at: datetime, read: AnyRead) -> float:
 
 
 @dataclass(frozen=True)
-class _Next:
-    """Where an answer stands: at the end of a repeat's chain.
-
-    Attributes:
-        repeat: that is answered.
-        case: of the repeat, locked.
-        before: the last answer; None where there is none.
-        kind: as of labels.
-        blind: as the annotator is told.
-        reason: why the last one is changed or taken back.
-        reading_seconds: of the first one.
-    """
+class _NextAnswer:
+    """Next answer in the chain of a repeat."""
 
     repeat: Repeat
+    # of the repeat, locked
     case: Case
+    # the last answer; None where there is none
     before: RepeatAnswer | None
     kind: str = "label"
+    # as the annotator is told
     blind: bool = True
+    # why the last one is changed or taken back
     reason: str | None = None
+    # of the first one
     reading_seconds: float | None = None
 
     def store(self, session: Session, body: OwnLabelIn | None) -> RepeatAnswer:
@@ -113,12 +95,12 @@ class _Next:
         return answer
 
 
-def _conclude(
-    session: Session, context: Context, principal: Principal, repeat: Repeat, answer: RepeatAnswer, action: str
+def _complete_answer(
+    session: Session, context: ServiceContext, principal: Principal, repeat: Repeat, answer: RepeatAnswer, action: str
 ) -> tuple[int, SubmittedOut]:
-    """The audit event, and what the annotator gets back."""
+    """Record the audit event and build the response."""
     details = {"case": str(answer.case_id), "annotator": str(repeat.annotator_id), "label": answer.class_code}
-    events.record(
+    events.record_event(
         session,
         context.keys.audit,
         actor=principal.name,
@@ -127,8 +109,8 @@ def _conclude(
         details=details,
         cases=[answer.case_id],  # nothing of it changes; remembered answers are found by it when a patient is erased
     )
-    shown = answer_out(session, principal, answer)
-    return 201, SubmittedOut(label=shown, posterior=None, hidden_because=hidden_of_repeat(session, repeat))
+    label_response = answer_out(session, principal, answer)
+    return 201, SubmittedOut(label=label_response, posterior=None, hidden_because=hidden_of_repeat(session, repeat))
 
 
 def answer_out(session: Session, principal: Principal, answer: RepeatAnswer) -> LabelOut:
@@ -161,32 +143,26 @@ def chain_of(session: Session, repeat_id: uuid.UUID) -> list[RepeatAnswer]:
     return list(session.execute(statement).scalars())
 
 
-def correct(
+def correct_repeat_answer(
     session: Session,
-    context: Context,
+    context: ServiceContext,
     principal: Principal,
     read: RepeatRead,
     body: OwnLabelIn,
     position: int | None = None,
 ) -> tuple[int, SubmittedOut]:
-    """Put another answer in the place of one's own.
-
-    Raises:
-        LabelFinal: the time for corrections is over, or there is no answer.
-        Superseded: another correction was faster.
-        Invalid: an unknown class.
-    """
+    """Replace one's own answer by another one."""
     repeat = session.get_one(Repeat, read.request_id, with_for_update=True)  # before the case, as answers do
-    at_hand = case_at_hand(session, read.case_id)
+    at_hand = lock_case_context(session, read.case_id)
     require_classes(at_hand.classes, body)
     chain = chain_of(session, repeat.id)
     before = chain[-1] if chain else None
     if before is None or before.kind == "retraction" or not _in_time(session, repeat):
         raise LabelFinal("this answer is final; change it on the page of its case, with a reason")
     if position not in {None, before.position}:
-        raise Superseded("this answer was corrected before; correct the newest one")
-    answer = _Next(repeat, at_hand.case, before, "correction").store(session, body)
-    return _conclude(session, context, principal, repeat, answer, "repeat.correct")
+        raise LabelSuperseded("this answer was corrected before; correct the newest one")
+    answer = _NextAnswer(repeat, at_hand.case, before, "correction").store(session, body)
+    return _complete_answer(session, context, principal, repeat, answer, "repeat.correct")
 
 
 def _in_time(session: Session, repeat: Repeat) -> bool:
@@ -203,11 +179,7 @@ def is_corrected(session: Session, read: RepeatRead, position: int, body: OwnLab
 
 
 def newest_of(session: Session, answer_id: uuid.UUID, account_id: uuid.UUID) -> tuple[Repeat, RepeatAnswer] | None:
-    """A repeat of this account's person with the answer of an identifier; None where it is none of theirs.
-
-    Raises:
-        Superseded: it was changed before.
-    """
+    """A repeat of this account's person with the answer of an identifier; None where it is none of theirs."""
     statement = (
         select(Repeat, RepeatAnswer)
         .join(RepeatAnswer, RepeatAnswer.repeat_id == Repeat.id)
@@ -219,54 +191,43 @@ def newest_of(session: Session, answer_id: uuid.UUID, account_id: uuid.UUID) -> 
     if row is None:
         return None
     if chain_of(session, row[0].id)[-1].id != answer_id:
-        raise Superseded("this label was revised or retracted before; change the newest one")
+        raise LabelSuperseded("this label was revised or retracted before; change the newest one")
     return row[0], row[1]
 
 
-def revise(
-    session: Session, context: Context, principal: Principal, answer_id: uuid.UUID, body: RevisionIn
+def revise_repeat_answer(
+    session: Session, context: ServiceContext, principal: Principal, answer_id: uuid.UUID, body: RevisionIn
 ) -> tuple[int, SubmittedOut]:
-    """Change an answer with a reason.
-
-    Raises:
-        NotFound: the caller has no such answer.
-        Superseded: it was changed before.
-        Invalid: an unknown class.
-    """
-    repeat, before = _own(session, answer_id, principal.account_id)
-    at_hand = case_at_hand(session, repeat.case_id)
+    """Change an answer with a reason."""
+    repeat, before = _require_own_answer(session, answer_id, principal.account_id)
+    at_hand = lock_case_context(session, repeat.case_id)
     require_classes(at_hand.classes, body)
     final = repeat.final_at is None or repeat.final_at <= context.clock()
     blind = before.blind and not (final and hidden_of_repeat(session, repeat) == "until-case-closed")
-    answer = _Next(repeat, at_hand.case, before, "revision", blind, body.reason).store(session, body)
-    return _conclude(session, context, principal, repeat, answer, "repeat.revise")
+    answer = _NextAnswer(repeat, at_hand.case, before, "revision", blind, body.reason).store(session, body)
+    return _complete_answer(session, context, principal, repeat, answer, "repeat.revise")
 
 
-def _own(session: Session, answer_id: uuid.UUID, account_id: uuid.UUID) -> tuple[Repeat, RepeatAnswer]:
+def _require_own_answer(session: Session, answer_id: uuid.UUID, account_id: uuid.UUID) -> tuple[Repeat, RepeatAnswer]:
     own = newest_of(session, answer_id, account_id)
     if own is None:
         raise NotFound("there is no such label")
     return own
 
 
-def retract(
-    session: Session, context: Context, principal: Principal, answer_id: uuid.UUID, body: RetractionIn
+def retract_repeat_answer(
+    session: Session, context: ServiceContext, principal: Principal, answer_id: uuid.UUID, body: RetractionIn
 ) -> tuple[int, SubmittedOut]:
-    """Take an answer back.
-
-    Raises:
-        NotFound: the caller has no such answer.
-        Superseded: it was changed or retracted before.
-    """
-    repeat, before = _own(session, answer_id, principal.account_id)
+    """Take an answer back."""
+    repeat, before = _require_own_answer(session, answer_id, principal.account_id)
     if before.kind == "retraction":
-        raise Superseded("this label was retracted before")
+        raise LabelSuperseded("this label was retracted before")
     case = session.get_one(Case, repeat.case_id)
-    answer = _Next(repeat, case, before, "retraction", before.blind, body.reason).store(session, None)
-    return _conclude(session, context, principal, repeat, answer, "repeat.retract")
+    answer = _NextAnswer(repeat, case, before, "retraction", before.blind, body.reason).store(session, None)
+    return _complete_answer(session, context, principal, repeat, answer, "repeat.retract")
 
 
-def correctable(
+def list_correctable_repeats(
     session: Session, annotator_id: uuid.UUID, time: datetime
 ) -> list[tuple[uuid.UUID, list[RepeatAnswer]]]:
     """Reads of repeats whose answers an annotator may still correct, each with its chain."""

@@ -1,4 +1,4 @@
-"""Hidden repeats: when an annotator is given a case a second time, and which one.
+"""Hidden repeats: schedule an annotator's second visit to a case.
 
 What the annotator sees of one must not differ from any other case of theirs: leases, declines and heartbeats go through
 the same functions as every read, and this module has what must be different because nothing follows from the answer.
@@ -12,19 +12,17 @@ from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session, aliased
 
 from app.audit.chain.detached_rows import change_row
-from app.cases import repeat_selection
-from app.cases.blindness import was_exposed
-from app.cases.correction_window import is_provisional
+from app.cases.service import draw_random_unit, is_provisional, wants_repeats, was_exposed
 from app.database.tables import Case, Exposure, HeldBack, Label, PolicyRow, Repeat, time_of
 from app.labels.annotator_day import LISTED, listed_since
-from app.labels.queue import Waiting, waiting_for
+from app.labels.queue import WaitingRequest, iter_waiting_requests
 
 #: Time between the two visits, at least.
-APART = timedelta(days=14)
+MIN_TIME_APART = timedelta(days=14)
 #: Cases that an annotator answers between the two, at least: as many as their page lists with their pictures.
-BEHIND = LISTED
+MIN_CASES_BETWEEN = LISTED
 #: Places ahead in the annotator's queue among which a repeat takes a seat: none that they can have had a look at.
-AHEAD = range(4, 20)
+PLACES_AHEAD = range(4, 20)
 # a case whose seat was taken comes back some hours after the repeat was leased, so that nobody can tell after which one
 _BACK_AFTER = (timedelta(hours=1), timedelta(hours=4))
 # cases tried before there is no repeat this time
@@ -32,17 +30,11 @@ _TRIED = 5
 _random = random.SystemRandom()
 
 
-def plan_a_repeat(session: Session, annotator_id: uuid.UUID, policy: PolicyRow) -> None:
-    """Toss the coin with each lease, and plan a repeat among the next ones where it falls so.
-
-    Args:
-        session: writing session, in which the annotator's row is locked.
-        annotator_id: who has just leased a case.
-        policy: in force.
-    """
-    if not repeat_selection.wants_repeats(policy) or repeat_selection.lot() >= policy.repeat_rate:
+def maybe_schedule_repeat(session: Session, annotator_id: uuid.UUID, policy: PolicyRow) -> None:
+    """Schedule a repeat at random after a lease."""
+    if not wants_repeats(policy) or draw_random_unit() >= policy.repeat_rate:
         return
-    seat, label = _seat(session, annotator_id), _candidate(session, annotator_id)
+    seat, label = _choose_replaced_request(session, annotator_id), _choose_repeated_label(session, annotator_id)
     if seat is None or label is None:
         return
     session.add(
@@ -60,28 +52,28 @@ def plan_a_repeat(session: Session, annotator_id: uuid.UUID, policy: PolicyRow) 
     session.flush()
 
 
-def _seat(session: Session, annotator_id: uuid.UUID) -> Waiting | None:
-    """A request some places ahead whose case this annotator was never given; None where too few cases wait."""
-    seats: dict[uuid.UUID, Waiting] = {}
-    for request in waiting_for(session, annotator_id, never_given=True):
+def _choose_replaced_request(session: Session, annotator_id: uuid.UUID) -> WaitingRequest | None:
+    """Choose a request ahead in the queue for a repeat to displace; None where too few cases wait."""
+    seats: dict[uuid.UUID, WaitingRequest] = {}
+    for request in iter_waiting_requests(session, annotator_id, never_given=True):
         seats.setdefault(request.case_id, request)
-        if len(seats) == AHEAD.stop:
+        if len(seats) == PLACES_AHEAD.stop:
             break
-    ahead = list(seats.values())[AHEAD.start :]
+    ahead = list(seats.values())[PLACES_AHEAD.start :]
     return _random.choice(ahead) if ahead else None
 
 
-def _candidate(session: Session, annotator_id: uuid.UUID) -> Label | None:
-    """The blind answer that a repeat is to be compared with: of a case held back, long enough ago; None without one."""
-    listed = listed_since(session, annotator_id, BEHIND) if BEHIND else time_of(session)
+def _choose_repeated_label(session: Session, annotator_id: uuid.UUID) -> Label | None:
+    """Choose the blind label to be repeated: of a held-back case, long enough ago; None without one."""
+    listed = listed_since(session, annotator_id, MIN_CASES_BETWEEN) if MIN_CASES_BETWEEN else time_of(session)
     if listed is None:
         return None
     other = aliased(Label)
     mine = (other.annotator_id == annotator_id, other.case_id == HeldBack.case_id)
     newest = select(func.max(other.position)).where(*mine).correlate(HeldBack).scalar_subquery()
-    recent = exists().where(*mine, other.created_at >= min(time_of(session) - APART, listed))
+    recent = exists().where(*mine, other.created_at >= min(time_of(session) - MIN_TIME_APART, listed))
     repeated = exists().where(Repeat.annotator_id == annotator_id, Repeat.case_id == HeldBack.case_id)
-    shown = exists().where(Exposure.annotator_id == annotator_id, Exposure.case_id == HeldBack.case_id)
+    is_exposed = exists().where(Exposure.annotator_id == annotator_id, Exposure.case_id == HeldBack.case_id)
     statement = (
         select(Label)
         .join(HeldBack, (HeldBack.case_id == Label.case_id) & (HeldBack.annotator_id == Label.annotator_id))
@@ -94,7 +86,7 @@ def _candidate(session: Session, annotator_id: uuid.UUID) -> Label | None:
             Case.erased_at.is_(None),
             ~recent,
             ~repeated,
-            ~shown,
+            ~is_exposed,
             ~is_provisional(Label.case_id, Label.annotator_id),
         )
         .order_by(func.random())

@@ -1,18 +1,18 @@
-"""What the routes of reads accept and answer."""
+"""Request and response models of the read routes."""
 
 from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from app.http.models import ClassOut, In, Line, Out, Paragraph, PosteriorOut
+from app.http.models import ClassOut, Line, Paragraph, PosteriorOut, RequestModel, ResponseModel
 
 AnnotatorName = Annotated[Line, Field(max_length=100)]
 DeclineReason = Literal["cannot_tell", "image_quality", "not_my_field", "know_this_case", "other"]
 Confidence = Annotated[float, Field(ge=0, le=1)]
 
 
-class OwnLabelIn(In):
+class OwnLabelIn(RequestModel):
     """A label that ends a read; ``flag`` asks admins to look at the case."""
 
     label: Line
@@ -34,8 +34,8 @@ class OwnLabelIn(In):
 
     def columns(self) -> dict[str, str | float | bool | None]:
         """What a row keeps of the answer itself."""
-        said: dict[str, str | float | bool | None] = {"class_code": self.label, "confidence": self.confidence}
-        return said | {"second_choice": self.second_choice, "flagged": self.flag}
+        values: dict[str, str | float | bool | None] = {"class_code": self.label, "confidence": self.confidence}
+        return values | {"second_choice": self.second_choice, "flagged": self.flag}
 
 
 class LabelIn(OwnLabelIn):
@@ -53,20 +53,20 @@ class RevisionIn(OwnLabelIn):
     blind: bool | None = None
 
 
-class RetractionIn(In):
+class RetractionIn(RequestModel):
     """Why a label is taken back."""
 
     reason: Paragraph
 
 
-class DeclineIn(In):
+class DeclineIn(RequestModel):
     """Why a case is not read; ``cannot_tell`` means that the image does not allow a diagnosis."""
 
     reason: DeclineReason
     note: Paragraph | None = None
 
 
-class ReadOut(Out):
+class ReadOut(ResponseModel):
     """A read as its annotator sees it."""
 
     id: str
@@ -80,13 +80,13 @@ class ReadOut(Out):
     expires_at: datetime
 
 
-class ReadsOut(Out):
+class ReadsOut(ResponseModel):
     """The caller's leases."""
 
     items: list[ReadOut]
 
 
-class LabelOut(Out):
+class LabelOut(ResponseModel):
     """A label as stored."""
 
     id: str
@@ -109,7 +109,7 @@ class LabelOut(Out):
     created_at: datetime
 
 
-class SubmittedOut(Out):
+class SubmittedOut(ResponseModel):
     """The stored label, and what it made of the case; ``posterior`` is null while the case stays hidden."""
 
     label: LabelOut
@@ -117,7 +117,7 @@ class SubmittedOut(Out):
     hidden_because: str | None
 
 
-class LabelsOut(Out):
+class LabelsOut(ResponseModel):
     """Labels of a case, oldest first."""
 
     items: list[LabelOut]

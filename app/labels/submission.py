@@ -1,4 +1,4 @@
-"""Submitting, revising and retracting labels."""
+"""Submit, revise and retract labels."""
 
 import uuid
 from dataclasses import dataclass, replace
@@ -6,103 +6,88 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from app.accounts.annotators import annotator_by_name, new_annotator
+from app.accounts.service import add_annotator, annotator_by_name
 from app.audit.chain.detached_rows import change_row
-from app.cases import correction_window
-from app.cases.blindness import (
+from app.cases.service import (
     Hidden,
-    expose,
+    NamedLabel,
+    advance_other_windows,
+    blind_opinions,
     has_committed,
     hidden_after_commit,
     hidden_before_final,
+    is_held_back,
+    maybe_hold_back,
+    open_correction_window,
     policy_of_requests,
+    provisional_annotator_ids,
+    record_exposure,
     was_exposed_to,
 )
-from app.cases.queries import NamedLabel, blind_opinions
-from app.cases.repeat_selection import hold_some_back, is_held_back
-from app.context import Context
+from app.context import ServiceContext
 from app.database.tables import Annotator, Case, Label, Read, ReadRequest, time_of
-from app.http.errors import AlreadyLabelled, Forbidden, Invalid, NotFound, Superseded
+from app.http.errors import Forbidden, InvalidValue, NotFound
 from app.http.principal import Principal
 from app.labels import queries
-from app.labels.adjudication import Labelled, adjudicate_if_undecided
-from app.labels.label_rows import head_of_chain, label_out, place_of, record, store_label
-from app.labels.locked_context import CaseAtHand, FactsOfCase, case_at_hand, facts_of_case
-from app.labels.posterior import posterior_of, posterior_out, set_for_next
+from app.labels.adjudication import AdjudicationInput, adjudicate_if_undecided
+from app.labels.errors import AlreadyLabelled, LabelSuperseded
+from app.labels.label_rows import head_of_chain, label_out, next_chain_position, record_label_event, store_label
+from app.labels.locked_context import CaseHistory, LockedCaseContext, load_case_history, lock_case_context
+from app.labels.posterior import next_answer_set, posterior_of, posterior_out
 from app.labels.schemas import LabelIn, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
 from ml.messages import Message
 
 
 @dataclass(frozen=True)
-class Author:
-    """Who labels, whether blind, and for which request.
-
-    Attributes:
-        annotator: who.
-        blind: said to be without knowing the prediction, other labels or the reason for asking; it counts as blind only
-            where nothing of the image was shown to the annotator.
-        request: what the label answers; None for a label that nobody asked for.
-        read: the lease that it ends.
-        round: planned or adjudication.
-        late: the read had run out, and its request has gone to somebody else.
-    """
+class LabelAuthor:
+    """Author of a label, with its blindness and the request that it answers."""
 
     annotator: Annotator
+    # said to be without knowing the prediction, other labels or the reason for asking; it counts as blind only where
+    # nothing of the image was shown to the annotator
     blind: bool
+    # what the label answers; None for a label that nobody asked for
     request: ReadRequest | None
+    # the lease that it ends
     read: Read | None
     round: str
+    # the read had run out, and its request has gone to somebody else
     late: bool = False
 
 
 def submit_label(
-    session: Session, context: Context, principal: Principal, case_id: uuid.UUID, body: LabelIn
+    session: Session, context: ServiceContext, principal: Principal, case_id: uuid.UUID, body: LabelIn
 ) -> tuple[int, SubmittedOut]:
-    """Store a label of an outside system for an annotator whom it names.
-
-    Returns:
-        201, the label and the posterior where it may be shown.
-
-    Raises:
-        NotFound: no such case, or it has no prediction.
-        Forbidden: the annotator has an account here.
-        Invalid: an unknown class, or nobody is named.
-        AlreadyLabelled: this annotator labelled the case before.
-    """
-    at_hand = case_at_hand(session, case_id)
+    """Store a label of an outside system for an annotator whom it names."""
+    at_hand = lock_case_context(session, case_id)
     author = _outside_author(session, at_hand.case, body)
-    return store_first(session, context, principal, at_hand, author, body)
+    return store_first_label(session, context, principal, at_hand, author, body)
 
 
-def _outside_author(session: Session, case: Case, body: LabelIn) -> Author:
-    """Whom an outside system names, and which request their label answers.
-
-    Raises:
-        Forbidden: the annotator has an account here.
-        Invalid: nobody is named.
-    """
+def _outside_author(session: Session, case: Case, body: LabelIn) -> LabelAuthor:
+    """Find the annotator that an outside system names, and the request that the label answers."""
     if body.annotator is None or body.blind is None:
-        raise Invalid("name the annotator, and say whether the read was blind")
-    known = annotator_by_name(session, body.annotator)
-    if known is not None and known.account_id is not None:
+        raise InvalidValue("name the annotator, and say whether the read was blind")
+    existing = annotator_by_name(session, body.annotator)
+    if existing is not None and existing.account_id is not None:
         raise Forbidden("this annotator has an account here: their labels enter by their own reads only")
-    annotator = known or new_annotator(session, body.annotator, None)
-    wanted = body.round or "planned"
-    request = queries.open_request_of_case(session, case.id, (wanted,)) if body.blind else None
-    return Author(annotator, body.blind, request, None, wanted)
+    annotator = existing or add_annotator(session, body.annotator, None)
+    read_round = body.round or "planned"
+    request = queries.open_request_of_case(session, case.id, (read_round,)) if body.blind else None
+    return LabelAuthor(annotator, body.blind, request, None, read_round)
 
 
-def store_first(
-    session: Session, context: Context, principal: Principal, at_hand: CaseAtHand, author: Author, body: OwnLabelIn
+def store_first_label(
+    session: Session,
+    context: ServiceContext,
+    principal: Principal,
+    at_hand: LockedCaseContext,
+    author: LabelAuthor,
+    body: OwnLabelIn,
 ) -> tuple[int, SubmittedOut]:
-    """Store a label that begins a chain, or that continues one after a retraction.
-
-    Raises:
-        AlreadyLabelled: the chain ends in a label that stands.
-        Invalid: an unknown class.
-    """
+    """Store a label that begins a chain, or that continues one after a retraction."""
     require_classes(at_hand.classes, body)
-    facts = facts_of_case(session, at_hand.case.id, author.annotator.id)
+    facts = load_case_history(session, at_hand.case.id, author.annotator.id)
     head = head_of_chain(facts.history, author.annotator)
     if head is not None and head.kind != "retraction":
         raise AlreadyLabelled("this annotator has labelled the case; send a revision instead")
@@ -111,7 +96,7 @@ def store_first(
     exposed = was_exposed_to(session, author.annotator.id, at_hand.case)
     label = store_label(
         session,
-        place_of(at_hand.case, author.annotator, head),
+        next_chain_position(at_hand.case, author.annotator, head),
         body,
         blind=author.blind and not exposed,
         post_reveal=exposed,
@@ -120,20 +105,20 @@ def store_first(
         reading_seconds=_reading_seconds(author, time_of(session)),
         created_by=principal.account_id,
     )
-    given = _given(author.annotator, label, facts, _answer(session, author, label))
+    given = _make_new_label(author.annotator, label, facts, _close_answered_request(session, author, label))
     if author.read is not None:
         hidden = hidden_before_final(session, given.requests, at_hand.policy) is not None
         if head is None and label.blind and (hidden or given.unsettled):
-            correction_window.begin(session, label, author.read.id)
+            open_correction_window(session, label, author.read.id)
             given = replace(given, unsettled=True)
         if head is None and label.blind and hidden:
-            hold_some_back(session, label, policy_of_requests(session, given.requests, at_hand.policy))
+            maybe_hold_back(session, label, policy_of_requests(session, given.requests, at_hand.policy))
     if author.read is not None and facts.leaves_others:
-        correction_window.leave_case(session, author.annotator.id, label.case_id)
-    return _conclude(session, context, principal, at_hand, given, "label.add")
+        advance_other_windows(session, author.annotator.id, label.case_id)
+    return _complete_submission(session, context, principal, at_hand, given, "label.add")
 
 
-def _reading_seconds(author: Author, at: datetime) -> float | None:
+def _reading_seconds(author: LabelAuthor, at: datetime) -> float | None:
     """Seconds from the first display, else from the lease, to a time; None where nothing says how long it was read."""
     if author.read is None or author.late:
         return None
@@ -141,22 +126,16 @@ def _reading_seconds(author: Author, at: datetime) -> float | None:
 
 
 def require_classes(classes: list[str], body: OwnLabelIn) -> None:
-    """Refuse a class, or a second choice, that the case's release does not know.
-
-    Raises:
-        Invalid: it does not.
-    """
+    """Refuse a class, or a second choice, that the case's release does not know."""
     for what, code in (("class", body.label), ("second choice", body.second_choice)):
         if code is not None and code not in classes:
-            raise Invalid(Message("unknown {what}; the classes are {classes}", what=what, classes=", ".join(classes)))
+            raise InvalidValue(
+                Message("unknown {what}; the classes are {classes}", what=what, classes=", ".join(classes))
+            )
 
 
-def _answer(session: Session, author: Author, label: Label) -> ReadRequest | None:
-    """Close the request and the read that a label answers; a request answered by a label that is not blind is open.
-
-    Returns:
-        The request as it is now; None where there is none.
-    """
+def _close_answered_request(session: Session, author: LabelAuthor, label: Label) -> ReadRequest | None:
+    """Close the request and the read that a label answers; a request answered by a label that is not blind is open."""
     request, closed = author.request, {"closed_at": label.created_at, "label_id": label.id}
     if request is not None and label.blind:
         request = change_row(session, request, state="answered", lease_expires_at=None, **closed)
@@ -168,55 +147,54 @@ def _answer(session: Session, author: Author, label: Label) -> ReadRequest | Non
 
 
 @dataclass(frozen=True)
-class _Given:
-    """A label that was just stored.
-
-    Attributes:
-        annotator: who gave it.
-        label: its row.
-        history: every label row of the case, this one last.
-        requests: of the case.
-        unsettled: whether somebody may still correct their label of the case.
-    """
+class _NewLabel:
+    """A label that was just stored."""
 
     annotator: Annotator
     label: Label
+    # every label row of the case, this one last
     history: list[NamedLabel]
     requests: list[ReadRequest]
+    # whether somebody may still correct their label of the case
     unsettled: bool
 
 
-def _given(annotator: Annotator, label: Label, facts: FactsOfCase, answered: ReadRequest | None = None) -> _Given:
+def _make_new_label(
+    annotator: Annotator, label: Label, facts: CaseHistory, answered: ReadRequest | None = None
+) -> _NewLabel:
     """A label that was just given, with what its consequences depend on, and the request that it has answered."""
     history = [*facts.history, NamedLabel(label, annotator.name)]
     requests = [answered if answered and one.id == answered.id else one for one in facts.requests]
-    return _Given(annotator, label, history, requests, facts.unsettled)
+    return _NewLabel(annotator, label, history, requests, facts.unsettled)
 
 
-def _conclude(
-    session: Session, context: Context, principal: Principal, at_hand: CaseAtHand, given: _Given, action: str
+def _complete_submission(
+    session: Session,
+    context: ServiceContext,
+    principal: Principal,
+    at_hand: LockedCaseContext,
+    given: _NewLabel,
+    action: str,
 ) -> tuple[int, SubmittedOut]:
-    """What follows from a label: an adjudication where one is called for, the reveal, the audit event, the answer."""
+    """Complete a label: adjudicate if needed, reveal, record the audit event and build the response."""
     opinions = blind_opinions(given.history)
     posterior = posterior_of(session, at_hand.prediction, at_hand.classes, opinions, in_use=at_hand.reader_model)
-    labelled = Labelled(opinions, given.requests)
+    labelled = AdjudicationInput(opinions, given.requests)
     adjudicate_if_undecided(session, at_hand, posterior, labelled, unsettled=given.unsettled)
-    hidden = reveal(session, principal, at_hand, given)
-    shown = None
+    hidden = reveal_if_allowed(session, principal, at_hand, given)
+    posterior_response = None
     if hidden is None:
-        sets = set_for_next(session, at_hand.case, posterior)
-        shown = posterior_out(posterior, at_hand.policy.target_error, sets)
-    record(session, context, principal, given.label, action)
+        sets = next_answer_set(session, at_hand.case, posterior)
+        posterior_response = posterior_out(posterior, at_hand.policy.target_error, sets)
+    record_label_event(session, context, principal, given.label, action)
     label = label_out(NamedLabel(given.label, given.annotator.name))
-    return 201, SubmittedOut(label=label, posterior=shown, hidden_because=hidden)
+    return 201, SubmittedOut(label=label, posterior=posterior_response, hidden_because=hidden)
 
 
-def reveal(session: Session, principal: Principal, at_hand: CaseAtHand, given: _Given) -> Hidden | None:
-    """Decide whether the answer shows the case in full, and record the exposure of the annotator who sees it.
-
-    Returns:
-        Why the case stays hidden; None where it is shown.
-    """
+def reveal_if_allowed(
+    session: Session, principal: Principal, at_hand: LockedCaseContext, given: _NewLabel
+) -> Hidden | None:
+    """Decide whether the answer shows the case in full, and record the exposure of the annotator who sees it."""
     if not principal.blind:
         return None
     own = given.annotator.account_id == principal.account_id  # a key may store labels of others too
@@ -228,28 +206,23 @@ def reveal(session: Session, principal: Principal, at_hand: CaseAtHand, given: _
         return "until-case-closed"
     if hidden is None:
         newest = max(row.label.id for row in given.history)
-        expose(session, given.annotator.id, at_hand.case.id, at_hand.prediction.release_id, newest)
+        record_exposure(session, given.annotator.id, at_hand.case.id, at_hand.prediction.release_id, newest)
     return hidden
 
 
-def _chain_of(
+def _lock_changeable_label(
     session: Session, principal: Principal, label_id: uuid.UUID
-) -> tuple[Label, Annotator, CaseAtHand, FactsOfCase]:
-    """A label that the caller may change, at the end of its chain, with its case locked and what stands about it.
-
-    Raises:
-        NotFound: there is none, or it is somebody else's.
-        Superseded: it was changed before.
-    """
+) -> tuple[Label, Annotator, LockedCaseContext, CaseHistory]:
+    """A label that the caller may change, at the end of its chain, with its case locked and what stands about it."""
     row = queries.label_with_annotator(session, label_id)
     if row is None or not _may_change(principal, row[1]):
         raise NotFound("there is no such label")
     label, annotator = row
-    at_hand = case_at_hand(session, label.case_id)
-    facts = facts_of_case(session, label.case_id, annotator.id)
+    at_hand = lock_case_context(session, label.case_id)
+    facts = load_case_history(session, label.case_id, annotator.id)
     head = head_of_chain(facts.history, annotator)
     if head is None or head.id != label.id:
-        raise Superseded("this label was revised or retracted before; change the newest one")
+        raise LabelSuperseded("this label was revised or retracted before; change the newest one")
     return label, annotator, at_hand, facts
 
 
@@ -259,20 +232,13 @@ def _may_change(principal: Principal, annotator: Annotator) -> bool:
     return annotator.account_id == principal.account_id
 
 
-def revise(
-    session: Session, context: Context, principal: Principal, label_id: uuid.UUID, body: RevisionIn
+def revise_case_label(
+    session: Session, context: ServiceContext, principal: Principal, label_id: uuid.UUID, body: RevisionIn
 ) -> tuple[int, SubmittedOut]:
-    """Correct a label, or label again after a retraction, by a new row.
-
-    After the reveal it is tagged and kept out of calibration and evaluation. So is, without the tag, what a person
-    changes once their label is final where closed cases are shown: one that is not shown then has a read to come.
-
-    Raises:
-        NotFound: the caller has no such label.
-        Superseded: it was changed before.
-        Invalid: an unknown class.
-    """
-    before, annotator, at_hand, facts = _chain_of(session, principal, label_id)
+    """Correct a label, or label again after a retraction, by a new row."""
+    # After the reveal it is tagged and kept out of calibration and evaluation. So is, without the tag, what a person
+    # changes once their label is final where closed cases are shown: one that is not shown then has a read to come.
+    before, annotator, at_hand, facts = _lock_changeable_label(session, principal, label_id)
     require_classes(at_hand.classes, body)
     exposed = was_exposed_to(session, annotator.id, at_hand.case)
     if annotator.account_id is None:
@@ -281,7 +247,7 @@ def revise(
         blind = before.blind and not _may_tell_arm(session, at_hand, annotator)
     label = store_label(
         session,
-        place_of(at_hand.case, annotator, before),
+        next_chain_position(at_hand.case, annotator, before),
         body,
         body.reason,
         blind=blind and not exposed,
@@ -290,32 +256,27 @@ def revise(
         late=before.late,
         created_by=principal.account_id,
     )
-    given = _given(annotator, label, facts)
-    return _conclude(session, context, principal, at_hand, given, "label.revise")
+    given = _make_new_label(annotator, label, facts)
+    return _complete_submission(session, context, principal, at_hand, given, "label.revise")
 
 
-def _may_tell_arm(session: Session, at_hand: CaseAtHand, annotator: Annotator) -> bool:
+def _may_tell_arm(session: Session, at_hand: LockedCaseContext, annotator: Annotator) -> bool:
     """Whether an annotator of a case can conclude from what is not shown to them that it is to be read again."""
     requests = queries.requests_of_case(session, at_hand.case.id)
     waits = hidden_before_final(session, requests, at_hand.policy) == "until-case-closed"
-    return waits and annotator.id not in correction_window.annotators_of_case(session, at_hand.case.id)
+    return waits and annotator.id not in provisional_annotator_ids(session, at_hand.case.id)
 
 
-def retract(
-    session: Session, context: Context, principal: Principal, label_id: uuid.UUID, body: RetractionIn
+def retract_case_label(
+    session: Session, context: ServiceContext, principal: Principal, label_id: uuid.UUID, body: RetractionIn
 ) -> tuple[int, SubmittedOut]:
-    """Take a label back by a new row.
-
-    Raises:
-        NotFound: the caller has no such label.
-        Superseded: it was changed or retracted before.
-    """
-    before, annotator, at_hand, facts = _chain_of(session, principal, label_id)
+    """Take a label back by a new row."""
+    before, annotator, at_hand, facts = _lock_changeable_label(session, principal, label_id)
     if before.kind == "retraction":
-        raise Superseded("this label was retracted before")
+        raise LabelSuperseded("this label was retracted before")
     label = store_label(
         session,
-        place_of(at_hand.case, annotator, before, "retraction"),
+        next_chain_position(at_hand.case, annotator, before, "retraction"),
         None,
         body.reason,
         blind=before.blind,
@@ -324,5 +285,5 @@ def retract(
         late=before.late,
         created_by=principal.account_id,
     )
-    given = _given(annotator, label, facts)
-    return _conclude(session, context, principal, at_hand, given, "label.retract")
+    given = _make_new_label(annotator, label, facts)
+    return _complete_submission(session, context, principal, at_hand, given, "label.retract")

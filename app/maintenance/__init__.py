@@ -1,1 +1,1 @@
-"""What keeps the service safe: backup, restore, erasure, export, verification, health, the demo."""
+"""Maintenance: backup, erasure, export, sweep, health."""

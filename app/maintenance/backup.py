@@ -13,17 +13,17 @@ from sqlalchemy import Engine, func, make_url, select
 from sqlalchemy.orm import Session
 
 import migrations
-from app.audit.anchor import known_erasures
+from app.audit.anchor import count_anchored_erasures
 from app.audit.chain import events
-from app.audit.chain.keys import KeyRing, derive
-from app.context import Context
+from app.audit.chain.keys import KeyRing, derive_keys
+from app.context import ServiceContext
 from app.database.engine import make_engine
 from app.database.migration import require_known_revision
 from app.database.tables import Erasure, Evaluation
 from app.http.errors import NotFound
-from app.maintenance.erasure_registry import ErasureListError, read_list
-from app.reports.frozen_evaluations import EVALUATIONS, folder_of, frozen_name
-from app.storage.blobs import BlobStore, Damaged
+from app.maintenance.erasure_registry import ErasureListError, read_erasure_list
+from app.reports.service import EVALUATIONS, evaluation_folder, shared_folder_name
+from app.storage.blobs import BlobStore, DamagedObjectError
 from app.storage.bundles import SharedFolders
 from ml.util.files import file_sha256, read_json, sync_file, sync_folder, write_json
 
@@ -32,10 +32,9 @@ _FOLDERS = ("images", "releases", EVALUATIONS)
 
 
 class BackupReport(TypedDict):
-    """Number of files and of bytes of a backup, the images that were damaged before it was made, and its audit's head.
+    """Size of a backup, images that were damaged before it was made, and its audit head."""
 
-    The copy of the database contains the head, and may have a few events more.
-    """
+    # The copy of the database contains the head, and may have a few events more.
 
     n_files: int
     n_bytes: int
@@ -43,30 +42,18 @@ class BackupReport(TypedDict):
     head: str
 
 
-def backup(context: Context, out: Path) -> BackupReport:
-    """Write a backup folder while the service runs; one that fails leaves nothing behind.
-
-    Images and releases are only ever added, so a copy made after the database's contains everything that it names.
-
-    Args:
-        context: parts of the service.
-        out: folder to make.
-
-    Returns:
-        Number of files and of bytes, and digests of damaged images, which are copied as they are.
-
-    Raises:
-        ValueError: the folder is not empty, or ``pg_dump`` is missing or fails.
-    """
+def write_backup(context: ServiceContext, out: Path) -> BackupReport:
+    """Write a backup folder while the service runs; one that fails leaves nothing behind."""
+    # Images and releases are only ever added, so a copy made after the database's contains everything that it names.
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out}: the folder is not empty; choose another one")
     with context.database.read() as session:
-        head, erasures = events.newest(session), _n_erasures(session)
+        head, erasures = events.read_head_text(session), _count_erasures(session)
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(f".{out.name}.{secrets.token_hex(4)}.unfinished")
     unfinished.mkdir(mode=0o700)  # it contains the secret key
     try:
-        files = _write(context, unfinished, head, erasures)
+        files = _write_backup_files(context, unfinished, head, erasures)
         unfinished.rename(out)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -77,30 +64,18 @@ def backup(context: Context, out: Path) -> BackupReport:
     return {"n_files": len(files), "n_bytes": n_bytes, "damaged": damaged, "head": head}
 
 
-def _n_erasures(session: Session) -> int:
+def _count_erasures(session: Session) -> int:
     """How many patients were erased."""
     return session.execute(select(func.count()).select_from(Erasure)).scalar_one()
 
 
-def require_list(source: Path, path: Path, anchor: Path | None) -> int:
-    """Refuse to bring a backup back without the list of those who were erased after it.
-
-    Args:
-        source: backup folder.
-        path: of the list.
-        anchor: file of heads, which knows how many were erased; None where there is none.
-
-    Returns:
-        Number of erasures in the list.
-
-    Raises:
-        ErasureListError: it is missing, of another installation, or older than the backup or the anchor.
-    """
-    lines = read_list(path, derive(KeyRing.parse((source / _SECRET).read_bytes())).erasures)
-    wanted = max(read_json(source / "manifest.json")["erasures"], known_erasures(anchor))
-    if len(lines) < wanted:
+def require_erasure_list(source: Path, path: Path, anchor: Path | None) -> int:
+    """Refuse to bring a backup back without the list of those who were erased after it."""
+    lines = read_erasure_list(path, derive_keys(KeyRing.parse((source / _SECRET).read_bytes())).erasures)
+    n_required = max(read_json(source / "manifest.json")["erasures"], count_anchored_erasures(anchor))
+    if len(lines) < n_required:
         raise ErasureListError(
-            f"{path}: the list has {len(lines)} erasures, and there were {wanted}: take a newer copy"
+            f"{path}: the list has {len(lines)} erasures, and there were {n_required}: take a newer copy"
         )
     return len(lines)
 
@@ -109,12 +84,12 @@ def _is_image(name: str) -> bool:
     return name.startswith("images/")
 
 
-def _write(context: Context, out: Path, head: str, erasures: int) -> dict[str, str]:
+def _write_backup_files(context: ServiceContext, out: Path, head: str, erasures: int) -> dict[str, str]:
     """Write everything into an empty folder, the manifest last; gives the digest of each file."""
-    _dump(context, out)
+    _dump_database(context, out)
     for name in context.folders.shared("releases"):
         context.folders.path(name)
-    for name, source in zip(_FOLDERS, _sources(context), strict=True):
+    for name, source in zip(_FOLDERS, _get_source_folders(context), strict=True):
         if name == "images" and context.bucket is not None:
             _copy_images(context.bucket, out / name)
         elif name == EVALUATIONS and context.bucket is not None:
@@ -140,31 +115,29 @@ def _write(context: Context, out: Path, head: str, erasures: int) -> dict[str, s
 
 def _copy_images(bucket: BlobStore, folder: Path) -> None:
     """Copy every image of the bucket, a damaged one left out: `damaged` of a backup is of files."""
-    for found in bucket.under("images"):
-        path = folder.parent / found.key
+    for blob in bucket.under("images"):
+        path = folder.parent / blob.key
         path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(Damaged, NotFound):  # `db verify` names a damaged one; a missing one was erased just now
-            bucket.fetch(found.key, path)
+        with suppress(
+            DamagedObjectError, NotFound
+        ):  # `db verify` names a damaged one; a missing one was erased just now
+            bucket.fetch(blob.key, path)
 
 
-def _copy_evaluations(context: Context, out: Path) -> None:
+def _copy_evaluations(context: ServiceContext, out: Path) -> None:
     """Copy the frozen evaluations that the database names; a damaged one is left out, and `db verify` names it."""
     with context.database.read() as session:
         evaluations = session.execute(select(Evaluation.id, Evaluation.snapshot_sha256)).all()
     for evaluation_id, digest in evaluations:
-        name = frozen_name(context.folders, evaluation_id, digest)
-        with suppress(Damaged):
+        name = shared_folder_name(context.folders, evaluation_id, digest)
+        with suppress(DamagedObjectError):
             context.folders.bring(name)
             if (context.settings.home / name).is_dir():
-                shutil.copytree(context.settings.home / name, folder_of(out, evaluation_id))
+                shutil.copytree(context.settings.home / name, evaluation_folder(out, evaluation_id))
 
 
 def _require_empty(targets: Iterable[Path], bucket: BlobStore | None) -> None:
-    """Refuse to restore over what there is.
-
-    Raises:
-        ValueError: there is something.
-    """
+    """Refuse to restore over what there is."""
     for target in targets:
         if target.exists() and any(target.iterdir()):
             raise ValueError(f"{target}: not empty; restore into a new HOME")
@@ -172,7 +145,7 @@ def _require_empty(targets: Iterable[Path], bucket: BlobStore | None) -> None:
         raise ValueError("the bucket is not empty; restore into another prefix")
 
 
-def _fill(bucket: BlobStore, source: Path, home: Path) -> None:
+def _upload_backup_files(bucket: BlobStore, source: Path, home: Path) -> None:
     """Put a backup's images and releases into a bucket."""
     for path in sorted((source / "images").glob("*/*")):
         bucket.put(f"images/{path.parent.name}/{path.name}", path)
@@ -180,12 +153,12 @@ def _fill(bucket: BlobStore, source: Path, home: Path) -> None:
         SharedFolders(home, bucket).publish(f"releases/{path.name}", path)
 
 
-def _sources(context: Context) -> tuple[Path, Path, Path]:
+def _get_source_folders(context: ServiceContext) -> tuple[Path, Path, Path]:
     settings = context.settings
     return settings.images_folder, settings.releases_folder, settings.home / EVALUATIONS
 
 
-def _dump(context: Context, out: Path) -> None:
+def _dump_database(context: ServiceContext, out: Path) -> None:
     engine = context.database.engine
     if engine.dialect.name == "sqlite":
         with engine.connect() as connection:
@@ -193,15 +166,11 @@ def _dump(context: Context, out: Path) -> None:
             connection.exec_driver_sql("VACUUM INTO ?", (str(out / _SQLITE),))
             connection.exec_driver_sql("BEGIN")
         return
-    _postgres("pg_dump", engine, "--format=custom", "--no-owner", "--no-acl", f"--file={out / _POSTGRES}")
+    _run_postgres_program("pg_dump", engine, "--format=custom", "--no-owner", "--no-acl", f"--file={out / _POSTGRES}")
 
 
-def _postgres(program: str, engine: Engine, *arguments: str) -> None:
-    """Run one of PostgreSQL's own programs on the service's database.
-
-    Raises:
-        ValueError: it is not installed, or fails.
-    """
+def _run_postgres_program(program: str, engine: Engine, *arguments: str) -> None:
+    """Run one of PostgreSQL's own programs on the service's database."""
     binary = shutil.which(program) or next(map(str, sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{program}"))), None)
     if binary is None:
         raise ValueError(f"{program} is missing: install PostgreSQL's client programs")
@@ -219,11 +188,7 @@ def _postgres(program: str, engine: Engine, *arguments: str) -> None:
 
 
 def check_backup(source: Path) -> dict[str, str]:
-    """Verify every file of a backup against its manifest.
-
-    Raises:
-        ValueError: a file is missing or was changed, and the first one is named; or a development version made it.
-    """
+    """Verify every file of a backup against its manifest."""
     if not (source / "manifest.json").is_file():
         raise ValueError(f"{source}: not a backup (no manifest.json)")
     manifest = read_json(source / "manifest.json")
@@ -236,27 +201,10 @@ def check_backup(source: Path) -> dict[str, str]:
     return files
 
 
-def restore(
+def restore_backup(
     source: Path, home: Path, images: Path, url: str, ring: KeyRing | None = None, bucket: BlobStore | None = None
 ) -> tuple[int, KeyRing]:
-    """Bring a backup back into an empty installation.
-
-    Args:
-        source: backup folder.
-        home: HOME, which must not contain a database, images or releases yet.
-        images: folder of the image store.
-        url: of the database; an empty one on PostgreSQL.
-        ring: keys that are set or in HOME already; None where there are none.
-        bucket: for images and releases, in place of the folders; it must be empty. Evaluations lie in HOME until
-            `move_into_bucket` is called on the database that was brought back.
-
-    Returns:
-        Number of files, and the keys of the backup, with which the ring must begin.
-
-    Raises:
-        ValueError: the backup is damaged, of another kind of database or of another key, or the installation is not
-            empty.
-    """
+    """Bring a backup back into an empty installation."""
     files = check_backup(source)
     own = KeyRing.parse((source / _SECRET).read_bytes())
     if ring is not None and ring.oldest(len(own.secrets)) != own:
@@ -271,7 +219,7 @@ def restore(
     _require_empty(targets, bucket)
     home.mkdir(parents=True, exist_ok=True)
     if bucket is not None:
-        _fill(bucket, source, home)
+        _upload_backup_files(bucket, source, home)
     if sqlite:
         database = Path(make_url(url).database or "")
         if database.exists():
@@ -279,7 +227,9 @@ def restore(
         shutil.copyfile(source / _SQLITE, database)
     else:
         engine = make_engine(url)
-        _postgres("pg_restore", engine, "--no-owner", "--no-acl", "--exit-on-error", str(source / _POSTGRES))
+        _run_postgres_program(
+            "pg_restore", engine, "--no-owner", "--no-acl", "--exit-on-error", str(source / _POSTGRES)
+        )
         engine.dispose()
     for name, target in zip(_FOLDERS, targets, strict=True):
         if (source / name).is_dir() and (bucket is None or name == EVALUATIONS):

@@ -11,10 +11,10 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, se
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from app.cases.queries import cases_with_images
-from app.context import Context
+from app.cases.service import cases_with_images
+from app.context import ServiceContext
 from app.database.engine import sqlite_engine
-from app.database.sql.advisory_locks import hold_digests
+from app.database.sql.advisory_locks import lock_digests
 from app.database.tables import (
     AuditEvent,
     Case,
@@ -28,22 +28,20 @@ from app.database.tables import (
     Remark,
 )
 from app.http.errors import Conflict
-from app.imports.archive_storage import opened
-from app.imports.import_job import CHECK, delete_archives
-from app.imports.zip_contents import ArchiveError
-from app.jobs.queries import OPEN, JobView, jobs_where
+from app.imports.service import CHECK, ArchiveError, delete_archives, open_job_archive
+from app.jobs.service import OPEN, JobView, jobs_where
 from app.maintenance.erasure_registry import (
     ErasureListError,
-    Whom,
-    add_missing,
-    erase_again,
-    erase_patient,
-    is_begun,
-    outstanding,
-    read_list,
+    ErasureTarget,
+    append_missing_erasures,
+    erase_patient_rows,
+    find_unapplied_erasures,
+    has_complete_line,
+    read_erasure_list,
+    repeat_erasure,
 )
 from app.maintenance.sweep import sweep_files
-from app.metrics.snapshot import discard_all
+from app.metrics.service import discard_all_snapshots
 
 #: Tables whose rows are deleted or changed when a patient is erased.
 ERASED_FROM = tuple(
@@ -64,23 +62,16 @@ _LOCK_MS = 2000
 _SQLITE_SECONDS = 1.0
 
 
-def overwrite(url: str) -> str | None:
-    """Write the tables anew, so that the files contain nothing but the rows that there are; no transaction may be open.
-
-    Args:
-        url: SQLAlchemy URL, on PostgreSQL of the role that owns the tables.
-
-    Returns:
-        None, or why it could not be done now.
-    """
+def overwrite_deleted_data(url: str) -> str | None:
+    """Rewrite the tables so that the files contain no deleted data."""
     if make_url(url).get_backend_name() == "sqlite":
-        return _sqlite(url)
+        return _overwrite_sqlite(url)
     engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        return _postgres(connection)
+        return _overwrite_postgres(connection)
 
 
-def _sqlite(url: str) -> str | None:
+def _overwrite_sqlite(url: str) -> str | None:
     engine: Engine = sqlite_engine(url, busy_seconds=_SQLITE_SECONDS, poolclass=NullPool)
     with engine.connect() as connection:
         try:
@@ -93,7 +84,7 @@ def _sqlite(url: str) -> str | None:
     return None
 
 
-def _postgres(connection: Connection) -> str | None:
+def _overwrite_postgres(connection: Connection) -> str | None:
     if not connection.execute(text(_OWNED), {"tables": list(ERASED_FROM)}).scalar_one():
         return f"the role {connection.engine.url.username} does not own the tables; set DATABASE_OWNER_URL"
     number = connection.execute(text("SELECT CAST(CAST(pg_current_xact_id() AS xid) AS text)")).scalar_one()
@@ -118,30 +109,24 @@ _log = structlog.get_logger("secondread")
 
 @dataclass(frozen=True)
 class ErasureReport:
-    """What was erased, and what was not reached.
-
-    Attributes:
-        cases: tombstones that stay.
-        images: removed from the store.
-        remarks: notes and reasons.
-        answers: remembered answers to requests.
-        import_rows: rows of imports.
-        archives: of failed and cancelled imports, which are all removed.
-        snapshots: removed; the worker writes others.
-        shared: other cases that have the same image, so that it stays.
-        unfinished: why the files of the database still contain what was erased; None where they do not.
-        backups: made before, which still have everything, with the time of each.
-    """
+    """Report of an erasure: the erased rows and files, and those not reached."""
 
     cases: int
+    # removed from the store
     images: int
     remarks: int
+    # remembered answers to requests
     answers: int
     import_rows: int
+    # of failed and cancelled imports, which are all removed
     archives: int
+    # removed; the worker writes others
     snapshots: int
+    # other cases that have the same image, so that it stays
     shared: list[str]
+    # why the files of the database still contain what was erased; None where they do not
     unfinished: str | None
+    # made before, which still have everything, with the time of each
     backups: list[str]
 
     def lines(self) -> list[str]:
@@ -160,30 +145,18 @@ class ErasureReport:
         return lines
 
 
-def forget_patient(
-    context: Context, actor: str, name: str, reason: str, *, without_patient: bool = False
+def erase_patient_everywhere(
+    context: ServiceContext, actor: str, name: str, reason: str, *, without_patient: bool = False
 ) -> ErasureReport:
-    """Erase a patient from everything that this installation has.
-
-    Args:
-        context: parts of the service.
-        actor: who, for the audit.
-        name: pseudonym as it was uploaded.
-        reason: why; kept in the audit.
-        without_patient: whether the name is the external id of a case that was uploaded without a patient.
-
-    Raises:
-        NotFound: nothing is known of this patient.
-        Conflict: an import that is under way contains them, or the reason names them.
-    """
-    whom = Whom(None, name) if without_patient else Whom(name, None)
+    """Erase a patient from everything that this installation has."""
+    whom = ErasureTarget(None, name) if without_patient else ErasureTarget(name, None)
     _require_no_import(context, whom)
     with context.database.write() as session:
-        erased = erase_patient(session, context, actor, whom, reason)
-    removed = sum(_removed(context, digest) for digest in erased.images)
+        erased = erase_patient_rows(session, context, actor, whom, reason)
+    removed = sum(_remove_image_file(context, digest) for digest in erased.images)
     finished = finish_erasures(context)
     with context.database.read() as session:
-        backups = _backups(session)
+        backups = _list_backups(session)
     return ErasureReport(
         cases=len(erased.cases),
         images=removed,
@@ -198,39 +171,37 @@ def forget_patient(
     )
 
 
-def _removed(context: Context, digest: str) -> bool:
-    """Remove an image, unless another case with the same file was stored since; whether it was removed.
-
-    Whoever stores one holds the digest until the row is there, and looks whether the file still is.
-    """
+def _remove_image_file(context: ServiceContext, digest: str) -> bool:
+    """Remove an image, unless another case with the same file was stored since; whether it was removed."""
+    # Whoever stores one holds the digest until the row is there, and looks whether the file still is.
     with context.database.write(key="unused") as session:
-        hold_digests(session, [digest])
+        lock_digests(session, [digest])
         free = not cases_with_images(session, {digest})
         if free:
             context.images.remove(digest)
     return free
 
 
-def _require_no_import(context: Context, whom: Whom) -> None:
-    """Refuse while an import would bring the patient back.
-
-    Raises:
-        Conflict: it is named.
-    """
+def _require_no_import(context: ServiceContext, whom: ErasureTarget) -> None:
+    """Refuse while an import would bring the patient back."""
     with context.database.read() as session:
         waiting = [job for job in jobs_where(session, Job.kind.in_(("import", CHECK))) if job.state in OPEN]
-        known = set(session.execute(select(Case.external_id).where(*whom.conditions())).scalars())
+        external_ids = set(session.execute(select(Case.external_id).where(*whom.conditions())).scalars())
     for job in waiting:
-        if _contains(context, job, whom, known | ({whom.external_id} if whom.external_id else set())):
+        if _import_contains_patient(
+            context, job, whom, external_ids | ({whom.external_id} if whom.external_id else set())
+        ):
             raise Conflict(
                 f"the import or check {job.id} is under way and contains this patient, or cannot be read: cancel it or "
                 "wait for its end, then erase"
             )
 
 
-def _contains(context: Context, job: JobView, whom: Whom, external_ids: set[str]) -> bool:
+def _import_contains_patient(
+    context: ServiceContext, job: JobView, whom: ErasureTarget, external_ids: set[str]
+) -> bool:
     try:
-        with opened(context, job.id, job.parameters.get("check")) as archive:
+        with open_job_archive(context, job.id, job.parameters.get("check")) as archive:
             fields = [row.fields for row in archive.rows]
     except FileNotFoundError:
         return False
@@ -241,80 +212,67 @@ def _contains(context: Context, job: JobView, whom: Whom, external_ids: set[str]
 
 
 @dataclass(frozen=True)
-class Finished:
-    """What followed the transactions of erasures.
+class ErasureFollowUp:
+    """Result of the file clean-up after an erasure."""
 
-    Attributes:
-        archives: how many were removed.
-        snapshots: how many were removed.
-        problem: why the tables could not be written anew; None where they were, or had been.
-    """
-
+    # how many were removed
     archives: int = 0
+    # how many were removed
     snapshots: int = 0
+    # why the tables could not be written anew; None where they were, or had been
     problem: str | None = None
 
 
-def finish_erasures(context: Context) -> Finished:
-    """Remove the files that may contain what was erased, and write the tables anew, unless that was done already.
-
-    Of an archive only its manifest says whom it contains, so those of failed and cancelled imports all go: whoever
-    needs one sends it again. What cannot be done now the worker does.
-    """
+def finish_erasures(context: ServiceContext) -> ErasureFollowUp:
+    """Remove files with erased data and overwrite the tables, unless already done."""
+    # Of an archive only its manifest says whom it contains, so those of failed and cancelled imports all go: whoever
+    # needs one sends it again. What cannot be done now the worker does.
     with context.database.read() as session:
         waiting = list(session.execute(select(Erasure.id).where(Erasure.finished_at.is_(None))).scalars())
     if not waiting:
-        return Finished()
-    archives, snapshots = delete_archives(context, kept=None), discard_all(context.folders)
+        return ErasureFollowUp()
+    archives, snapshots = delete_archives(context, kept=None), discard_all_snapshots(context.folders)
     sweep_files(context, _INTERRUPTED_SECONDS)
-    problem = listing_problem(context) or overwrite(context.settings.owner_sqlalchemy_url)
+    problem = update_erasure_list(context) or overwrite_deleted_data(context.settings.owner_sqlalchemy_url)
     if problem is not None:
         _log.warning("the files of the database still contain erased rows", reason=problem)
-        return Finished(archives, snapshots, problem)
+        return ErasureFollowUp(archives, snapshots, problem)
     with context.database.write() as session:
         session.execute(update(Erasure).where(Erasure.id.in_(waiting)).values(finished_at=context.clock()))
-    return Finished(archives, snapshots)
+    return ErasureFollowUp(archives, snapshots)
 
 
-def listing_problem(context: Context) -> str | None:
-    """Add what the list of erasures lacks; why that cannot be done now."""
+def update_erasure_list(context: ServiceContext) -> str | None:
+    """Add missing erasures to the list; return the reason where that fails."""
     try:
         with context.database.read() as session:
-            add_missing(context.settings.erasure_list, session, context.keys.erasures)
+            append_missing_erasures(context.settings.erasure_list, session, context.keys.erasures)
     except (OSError, ErasureListError) as exc:
         return f"the list of erasures cannot be written ({exc})"
     return None
 
 
-def erase_again_as_listed(context: Context) -> int:
-    """Erase what the list names and the database still has, since a backup was brought back in some way.
-
-    To be called before anything is served.
-
-    Returns:
-        Number of erasures.
-
-    Raises:
-        ErasureListError: the list is not of this installation.
-    """
+def repeat_listed_erasures(context: ServiceContext) -> int:
+    """Erase what the list names and the database still has, since a backup was brought back in some way."""
+    # To be called before anything is served.
     path = context.settings.erasure_list
-    if not is_begun(path):
+    if not has_complete_line(path):
         return 0
-    lines = read_list(path, context.keys.erasures)
+    lines = read_erasure_list(path, context.keys.erasures)
     with context.database.read() as session:
-        waiting = outstanding(session, lines)
+        waiting = find_unapplied_erasures(session, lines)
     for line in waiting:
         with context.database.write() as session:
-            erased = erase_again(session, context, line)
+            erased = repeat_erasure(session, context, line)
         for digest in () if erased is None else erased.images:
-            _removed(context, digest)
+            _remove_image_file(context, digest)
     if waiting:
         _log.warning("erased again, since a backup was brought back", erasures=len(waiting))
         finish_erasures(context)
     return len(waiting)
 
 
-def _backups(session: Session) -> list[str]:
+def _list_backups(session: Session) -> list[str]:
     """Names of backups that were made so far, the newest first, with the time of each."""
-    made = select(AuditEvent).where(AuditEvent.action == BACKUP).order_by(AuditEvent.stamp.desc()).limit(100)
-    return [f"{event.object} ({event.created_at:%Y-%m-%d %H:%M}Z)" for event in session.execute(made).scalars()]
+    statement = select(AuditEvent).where(AuditEvent.action == BACKUP).order_by(AuditEvent.stamp.desc()).limit(100)
+    return [f"{event.object} ({event.created_at:%Y-%m-%d %H:%M}Z)" for event in session.execute(statement).scalars()]

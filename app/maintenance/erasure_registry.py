@@ -24,15 +24,15 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.audit.anchor import add_lines, open_locked
+from app.audit.anchor import append_lines, open_append_only
 from app.audit.chain import events
 from app.audit.chain.change_tracking import note_deleted, note_rows
 from app.audit.chain.keys import DerivedKey
-from app.audit.chain.row_digests import canonical
-from app.cases.queries import cases_with_images, cases_with_pixels
-from app.context import Context
+from app.audit.chain.row_digests import encode_canonical_json
+from app.cases.service import cases_with_images, cases_with_pixels
+from app.context import ServiceContext
 from app.database.engine import insert_if_absent
-from app.database.idempotency import forget_cases
+from app.database.idempotency import delete_case_answers
 from app.database.tables import (
     Case,
     CaseTwin,
@@ -46,15 +46,15 @@ from app.database.tables import (
     time_of,
 )
 from app.http.errors import Conflict, NotFound
-from app.imports.dry_run import same_image_as
-from app.triage.planning import withdraw_repeats
+from app.imports.service import same_image_as
+from app.triage.service import withdraw_repeats
 
 
 class ErasureListError(ValueError):
     """The list is missing, too short, or not of this installation."""
 
 
-class Line(BaseModel):
+class ErasureLine(BaseModel):
     """One erasure, or the list's beginning, which names none.
 
     Attributes:
@@ -75,42 +75,30 @@ class Line(BaseModel):
 
     def signed(self, key: DerivedKey) -> str:
         """Signature that the line must have."""
-        return key.digest(canonical(self.model_dump(mode="json", exclude={"signature"}))).hex()
+        return key.digest(encode_canonical_json(self.model_dump(mode="json", exclude={"signature"}))).hex()
 
 
-def read_list(path: Path, key: DerivedKey) -> list[Line]:
-    """Erasures of a list, in their order.
-
-    Args:
-        path: of the file.
-        key: of lists of erasures.
-
-    Raises:
-        ErasureListError: it is missing, was cut in its middle, or is not of this installation.
-    """
+def read_erasure_list(path: Path, key: DerivedKey) -> list[ErasureLine]:
+    """Erasures of a list, in their order."""
     if not path.is_file():
         raise ErasureListError(
             f"{path}: there is no list of erasures, without which whoever was erased after the backup is back: put "
             "erasures.jsonl of the former HOME there, or name the list by SECONDREAD_ERASURES, or give --without-list"
         )
-    return _parsed(path, path.read_text(encoding="utf-8"), key)
+    return _parse_erasure_lines(path, path.read_text(encoding="utf-8"), key)
 
 
-def is_begun(path: Path) -> bool:
-    """Whether a list has a whole line: not so where a full disk cut off its very first one, which says nothing yet."""
-    return path.is_file() and _end(path.read_text(encoding="utf-8")) > 0
+def has_complete_line(path: Path) -> bool:
+    """Whether the list has one complete line."""
+    return path.is_file() and _find_last_line_end(path.read_text(encoding="utf-8")) > 0
 
 
-def _parsed(path: Path, text: str, key: DerivedKey) -> list[Line]:
-    """Erasures of a list.
-
-    Raises:
-        ErasureListError: it was cut in its middle, or is not of this installation.
-    """
+def _parse_erasure_lines(path: Path, text: str, key: DerivedKey) -> list[ErasureLine]:
+    """Erasures of a list."""
     lines = []
-    for number, stored in enumerate(text[: _end(text)].splitlines()):
+    for number, stored in enumerate(text[: _find_last_line_end(text)].splitlines()):
         try:
-            line = Line.model_validate_json(stored)
+            line = ErasureLine.model_validate_json(stored)
         except ValidationError as exc:
             raise ErasureListError(f"{path}: line {number + 1} of the list of erasures cannot be read") from exc
         if line.number != number or not hmac.compare_digest(line.signature, line.signed(key)):
@@ -124,84 +112,66 @@ def _parsed(path: Path, text: str, key: DerivedKey) -> list[Line]:
     return lines[1:]
 
 
-def _end(text: str) -> int:
-    """Length without a last line whose writing was cut off: the database still has what it said."""
+def _find_last_line_end(text: str) -> int:
+    """Length of the text up to its last complete line."""
     return text.rfind("\n") + 1
 
 
-def add_missing(path: Path, session: Session, key: DerivedKey) -> int:
-    """Add the database's erasures that the list lacks, and begin it where there is none.
-
-    Args:
-        path: of the file.
-        session: for reading.
-        key: of lists of erasures.
-
-    Returns:
-        Number of erasures in the list.
-
-    Raises:
-        ErasureListError: the file is not a list of this installation.
-        OSError: it cannot be written.
-    """
-    with open_locked(path) as stream:
+def append_missing_erasures(path: Path, session: Session, key: DerivedKey) -> int:
+    """Add the database's erasures that the list lacks, and begin it where there is none."""
+    with open_append_only(path) as stream:
         text = stream.read()
-        whole = text[: _end(text)]
+        whole = text[: _find_last_line_end(text)]
         stream.truncate(len(whole.encode()))
-        known = _parsed(path, whole, key) if whole else []
-        listed = {line.erasure for line in known}
+        listed_lines = _parse_erasure_lines(path, whole, key) if whole else []
+        listed = {line.erasure for line in listed_lines}
         rows = session.execute(select(Erasure).order_by(Erasure.created_at, Erasure.id)).scalars()
         missing = [row for row in rows if row.id not in listed]
-        lines = [] if whole else [Line(number=0)]
-        for number, row in enumerate(missing, len(known) + 1):
+        lines = [] if whole else [ErasureLine(number=0)]
+        for number, row in enumerate(missing, len(listed_lines) + 1):
             cases = [uuid.UUID(case) for case in row.cases]
             rows_of_imports, at = row.import_rows, row.created_at
-            lines.append(Line(number=number, erasure=row.id, cases=cases, import_rows=rows_of_imports, erased_at=at))
+            lines.append(
+                ErasureLine(number=number, erasure=row.id, cases=cases, import_rows=rows_of_imports, erased_at=at)
+            )
         signed = (line.model_copy(update={"signature": line.signed(key)}) for line in lines)
-        add_lines(stream, (json.dumps(line.model_dump(mode="json")) for line in signed))
-    return len(known) + len(missing)
+        append_lines(stream, (json.dumps(line.model_dump(mode="json")) for line in signed))
+    return len(listed_lines) + len(missing)
 
 
-def outstanding(session: Session, lines: Sequence[Line]) -> list[Line]:
-    """Erasures of a list that the database knows nothing of."""
-    known = set(session.execute(select(Erasure.id)).scalars())
-    return [line for line in lines if line.erasure not in known]
+def find_unapplied_erasures(session: Session, lines: Sequence[ErasureLine]) -> list[ErasureLine]:
+    """Find erasures of the list that the database does not contain."""
+    erasure_ids = set(session.execute(select(Erasure.id)).scalars())
+    return [line for line in lines if line.erasure not in erasure_ids]
 
 
 _GONE = "0" * 64
 
 
 @dataclass
-class Erased:
-    """What was erased.
+class ErasureResult:
+    """Result of an erasure."""
 
-    Attributes:
-        cases: tombstones that stay in the place of cases.
-        images: and fields, that no other case uses, by their name in the store: to be removed after the commit.
-        shared: other cases that have the same picture as one of these, as image or field, so that it stays.
-        n_remarks: notes and reasons.
-        n_answers: remembered answers to requests.
-        import_rows: rows of imports, each job and row.
-    """
-
+    # tombstones that stay in the place of cases
     cases: list[uuid.UUID]
+    # and fields, that no other case uses, by their name in the store: to be removed after the commit
     images: list[str] = field(default_factory=list)
+    # other cases that have the same picture as one of these, as image or field, so that it stays
     shared: list[uuid.UUID] = field(default_factory=list)
     n_remarks: int = 0
+    # remembered answers to requests
     n_answers: int = 0
+    # rows of imports, each job and row
     import_rows: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Whom:
-    """A patient, or a case that was uploaded without one.
+class ErasureTarget:
+    """A patient, or a case that was uploaded without one."""
 
-    Attributes:
-        patient: pseudonym as it was uploaded.
-        external_id: of the case, where there is no patient.
-    """
-
+    # pseudonym as it was uploaded
     patient: str | None
+    # of the case, where there is no patient
     external_id: str | None = None
 
     def conditions(self) -> tuple[ColumnElement[bool], ...]:
@@ -211,47 +181,28 @@ class Whom:
         return (Case.patient.is_(None), Case.external_id == self.external_id)
 
 
-def erase_patient(session: Session, context: Context, actor: str, whom: Whom, reason: str) -> Erased:
-    """Erase every case of a patient from the rows, and what imports said of them.
-
-    Args:
-        session: writing session.
-        context: parts of the service.
-        actor: who, for the audit.
-        whom: patient, or case without one.
-        reason: why; kept in the audit.
-
-    Raises:
-        NotFound: nothing is known of this patient.
-        Conflict: the reason, which stays, names them.
-    """
-    cases = _locked_cases(session, *whom.conditions())
+def erase_patient_rows(
+    session: Session, context: ServiceContext, actor: str, whom: ErasureTarget, reason: str
+) -> ErasureResult:
+    """Erase every case of a patient from the rows, and the import rows about them."""
+    cases = _lock_cases(session, *whom.conditions())
     names = [name for name in (whom.patient, whom.external_id) if name is not None]
     external_ids = [case.external_id for case in cases]
     rows = _import_rows(session, [case.id for case in cases], external_ids, *([whom.patient] if whom.patient else []))
     if not cases and not rows:
         raise NotFound("there is no case of this patient")
-    if _names(reason, [*names, *external_ids]):
+    if _contains_word(reason, [*names, *external_ids]):
         raise Conflict("the reason is kept in the audit, and names the patient; give another one")
-    return _erase(session, context, actor, reason, cases, rows)
+    return _erase_and_record(session, context, actor, reason, cases, rows)
 
 
-def erase_again(session: Session, context: Context, line: Line) -> Erased | None:
-    """Erase what was erased before a backup was brought back, as far as it is there.
-
-    Args:
-        session: writing session.
-        context: parts of the service.
-        line: of the list of erasures.
-
-    Returns:
-        None where another process was faster.
-    """
+def repeat_erasure(session: Session, context: ServiceContext, line: ErasureLine) -> ErasureResult | None:
+    """Erase what was erased before a backup was brought back, as far as it is there."""
     listed = [str(case_id) for case_id in line.cases]
     values = {"id": line.erasure, "cases": listed, "import_rows": line.import_rows, "created_at": context.clock()}
     if not insert_if_absent(session, Erasure, values):
         return None
-    cases = _locked_cases(session, Case.id.in_(line.cases), Case.erased_at.is_(None))
+    cases = _lock_cases(session, Case.id.in_(line.cases), Case.erased_at.is_(None))
     patients = {case.patient for case in cases if case.patient is not None}
     external_ids = [case.external_id for case in cases]
     rows = {_row_name(row): row for row in _import_rows(session, [case.id for case in cases], external_ids, *patients)}
@@ -260,15 +211,15 @@ def erase_again(session: Session, context: Context, line: Line) -> Erased | None
         if _row_name(row) in line.import_rows:
             rows[_row_name(row)] = row
     reason = "erased before a backup was brought back"
-    return _erase(session, context, "service", reason, cases, list(rows.values()), line.erasure)
+    return _erase_and_record(session, context, "service", reason, cases, list(rows.values()), line.erasure)
 
 
-def _locked_cases(session: Session, *conditions: ColumnElement[bool]) -> list[Case]:
+def _lock_cases(session: Session, *conditions: ColumnElement[bool]) -> list[Case]:
     statement = select(Case).where(*conditions).order_by(Case.id).with_for_update()
     return list(session.execute(statement).scalars())
 
 
-def _names(text: str, words: Collection[str]) -> bool:
+def _contains_word(text: str, words: Collection[str]) -> bool:
     """Whether a text contains one of the words."""
     return any(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) for word in words)
 
@@ -280,35 +231,33 @@ def _row_name(row: ImportRow) -> str:
 def _import_rows(
     session: Session, case_ids: Sequence[uuid.UUID], external_ids: Sequence[str], *patients: str
 ) -> list[ImportRow]:
-    """What imports said of cases and patients, of rows that became no case too.
-
-    Checks name a case beside others that have its image. Of files that an import ignored nobody knows whom their names
-    are about: those of the same imports all go.
-    """
+    """Import rows about these cases and patients, rejected rows included."""
+    # Checks name a case beside others that have its image. Of files that an import ignored nobody knows whom their
+    # names are about: those of the same imports all go.
     conditions = [ImportRow.patient.in_(patients)]
     conditions += [ImportRow.case_id.in_(case_ids), ImportRow.external_id.in_(external_ids)]
     conditions.append(ImportRow.detail.in_([same_image_as(name) for name in external_ids]))
     rows = list(session.execute(select(ImportRow).where(or_(*conditions)).with_for_update()).scalars())
-    found, imports = {(row.job_id, row.row) for row in rows}, {row.job_id for row in rows}
+    row_keys, imports = {(row.job_id, row.row) for row in rows}, {row.job_id for row in rows}
     ignored = select(ImportRow).where(ImportRow.status == "ignored", ImportRow.job_id.in_(imports)).with_for_update()
-    return rows + [row for row in session.execute(ignored).scalars() if (row.job_id, row.row) not in found]
+    return rows + [row for row in session.execute(ignored).scalars() if (row.job_id, row.row) not in row_keys]
 
 
-def _erase(
+def _erase_and_record(
     session: Session,
-    context: Context,
+    context: ServiceContext,
     actor: str,
     reason: str,
     cases: Sequence[Case],
     rows: Sequence[ImportRow],
     listed: uuid.UUID | None = None,
-) -> Erased:
+) -> ErasureResult:
     """Erase cases and rows of imports in this transaction, and record it."""
     ids = [case.id for case in cases]
-    erased = Erased(ids, import_rows=sorted(_row_name(row) for row in rows))
+    erased = ErasureResult(ids, import_rows=sorted(_row_name(row) for row in rows))
     images = {digest for case in cases for digest in (case.stored_sha256, case.stored_field_sha256) if digest}
     pixels = {digest for case in cases for digest in (case.pixels_sha256, case.field_pixels_sha256) if digest}
-    erased.n_answers = forget_cases(session, ids)
+    erased.n_answers = delete_case_answers(session, ids)
     word = f"erased-{secrets.token_hex(8)}"
     for case in cases:
         _make_tombstone(session, case, word)
@@ -319,16 +268,14 @@ def _erase(
     used = cases_with_images(session, images)
     erased.shared = sorted({*used, *cases_with_pixels(session, pixels)})
     erased.images = sorted(images.difference(*used.values()))
-    _record(session, context, actor, reason, erased, listed)
+    _record_erasure(session, context, actor, reason, erased, listed)
     return erased
 
 
 def _make_tombstone(session: Session, case: Case, word: str) -> None:
-    """Take out of a case's row what tells which image of whom it was.
-
-    The coin follows from the external id for whoever has the installation's key: another one takes its place, which
-    falls on the same side.
-    """
+    """Clear the columns of a case that identify its image or patient."""
+    # The coin follows from the external id for whoever has the installation's key: another one takes its place, which
+    # falls on the same side.
     side = (0.0, case.pi) if case.u < case.pi else (case.pi, 1.0)
     share = random.SystemRandom().random()
     case.u = side[0] + share * (side[1] - side[0])
@@ -342,11 +289,7 @@ def _make_tombstone(session: Session, case: Case, word: str) -> None:
 
 
 def _erase_rows_of_cases(session: Session, ids: Sequence[uuid.UUID]) -> int:
-    """Delete what other tables say about the images of these cases, and close what is still asked for.
-
-    Returns:
-        Number of notes and reasons.
-    """
+    """Delete what other tables say about the images of these cases, and close what is still asked for."""
     outputs = delete(NetworkOutput).where(NetworkOutput.case_id.in_(ids)).returning(NetworkOutput.id)
     note_deleted(session, NetworkOutput, session.execute(outputs).mappings().all())
     remarks = session.execute(delete(Remark).where(Remark.case_id.in_(ids)).returning(Remark.id)).mappings().all()
@@ -354,16 +297,18 @@ def _erase_rows_of_cases(session: Session, ids: Sequence[uuid.UUID]) -> int:
     twins = delete(CaseTwin).where(or_(CaseTwin.case_id.in_(ids), CaseTwin.twin_id.in_(ids)))
     note_deleted(session, CaseTwin, session.execute(twins.returning(*CaseTwin.__table__.columns)).mappings().all())
     withdraw_repeats(session, ids)
-    wanted = (ReadRequest.case_id.in_(ids), ReadRequest.state.in_(("open", "leased")))
+    open_request = (ReadRequest.case_id.in_(ids), ReadRequest.state.in_(("open", "leased")))
     closed = (
-        update(ReadRequest).where(*wanted).values(state="closed", closed_at=time_of(session), lease_expires_at=None)
+        update(ReadRequest)
+        .where(*open_request)
+        .values(state="closed", closed_at=time_of(session), lease_expires_at=None)
     )
     note_rows(session, ReadRequest, session.execute(closed.returning(*ReadRequest.__table__.columns)).mappings().all())
     return len(remarks)
 
 
-def _record(
-    session: Session, context: Context, actor: str, reason: str, erased: Erased, listed: uuid.UUID | None
+def _record_erasure(
+    session: Session, context: ServiceContext, actor: str, reason: str, erased: ErasureResult, listed: uuid.UUID | None
 ) -> None:
     """An event with the digests of all tombstones, and one per case."""
     erasure_id = listed or new_id()
@@ -371,7 +316,7 @@ def _record(
         ids = [str(case_id) for case_id in erased.cases]
         session.add(Erasure(id=erasure_id, cases=ids, import_rows=erased.import_rows))
     counts = {"n_cases": len(erased.cases), "n_remarks": erased.n_remarks, "n_import_rows": len(erased.import_rows)}
-    record = partial(events.record, session, context.keys.audit, actor=actor, reason=reason)
+    record = partial(events.record_event, session, context.keys.audit, actor=actor, reason=reason)
     record(action="patient.erase", object_id=erasure_id, details=counts)
     for case_id in erased.cases:
         record(action="case.erase", object_id=case_id, cases=[case_id])

@@ -1,4 +1,4 @@
-"""What was collected, as a folder that `secondread train --data`, `evaluate` and people can read."""
+"""Exports labels, predictions and images as a folder for `secondread train --data` and `evaluate`."""
 
 import json
 import shutil
@@ -11,16 +11,22 @@ import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.audit.events import reasons_of
+from app.audit.events import read_event_reasons
 from app.audit.proof import write_proof
-from app.context import Context
+from app.context import ServiceContext
 from app.database.tables import AuditEvent
-from app.metrics.cohort import Cohort, Partition, Question, kept_for_sets
-from app.metrics.queries import case_names, stored_images
-from app.metrics.service import cohort_for
-from app.metrics.tables import CohortTables, cohort_tables
-from app.releases.queries import existing_release, reading_classes
-from app.releases.training import patient_hmac, unit_of
+from app.metrics.service import (
+    Cohort,
+    CohortQuery,
+    CohortTables,
+    Partition,
+    case_names,
+    cohort_tables,
+    is_kept_for_sets,
+    load_cohort,
+    stored_images,
+)
+from app.releases.service import existing_release, patient_hmac, patient_unit, reading_classes
 from ml.tables.files import Column, write_table
 from ml.tables.trained_cells import TRAINED_ON
 from ml.util.splits import stratified_partitions
@@ -31,7 +37,7 @@ Kind = Literal["csv", "parquet"]
 
 def export_dataset(
     session: Session,
-    context: Context,
+    context: ServiceContext,
     out: Path,
     partition: Partition,
     *,
@@ -39,27 +45,10 @@ def export_dataset(
     images: bool = True,
     proof: bool = False,
 ) -> dict[str, int]:
-    """Write labels, predictions, classes and the audit as tables, and the images; all of it, or nothing.
-
-    Cases of the evaluation partition get the partition ``test``, of which no training sees anything; so do those of
-    the calibration partition whose patients are kept for answer sets, which are left out where that partition alone is
-    asked for. The others of it are shared out, by patient and alike in each class, to what a training uses.
-
-    Args:
-        session: for reading.
-        context: parts of the service.
-        out: folder to make; must be empty.
-        partition: all, calibration or evaluation.
-        kind: of the tables: csv or parquet.
-        images: whether to write the images too.
-        proof: whether to write the audit and every row as a proof too.
-
-    Returns:
-        Number of cases and of labels, and of cases that are kept for answer sets and left out.
-
-    Raises:
-        ValueError: the folder is not empty, or a proof of one partition is asked for.
-    """
+    """Write labels, predictions, classes and the audit as tables, and the images; all of it, or nothing."""
+    # Cases of the evaluation partition get the partition ``test``, of which no training sees anything; so do those of
+    # the calibration partition whose patients are kept for answer sets, which are left out where that partition alone
+    # is asked for. The others of it are shared out, by patient and alike in each class, to what a training uses.
     if proof and partition != "all":
         raise ValueError("a proof has every row: leave --partition out, or --proof")
     if out.exists() and any(out.iterdir()):
@@ -67,18 +56,18 @@ def export_dataset(
     aside = out.with_name(f".{out.name}.{uuid.uuid4().hex}.part")
     try:
         aside.mkdir(parents=True)
-        counts = _write(session, context, aside, partition, kind, images=images, proof=proof)
+        counts = _write_export_files(session, context, aside, partition, kind, images=images, proof=proof)
         aside.replace(out)  # an empty folder may be there
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return counts
 
 
-def _write(
-    session: Session, context: Context, out: Path, partition: Partition, kind: Kind, *, images: bool, proof: bool
+def _write_export_files(
+    session: Session, context: ServiceContext, out: Path, partition: Partition, kind: Kind, *, images: bool, proof: bool
 ) -> dict[str, int]:
     """Write the files of an export into an empty folder; the numbers of cases, labels and cases left out."""
-    release_id, whole = cohort_for(session, None, Question(partition=partition, weighting="none"))
+    release_id, whole = load_cohort(session, None, CohortQuery(partition=partition, weighting="none"))
     kept = _kept_for_sets(session, context, whole)
     cohort = whole.take(~kept) if partition == "calibration" else whole
     data = cohort_tables(session, cohort)
@@ -91,10 +80,13 @@ def _write(
                 (out / folder / f"{case_id}.png").write_bytes(context.images.get(digest))
     files = [names[row] for row in data.labels.row]
     write_table(
-        data.labels_table() | _for_training(session, context, cohort, data) | {"file": files}, out / f"labels.{kind}"
+        data.labels_table() | _make_training_columns(session, context, cohort, data) | {"file": files},
+        out / f"labels.{kind}",
     )
-    known = "training" in existing_release(session, release_id).card
-    write_table(data.predictions | _trained_on(cohort, known=known), out / f"predictions.{kind}")
+    has_training_data = "training" in existing_release(session, release_id).card
+    write_table(
+        data.predictions | _make_trained_on_column(cohort, known=has_training_data), out / f"predictions.{kind}"
+    )
     classes = reading_classes(session)
     columns = {key: [getattr(info, key) for info in classes] for key in ("code", "name", "shortcut", "group")}
     write_table(columns, out / "classes.csv")
@@ -104,11 +96,11 @@ def _write(
     return {"n_cases": len(data.case_ids), "n_labels": len(files), "n_kept_for_sets": len(whole.columns) - len(names)}
 
 
-def _kept_for_sets(session: Session, context: Context, cohort: Cohort) -> npt.NDArray[np.bool_]:
+def _kept_for_sets(session: Session, context: ServiceContext, cohort: Cohort) -> npt.NDArray[np.bool_]:
     """Cases (N,) of the calibration partition whose patients are kept for answer sets."""
     ids = cohort.columns.ids()
     names = case_names(session, ids)
-    kept = [kept_for_sets(context.keys.sets, names[case_id].cluster) for case_id in ids]
+    kept = [is_kept_for_sets(context.keys.sets, names[case_id].cluster) for case_id in ids]
     return np.array(kept, dtype=bool) & ~cohort.columns.evaluation
 
 
@@ -117,7 +109,9 @@ SHARES = {"train": 0.6, "valid": 0.1, "calibration": 0.1, "test": 0.2}
 SHARES_BESIDE_EVALUATION = {"train": 0.7, "valid": 0.15, "calibration": 0.15}
 
 
-def _for_training(session: Session, context: Context, cohort: Cohort, data: CohortTables) -> dict[str, Column]:
+def _make_training_columns(
+    session: Session, context: ServiceContext, cohort: Cohort, data: CohortTables
+) -> dict[str, Column]:
     """Columns of LABELS that a training goes by: partition, and the digest of each case's patient."""
     columns, rows = cohort.columns, data.labels.row
     partition = np.full(len(columns), "test", dtype="U12")
@@ -128,12 +122,12 @@ def _for_training(session: Session, context: Context, cohort: Cohort, data: Coho
         partition[fitting] = stratified_partitions(patients, columns.label_counts[fitting], shares, seed=0)
     ids = columns.ids()
     names = case_names(session, ids)
-    hmacs = [patient_hmac(context.keys.training, unit_of(names[case_id].patient, case_id)) for case_id in ids]
+    hmacs = [patient_hmac(context.keys.training, patient_unit(names[case_id].patient, case_id)) for case_id in ids]
     return {"partition": [str(partition[row]) for row in rows], "patient_hmac": [hmacs[row] for row in rows]}
 
 
-def _trained_on(cohort: Cohort, *, known: bool) -> dict[str, Column]:
-    """Column of PREDICTIONS that says whether the champion was trained on each case."""
+def _make_trained_on_column(cohort: Cohort, *, known: bool) -> dict[str, Column]:
+    """Column of PREDICTIONS that marks the cases in the champion's training set."""
     answers = ["yes" if trained else "no" if known else "unknown" for trained in cohort.columns.trained_on]
     return {TRAINED_ON: answers}
 
@@ -148,11 +142,11 @@ def _audit_table(session: Session) -> dict[str, list[Any]]:
         .execution_options(yield_per=1000)
     )
     for chunk in events.scalars().partitions():
-        reasons = reasons_of(session, chunk)
+        reasons = read_event_reasons(session, chunk)
         for event in chunk:
             # no number yet, of one that no sealer has linked, is no empty text: the column is one of numbers
-            shown = {name: getattr(event, name) for name in names} | {"reason": reasons.get(event.stamp)}
-            shown |= {"details": json.dumps(event.details, sort_keys=True), "created_at": event.created_at.isoformat()}
+            values = {name: getattr(event, name) for name in names} | {"reason": reasons.get(event.stamp)}
+            values |= {"details": json.dumps(event.details, sort_keys=True), "created_at": event.created_at.isoformat()}
             for name in names:
-                table[name].append("" if shown[name] is None and name != "sequence" else shown[name])
+                table[name].append("" if values[name] is None and name != "sequence" else values[name])
     return table

@@ -1,4 +1,4 @@
-"""Files that nobody uses: images that no case names, and what interrupted writes left."""
+"""Removes images that no case refers to, and leftovers of interrupted writes."""
 
 import shutil
 import time
@@ -8,27 +8,18 @@ from pathlib import Path
 import structlog
 from sqlalchemy import select
 
-from app.cases.queries import images_in_use
-from app.context import Context
+from app.cases.service import images_in_use
+from app.context import ServiceContext
 from app.database.tables import Evaluation, ReleaseRow
-from app.releases.registration import UNFINISHED
-from app.reports.frozen_evaluations import EVALUATIONS, frozen_name
+from app.releases.service import UNFINISHED
 
 # no request and no batch of a job takes so long
 _OLD_SECONDS = 86_400.0
 _log = structlog.get_logger("secondread")
 
 
-def sweep_files(context: Context, older_than: float = _OLD_SECONDS) -> int:
-    """Remove images that no case names, and what interrupted writes left, once they are old.
-
-    Args:
-        context: parts of the service.
-        older_than: age in seconds, a day where left out.
-
-    Returns:
-        Number of files, an unfinished folder counted as one.
-    """
+def sweep_files(context: ServiceContext, older_than: float = _OLD_SECONDS) -> int:
+    """Remove images that no case names, and what interrupted writes left, once they are old."""
 
     def used(digests: list[str]) -> set[str]:
         with context.database.read() as session:
@@ -41,10 +32,10 @@ def sweep_files(context: Context, older_than: float = _OLD_SECONDS) -> int:
     return removed
 
 
-def remove_unfinished(context: Context, older_than: float) -> int:
+def remove_unfinished(context: ServiceContext, older_than: float) -> int:
     """Remove what interrupted writes left in HOME once it is old; gives how many files and folders."""
     removed = 0
-    for path in _unfinished(context):
+    for path in _find_unfinished_files(context):
         try:
             old = time.time() - path.stat().st_mtime > older_than
         except FileNotFoundError:
@@ -58,21 +49,24 @@ def remove_unfinished(context: Context, older_than: float) -> int:
     return removed
 
 
-def _remove_unknown_folders(context: Context, older_than: float) -> int:
+def _remove_unknown_folders(context: ServiceContext, older_than: float) -> int:
     """Remove releases and frozen evaluations that were brought into the bucket and never got a row."""
+    # charts and templates come with the reports: a worker loads them with its first sweep
+    from app.reports.service import EVALUATIONS, shared_folder_name
+
     shared = context.folders.shared("releases") | context.folders.shared(EVALUATIONS)
     old = {name for name, age in shared.items() if age > older_than}
     if old:
         with context.database.read() as session:
             old -= {f"releases/{release_id}" for release_id in session.execute(select(ReleaseRow.id)).scalars()}
             frozen = session.execute(select(Evaluation.id, Evaluation.snapshot_sha256)).all()
-        old -= {frozen_name(context.folders, *evaluation) for evaluation in frozen}
+        old -= {shared_folder_name(context.folders, *evaluation) for evaluation in frozen}
     for name in old:
         context.folders.remove(name)
     return len(old)
 
 
-def _unfinished(context: Context) -> Iterator[Path]:
+def _find_unfinished_files(context: ServiceContext) -> Iterator[Path]:
     home = context.settings.home
     yield from (home / "imports").glob(".*.part")
     yield from context.settings.releases_folder.glob(UNFINISHED)

@@ -1,1 +1,1 @@
-"""Metrics recomputed over collected labels."""
+"""Metrics over collected labels: dataset, cohort, snapshot, drift, alarms."""

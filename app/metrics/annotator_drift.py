@@ -15,18 +15,18 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.database.tables import Annotator, time_of
-from app.http.models import Out, Sentence
-from app.metrics.cohort import held_out
-from app.metrics.dataset import Columns, number_of
-from app.metrics.snapshot import current_columns
-from app.releases.queries import champion_since, class_codes, existing_release, served_release_id
+from app.http.models import ResponseModel, Sentence
+from app.metrics.cohort import exclude_training_cases
+from app.metrics.dataset import EvaluationDataset, stable_name_hash
+from app.metrics.snapshot import load_current_dataset
+from app.releases.service import champion_since, class_codes, existing_release, served_release_id
 from ml.annotators.drift import drift_paths, excess_log_loss, weekly_bands
 from ml.messages import Message
 from ml.metrics.betting_monitor import LEVEL, TOLERANCE, CapitalPath
 from ml.util.arrays import FloatArray, IntArray
 
 
-class ReaderWeekOut(Out):
+class ReaderWeekOut(ResponseModel):
     """Mean excess loss of an annotator's answers in a week, from a Monday on; the bands of all weeks hold together."""
 
     week: date
@@ -36,7 +36,7 @@ class ReaderWeekOut(Out):
     high: float
 
 
-class ReaderDriftOut(Out):
+class ReaderDriftOut(ResponseModel):
     """An annotator's first reads since the champion was promoted, until last Monday, in nats per label.
 
     The excess is the log loss of an answer less what it would be on average for somebody who answers as predicted. The
@@ -53,7 +53,7 @@ class ReaderDriftOut(Out):
     sentence: Sentence
 
 
-class ReadersDriftOut(Out):
+class ReadersDriftOut(ResponseModel):
     """Every annotator who answered a first read since the champion was promoted."""
 
     items: list[ReaderDriftOut]
@@ -67,58 +67,53 @@ _MONDAY = 4
 
 
 @dataclass(frozen=True)
-class Answered:
-    """Patients of one annotator in the order in which the answers were complete.
+class AnsweredPatients:
+    """Patients of one annotator in the order in which the answers were complete."""
 
-    Attributes:
-        excess: (N,) mean excess loss, nats per label.
-        day: (N,) days since 1970, UTC.
-    """
-
+    # (N,) mean excess loss, nats per label
     excess: FloatArray
+    # (N,) days since 1970, UTC
     day: IntArray
 
 
 def reader_drift(session: Session, home: Path) -> list[ReaderDriftOut]:
-    """Every annotator who answered a first read since the champion was promoted, by name.
-
-    Args:
-        session: for reading.
-        home: where the snapshots lie.
-
-    Raises:
-        NoRelease: there is no champion.
-    """
+    """Every annotator who answered a first read since the champion was promoted, by name."""
     release_id = served_release_id(session)
     classes = class_codes(existing_release(session, release_id))
-    columns, since = held_out(current_columns(session, home, release_id, classes)), champion_since(session)
+    columns, since = (
+        exclude_training_cases(load_current_dataset(session, home, release_id, classes)),
+        champion_since(session),
+    )
     names = session.execute(select(Annotator.name).order_by(Annotator.name)).scalars().all()
-    return [] if since is None else drift_of_readers(columns, names, since, time_of(session))
+    return [] if since is None else compute_reader_drift(columns, names, since, time_of(session))
 
 
-def drift_of_readers(columns: Columns, names: Sequence[str], since: datetime, at: datetime) -> list[ReaderDriftOut]:
-    """The same of columns.
-
-    Args:
-        columns: of the champion, without the cases that it was trained on.
-        names: of annotators; those who answered nothing are left out.
-        since: when the champion was promoted.
-        at: the time of looking; the week of it is not looked at.
-    """
+def compute_reader_drift(
+    columns: EvaluationDataset, names: Sequence[str], since: datetime, at: datetime
+) -> list[ReaderDriftOut]:
+    """Compute the drift of each annotator from a dataset."""
     until = _week_of(int((at - _SETTLED).timestamp()) // _DAY) * 7 + _MONDAY
-    answered = {name: answers_of(columns, number_of(name), since.timestamp(), float(until * _DAY)) for name in names}
+    answered = {
+        name: collect_answered_patients(columns, stable_name_hash(name), since.timestamp(), float(until * _DAY))
+        for name in names
+    }
     answered = {name: units for name, units in answered.items() if len(units.day)}
     n_classes = len(columns.classes)
     paths = drift_paths([units.excess for units in answered.values()], [u.day for u in answered.values()], n_classes)
-    return [_shown(name, units, path, n_classes) for (name, units), path in zip(answered.items(), paths, strict=True)]
+    return [
+        _reader_drift_out(name, units, path, n_classes)
+        for (name, units), path in zip(answered.items(), paths, strict=True)
+    ]
 
 
-def answers_of(columns: Columns, annotator: int, since: float, until: float) -> Answered:
+def collect_answered_patients(
+    columns: EvaluationDataset, annotator: int, since: float, until: float
+) -> AnsweredPatients:
     """An annotator's patients, of cases stored from one time on, answered before another; seconds since 1970."""
     mine = (columns.first_annotator == annotator) & (columns.created_at >= since) & (columns.first_answered_at < until)
     rows = np.flatnonzero(mine)
     if not len(rows):
-        return Answered(np.zeros(0), np.zeros(0, dtype=np.int64))
+        return AnsweredPatients(np.zeros(0), np.zeros(0, dtype=np.int64))
     rows = rows[np.lexsort((columns.first_answered_at[rows], columns.cluster[rows]))]
     cluster, answered_at = columns.cluster[rows], columns.first_answered_at[rows]
     starts = np.flatnonzero(np.append([True], cluster[1:] != cluster[:-1]))
@@ -132,7 +127,7 @@ def answers_of(columns: Columns, annotator: int, since: float, until: float) -> 
     completed = np.full(len(starts), -np.inf)
     np.maximum.at(completed, unit, answered_at)
     order = np.lexsort((cluster[starts], completed))
-    return Answered(mean[order], first_day[order])
+    return AnsweredPatients(mean[order], first_day[order])
 
 
 def _week_of(day: int) -> int:
@@ -140,15 +135,19 @@ def _week_of(day: int) -> int:
     return (day - _MONDAY) // 7
 
 
-def _shown(name: str, units: Answered, path: CapitalPath, n_classes: int) -> ReaderDriftOut:
+def _reader_drift_out(name: str, units: AnsweredPatients, path: CapitalPath, n_classes: int) -> ReaderDriftOut:
     rung = path.alarm_day()
     weeks = [
         ReaderWeekOut(
-            week=_date(band.week * 7 + _MONDAY), n_patients=band.n, excess_loss=band.mean, low=band.low, high=band.high
+            week=_day_to_date(band.week * 7 + _MONDAY),
+            n_patients=band.n,
+            excess_loss=band.mean,
+            low=band.low,
+            high=band.high,
         )
         for band in weekly_bands(units.excess, (units.day - _MONDAY) // 7, n_classes)
     ]
-    alarm = None if rung is None else _date(rung)
+    alarm = None if rung is None else _day_to_date(rung)
     return ReaderDriftOut(
         annotator=name,
         n_patients=len(units.day),
@@ -156,11 +155,11 @@ def _shown(name: str, units: Answered, path: CapitalPath, n_classes: int) -> Rea
         level=LEVEL,
         alarm_on=alarm,
         weeks=weeks,
-        sentence=_sentence(name, alarm, len(weeks)),
+        sentence=_drift_sentence(name, alarm, len(weeks)),
     )
 
 
-def _sentence(name: str, alarm: date | None, n_weeks: int) -> str:
+def _drift_sentence(name: str, alarm: date | None, n_weeks: int) -> str:
     if alarm is not None:
         return Message(
             "{name} answers less as foreseen than they did: by more than {tolerance:g} nats per label "
@@ -173,5 +172,5 @@ def _sentence(name: str, alarm: date | None, n_weeks: int) -> str:
     return Message("No sign over {over} that {name} answers less as foreseen than they did.", over=over, name=name)
 
 
-def _date(day: int) -> date:
+def _day_to_date(day: int) -> date:
     return datetime.fromtimestamp(day * _DAY, UTC).date()

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from app.audit.chain.keys import DerivedKey
 from app.http.models import MetricOut
-from app.metrics.dataset import Columns, number_of
+from app.metrics.dataset import EvaluationDataset, stable_name_hash
 from app.metrics.schemas import CannotTellOut, CapacityOut, CellOut, SelectionOut, TrainedOnOut, WeightsOut
-from app.releases.training import what_is_known
+from app.releases.service import check_training_disclosure
 from ml.messages import Message
 from ml.metrics import Evaluation, Readings, evaluate
 from ml.metrics.homogeneity_test import reader_warnings
@@ -28,25 +28,13 @@ _KEPT = 51
 
 
 def cluster_name(case_id: uuid.UUID, patient: str | None, first_id: uuid.UUID | None, first_patient: str | None) -> str:
-    """Name of a case's cluster: its patient, else that of the first case with the same pixels, else that case.
-
-    Args:
-        case_id: of the case.
-        patient: of the case.
-        first_id: the first case with the same pixels, None where the case is that.
-        first_patient: its patient.
-    """
+    """Name of a case's cluster: its patient, else that of the first case with the same pixels, else that case."""
     named = first_patient if patient is None else patient
     return f"case:{first_id or case_id}" if named is None else f"patient:{named}"
 
 
-def kept_for_sets(key: DerivedKey, cluster: str) -> bool:
-    """Whether a cluster of the calibration partition calibrates answer sets, and so no fit: a fifth of them, for ever.
-
-    Args:
-        key: of the installation, for answer sets.
-        cluster: its name.
-    """
+def is_kept_for_sets(key: DerivedKey, cluster: str) -> bool:
+    """Whether a cluster calibrates answer sets and so no fit: a fifth of the calibration partition."""
     return key.digest(cluster.encode())[0] < _KEPT
 
 
@@ -60,47 +48,40 @@ _DAY = 86_400.0
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is to be evaluated.
+class CohortQuery:
+    """Query of an evaluation: which cases, and how they are weighted."""
 
-    Attributes:
-        partition: evaluation, calibration or all.
-        weighting: ``ipw``: cases that are due or whose first planned read has ended, weighted by inverse selection
-            probabilities; ``none``: all cases, unweighted.
-        since: cases stored at this time or later.
-        until: cases stored before this time.
-        site: of one site only.
-    """
-
+    # evaluation, calibration or all
     partition: Partition = "evaluation"
+    # ``ipw``: cases that are due or whose first planned read has ended, weighted by inverse selection probabilities;
+    # ``none``: all cases, unweighted
     weighting: Weighting = "ipw"
+    # cases stored at this time or later
     since: datetime | None = None
+    # cases stored before this time
     until: datetime | None = None
+    # of one site only
     site: str | None = None
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """Cases to evaluate, with their weights.
+    """Cases to evaluate, with their weights."""
 
-    Attributes:
-        columns: of these cases.
-        quintile: (N,) of the DPE, 1 to 5.
-        first: weights for estimates that need one label; None unweighted.
-        second: weights for those that need two.
-        n_open: cases left out because their first planned read is still open, and not due.
-        at: for which moment it was made, seconds since 1970.
-        outside_share: share of the cases with labels of an outside system, whose selection is unknown.
-        all_outside: nobody but outside systems labelled, so that nothing can be weighted.
-    """
-
-    columns: Columns
+    columns: EvaluationDataset
+    # (N,) of the DPE, 1 to 5
     quintile: IntArray
+    # weights for estimates that need one label; None unweighted
     first: SelectionWeights | None
+    # weights for those that need two
     second: SelectionWeights | None
+    # cases left out because their first planned read is still open, and not due
     n_open: int
+    # for which moment it was made, seconds since 1970
     at: float
+    # share of the cases with labels of an outside system, whose selection is unknown
     outside_share: float
+    # nobody but outside systems labelled, so that nothing can be weighted
     all_outside: bool = False
 
     @property
@@ -131,7 +112,7 @@ class Cohort:
         return np.where((weight2 > 0)[:, None], self.columns.label_counts, first)
 
     def readings(self) -> Readings:
-        """Who gave which of these labels, of up to four labels of a case."""
+        """Annotator and class of each of these labels, for up to four labels of a case."""
         data, weight, weight2 = self.columns, self.weight, self.weight2
         if weight is None or weight2 is None:
             case, place = np.nonzero(data.said >= 0)
@@ -159,8 +140,8 @@ class Cohort:
         return replace(self, columns=columns, quintile=self.quintile[rows], first=first, second=second)
 
 
-def in_question(columns: Columns, question: Question) -> npt.NDArray[np.bool_]:
-    """Mask (N,) of the cases that a question is about."""
+def query_case_mask(columns: EvaluationDataset, question: CohortQuery) -> npt.NDArray[np.bool_]:
+    """Mask (N,) of the cases that match a query."""
     chosen = np.ones(len(columns), dtype=bool)
     if question.partition != "all":
         chosen &= columns.evaluation == (question.partition == "evaluation")
@@ -169,40 +150,33 @@ def in_question(columns: Columns, question: Question) -> npt.NDArray[np.bool_]:
     if question.until is not None:
         chosen &= columns.created_at < question.until.timestamp()
     if question.site is not None:
-        chosen &= columns.site == number_of(question.site)
+        chosen &= columns.site == stable_name_hash(question.site)
     return np.asarray(chosen)
 
 
-def cohort_of(columns: Columns, question: Question, at: float) -> Cohort:
-    """Cases that a question is about, with weights, such that reads that are still open move no expectation.
-
-    A case belongs to the cohort when its first planned read has ended or is due, which has nothing to do with whether
-    there is a second one: all reads of a case have one place in the queue. Estimates of order 1 use the answer to that
-    first read, whatever became of the second. Estimates of order 2 use the cases planned twice whose reads have both
-    been answered; those of them that wait are stood in for by the answered ones of their cell. Cases that are due and
-    not answered are non-response, adjusted in the same way.
-
-    Where annotators were drawn, the cases of a day wait for each other (``_day_waits``): else those of the quick would
-    come first.
-
-    Labels of an outside system answer to a selection that this service does not know: they change no weight, their
-    cases are left out of weighted estimates of that order, and the share of such cases is reported. Where there are no
-    other labels nothing can be weighted: all count once, and a warning says so.
-
-    Args:
-        columns: of one release.
-        question: which cases, how weighted.
-        at: the time, seconds since 1970: planned reads that are due by then are not waited for.
-    """
-    chosen = in_question(columns, question)
+def build_cohort(columns: EvaluationDataset, question: CohortQuery, at: float) -> Cohort:
+    """Select and weight the cases of a query so that open reads do not bias any estimate."""
+    # A case belongs to the cohort when its first planned read has ended or is due, which has nothing to do with whether
+    # there is a second one: all reads of a case have one place in the queue. Estimates of order 1 use the answer to
+    # that first read, whatever became of the second. Estimates of order 2 use the cases planned twice whose reads have
+    # both been answered; those of them that wait are stood in for by the answered ones of their cell. Cases that are
+    # due and not answered are non-response, adjusted in the same way.
+    #
+    # Where annotators were drawn, the cases of a day wait for each other (``_pending_day_mask``): else those of the
+    # quick would come first.
+    #
+    # Labels of an outside system answer to a selection that this service does not know: they change no weight, their
+    # cases are left out of weighted estimates of that order, and the share of such cases is reported. Where there are
+    # no other labels nothing can be weighted: all count once, and a warning says so.
+    chosen = query_case_mask(columns, question)
     all_outside = bool(columns.outside[chosen].any()) and bool((columns.first_class[chosen] < 0).all())
     if question.weighting == "none" or all_outside:
         everybody = columns.take(np.flatnonzero(chosen))
-        quintile, outside = quintiles(everybody.disagreement_probs), _share(everybody.outside)
+        quintile, outside = quintiles(everybody.disagreement_probs), _share_of_true(everybody.outside)
         return Cohort(everybody, quintile, None, None, 0, at, outside, all_outside and question.weighting != "none")
-    begun = (columns.first_open_until <= at) & ~_day_waits(columns, columns.first_open_until, at)
+    begun = (columns.first_open_until <= at) & ~_pending_day_mask(columns, columns.first_open_until, at)
     judged = chosen & begun
-    held = _day_waits(columns, columns.open_until, at)[judged]
+    held = _pending_day_mask(columns, columns.open_until, at)[judged]
     cases = columns if judged.all() else columns.take(np.flatnonzero(judged))
     quintile = quintiles(cases.disagreement_probs)
     selected = np.asarray(cases.pi >= 1)
@@ -211,20 +185,13 @@ def cohort_of(columns: Columns, question: Question, at: float) -> Cohort:
     both = np.where(ended & ~cases.outside, np.minimum(cases.n_labels, cases.n_planned), 0)
     first = selection_weights(1, cases.n_planned, first_answer, cases.pi, selected, quintile)
     second = selection_weights(2, cases.n_planned, both, cases.pi, selected, quintile, waiting)
-    return Cohort(cases, quintile, first, second, int((chosen & ~begun).sum()), at, _share(cases.outside))
+    return Cohort(cases, quintile, first, second, int((chosen & ~begun).sum()), at, _share_of_true(cases.outside))
 
 
-def _day_waits(columns: Columns, open_until: FloatArray, at: float) -> npt.NDArray[np.bool_]:
-    """Cases (N,) for which annotators were drawn, and of whose day a read is still open and not due.
-
-    Whoever is quick answers first: the answered cases of a day that is under way are those of quick annotators. Once
-    all are in, or their time is over, a day's answers are those of whoever was drawn.
-
-    Args:
-        columns: of all cases, in question or not.
-        open_until: (N,) of these.
-        at: the time, seconds since 1970.
-    """
+def _pending_day_mask(columns: EvaluationDataset, open_until: FloatArray, at: float) -> npt.NDArray[np.bool_]:
+    """Cases (N,) for which annotators were drawn, and of whose day a read is still open and not due."""
+    # Whoever is quick answers first: the answered cases of a day that is under way are those of quick annotators. Once
+    # all are in, or their time is over, a day's answers are those of whoever was drawn.
     rows = np.flatnonzero(columns.drawn)
     waits = np.zeros(len(columns), dtype=bool)
     if rows.size == 0:
@@ -237,18 +204,12 @@ def _day_waits(columns: Columns, open_until: FloatArray, at: float) -> npt.NDArr
     return waits
 
 
-def _share(flags: npt.NDArray[np.bool_]) -> float:
+def _share_of_true(flags: npt.NDArray[np.bool_]) -> float:
     return float(flags.mean()) if flags.size else 0.0
 
 
 def evaluate_cohort(cohort: Cohort, *, n_bins: int = 15, new_readers: bool = True) -> Evaluation:
-    """What ``secondread evaluate`` says of a cohort, clustered by patient.
-
-    Args:
-        cohort: cases with weights.
-        n_bins: equal-width bins.
-        new_readers: whether intervals for new readers are wanted, which take some two fifths more time.
-    """
+    """Evaluate a cohort as ``secondread evaluate`` does, clustered by patient."""
     data = cohort.columns
     return evaluate(
         cohort.counted(),
@@ -265,19 +226,19 @@ def evaluate_cohort(cohort: Cohort, *, n_bins: int = 15, new_readers: bool = Tru
 
 
 def selection_report(cohort: Cohort) -> SelectionOut:
-    """How the labelled cases were selected, who answered, and how many reads ended without a diagnosis."""
+    """Report selection, response and undiagnosable reads of a cohort."""
     weights = [order for order in (cohort.first, cohort.second) if order is not None]
     return SelectionOut(
         n_closed=len(cohort.columns),
         n_open=cohort.n_open,
         n_waiting=0 if cohort.second is None else sum(cell.waiting for cell in cohort.second.cells),
         outside_share=cohort.outside_share,
-        orders=[_order(order) for order in weights],
+        orders=[_weights_out(order) for order in weights],
         cannot_tell=_cannot_tell(cohort),
     )
 
 
-def _order(weights: SelectionWeights) -> WeightsOut:
+def _weights_out(weights: SelectionWeights) -> WeightsOut:
     used = weights.weight[weights.weight > 0]
     return WeightsOut(
         order=weights.order,
@@ -306,7 +267,7 @@ def _cannot_tell(cohort: Cohort) -> list[CannotTellOut]:
 
 
 def cohort_warnings(cohort: Cohort) -> list[str]:
-    """What a reader of the estimates must know about who was labelled."""
+    """Warnings about the selection of the labelled cases."""
     texts = [text for weights in (cohort.first, cohort.second) if weights is not None for text in weights.warnings()]
     outside = Message(
         "{outside_share:.0%} of the cases have labels of an outside system", outside_share=cohort.outside_share
@@ -320,14 +281,12 @@ def cohort_warnings(cohort: Cohort) -> list[str]:
     return texts
 
 
-def differing_annotators(cohort: Cohort) -> list[str]:
-    """A warning where annotators use the classes differently, from the first two labels of each case read twice.
-
-    In the order of the cases, so that it says what ``secondread evaluate`` says of the tables. Of very many cases some
-    are enough.
-    """
+def annotator_difference_warnings(cohort: Cohort) -> list[str]:
+    """A warning where annotators use the classes differently, from the first two labels of each case read twice."""
+    # In the order of the cases, so that it says what ``secondread evaluate`` says of the tables. Of very many cases
+    # some are enough.
     data = cohort.columns
-    several = np.flatnonzero(_pairs(data, cohort.weight2))
+    several = np.flatnonzero(_read_twice_mask(data, cohort.weight2))
     several = several[np.lexsort(data.case_id[several].T[::-1])]
     several = several[:: 1 + several.size // _ENOUGH]
     case = np.repeat(np.arange(several.size), 2)
@@ -335,16 +294,16 @@ def differing_annotators(cohort: Cohort) -> list[str]:
     return reader_warnings(case, annotator, data.said[several, :2].ravel(), data.cluster[several][case])
 
 
-def gain_of(cohort: Cohort) -> MetricOut | None:
+def estimate_posterior_gain(cohort: Cohort) -> MetricOut | None:
     """Posterior gain of one label by all splits; None without a concentration or two labels."""
     data, weight = cohort.columns, cohort.weight2
-    sample = select_sample(_pairs(data, weight) & ~np.isnan(data.posterior_gain), weight, data.cluster)
+    sample = select_sample(_read_twice_mask(data, weight) & ~np.isnan(data.posterior_gain), weight, data.cluster)
     if sample.rows.size == 0:
         return None
     return MetricOut.of(to_estimate(mean_replicates(data.posterior_gain[sample.rows], sample), sample))
 
 
-def _pairs(data: Columns, weight: FloatArray | None) -> npt.NDArray[np.bool_]:
+def _read_twice_mask(data: EvaluationDataset, weight: FloatArray | None) -> npt.NDArray[np.bool_]:
     enough = data.n_labels >= 2
     return np.asarray(enough if weight is None else enough & (weight > 0))
 
@@ -353,7 +312,7 @@ def triage_curve(cohort: Cohort) -> list[CapacityOut]:
     """Share of disagreements caught against share of cases sent for a second read; empty without disagreement."""
     data = cohort.columns
     weight = cohort.weight2
-    rows = np.flatnonzero(_pairs(data, weight))
+    rows = np.flatnonzero(_read_twice_mask(data, weight))
     if rows.size < 2:
         return []
     try:
@@ -372,32 +331,25 @@ def triage_curve(cohort: Cohort) -> list[CapacityOut]:
     ]
 
 
-def held_out(columns: Columns, trained_on: npt.NDArray[np.bool_] | None = None) -> Columns:
-    """Columns without the cases that their release was trained on.
-
-    Args:
-        columns: of one release.
-        trained_on: (N,) cases to leave out; those of the columns where left out.
-    """
+def exclude_training_cases(
+    columns: EvaluationDataset, trained_on: npt.NDArray[np.bool_] | None = None
+) -> EvaluationDataset:
+    """Exclude the cases that the release was trained on."""
     mask = columns.trained_on if trained_on is None else trained_on
     return columns.take(np.flatnonzero(~mask)) if mask.any() else columns
 
 
-def left_out(columns: Columns, question: Question, trained_on: npt.NDArray[np.bool_] | None = None) -> int:
-    """How many of the cases that a question is about ``held_out`` takes away."""
+def count_excluded_cases(
+    columns: EvaluationDataset, question: CohortQuery, trained_on: npt.NDArray[np.bool_] | None = None
+) -> int:
+    """Count the cases of a query that ``exclude_training_cases`` removes."""
     mask = columns.trained_on if trained_on is None else trained_on
-    return int((in_question(columns, question) & mask).sum()) if mask.any() else 0
+    return int((query_case_mask(columns, question) & mask).sum()) if mask.any() else 0
 
 
-def trained_on_out(n_left_out: int, key: DerivedKey, *cards: CardContents) -> TrainedOnOut:
-    """How many cases were left out, and whether all of the releases say what they were trained on.
-
-    Args:
-        n_left_out: cases.
-        key: of this installation, for patients of training sets.
-        cards: of the releases.
-    """
-    images, patients = zip(*(what_is_known(card, key) for card in cards), strict=True)
+def training_exclusion_out(n_left_out: int, key: DerivedKey, *cards: CardContents) -> TrainedOnOut:
+    """Report the number of excluded cases and whether the releases disclose their training data."""
+    images, patients = zip(*(check_training_disclosure(card, key) for card in cards), strict=True)
     return TrainedOnOut(
         n_left_out=n_left_out,
         images="unknown" if "unknown" in images else "known",
@@ -405,7 +357,7 @@ def trained_on_out(n_left_out: int, key: DerivedKey, *cards: CardContents) -> Tr
     )
 
 
-def left_out_warnings(found: TrainedOnOut) -> list[str]:
+def excluded_case_warnings(found: TrainedOnOut) -> list[str]:
     """A sentence where cases were left out."""
     if not found.n_left_out:
         return []

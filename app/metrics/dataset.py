@@ -12,13 +12,13 @@ import numpy.typing as npt
 from ml.util.arrays import FloatArray, IntArray
 
 #: Labels of a case whose annotators are kept; of further ones only what they say.
-KNOWN_READERS = 4
+MAX_KNOWN_ANNOTATORS = 4
 
 
-def number_of(name: str) -> int:
+def stable_name_hash(name: str) -> int:
     """Stable 63-bit number of a name; 0 of none.
 
-    >>> number_of(""), number_of("north") == number_of("north")
+    >>> stable_name_hash(""), stable_name_hash("north") == stable_name_hash("north")
     (0, True)
     """
     if not name:
@@ -27,74 +27,65 @@ def number_of(name: str) -> int:
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Predictions of one release for N cases, and what was collected about them.
-
-    Attributes:
-        classes: K class codes.
-        sites: names of the sites by their number.
-        case_id: (N, 16) bytes of the identifier.
-        cluster: (N,) number of the patient.
-        site: (N,) number of the place the image came from, 0 if not recorded.
-        created_at: (N,) seconds since 1970, UTC.
-        evaluation: (N,) whether the case belongs to the evaluation partition.
-        pi: (N,) probability of a second planned read.
-        class_probs: (N, K).
-        disagreement_probs: (N,).
-        label_counts: (N, K) blind planned labels.
-        posterior_gain: (N,) fall of the loss by one label over all splits of these; NaN with fewer than two labels or
-            without a concentration.
-        annotators: (N, 4) numbers of those who gave the first four of them, 0 where there are fewer.
-        said: (N, 4) classes of these, −1 where there are fewer.
-        first_class: (N,) class that answers the first planned read, −1 without an answer by one of the service's own
-            annotators.
-        first_annotator: (N,) number of who answered it, 0 without an answer.
-        first_answered_at: (N,) when that answer was given, seconds since 1970; NaN without one.
-        first_due_at: (N,) when the first planned read was due, NaN without one.
-        drawn: (N,) whether annotators were drawn for the planned reads.
-        outside: (N,) whether an outside system gave one of the labels.
-        n_planned: (N,) planned reads.
-        first_open_until: (N,) when the first planned read is due, −∞ once it has ended, ∞ while its answer may still
-            be corrected.
-        open_until: (N,) the same of all planned reads, the latest.
-        cannot_tell: (N,) planned reads that ended without a diagnosis.
-        stain: (N, 3) mean optical density of red, green and blue; NaN where it was not measured.
-        out_of_distribution: (N,) whether the image is unlike the training cells.
-        feature_distance: (N,) from them, NaN where it is unknown.
-        trained_on: (N,) whether the release was trained on the image, or on others of its patient.
-    """
+class EvaluationDataset:
+    """Predictions of one release for N cases, and what was collected about them."""
 
     classes: list[str]
+    # names of the sites by their number
     sites: dict[int, str]
+    # (N, 16) bytes of the identifier
     case_id: npt.NDArray[np.uint8]
+    # (N,) number of the patient
     cluster: IntArray
+    # (N,) number of the place the image came from, 0 if not recorded
     site: IntArray
+    # (N,) seconds since 1970, UTC
     created_at: FloatArray
+    # (N,) whether the case belongs to the evaluation partition
     evaluation: npt.NDArray[np.bool_]
+    # (N,) probability of a second planned read
     pi: FloatArray
     class_probs: FloatArray
     disagreement_probs: FloatArray
+    # (N, K) blind planned labels
     label_counts: IntArray
+    # (N,) fall of the loss by one label over all splits of these; NaN with fewer than two labels or without a
+    # concentration
     posterior_gain: FloatArray
+    # (N, 4) numbers of those who gave the first four of them, 0 where there are fewer
     annotators: IntArray
+    # (N, 4) classes of these, −1 where there are fewer
     said: IntArray
+    # (N,) class that answers the first planned read, −1 without an answer by one of the service's own annotators
     first_class: IntArray
+    # (N,) number of who answered it, 0 without an answer
     first_annotator: IntArray
+    # (N,) when that answer was given, seconds since 1970; NaN without one
     first_answered_at: FloatArray
+    # (N,) when the first planned read was due, NaN without one
     first_due_at: FloatArray
+    # (N,) whether annotators were drawn for the planned reads
     drawn: npt.NDArray[np.bool_]
+    # (N,) whether an outside system gave one of the labels
     outside: npt.NDArray[np.bool_]
     n_planned: IntArray
+    # (N,) when the first planned read is due, −∞ once it has ended, ∞ while its answer may still be corrected
     first_open_until: FloatArray
+    # (N,) the same of all planned reads, the latest
     open_until: FloatArray
+    # (N,) planned reads that ended without a diagnosis
     cannot_tell: IntArray
+    # (N, 3) mean optical density of red, green and blue; NaN where it was not measured
     stain: FloatArray
+    # (N,) whether the image is unlike the training cells
     out_of_distribution: npt.NDArray[np.bool_]
+    # (N,) from them, NaN where it is unknown
     feature_distance: FloatArray
+    # (N,) whether the release was trained on the image, or on others of its patient
     trained_on: npt.NDArray[np.bool_]
 
     @classmethod
-    def empty(cls, classes: list[str], n: int) -> "Columns":
+    def empty(cls, classes: list[str], n: int) -> "EvaluationDataset":
         """Columns of N cases about which nothing is known."""
         k = len(classes)
         return cls(
@@ -110,8 +101,8 @@ class Columns:
             disagreement_probs=np.zeros(n),
             label_counts=np.zeros((n, k), dtype=np.int64),
             posterior_gain=np.full(n, np.nan),
-            annotators=np.zeros((n, KNOWN_READERS), dtype=np.int64),
-            said=np.full((n, KNOWN_READERS), -1, dtype=np.int64),
+            annotators=np.zeros((n, MAX_KNOWN_ANNOTATORS), dtype=np.int64),
+            said=np.full((n, MAX_KNOWN_ANNOTATORS), -1, dtype=np.int64),
             first_class=np.full(n, -1, dtype=np.int64),
             first_annotator=np.zeros(n, dtype=np.int64),
             first_answered_at=np.full(n, np.nan),
@@ -140,19 +131,17 @@ class Columns:
         """Every column by name."""
         return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in {"classes", "sites"}}
 
-    def take(self, rows: npt.NDArray[np.intp]) -> "Columns":
+    def take(self, rows: npt.NDArray[np.intp]) -> "EvaluationDataset":
         """Cases by position."""
         if len(rows) == len(self) and (rows == np.arange(len(self))).all():
             return self
-        return Columns(self.classes, self.sites, **{k: np.take(v, rows, axis=0) for k, v in self.arrays().items()})
+        return EvaluationDataset(
+            self.classes, self.sites, **{k: np.take(v, rows, axis=0) for k, v in self.arrays().items()}
+        )
 
     @classmethod
-    def joined(cls, parts: list["Columns"]) -> "Columns":
-        """Columns of the same classes, one after the other.
-
-        Raises:
-            ValueError: there are none.
-        """
+    def joined(cls, parts: list["EvaluationDataset"]) -> "EvaluationDataset":
+        """Columns of the same classes, one after the other."""
         if not parts:
             raise ValueError("there is nothing to join")
         sites = {number: name for part in parts for number, name in part.sites.items()}
@@ -170,31 +159,23 @@ class Columns:
 _ID = "S16"
 
 
-def identifiers(columns: Columns) -> npt.NDArray[np.bytes_]:
+def pack_dataset_ids(columns: EvaluationDataset) -> npt.NDArray[np.bytes_]:
     """Identifiers of the cases (N,) as byte strings."""
     return np.ascontiguousarray(columns.case_id).view(_ID).ravel()
 
 
-def merged(columns: Columns, by_id: npt.NDArray[np.intp], changed: list[uuid.UUID], fresh: Columns) -> Columns:
-    """Columns in which the changed cases have their fresh rows, cases of one patient together.
-
-    Say cases A, B, C, D are of the patients 1, 4, 4, 9. B now belongs to patient 9, E of patient 4 is new, and D is
-    gone. Then ``changed`` is B, D, E, ``fresh`` has the rows of B and E, and the steps are:
-
-    1. *outdated*, old positions of changed cases: 1 and 3 (E has none); *kept* are 0 and 2, that is A and C;
-    2. fresh rows by patient: E (4), B (9);
-    3. *target*, their positions in the result, each before the first kept row of the same or a later patient, moved on
-       by the fresh rows before it: E at 1 + 0, B at 2 + 1;
-    4. *source*, the old position that fills each other position: A at 0, C at 2. The result is A, E, C, B of the
-       patients 1, 4, 4, 9.
-
-    Args:
-        columns: N cases, ordered by patient.
-        by_id: (N,) positions of the cases in the order of their identifiers.
-        changed: cases whose rows are outdated; new ones and those that are gone too.
-        fresh: the current rows of those of them that exist, in any order.
-    """
-    outdated = _positions(_bytes_of(changed), identifiers(columns), by_id)
+def merge_changed_cases(
+    columns: EvaluationDataset, by_id: npt.NDArray[np.intp], changed: list[uuid.UUID], fresh: EvaluationDataset
+) -> EvaluationDataset:
+    """Merge fresh rows of the changed cases, keeping cases of one patient together."""
+    # Say cases A, B, C, D are of the patients 1, 4, 4, 9. B now belongs to patient 9, E of patient 4 is new, and D is
+    # gone. Then ``changed`` is B, D, E, ``fresh`` has the rows of B and E, and the steps are:
+    #
+    # 1. *outdated*, old positions of changed cases: 1 and 3 (E has none); *kept* are 0 and 2, that is A and C; 2. fresh
+    # rows by patient: E (4), B (9); 3. *target*, their positions in the result, each before the first kept row of the
+    # same or a later patient, moved on by the fresh rows before it: E at 1 + 0, B at 2 + 1; 4. *source*, the old
+    # position that fills each other position: A at 0, C at 2. The result is A, E, C, B of the patients 1, 4, 4, 9.
+    outdated = _find_positions(_pack_case_ids(changed), pack_dataset_ids(columns), by_id)
     kept = np.delete(np.arange(len(columns)), outdated)
     fresh = fresh.take(np.argsort(fresh.cluster, kind="stable"))
     target = np.searchsorted(columns.cluster[kept], fresh.cluster) + np.arange(len(fresh))
@@ -207,38 +188,32 @@ def merged(columns: Columns, by_id: npt.NDArray[np.intp], changed: list[uuid.UUI
         result = np.take(old, source, axis=0, mode="clip") if len(old) else np.empty_like(new)
         result[target] = new
         arrays[name] = result
-    return Columns(columns.classes, columns.sites | fresh.sites, **arrays)
+    return EvaluationDataset(columns.classes, columns.sites | fresh.sites, **arrays)
 
 
-def replaced(columns: Columns, by_id: npt.NDArray[np.intp], changed: list[uuid.UUID], fresh: Columns) -> Columns | None:
-    """The same by writing into the old rows, which nobody else may have; None where cases came, went or moved.
-
-    Most changes are labels: of each case that changed there is a row before and after, of the same patient.
-
-    Args:
-        columns: N cases, ordered by patient; their arrays are written to.
-        by_id: as in ``merged``.
-        changed: as in ``merged``.
-        fresh: as in ``merged``.
-    """
-    ids, new = identifiers(columns), identifiers(fresh)
-    outdated = _positions(_bytes_of(changed), ids, by_id)
-    target = _positions(new, ids, by_id)
+def overwrite_changed_cases(
+    columns: EvaluationDataset, by_id: npt.NDArray[np.intp], changed: list[uuid.UUID], fresh: EvaluationDataset
+) -> EvaluationDataset | None:
+    """Overwrite the old rows in place; return None if cases were added, removed or moved."""
+    # Most changes are labels: of each case that changed there is a row before and after, of the same patient.
+    ids, new = pack_dataset_ids(columns), pack_dataset_ids(fresh)
+    outdated = _find_positions(_pack_case_ids(changed), ids, by_id)
+    target = _find_positions(new, ids, by_id)
     if not outdated.size == target.size == len(fresh) or (columns.cluster[target] != fresh.cluster).any():
         return None
     for name, old in columns.arrays().items():
         old[target] = getattr(fresh, name)
-    return Columns(columns.classes, columns.sites | fresh.sites, **columns.arrays())
+    return EvaluationDataset(columns.classes, columns.sites | fresh.sites, **columns.arrays())
 
 
-def _bytes_of(case_ids: list[uuid.UUID]) -> npt.NDArray[np.bytes_]:
+def _pack_case_ids(case_ids: list[uuid.UUID]) -> npt.NDArray[np.bytes_]:
     return np.frombuffer(b"".join(case_id.bytes for case_id in case_ids), dtype=_ID)
 
 
-def _positions(
+def _find_positions(
     wanted: npt.NDArray[np.bytes_], ids: npt.NDArray[np.bytes_], by_id: npt.NDArray[np.intp]
 ) -> npt.NDArray[np.intp]:
-    """Positions in ``ids`` of those of the wanted identifiers that are there."""
+    """Positions in ``ids`` of the wanted identifiers that exist."""
     if not len(ids):
         return np.empty(0, dtype=np.intp)
     nearest = by_id[np.minimum(np.searchsorted(ids, wanted, sorter=by_id), len(ids) - 1)]

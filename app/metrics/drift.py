@@ -1,4 +1,4 @@
-"""Whether images and labels still look like those that the release was made from, site by site."""
+"""Detects drift of images and labels from the release's reference, per site."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import bdtrc, ndtr
 
-from app.metrics.dataset import Columns
+from app.metrics.dataset import EvaluationDataset
 from app.metrics.schemas import DriftOut
 from ml.messages import Message, messages
 from ml.metrics.histograms import class_frequencies
@@ -42,17 +42,14 @@ _Rows = slice | npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class _Labels:
-    """What was said of N cases: one class of nearly all, frequencies of those that have no first planned read.
+class _CaseLabels:
+    """Labels of N cases: one class for most, frequencies for those without a first planned read."""
 
-    Attributes:
-        first: (N,) class, −1 where it is among the others.
-        other: (N,) row of the others, −1 where it is none of them.
-        frequencies: (M, K) of the others.
-    """
-
+    # (N,) class, −1 where it is among the others
     first: IntArray
+    # (N,) row of the others, −1 where it is none of them
     other: IntArray
+    # (M, K) of the others
     frequencies: FloatArray
 
     @cached_property
@@ -72,18 +69,8 @@ class _Labels:
         return sums.reshape(-1, n_classes)
 
 
-def drift_of(columns: Columns, reference: ReferenceDocument | None) -> list[DriftOut]:
-    """Drift of all cases, and of each site with at least 20 of them.
-
-    Args:
-        columns: of the cases, whoever labelled them.
-        reference: of the release's card; None for a release without one.
-
-    Returns:
-        One row for all cases and one per site: how far the stain and the network's features have moved in standard
-        deviations of the reference, the share of unfamiliar images, how far the labels are from the reference's, and
-        warnings in words.
-    """
+def measure_drift(columns: EvaluationDataset, reference: ReferenceDocument | None) -> list[DriftOut]:
+    """Drift of all cases, and of each site with at least 20 of them."""
     if reference is None or len(columns) == 0:
         return []
     groups: list[tuple[str | None, _Rows]] = [(None, slice(None))] if len(columns) >= _MIN_CASES else []
@@ -91,12 +78,14 @@ def drift_of(columns: Columns, reference: ReferenceDocument | None) -> list[Drif
         inside = np.flatnonzero(columns.site == number)
         if inside.size >= _MIN_CASES:
             groups.append((name, inside))
-    labels = _labels_of(columns)
-    return [_row(site, columns, rows, labels, reference) for site, rows in groups]
+    labels = _collect_case_labels(columns)
+    return [_measure_group_drift(site, columns, rows, labels, reference) for site, rows in groups]
 
 
-def _row(site: str | None, data: Columns, rows: _Rows, labels: _Labels, reference: ReferenceDocument) -> DriftOut:
-    flags, stain = data.out_of_distribution[rows], _stain_shift(_rows_of(data.stain, rows), reference)
+def _measure_group_drift(
+    site: str | None, data: EvaluationDataset, rows: _Rows, labels: _CaseLabels, reference: ReferenceDocument
+) -> DriftOut:
+    flags, stain = data.out_of_distribution[rows], _stain_shift(_take_rows(data.stain, rows), reference)
     n_cases, unfamiliar = len(flags), int(flags.sum())
     expected = reference.get("false_alarm_rate") or 1 - FAMILIAR_SHARE  # of releases before there were several checks
     chance = float(bdtrc(unfamiliar - 1, n_cases, expected)) if unfamiliar else 1.0
@@ -110,7 +99,7 @@ def _row(site: str | None, data: Columns, rows: _Rows, labels: _Labels, referenc
         warnings.append(Message(_STAIN, where=where, abs=max(stain, key=abs)))
     if chance < P_LIMIT:
         warnings.append(Message(_UNLIKE, n_cases=unfamiliar / n_cases, where=where, expected=expected))
-    if mix is not None and _notable(mix):
+    if mix is not None and _is_notable_mix_change(mix):
         warnings.append(Message(_MIX, where=where, distance=mix.distance))
     return DriftOut(
         site=site,
@@ -124,57 +113,56 @@ def _row(site: str | None, data: Columns, rows: _Rows, labels: _Labels, referenc
     )
 
 
-def _notable(mix: ClassMixChange) -> bool:
+def _is_notable_mix_change(mix: ClassMixChange) -> bool:
     """Whether a change of the mix is no chance, and large enough to matter."""
     sure = mix.p_value is not None and mix.p_value < MIX_P_LIMIT and mix.n_clusters >= _MIN_CLUSTERS
     return sure and mix.distance > MIX_LIMIT
 
 
 def _stain_shift(stain: FloatArray, reference: ReferenceDocument) -> list[float] | None:
-    known = np.flatnonzero(~np.isnan(stain @ np.ones(3)))
-    if known.size == 0:
+    measured = np.flatnonzero(~np.isnan(stain @ np.ones(3)))
+    if measured.size == 0:
         return None
     spread = np.maximum(np.array(reference["stain_sd"]), 1e-6)
     return [
-        float(v) for v in (np.ones(known.size) @ stain[known] / known.size - np.array(reference["stain_mean"])) / spread
+        float(v)
+        for v in (np.ones(measured.size) @ stain[measured] / measured.size - np.array(reference["stain_mean"])) / spread
     ]
 
 
 def _feature_shift(distance: FloatArray, reference: ReferenceDocument) -> tuple[float | None, float]:
-    """How far the features have moved, from the mean of their squared distances, and its probability by chance.
-
-    With features whitened by the training cells, a mean that has moved by δ adds |δ|²/D to the mean of d²/D, and so
-    does a larger spread: its root is reported, in standard deviations of one feature.
-    """
-    known, mean = distance[np.isfinite(distance)], reference.get("distance_sq_mean")
+    """Estimate the shift of the features and its p-value from mean squared distances."""
+    # With features whitened by the training cells, a mean that has moved by δ adds |δ|²/D to the mean of d²/D, and so
+    # does a larger spread: its root is reported, in standard deviations of one feature.
+    finite_distances, mean = distance[np.isfinite(distance)], reference.get("distance_sq_mean")
     spread, n_reference = reference.get("distance_sq_sd"), reference.get("n_distance")
-    if known.size < 2 or mean is None or spread is None or n_reference is None:
+    if finite_distances.size < 2 or mean is None or spread is None or n_reference is None:
         return None, 1.0
-    squared = np.square(known)
+    squared = np.square(finite_distances)
     excess = float(squared.mean()) - mean
-    error = np.sqrt(squared.var(ddof=1) / known.size + spread**2 / n_reference)
+    error = np.sqrt(squared.var(ddof=1) / finite_distances.size + spread**2 / n_reference)
     chance = float(ndtr(-excess / error)) if error > 0 else float(excess <= 0)
     return float(np.sqrt(max(excess, 0.0))), chance
 
 
-def _labels_of(data: Columns) -> _Labels:
-    """The first planned read's label of each case if it has one, else all of them in equal shares.
-
-    Two labels of each case that triage selected would shift the mix towards the hard cases without any drift.
-    """
+def _collect_case_labels(data: EvaluationDataset) -> _CaseLabels:
+    """The first planned read's label of each case if it has one, else all of them in equal shares."""
+    # Two labels of each case that triage selected would shift the mix towards the hard cases without any drift.
     first = np.asarray(data.first_class)
     others = np.flatnonzero((first < 0) & (data.n_labels > 0))
     other = np.full(len(first), -1)
     other[others] = np.arange(others.size)
-    return _Labels(first, other, class_frequencies(data.label_counts[others]))
+    return _CaseLabels(first, other, class_frequencies(data.label_counts[others]))
 
 
-def _rows_of(values: FloatArray, rows: _Rows) -> FloatArray:
+def _take_rows(values: FloatArray, rows: _Rows) -> FloatArray:
     """Rows (n, C) of values (N, C)."""
     return values[rows] if isinstance(rows, slice) else np.take(values, rows, axis=0)
 
 
-def _label_shift(labels: _Labels, data: Columns, rows: _Rows, reference: ReferenceDocument) -> ClassMixChange | None:
+def _label_shift(
+    labels: _CaseLabels, data: EvaluationDataset, rows: _Rows, reference: ReferenceDocument
+) -> ClassMixChange | None:
     """The mix of labels compared with the reference's: every labelled case counts once."""
     first, other, cluster = labels.first[rows], labels.other[rows], data.cluster[rows]
     if not labels.complete:

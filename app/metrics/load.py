@@ -1,4 +1,4 @@
-"""From the database to columns, a block of cases at a time: no statement and no memory grows with all of them.
+"""Loads evaluation data from the database in blocks, in constant memory.
 
 Who is evaluated: *prior* predictions. Which labels: blind ones of planned reads. Of an annotator's chain the last
 label given before anything was shown counts, so that a change of mind after the reveal, a retraction too, neither
@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session, aliased
 
 from app.database.tables import Case, CasePrediction, ProvisionalLabel, Read, ReaderDraw, ReadRequest
 from app.metrics.cohort import cluster_name
-from app.metrics.dataset import Columns, number_of
-from app.metrics.queries import LabelRow, among, blind_labels
-from app.predictions.stored import stored_predictions
+from app.metrics.dataset import EvaluationDataset, stable_name_hash
+from app.metrics.queries import LabelRow, blind_labels, match_any_id
+from app.predictions.service import stored_predictions
 from ml.distributions.families import has_concentration
 from ml.metrics.posterior_gain import posterior_gain_terms
 from ml.util.arrays import FloatArray
@@ -32,44 +32,37 @@ _first = aliased(Case)
 _Inside = Callable[[Any], ColumnElement[bool]]
 
 
-def read_columns(
+def load_dataset(
     session: Session, release_id: uuid.UUID, classes: list[str], case_ids: list[uuid.UUID] | None = None
-) -> Columns:
-    """Predictions of a release with what was collected about their cases, ordered by case.
-
-    Args:
-        session: for reading.
-        release_id: whose predictions.
-        classes: its K class codes.
-        case_ids: only these cases; None for all.
-    """
-    blocks = [Columns.empty(classes, 0)]
+) -> EvaluationDataset:
+    """Predictions of a release with what was collected about their cases, ordered by case."""
+    blocks = [EvaluationDataset.empty(classes, 0)]
     if case_ids is not None:
         ordered = sorted(case_ids, key=lambda case_id: case_id.bytes)
         for start in range(0, len(ordered), BLOCK):
-            inside = partial(among, session, ids=ordered[start : start + BLOCK])
-            rows = list(session.execute(_predictions(release_id).where(inside(Case.id))))
-            blocks.append(_block(session, classes, rows, inside))
-        return Columns.joined(blocks)
+            inside = partial(match_any_id, session, ids=ordered[start : start + BLOCK])
+            rows = list(session.execute(_predictions_query(release_id).where(inside(Case.id))))
+            blocks.append(_build_block(session, classes, rows, inside))
+        return EvaluationDataset.joined(blocks)
     after = uuid.UUID(int=0)
-    while len(block := read_block(session, release_id, classes, after)):
+    while len(block := load_dataset_block(session, release_id, classes, after)):
         blocks.append(block)
         after = block.ids()[-1]
-    return Columns.joined(blocks)
+    return EvaluationDataset.joined(blocks)
 
 
-def read_block(session: Session, release_id: uuid.UUID, classes: list[str], after: uuid.UUID) -> Columns:
-    """The next ``BLOCK`` cases after one, with their predictions and labels; none at the end.
-
-    Arguments as in ``read_columns``.
-    """
-    rows = list(session.execute(_predictions(release_id).where(Case.id > after).limit(BLOCK)))
+def load_dataset_block(
+    session: Session, release_id: uuid.UUID, classes: list[str], after: uuid.UUID
+) -> EvaluationDataset:
+    """Load the next ``BLOCK`` cases after one, with predictions and labels; none at the end."""
+    # Arguments as in ``load_dataset``.
+    rows = list(session.execute(_predictions_query(release_id).where(Case.id > after).limit(BLOCK)))
     if not rows:
-        return Columns.empty(classes, 0)
-    return _block(session, classes, rows, _between(rows[0].id, rows[-1].id))
+        return EvaluationDataset.empty(classes, 0)
+    return _build_block(session, classes, rows, _match_id_range(rows[0].id, rows[-1].id))
 
 
-def _predictions(release_id: uuid.UUID) -> Select[*tuple[Any, ...]]:
+def _predictions_query(release_id: uuid.UUID) -> Select[*tuple[Any, ...]]:
     """Predictions of a release with their cases."""
     return (
         select(
@@ -97,19 +90,21 @@ def _predictions(release_id: uuid.UUID) -> Select[*tuple[Any, ...]]:
     )
 
 
-def _between(low: uuid.UUID, high: uuid.UUID) -> _Inside:
+def _match_id_range(low: uuid.UUID, high: uuid.UUID) -> _Inside:
     return lambda column: column.between(low, high)
 
 
-def _block(session: Session, classes: list[str], rows: list[Any], inside: _Inside) -> Columns:
-    columns = Columns.empty(classes, len(rows))
+def _build_block(session: Session, classes: list[str], rows: list[Any], inside: _Inside) -> EvaluationDataset:
+    columns = EvaluationDataset.empty(classes, len(rows))
     if not rows:
         return columns
     row_of = {row.id: number for number, row in enumerate(rows)}
     columns.case_id[:] = np.frombuffer(b"".join(row.id.bytes for row in rows), dtype=np.uint8).reshape(-1, 16)
-    columns.cluster[:] = [number_of(cluster_name(row.id, row.patient, row.first_id, row.first_patient)) for row in rows]
-    columns.site[:] = [number_of(row.site or "") for row in rows]
-    columns.sites.update({number_of(row.site): row.site for row in rows if row.site})
+    columns.cluster[:] = [
+        stable_name_hash(cluster_name(row.id, row.patient, row.first_id, row.first_patient)) for row in rows
+    ]
+    columns.site[:] = [stable_name_hash(row.site or "") for row in rows]
+    columns.sites.update({stable_name_hash(row.site): row.site for row in rows if row.site})
     columns.created_at[:] = [row.created_at.timestamp() for row in rows]
     columns.evaluation[:] = [row.partition == "evaluation" for row in rows]
     columns.pi[:] = [row.pi for row in rows]
@@ -118,39 +113,41 @@ def _block(session: Session, classes: list[str], rows: list[Any], inside: _Insid
     columns.trained_on[:] = [row.trained_on is not None for row in rows]
     columns.stain[:] = [(np.nan,) * 3 if row.stain is None else row.stain for row in rows]
     columns.class_probs[:] = [row.class_probs for row in rows]
-    columns.disagreement_probs[:] = _disagreement(rows)
+    columns.disagreement_probs[:] = _recompute_disagreement(rows)
     _fill_requests(session, columns, row_of, inside)
     _fill_labels(session, columns, row_of, inside)
     _fill_gain(columns, rows)
     return columns
 
 
-def _disagreement(rows: list[Any]) -> FloatArray:
+def _recompute_disagreement(rows: list[Any]) -> FloatArray:
     """DPEs recomputed from what is stored, so that they are those of the library to the last bit."""
     if any(row.members is not None for row in rows):
         return np.array([stored_predictions([row]).disagreement_probs[0] for row in rows], dtype=np.float64)
     return np.asarray(stored_predictions(rows).disagreement_probs)
 
 
-def _fill_labels(session: Session, columns: Columns, row_of: dict[uuid.UUID, int], inside: _Inside) -> None:
+def _fill_labels(session: Session, columns: EvaluationDataset, row_of: dict[uuid.UUID, int], inside: _Inside) -> None:
     position = {code: k for k, code in enumerate(columns.classes)}
-    wanted = blind_labels()
-    for label in (LabelRow(*row) for row in session.execute(wanted.where(inside(wanted.selected_columns[0])))):
+    labels_query = blind_labels()
+    for label in (
+        LabelRow(*row) for row in session.execute(labels_query.where(inside(labels_query.selected_columns[0])))
+    ):
         row = row_of.get(label.case_id)
         if row is not None and label.class_code in position:
             place = int(columns.label_counts[row].sum())
             if place < columns.said.shape[1]:
-                columns.annotators[row, place] = number_of(label.annotator)
+                columns.annotators[row, place] = stable_name_hash(label.annotator)
                 columns.said[row, place] = position[label.class_code]
             columns.label_counts[row, position[label.class_code]] += 1
             columns.outside[row] |= label.outside
             if label.ordinal == 1 and not label.outside:
                 columns.first_class[row] = position[label.class_code]
-                columns.first_annotator[row] = number_of(label.annotator)
+                columns.first_annotator[row] = stable_name_hash(label.annotator)
                 columns.first_answered_at[row] = label.answered_at.timestamp()
 
 
-def _fill_gain(columns: Columns, rows: list[Any]) -> None:
+def _fill_gain(columns: EvaluationDataset, rows: list[Any]) -> None:
     """Gain of one label, case by case; none without a concentration, where labels teach a prediction nothing."""
     several = np.flatnonzero(columns.n_labels >= 2)
     if several.size:
@@ -159,15 +156,13 @@ def _fill_gain(columns: Columns, rows: list[Any]) -> None:
             columns.posterior_gain[several] = posterior_gain_terms(columns.label_counts[several], prior)
 
 
-def _fill_requests(session: Session, columns: Columns, row_of: dict[uuid.UUID, int], inside: _Inside) -> None:
-    """Planned reads of each case, until when they are open, and how many were declined as undiagnosable.
-
-    A read is open as long as somebody may still correct its label.
-    """
+def _fill_requests(session: Session, columns: EvaluationDataset, row_of: dict[uuid.UUID, int], inside: _Inside) -> None:
+    """Planned reads of each case, until when they are open, and how many were declined as undiagnosable."""
+    # A read is open as long as somebody may still correct its label.
     open_ones: ColumnElement[bool] = ReadRequest.state.in_(("open", "leased"))
     drawn = exists().where(ReaderDraw.request_id == ReadRequest.id)
-    wanted = select(ReadRequest.case_id, ReadRequest.ordinal, ReadRequest.due_at, open_ones, drawn)
-    planned = wanted.where(ReadRequest.round == "planned", inside(ReadRequest.case_id))
+    requests_query = select(ReadRequest.case_id, ReadRequest.ordinal, ReadRequest.due_at, open_ones, drawn)
+    planned = requests_query.where(ReadRequest.round == "planned", inside(ReadRequest.case_id))
     for case_id, ordinal, due_at, is_open, is_drawn in session.execute(planned):
         row = row_of.get(case_id)
         if row is not None:
@@ -198,7 +193,7 @@ def _fill_requests(session: Session, columns: Columns, row_of: dict[uuid.UUID, i
             columns.cannot_tell[row] = count
 
 
-def _keep_open(columns: Columns, row: int, ordinal: int, until: float) -> None:
+def _keep_open(columns: EvaluationDataset, row: int, ordinal: int, until: float) -> None:
     """A planned read of a case is open until a time, seconds since 1970."""
     columns.open_until[row] = max(columns.open_until[row], until)
     if ordinal == 1:

@@ -1,4 +1,4 @@
-"""Cells whose answers calibrate sets or judge them, from the database to arrays."""
+"""Loads the cells whose answers calibrate or judge answer sets, as arrays."""
 
 import uuid
 from collections import defaultdict
@@ -13,35 +13,32 @@ from sqlalchemy.orm import Session, aliased
 from app.audit.chain.keys import DerivedKey
 from app.database.tables import Case, CasePrediction, Label
 from app.http.models import AnswersOf
-from app.metrics.cohort import cluster_name, kept_for_sets
+from app.metrics.cohort import cluster_name, is_kept_for_sets
 from app.metrics.queries import LabelRow, blind_labels, label_rows
-from app.predictions.stored import stored_predictions
+from app.predictions.service import stored_predictions
 from ml.distributions.families import has_concentration
 from ml.util.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
-class Cells:
-    """N cells with labels that a release has predicted, has not been trained on, and finds familiar.
+class AnsweredCells:
+    """N cells with labels that a release has predicted, has not been trained on, and finds familiar."""
 
-    Attributes:
-        patients: (N,) number of the cluster.
-        sites: (N,) names, empty where not recorded.
-        pi: (N,) probability of a second planned read.
-        prior: (N, K) class probabilities.
-        after: (N, K) those after the answer to the first planned read; the prior without one.
-        first: (N,) class that answers the first planned read, −1 without an answer by an own annotator.
-        second: (N,) the same of the second.
-        outside: (M, 2) cell and class of each label of an outside system.
-    """
-
+    # (N,) number of the cluster
     patients: IntArray
+    # (N,) names, empty where not recorded
     sites: npt.NDArray[np.str_]
+    # (N,) probability of a second planned read
     pi: FloatArray
+    # (N, K) class probabilities
     prior: FloatArray
+    # (N, K) those after the answer to the first planned read; the prior without one
     after: FloatArray
+    # (N,) class that answers the first planned read, −1 without an answer by an own annotator
     first: IntArray
+    # (N,) the same of the second
     second: IntArray
+    # (M, 2) cell and class of each label of an outside system
     outside: IntArray
 
     def answers(self, answers_of: AnswersOf) -> tuple[IntArray, IntArray, FloatArray]:
@@ -58,25 +55,17 @@ Partition = Literal["calibration", "evaluation"]
 
 def read_cells(
     session: Session, release_id: uuid.UUID, classes: list[str], partition: Partition, key: DerivedKey
-) -> Cells:
-    """Cells of a partition; of the calibration partition those whose patients no fit has seen.
-
-    Args:
-        session: for reading.
-        release_id: whose predictions.
-        classes: its K class codes.
-        partition: calibration or evaluation.
-        key: of the installation, for answer sets.
-    """
+) -> AnsweredCells:
+    """Cells of a partition; of the calibration partition those whose patients no fit has seen."""
     rows, clusters = [], []
-    for row in session.execute(_predictions(release_id, partition)):
+    for row in session.execute(_cell_predictions_query(release_id, partition)):
         cluster = cluster_name(row.id, row.patient, row.first_id, row.first_patient)
-        if partition == "evaluation" or kept_for_sets(key, cluster):
+        if partition == "evaluation" or is_kept_for_sets(key, cluster):
             rows.append(row)
             clusters.append(cluster)
-    first, second, outside = _answers(session, [row.id for row in rows], classes)
-    prior, after = _probabilities(rows, first, len(classes))
-    return Cells(
+    first, second, outside = _read_answers(session, [row.id for row in rows], classes)
+    prior, after = _prior_and_posterior(rows, first, len(classes))
+    return AnsweredCells(
         patients=np.unique(np.array(clusters, dtype=np.str_), return_inverse=True)[1].astype(np.int64).ravel(),
         sites=np.array([row.site or "" for row in rows], dtype=np.str_),
         pi=np.array([row.pi for row in rows], dtype=np.float64),
@@ -88,7 +77,7 @@ def read_cells(
     )
 
 
-def _predictions(release_id: uuid.UUID, partition: Partition) -> Any:
+def _cell_predictions_query(release_id: uuid.UUID, partition: Partition) -> Any:
     first = aliased(Case)
     return (
         select(
@@ -119,7 +108,7 @@ def _predictions(release_id: uuid.UUID, partition: Partition) -> Any:
     )
 
 
-def _answers(session: Session, ids: list[uuid.UUID], classes: list[str]) -> tuple[IntArray, IntArray, IntArray]:
+def _read_answers(session: Session, ids: list[uuid.UUID], classes: list[str]) -> tuple[IntArray, IntArray, IntArray]:
     """Answers (N,) to the first and to the second planned read, and cell and class of outside labels (M, 2)."""
     row_of, column = {case_id: row for row, case_id in enumerate(ids)}, {code: k for k, code in enumerate(classes)}
     planned = {ordinal: np.full(len(ids), -1, dtype=np.int64) for ordinal in (1, 2)}
@@ -137,7 +126,7 @@ def _answers(session: Session, ids: list[uuid.UUID], classes: list[str]) -> tupl
     return planned[1], planned[2], np.array(outside, dtype=np.int64).reshape(-1, 2)
 
 
-def _probabilities(rows: list[Any], first: IntArray, n_classes: int) -> tuple[FloatArray, FloatArray]:
+def _prior_and_posterior(rows: list[Any], first: IntArray, n_classes: int) -> tuple[FloatArray, FloatArray]:
     """Class probabilities (N, K) as predicted, and after the first answer."""
     if not rows:
         return np.zeros((0, n_classes)), np.zeros((0, n_classes))

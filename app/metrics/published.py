@@ -1,4 +1,4 @@
-"""The gauges of ``GET /metrics``: the champion's estimates, computed by the worker and stored for the web process.
+"""Publishes the champion's estimates for the gauges of ``GET /metrics``; computed by the worker.
 
 Only the question that ``GET /v1/metrics`` answers when nothing is asked for is published, so that a gauge always means
 the same, whatever anybody looks at.
@@ -12,55 +12,49 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events
-from app.context import Context
+from app.context import ServiceContext
 from app.database.engine import insert_if_absent
 from app.database.tables import Alias, PublishedEstimates, ReadRequest, time_of
-from app.metrics.cohort import Question, cohort_of, evaluate_cohort, held_out
-from app.metrics.snapshot import current_columns
-from app.releases.queries import champion, class_codes, existing_release
+from app.metrics.cohort import CohortQuery, build_cohort, evaluate_cohort, exclude_training_cases
+from app.metrics.snapshot import load_current_dataset
+from app.releases.service import class_codes, existing_release, get_champion_alias
 
 
 @dataclass(frozen=True)
 class ChampionEstimates:
-    """The latest published estimates of the champion.
-
-    Attributes:
-        release_id: the champion.
-        estimates: values by the metric's name; those that could not be estimated are missing.
-    """
+    """The latest published estimates of the champion."""
 
     release_id: uuid.UUID
+    # values by the metric's name; those that could not be estimated are missing
     estimates: dict[str, float]
 
 
-def publish_estimates(context: Context) -> None:
+def publish_estimates(context: ServiceContext) -> None:
     """Evaluate the champion and store the estimates, if there is one and anything has changed since the last time."""
     with context.database.read() as session:
-        alias = champion(session)
+        alias = get_champion_alias(session)
         if alias is None:
             return
         release_id = alias.release_id
         # before the columns are read: what changes meanwhile is seen the next time
-        basis = _basis(session)
+        basis = _estimates_basis(session)
         published = session.get(PublishedEstimates, release_id)
         if published is not None and published.basis == basis:
             return
         classes = class_codes(existing_release(session, release_id))
-        columns = current_columns(session, context.settings.home, release_id, classes)
-        cohort = cohort_of(held_out(columns), Question(), context.clock().timestamp())
+        columns = load_current_dataset(session, context.settings.home, release_id, classes)
+        cohort = build_cohort(exclude_training_cases(columns), CohortQuery(), context.clock().timestamp())
         metrics = evaluate_cohort(cohort, new_readers=False).metrics
     values = {name: estimate.to_dict()["value"] for name, estimate in metrics.items()}
-    known = {name: value for name, value in values.items() if value is not None}
+    estimates = {name: value for name, value in values.items() if value is not None}
     with context.database.write() as session:
-        _store(session, release_id, known, basis)
+        _store_estimates(session, release_id, estimates, basis)
 
 
-def _basis(session: Session) -> str:
-    """Everything that the estimates of a release follow from, in a few words.
-
-    That is the version of the estimators, the last change of any case, and, because a planned read that is due counts
-    as closed, how many are.
-    """
+def _estimates_basis(session: Session) -> str:
+    """Fingerprint of everything that the estimates of a release depend on."""
+    # That is the version of the estimators, the last change of any case, and, because a planned read that is due counts
+    # as closed, how many are.
     due = select(func.count()).where(
         ReadRequest.round == "planned",
         ReadRequest.state.in_(("open", "leased")),
@@ -69,7 +63,7 @@ def _basis(session: Session) -> str:
     return f"{version('secondread')} {events.last_change(session)} {session.execute(due).scalar_one()}"
 
 
-def _store(session: Session, release_id: uuid.UUID, estimates: dict[str, float], basis: str) -> None:
+def _store_estimates(session: Session, release_id: uuid.UUID, estimates: dict[str, float], basis: str) -> None:
     """Insert or replace the estimates of a release, the only ones; of two workers that race, the last one's stay."""
     values = {"estimates": estimates, "computed_at": time_of(session), "basis": basis}
     insert_if_absent(session, PublishedEstimates, {"release_id": release_id} | values)
@@ -86,8 +80,8 @@ def _store(session: Session, release_id: uuid.UUID, estimates: dict[str, float],
     )
 
 
-def published_estimates(session: Session) -> ChampionEstimates | None:
-    """What the worker published last about the current champion; None where it has not yet."""
+def read_published_estimates(session: Session) -> ChampionEstimates | None:
+    """Read the latest published estimates of the champion; None if there are none yet."""
     statement = (
         select(PublishedEstimates.release_id, PublishedEstimates.estimates)
         .join(Alias, Alias.release_id == PublishedEstimates.release_id)

@@ -1,4 +1,4 @@
-"""Database access of evaluations: the labels that may judge or fit, and what cases are called."""
+"""Database queries of evaluations: labels that may judge or fit, and case names."""
 
 import uuid
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ARRAY, ColumnElement, Select, Uuid, and_, exists, func, literal, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from app.cases.correction_window import is_provisional
+from app.cases.service import is_provisional
 from app.database.tables import Annotator, Case, Label, ReadRequest
 from app.metrics.cohort import cluster_name
 
@@ -19,37 +19,27 @@ _CHUNK = 10_000
 
 @dataclass(frozen=True)
 class LabelRow:
-    """One label that counts.
-
-    Attributes:
-        case_id: what was labelled.
-        annotator: name of who labelled it.
-        class_code: what they called it.
-        outside: they are known to an outside system only.
-        ordinal: number of the request of the case that the label's chain answers, 1 for the first; None for a label
-            that nobody asked for.
-        round: planned or adjudication.
-        answered_at: when the label's chain began.
-    """
+    """One label that counts."""
 
     case_id: uuid.UUID
+    # name of who labelled it
     annotator: str
+    # what they called it
     class_code: str
+    # they are known to an outside system only
     outside: bool
+    # number of the request of the case that the label's chain answers, 1 for the first; None for a label that nobody
+    # asked for
     ordinal: int | None
     round: str
+    # when the label's chain began
     answered_at: datetime
 
 
 def blind_labels(rounds: tuple[str, ...] = ("planned",)) -> Select[*tuple[Any, ...]]:
-    """Labels that may judge or fit: blind, final, in time, of the rounds, not retracted; of a chain the last blind one.
-
-    What an annotator did after they had been shown anything of the case changes nothing: neither a revision nor a
-    retraction. Else those who disagree with the prediction could leave, and take their disagreement with them.
-
-    Args:
-        rounds: ``planned`` for evaluations; fits of the likelihood take adjudications too.
-    """
+    """Select labels that may judge or fit: blind, final, in time, not retracted, the last of a chain."""
+    # What an annotator did after they had been shown anything of the case changes nothing: neither a revision nor a
+    # retraction. Else those who disagree with the prediction could leave, and take their disagreement with them.
     later, first = aliased(Label), aliased(Label)
     overruled = exists().where(
         later.case_id == Label.case_id,
@@ -99,19 +89,19 @@ def _in_chunks(
         yield from session.execute(wanted).yield_per(_CHUNK)
         return
     for start in range(0, len(ids), _CHUNK):
-        yield from session.execute(wanted.where(among(session, column, ids[start : start + _CHUNK])))
+        yield from session.execute(wanted.where(match_any_id(session, column, ids[start : start + _CHUNK])))
 
 
-def among(session: Session, column: Any, ids: list[uuid.UUID]) -> ColumnElement[bool]:
-    """Whether a column has one of these identifiers: as one parameter where it can be, for the driver reads each."""
+def match_any_id(session: Session, column: Any, ids: list[uuid.UUID]) -> ColumnElement[bool]:
+    """SQL condition that a column has one of these identifiers, as one array parameter where possible."""
     as_array = session.get_bind().dialect.name == "postgresql"
-    found: ColumnElement[bool] = column == func.any(literal(ids, ARRAY(Uuid))) if as_array else column.in_(ids)
-    return found
+    condition: ColumnElement[bool] = column == func.any(literal(ids, ARRAY(Uuid))) if as_array else column.in_(ids)
+    return condition
 
 
 @dataclass(frozen=True)
 class CaseName:
-    """What a case is called, its patient, the name of its cluster, and its site, empty if not recorded."""
+    """External id, patient, cluster name and site of a case; the site is empty if not recorded."""
 
     external_id: str
     patient: str | None
@@ -120,21 +110,21 @@ class CaseName:
 
 
 def case_names(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, CaseName]:
-    """What cases are called."""
+    """Read the names of cases."""
     first = aliased(Case)
-    wanted = select(Case.id, Case.external_id, Case.site, Case.patient, first.id, first.patient).outerjoin(
+    query = select(Case.id, Case.external_id, Case.site, Case.patient, first.id, first.patient).outerjoin(
         first, first.id == Case.same_image_as
     )
     return {
         case_id: CaseName(external_id, patient, cluster_name(case_id, patient, first_id, first_patient), site or "")
         for case_id, external_id, site, patient, first_id, first_patient in _in_chunks(
-            session, wanted, Case.id, case_ids
+            session, query, Case.id, case_ids
         )
     }
 
 
 def stored_images(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, tuple[str | None, str | None]]:
     """Names in the image store of each case's image and field, None where there is none or the patient was erased."""
-    wanted = select(Case.id, Case.stored_sha256, Case.stored_field_sha256, Case.erased_at)
-    rows = _in_chunks(session, wanted, Case.id, case_ids)
+    query = select(Case.id, Case.stored_sha256, Case.stored_field_sha256, Case.erased_at)
+    rows = _in_chunks(session, query, Case.id, case_ids)
     return {row[0]: (row[1], row[2]) if row[3] is None else (None, None) for row in rows}

@@ -1,4 +1,4 @@
-"""What the routes of evaluations answer."""
+"""Request and response models of the evaluation routes."""
 
 import uuid
 from datetime import date, datetime
@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.http.models import In, Line, MetricOut, Moment, Out, Sentence
-from app.predictions.prediction_sets import PublishedSets
+from app.http.models import Line, MetricOut, Moment, RequestModel, ResponseModel, Sentence
+from app.predictions.service import PublishedSets
 from ml.metrics import Evaluation
 
 
-class BinOut(Out):
+class BinOut(ResponseModel):
     """One bin of a reliability diagram."""
 
     low: float
@@ -23,7 +23,7 @@ class BinOut(Out):
     freq_high: float | None
 
 
-class ClassMetricsOut(Out):
+class ClassMetricsOut(ResponseModel):
     """Calibration loss, epistemic loss and reliability of one class."""
 
     model_config = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
@@ -34,7 +34,7 @@ class ClassMetricsOut(Out):
     bins: list[BinOut]
 
 
-class CellOut(Out):
+class CellOut(ResponseModel):
     """Planned and answered reads of one weighting cell: an arm and a fifth of the cases by disagreement probability."""
 
     arm: str
@@ -44,7 +44,7 @@ class CellOut(Out):
     waiting: int = 0
 
 
-class WeightsOut(Out):
+class WeightsOut(ResponseModel):
     """Inverse selection probabilities of the cases with one label (order 1) or two (order 2)."""
 
     order: int
@@ -54,7 +54,7 @@ class WeightsOut(Out):
     cells: list[CellOut]
 
 
-class CannotTellOut(Out):
+class CannotTellOut(ResponseModel):
     """Planned reads of a cell, and how many ended because the image does not allow a diagnosis."""
 
     arm: str
@@ -63,7 +63,7 @@ class CannotTellOut(Out):
     cannot_tell: int
 
 
-class SelectionOut(Out):
+class SelectionOut(ResponseModel):
     """How the labelled cases were selected; ``orders`` is empty without weights.
 
     ``n_closed`` cases are in the cohort; the first planned read of ``n_open`` further ones is open; of those in the
@@ -78,7 +78,7 @@ class SelectionOut(Out):
     cannot_tell: list[CannotTellOut]
 
 
-class GroupOut(Out):
+class GroupOut(ResponseModel):
     """Metrics of one site or month."""
 
     group: str
@@ -86,7 +86,7 @@ class GroupOut(Out):
     metrics: dict[str, MetricOut]
 
 
-class DriftOut(Out):
+class DriftOut(ResponseModel):
     """How far images and labels have moved from those that the release was made from; ``site`` null: all."""
 
     site: str | None
@@ -99,7 +99,7 @@ class DriftOut(Out):
     warnings: list[Sentence]
 
 
-class MonitorStepOut(Out):
+class MonitorStepOut(ResponseModel):
     """What the bets against the champion were worth at the end of a day, when so many patients had been counted."""
 
     day: date
@@ -107,7 +107,7 @@ class MonitorStepOut(Out):
     log10_capital: float
 
 
-class ScoreMonitorOut(Out):
+class ScoreMonitorOut(ResponseModel):
     """Alarm on the champion's clipped log score since it was promoted; ``site`` null: all.
 
     Patients are the units, each with the cases of their first day. ``recent_loss`` is the mean loss (nats per label) of
@@ -137,7 +137,7 @@ class CapacityOut(MetricOut):
     capacity: float
 
 
-class MetricsHead(Out):
+class MetricsHead(ResponseModel):
     """What was evaluated."""
 
     release: str
@@ -145,7 +145,7 @@ class MetricsHead(Out):
     weighting: str
 
 
-class EvaluationDocument(Out):
+class EvaluationDocument(ResponseModel):
     """The document of ``secondread evaluate``."""
 
     n_cases: int
@@ -165,7 +165,7 @@ class EvaluationDocument(Out):
         return EvaluationDocument.model_validate(evaluation.to_dict())
 
 
-class TrainedOnOut(Out):
+class TrainedOnOut(ResponseModel):
     """Cases of the question that were left out because a release was trained on them, or on others of their patient.
 
     ``unknown`` where a release carries no digests of its images, or of patients of this service.
@@ -194,7 +194,7 @@ class MetricsOut(MetricsBody, MetricsHead):
     """The document of ``secondread evaluate``, and what it was computed over."""
 
 
-class DesignOut(Out):
+class DesignOut(ResponseModel):
     """A design of second reads: its cost (share of the cases), its catch (of disagreements) and what it tells.
 
     ``width`` is the length of the 95 % interval of EL and of L_D.
@@ -206,7 +206,7 @@ class DesignOut(Out):
     width: dict[str, float]
 
 
-class ComparedOut(Out):
+class ComparedOut(ResponseModel):
     """One metric of the champion, of another release on the same cases, and of their difference."""
 
     champion: MetricOut
@@ -214,7 +214,7 @@ class ComparedOut(Out):
     change: MetricOut
 
 
-class ComparisonOut(Out):
+class ComparisonOut(ResponseModel):
     """A release compared with the champion; ``change`` is release minus champion, with the interval of the change."""
 
     champion: str
@@ -229,7 +229,7 @@ class ComparisonOut(Out):
     metrics: dict[str, ComparedOut]
 
 
-class EvaluationIn(In):
+class EvaluationIn(RequestModel):
     """What is to be frozen and evaluated."""
 
     release: uuid.UUID | None = None
@@ -240,14 +240,14 @@ class EvaluationIn(In):
     site: Line | None = None
 
 
-class PairAgreementOut(Out):
+class PairAgreementOut(ResponseModel):
     """Agreement of two annotators."""
 
     annotators: list[str]
     cohen_kappa: MetricOut
 
 
-class AnnotatorAgreementOut(Out):
+class AnnotatorAgreementOut(ResponseModel):
     """Agreement of one annotator with the others, and what they call what: a row per true class."""
 
     annotator: str
@@ -256,7 +256,7 @@ class AnnotatorAgreementOut(Out):
     confusion: list[list[float]] | None
 
 
-class ClassAgreementOut(Out):
+class ClassAgreementOut(ResponseModel):
     """Agreement about one class against all others."""
 
     model_config = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
@@ -266,7 +266,7 @@ class ClassAgreementOut(Out):
     krippendorff_alpha: MetricOut
 
 
-class SiteAgreementOut(Out):
+class SiteAgreementOut(ResponseModel):
     """Agreement about the cases of one site."""
 
     site: str
@@ -274,7 +274,7 @@ class SiteAgreementOut(Out):
     krippendorff_alpha: MetricOut
 
 
-class RaterMarginalsOut(Out):
+class RaterMarginalsOut(ResponseModel):
     """Test of whether the annotators use the classes equally often."""
 
     chi2: float | None
@@ -282,7 +282,7 @@ class RaterMarginalsOut(Out):
     n: int
 
 
-class DirectionOut(Out):
+class DirectionOut(ResponseModel):
     """How often one class was corrected to another."""
 
     before: str
@@ -290,7 +290,7 @@ class DirectionOut(Out):
     count: int
 
 
-class CorrectionsOut(Out):
+class CorrectionsOut(ResponseModel):
     """Final answers of people with accounts, and how many of them were corrected blind."""
 
     n_labels: int
@@ -300,7 +300,7 @@ class CorrectionsOut(Out):
     directions: list[DirectionOut]
 
 
-class AfterRevealOut(Out):
+class AfterRevealOut(ResponseModel):
     """What annotators changed after they had been shown a case; none of it enters evaluations or fits.
 
     Of the ``n_labels`` blind labels ``n_revised`` were changed to another class or to the same one, and ``n_retracted``
@@ -315,7 +315,7 @@ class AfterRevealOut(Out):
     away_from_prediction: int
 
 
-class AgreementOut(Out):
+class AgreementOut(ResponseModel):
     """Agreement between annotators; without labels, and of groupings that were not asked for, parts are missing."""
 
     n_cases: int
@@ -341,7 +341,7 @@ class FrozenDocument(MetricsBody):
     agreement: AgreementOut
 
 
-class EvaluationOut(Out):
+class EvaluationOut(ResponseModel):
     """A frozen evaluation; ``document`` is null until its job has succeeded."""
 
     id: str
@@ -355,7 +355,7 @@ class EvaluationOut(Out):
     document: dict[str, Any] | None
 
 
-class EvaluationsOut(Out):
+class EvaluationsOut(ResponseModel):
     """Frozen evaluations, newest first."""
 
     items: list[EvaluationOut]

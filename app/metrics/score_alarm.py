@@ -1,4 +1,4 @@
-"""The champion's log score since it was promoted, patient by patient, as a series that an alarm can be put on.
+"""Series of the champion's log score per patient since its promotion, for a sequential alarm.
 
 A unit is a patient's first day: all cases that were stored on it. It is complete once the first planned reads of these
 cases have been answered, or are due; one of which nobody has answered any in time is complete with the first late
@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 
 import numpy as np
 
-from app.metrics.dataset import Columns
+from app.metrics.dataset import EvaluationDataset
 from app.metrics.schemas import MonitorStepOut, ScoreMonitorOut
 from ml.messages import Message
 from ml.metrics.betting_monitor import (
@@ -20,8 +20,8 @@ from ml.metrics.betting_monitor import (
     N_REFERENCE,
     TOLERANCE,
     CapitalPath,
-    capital_path,
     clipped_log_loss,
+    compute_capital_path,
     daily_stakes,
 )
 from ml.util.arrays import FloatArray, IntArray
@@ -35,52 +35,43 @@ _STEPS = 200
 
 
 @dataclass(frozen=True)
-class Units:
-    """Patients in the order in which they were completed.
+class PatientUnits:
+    """Patients in the order in which they were completed."""
 
-    Attributes:
-        loss: (N,) mean clipped log loss of the answers that count, nats.
-        day: (N,) on which the unit was completed, days since 1970, UTC.
-        site: (N,) number of the site at which the first of its cases was stored.
-    """
-
+    # (N,) mean clipped log loss of the answers that count, nats
     loss: FloatArray
+    # (N,) on which the unit was completed, days since 1970, UTC
     day: IntArray
+    # (N,) number of the site at which the first of its cases was stored
     site: IntArray
 
-    def at(self, site: int) -> "Units":
+    def at(self, site: int) -> "PatientUnits":
         """Those of one site."""
         here = self.site == site
-        return Units(self.loss[here], self.day[here], self.site[here])
+        return PatientUnits(self.loss[here], self.day[here], self.site[here])
 
 
-def score_monitors(columns: Columns, since: datetime, at: datetime) -> list[ScoreMonitorOut]:
-    """What the alarm says of all patients, and of those of each site.
-
-    Args:
-        columns: of the champion, all partitions, without the cases that it was trained on.
-        since: when it was promoted.
-        at: the time of looking; the day of it is not looked at.
-    """
-    series = series_of(columns, since, at)
+def score_monitors(columns: EvaluationDataset, since: datetime, at: datetime) -> list[ScoreMonitorOut]:
+    """Compute the alarm for all patients and for each site."""
+    series = split_units_by_site(columns, since, at)
     stakes = daily_stakes([units.day for units in series.values()])
     return [
-        _shown(site, since, units, capital_path(units.loss, units.day, stake))
+        _monitor_out(site, since, units, compute_capital_path(units.loss, units.day, stake))
         for (site, units), stake in zip(series.items(), stakes, strict=True)
     ]
 
 
-def series_of(columns: Columns, since: datetime, at: datetime) -> dict[str | None, Units]:
+def split_units_by_site(columns: EvaluationDataset, since: datetime, at: datetime) -> dict[str | None, PatientUnits]:
     """Units of all cases (None) and of each site, where there are any; arguments as in ``score_monitors``."""
     until = (at.timestamp() - _SETTLED) // _DAY * _DAY
-    units = units_of(columns, since.timestamp(), until)
-    series: dict[str | None, Units] = {None: units}
+    units = collect_patient_units(columns, since.timestamp(), until)
+    series: dict[str | None, PatientUnits] = {None: units}
     for number, name in sorted(columns.sites.items(), key=lambda item: item[1]):
         series[name] = units.at(number)
     return {site: units for site, units in series.items() if len(units.day)}
 
 
-def units_of(columns: Columns, since: float, until: float) -> Units:
+def collect_patient_units(columns: EvaluationDataset, since: float, until: float) -> PatientUnits:
     """Units whose cases were stored from one time on and that were completed before another, seconds since 1970."""
     rows = np.flatnonzero((columns.created_at >= since) & ~np.isnan(columns.first_due_at))
     # snapshots have patients together, which a stable sort is fast on
@@ -88,7 +79,7 @@ def units_of(columns: Columns, since: float, until: float) -> Units:
     cluster, stored = columns.cluster[rows], columns.created_at[rows]
     new = np.append(np.ones(min(len(rows), 1), dtype=bool), cluster[1:] != cluster[:-1])
     if not new.any():
-        return Units(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+        return PatientUnits(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
     first_stored, unit = np.minimum.reduceat(stored, np.flatnonzero(new)), np.cumsum(new) - 1
     on_first_day = stored < ((first_stored // _DAY + 1) * _DAY)[unit]
     rows, unit, stored = rows[on_first_day], unit[on_first_day], stored[on_first_day]
@@ -105,15 +96,15 @@ def units_of(columns: Columns, since: float, until: float) -> Units:
     n_counted = np.add.reduceat(counts, starts, dtype=np.float64)
     site = np.maximum.reduceat(np.where(stored == first_stored[unit], columns.site[rows], -1), starts)
     mean = np.add.reduceat(loss, starts)[order] / n_counted[order]
-    return Units(mean, (completed[order] // _DAY).astype(np.int64), site[order])
+    return PatientUnits(mean, (completed[order] // _DAY).astype(np.int64), site[order])
 
 
-def _shown(site: str | None, since: datetime, units: Units, path: CapitalPath) -> ScoreMonitorOut:
+def _monitor_out(site: str | None, since: datetime, units: PatientUnits, path: CapitalPath) -> ScoreMonitorOut:
     is_recent = units.day > path.day[-1] - _RECENT_DAYS
     reference = units.loss[:N_REFERENCE][~is_recent[:N_REFERENCE]]
     rung = path.alarm_day()
-    alarm = None if rung is None else _date(rung)
-    found = ScoreMonitorOut(
+    alarm = None if rung is None else _date_of_day(rung)
+    monitor = ScoreMonitorOut(
         site=site,
         since=since,
         n_units=len(units.day),
@@ -125,13 +116,13 @@ def _shown(site: str | None, since: datetime, units: Units, path: CapitalPath) -
         level=LEVEL,
         log10_threshold=float(-np.log10(LEVEL)),
         alarm_on=alarm,
-        steps=_steps(path),
+        steps=_thin_steps(path),
         warnings=[],
     )
-    return found if alarm is None else found.model_copy(update={"warnings": [_warning(found)]})
+    return monitor if alarm is None else monitor.model_copy(update={"warnings": [_alarm_warning(monitor)]})
 
 
-def _warning(found: ScoreMonitorOut) -> str:
+def _alarm_warning(found: ScoreMonitorOut) -> str:
     where = "" if found.site is None else Message(" at site {site}", site=found.site)
     before = (
         ""
@@ -150,22 +141,22 @@ def _warning(found: ScoreMonitorOut) -> str:
     )
 
 
-def _steps(path: CapitalPath) -> list[MonitorStepOut]:
+def _thin_steps(path: CapitalPath) -> list[MonitorStepOut]:
     """The days of a path from the first stake on, thinned; the last one and the largest capital stay."""
     played = np.flatnonzero(np.isfinite(path.log_capital))
     if played.size == 0:
         return []
     thinned = played[np.linspace(0, played.size - 1, min(played.size, _STEPS)).round().astype(np.int64)]
-    shown = np.union1d(thinned, [played[np.argmax(path.log_capital[played])]])
+    kept_rows = np.union1d(thinned, [played[np.argmax(path.log_capital[played])]])
     return [
         MonitorStepOut(
-            day=_date(int(path.day[row])),
+            day=_date_of_day(int(path.day[row])),
             n_units=int(path.n_units[row]),
             log10_capital=float(path.log_capital[row] / np.log(10)),
         )
-        for row in shown
+        for row in kept_rows
     ]
 
 
-def _date(day: int) -> date:
+def _date_of_day(day: int) -> date:
     return datetime.fromtimestamp(day * _DAY, UTC).date()

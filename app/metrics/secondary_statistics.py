@@ -15,15 +15,23 @@ import numpy.typing as npt
 from sqlalchemy import exists, select
 from sqlalchemy.orm import Session, aliased
 
-from app.cases.correction_window import is_provisional
-from app.context import Context
+from app.cases.service import is_provisional
+from app.context import ServiceContext
 from app.database.tables import Annotator, Label
 from app.http.models import MetricOut
-from app.metrics.cohort import Cohort, Question, cohort_of, evaluate_cohort, held_out, left_out, trained_on_out
-from app.metrics.dataset import Columns
+from app.metrics.cohort import (
+    Cohort,
+    CohortQuery,
+    build_cohort,
+    count_excluded_cases,
+    evaluate_cohort,
+    exclude_training_cases,
+    training_exclusion_out,
+)
+from app.metrics.dataset import EvaluationDataset
 from app.metrics.schemas import AfterRevealOut, ComparedOut, ComparisonOut, CorrectionsOut, DesignOut, DirectionOut
-from app.metrics.snapshot import current_columns
-from app.releases.queries import class_codes, existing_release, served_release_id
+from app.metrics.snapshot import load_current_dataset
+from app.releases.service import class_codes, existing_release, served_release_id
 from ml.metrics.histograms import epistemic_terms, observed_disagreement, statistic_terms
 from ml.metrics.jackknife import select_sample
 from ml.metrics.paired_difference import paired_changes
@@ -37,21 +45,16 @@ from ml.metrics.selection_designs import (
 from ml.util.arrays import FloatArray
 
 
-def corrections_of(session: Session, case_ids: Collection[uuid.UUID]) -> CorrectionsOut:
-    """Corrections of the class among the final planned answers of some cases by people with accounts.
-
-    Args:
-        session: for reading.
-        case_ids: the cases.
-    """
+def count_corrections(session: Session, case_ids: Collection[uuid.UUID]) -> CorrectionsOut:
+    """Count class corrections among final planned answers by people with accounts."""
     final = ~is_provisional(Label.case_id, Label.annotator_id)
-    wanted, before = set(case_ids), aliased(Label)
+    wanted_ids, before = set(case_ids), aliased(Label)
     first = (
         select(Label.case_id)
         .join(Annotator, Annotator.id == Label.annotator_id)
         .where(Label.kind == "label", Label.round == "planned", Annotator.account_id.is_not(None), final)
     )
-    n_labels = sum(case_id in wanted for case_id in session.execute(first).scalars())
+    n_labels = sum(case_id in wanted_ids for case_id in session.execute(first).scalars())
     steps = (
         select(
             Label.case_id, Label.annotator_id, before.class_code, Label.class_code, before.created_at, Label.created_at
@@ -59,7 +62,7 @@ def corrections_of(session: Session, case_ids: Collection[uuid.UUID]) -> Correct
         .join(before, before.id == Label.supersedes_id)
         .where(Label.kind == "correction", Label.round == "planned", final)
     )
-    rows = [row for row in session.execute(steps) if row[0] in wanted and row[2] != row[3]]
+    rows = [row for row in session.execute(steps) if row[0] in wanted_ids and row[2] != row[3]]
     directions = Counter((row[2], row[3]) for row in rows)
     n_corrected = len({(row[0], row[1]) for row in rows})
     return CorrectionsOut(
@@ -74,29 +77,19 @@ def corrections_of(session: Session, case_ids: Collection[uuid.UUID]) -> Correct
     )
 
 
-def compare(session: Session, context: Context, release_id: uuid.UUID, question: Question) -> ComparisonOut:
-    """A release compared with the champion, on the cases that both have predicted and neither was trained on.
-
-    Cases and weights are the champion's: whom to ask was its decision.
-
-    Args:
-        session: for reading.
-        context: parts of the service.
-        release_id: to be compared.
-        question: which cases, how weighted.
-
-    Raises:
-        NoRelease: there is no champion.
-        NotFound: no such release.
-    """
+def compare_with_champion(
+    session: Session, context: ServiceContext, release_id: uuid.UUID, question: CohortQuery
+) -> ComparisonOut:
+    """Compare a release with the champion on cases that both predicted and neither was trained on."""
+    # Cases and weights are the champion's: whom to ask was its decision.
     champion_id, home = served_release_id(session), context.settings.home
     other, champion = existing_release(session, release_id), existing_release(session, champion_id)
     classes = class_codes(other)
-    columns = current_columns(session, home, champion_id, classes)
-    after = current_columns(session, home, release_id, classes)
+    columns = load_current_dataset(session, home, champion_id, classes)
+    after = load_current_dataset(session, home, release_id, classes)
     row_of = {case_id.tobytes(): row for row, case_id in enumerate(after.case_id)}
-    trained_on = columns.trained_on | _trained_on(columns, after, row_of)
-    cohort = cohort_of(held_out(columns, trained_on), question, context.clock().timestamp())
+    trained_on = columns.trained_on | _other_training_mask(columns, after, row_of)
+    cohort = build_cohort(exclude_training_cases(columns, trained_on), question, context.clock().timestamp())
     rows = np.array([row_of.get(case_id.tobytes(), -1) for case_id in cohort.columns.case_id], dtype=np.intp)
     labelled = cohort.columns.n_labels > 0
     before = cohort.take(rows >= 0)
@@ -111,28 +104,24 @@ def compare(session: Session, context: Context, release_id: uuid.UUID, question:
         n_labels=int(before.columns.n_labels.sum()),
         n_labelled=int((labelled & (rows >= 0)).sum()),
         n_labelled_not_predicted=int((labelled & (rows < 0)).sum()),
-        trained_on=trained_on_out(
-            left_out(columns, question, trained_on), context.keys.training, champion.card, other.card
+        trained_on=training_exclusion_out(
+            count_excluded_cases(columns, question, trained_on), context.keys.training, champion.card, other.card
         ),
-        metrics=_metrics(before, replace(before, columns=judged)),
+        metrics=_compare_metrics(before, replace(before, columns=judged)),
     )
 
 
-def _trained_on(columns: Columns, after: Columns, row_of: Mapping[bytes, int]) -> npt.NDArray[np.bool_]:
-    """Mask (N,) of the champion's cases that the other release was trained on.
-
-    Args:
-        columns: of the champion.
-        after: of the other release.
-        row_of: its row of each case.
-    """
+def _other_training_mask(
+    columns: EvaluationDataset, after: EvaluationDataset, row_of: Mapping[bytes, int]
+) -> npt.NDArray[np.bool_]:
+    """Mask (N,) of the champion's cases that the other release was trained on."""
     if not after.trained_on.any():
         return np.zeros(len(columns), dtype=bool)
     rows = np.array([row_of.get(case_id.tobytes(), -1) for case_id in columns.case_id], dtype=np.intp)
     return np.asarray((rows >= 0) & after.trained_on[rows])
 
 
-def _metrics(before: Cohort, after: Cohort) -> dict[str, ComparedOut]:
+def _compare_metrics(before: Cohort, after: Cohort) -> dict[str, ComparedOut]:
     changes = paired_changes(
         before.counted(),
         (before.columns.class_probs, before.columns.disagreement_probs),
@@ -152,13 +141,8 @@ def _metrics(before: Cohort, after: Cohort) -> dict[str, ComparedOut]:
     }
 
 
-def designs_of(cohort: Cohort, floor: float) -> list[DesignOut]:
-    """Designs with as many second reads as were planned of a cohort's cases; none before two annotators differed.
-
-    Args:
-        cohort: cases with weights.
-        floor: the least probability of a second read.
-    """
+def simulate_designs(cohort: Cohort, floor: float) -> list[DesignOut]:
+    """Simulate designs with the planned number of second reads; none before two annotators differed."""
     data, weight = cohort.columns, cohort.weight2
     if weight is None:
         return []
@@ -178,11 +162,11 @@ def designs_of(cohort: Cohort, floor: float) -> list[DesignOut]:
             catch=disagreements_caught(pi[sample.rows], observed, sample),
             width={loss: interval_length(pi[sample.rows], terms, sample, len(pi)) for loss, terms in losses.items()},
         )
-        for name, pi in _probabilities(data.pi, data.disagreement_probs, floor).items()
+        for name, pi in _design_probabilities(data.pi, data.disagreement_probs, floor).items()
     ]
 
 
-def _probabilities(planned: FloatArray, dpe: FloatArray, floor: float) -> Mapping[str, FloatArray]:
+def _design_probabilities(planned: FloatArray, dpe: FloatArray, floor: float) -> Mapping[str, FloatArray]:
     """π (N,) of all cases by each design, at the share of second reads that were planned."""
     share = float(np.clip(planned.mean(), floor, 1.0))
     return {
@@ -195,21 +179,18 @@ def _probabilities(planned: FloatArray, dpe: FloatArray, floor: float) -> Mappin
     }
 
 
-def changes_after_reveal(session: Session, columns: Columns) -> AfterRevealOut:
-    """Revisions and retractions of blind planned labels, made after their annotator had been shown the case.
-
-    Args:
-        session: for reading.
-        columns: of the cases, with the predictions whose leading classes they are compared with.
-    """
+def count_post_reveal_changes(session: Session, columns: EvaluationDataset) -> AfterRevealOut:
+    """Count revisions and retractions of blind planned labels made after the reveal."""
     row_of = {case_id: row for row, case_id in enumerate(columns.ids())}
-    shown = aliased(Label)
-    changed = exists().where(
-        shown.case_id == Label.case_id, shown.annotator_id == Label.annotator_id, shown.post_reveal.is_(True)
+    exposed_label = aliased(Label)
+    has_exposed_label = exists().where(
+        exposed_label.case_id == Label.case_id,
+        exposed_label.annotator_id == Label.annotator_id,
+        exposed_label.post_reveal.is_(True),
     )
     chains = (
         select(Label.case_id, Label.annotator_id, Label.kind, Label.class_code, Label.blind, Label.post_reveal)
-        .where(Label.round == "planned", changed, ~is_provisional(Label.case_id, Label.annotator_id))
+        .where(Label.round == "planned", has_exposed_label, ~is_provisional(Label.case_id, Label.annotator_id))
         .order_by(Label.case_id, Label.annotator_id, Label.position)
     )
     revised = retracted = towards = away = 0
@@ -218,7 +199,7 @@ def changes_after_reveal(session: Session, columns: Columns) -> AfterRevealOut:
         before = [row.class_code for row in chain if row.blind and row.kind != "retraction"]
         if case_id not in row_of or not before or not chain[-1].post_reveal:
             continue
-        leading, after = _leading(columns, row_of[case_id]), chain[-1].class_code
+        leading, after = _most_probable_class(columns, row_of[case_id]), chain[-1].class_code
         retracted += after is None
         revised += after is not None
         towards += before[-1] != leading and after in {None, leading}
@@ -232,6 +213,6 @@ def changes_after_reveal(session: Session, columns: Columns) -> AfterRevealOut:
     )
 
 
-def _leading(columns: Columns, row: int) -> str:
+def _most_probable_class(columns: EvaluationDataset, row: int) -> str:
     """The most probable class of a case."""
     return columns.classes[int(np.argmax(columns.class_probs[row]))]

@@ -9,32 +9,47 @@ from typing import Literal, NamedTuple
 import numpy as np
 from sqlalchemy.orm import Session
 
-from app.context import Context
+from app.context import ServiceContext
 from app.database.tables import time_of
 from app.http.models import MetricOut
+from app.metrics.annotator_drift import ReaderWeekOut, reader_drift
 from app.metrics.cohort import (
     Cohort,
-    Question,
-    cohort_of,
+    CohortQuery,
+    Partition,
+    Weighting,
+    annotator_difference_warnings,
+    build_cohort,
+    cluster_name,
     cohort_warnings,
-    differing_annotators,
+    count_excluded_cases,
+    estimate_posterior_gain,
     evaluate_cohort,
-    gain_of,
-    held_out,
-    left_out,
-    left_out_warnings,
+    exclude_training_cases,
+    excluded_case_warnings,
+    is_kept_for_sets,
     selection_report,
-    trained_on_out,
+    training_exclusion_out,
     triage_curve,
 )
-from app.metrics.dataset import Columns
-from app.metrics.drift import drift_of
-from app.metrics.load import read_columns
+from app.metrics.dataset import EvaluationDataset
+from app.metrics.drift import measure_drift
+from app.metrics.load import load_dataset
+from app.metrics.published import read_published_estimates
+from app.metrics.queries import LabelRow, blind_labels, case_names, label_rows, stored_images
 from app.metrics.schemas import (
     AgreementOut,
+    AnnotatorAgreementOut,
+    BinOut,
     CapacityOut,
+    ComparisonOut,
+    DesignOut,
     DriftOut,
     EvaluationDocument,
+    EvaluationIn,
+    EvaluationOut,
+    EvaluationsOut,
+    FrozenDocument,
     GroupOut,
     MetricsBody,
     MetricsHead,
@@ -44,37 +59,102 @@ from app.metrics.schemas import (
     TrainedOnOut,
 )
 from app.metrics.score_alarm import score_monitors
-from app.metrics.secondary_statistics import changes_after_reveal, corrections_of
-from app.metrics.snapshot import current_columns
-from app.metrics.tables import CohortTables, LabelColumns, cohort_tables, labels_of
-from app.predictions.prediction_sets import PublishedSets, published_sets
-from app.releases.queries import champion, champion_since, class_codes, existing_release, served_release_id
+from app.metrics.secondary_statistics import (
+    compare_with_champion,
+    count_corrections,
+    count_post_reveal_changes,
+    simulate_designs,
+)
+from app.metrics.snapshot import (
+    damaged_snapshots,
+    discard_all_snapshots,
+    fetch_snapshots,
+    load_current_dataset,
+    refresh_snapshot,
+)
+from app.metrics.tables import CohortTables, LabelColumns, cohort_label_columns, cohort_tables
+from app.predictions.service import PublishedSets, read_published_sets
+from app.releases.service import champion_since, class_codes, existing_release, get_champion_alias, served_release_id
 from ml.agreement.coefficients import excess_disagreement_test
 from ml.messages import Message
 from ml.release.card import ReferenceDocument
+
+__all__ = [
+    "AgreementOut",
+    "AnnotatorAgreementOut",
+    "BinOut",
+    "Cohort",
+    "CohortQuery",
+    "CohortTables",
+    "ComparisonOut",
+    "DesignOut",
+    "EvaluationDataset",
+    "EvaluationDocument",
+    "EvaluationIn",
+    "EvaluationOut",
+    "EvaluationsOut",
+    "FrozenDocument",
+    "GroupOut",
+    "LabelRow",
+    "MetricsBody",
+    "MetricsHead",
+    "MetricsOut",
+    "Partition",
+    "ReaderWeekOut",
+    "ScoreMonitorOut",
+    "Weighting",
+    "blind_labels",
+    "build_cohort",
+    "build_metrics_body",
+    "case_names",
+    "cluster_name",
+    "cohort_tables",
+    "compare_with_champion",
+    "compute_agreement",
+    "compute_group_metrics",
+    "compute_metrics",
+    "count_corrections",
+    "count_excluded_cases",
+    "count_post_reveal_changes",
+    "damaged_snapshots",
+    "discard_all_snapshots",
+    "evaluate_cohort",
+    "exclude_training_cases",
+    "fetch_snapshots",
+    "is_kept_for_sets",
+    "label_rows",
+    "load_cohort",
+    "load_current_dataset",
+    "load_dataset",
+    "load_judged_cohort",
+    "measure_label_agreement",
+    "read_card_reference",
+    "read_published_estimates",
+    "reader_drift",
+    "refresh_snapshot",
+    "release_or_champion",
+    "simulate_designs",
+    "stored_images",
+]
+
 
 GroupBy = Literal["site", "month"]
 _DEPENDENT = 0.001
 
 
 def release_or_champion(session: Session, release_id: uuid.UUID | None) -> tuple[uuid.UUID, list[str]]:
-    """A release, the champion where none is named, and its class codes.
-
-    Raises:
-        NoRelease: there is no champion.
-        NotFound: no such release.
-    """
+    """A release, the champion where none is named, and its class codes."""
     release_id = release_id or served_release_id(session)
     return release_id, class_codes(existing_release(session, release_id))
 
 
-def cohort_for(session: Session, release_id: uuid.UUID | None, question: Question) -> tuple[uuid.UUID, Cohort]:
+def load_cohort(session: Session, release_id: uuid.UUID | None, question: CohortQuery) -> tuple[uuid.UUID, Cohort]:
     """Cohort of a release, the champion where none is named, from all rows and in the order of the cases."""
     release_id, classes = release_or_champion(session, release_id)
-    return release_id, cohort_of(read_columns(session, release_id, classes), question, time_of(session).timestamp())
+    return release_id, build_cohort(load_dataset(session, release_id, classes), question, time_of(session).timestamp())
 
 
-class Judged(NamedTuple):
+class JudgedCohort(NamedTuple):
     """A release, the cases that judge it, how many others it was trained on, its alarms as champion, and its sets."""
 
     release_id: uuid.UUID
@@ -84,30 +164,34 @@ class Judged(NamedTuple):
     sets: PublishedSets | None
 
 
-def judged_cohort(session: Session, context: Context, release_id: uuid.UUID | None, question: Question) -> Judged:
-    """The same without the cases that the release was trained on."""
+def load_judged_cohort(
+    session: Session, context: ServiceContext, release_id: uuid.UUID | None, question: CohortQuery
+) -> JudgedCohort:
+    """Load a cohort without the cases that the release was trained on."""
     release_id, classes = release_or_champion(session, release_id)
-    columns = read_columns(session, release_id, classes)
+    columns = load_dataset(session, release_id, classes)
     card = existing_release(session, release_id).card
-    trained_on = trained_on_out(left_out(columns, question), context.keys.training, card)
-    judged, time = held_out(columns), context.clock()
-    cohort = cohort_of(judged, question, time.timestamp())
-    sets = published_sets(session, [release_id]).get(release_id)
-    return Judged(release_id, cohort, trained_on, _monitors(session, release_id, judged, time), sets)
+    trained_on = training_exclusion_out(count_excluded_cases(columns, question), context.keys.training, card)
+    judged, time = exclude_training_cases(columns), context.clock()
+    cohort = build_cohort(judged, question, time.timestamp())
+    sets = read_published_sets(session, [release_id]).get(release_id)
+    return JudgedCohort(release_id, cohort, trained_on, _champion_monitors(session, release_id, judged, time), sets)
 
 
-def _recent_cohort(session: Session, home: Path, release_id: uuid.UUID, classes: list[str], asked: Question) -> Cohort:
-    """The same from the release's snapshot, and from the database where cases have changed since."""
-    return cohort_of(current_columns(session, home, release_id, classes), asked, time_of(session).timestamp())
+def _load_recent_cohort(
+    session: Session, home: Path, release_id: uuid.UUID, classes: list[str], asked: CohortQuery
+) -> Cohort:
+    """Load a cohort from the release's snapshot, and changed cases from the database."""
+    return build_cohort(load_current_dataset(session, home, release_id, classes), asked, time_of(session).timestamp())
 
 
-def collected_tables(session: Session, question: Question) -> CohortTables:
+def collected_tables(session: Session, question: CohortQuery) -> CohortTables:
     """Tables of what the champion predicted and of the labels that may judge it."""
-    return cohort_tables(session, cohort_for(session, None, question)[1])
+    return cohort_tables(session, load_cohort(session, None, question)[1])
 
 
-class _Beside(NamedTuple):
-    """What ``GET /v1/metrics`` says of a cohort besides its evaluation, and sentences about it."""
+class _SecondaryStatistics(NamedTuple):
+    """Secondary statistics of ``GET /v1/metrics`` for a cohort, with warnings."""
 
     drift: list[DriftOut]
     selection: SelectionOut
@@ -116,13 +200,13 @@ class _Beside(NamedTuple):
     warnings: list[str]
 
     @classmethod
-    def of(cls, cohort: Cohort, reference: ReferenceDocument | None) -> "_Beside":
-        curve, gain = triage_curve(cohort), gain_of(cohort)
-        texts = [*cohort_warnings(cohort), *_dependence(cohort)]
-        return cls(drift_of(cohort.columns, reference), selection_report(cohort), gain, curve, texts)
+    def of(cls, cohort: Cohort, reference: ReferenceDocument | None) -> "_SecondaryStatistics":
+        curve, gain = triage_curve(cohort), estimate_posterior_gain(cohort)
+        texts = [*cohort_warnings(cohort), *_dependence_warnings(cohort)]
+        return cls(measure_drift(cohort.columns, reference), selection_report(cohort), gain, curve, texts)
 
 
-def metrics_of(
+def build_metrics_body(
     cohort: Cohort,
     evaluated: EvaluationDocument,
     group_by: GroupBy | None = None,
@@ -131,21 +215,11 @@ def metrics_of(
     monitors: Sequence[ScoreMonitorOut] = (),
     sets: PublishedSets | None = None,
 ) -> MetricsBody:
-    """Everything that ``GET /v1/metrics`` says of a cohort.
-
-    Args:
-        cohort: cases with weights.
-        evaluated: their evaluation.
-        group_by: by what the headline metrics are grouped too.
-        reference: of the release's card.
-        trained_on: cases that were left out before.
-        monitors: of the champion's log score, whatever the cohort is.
-        sets: what is published of the release's sets for the next answer, whatever the cohort is.
-    """
-    beside = _Beside.of(cohort, reference)
+    """Build the body of ``GET /v1/metrics`` for a cohort."""
+    beside = _SecondaryStatistics.of(cohort, reference)
     warnings = [text for monitor in monitors for text in monitor.warnings]
     warnings += [*evaluated.warnings, *beside.warnings]
-    warnings += [] if trained_on is None else left_out_warnings(trained_on)
+    warnings += [] if trained_on is None else excluded_case_warnings(trained_on)
     warnings += [text for row in beside.drift for text in row.warnings]
     return MetricsBody(
         **dict(evaluated) | {"warnings": warnings},
@@ -154,13 +228,13 @@ def metrics_of(
         triage_curve=beside.curve,
         drift=beside.drift,
         score_monitor=list(monitors),
-        groups=[] if group_by is None else groups_of(cohort, group_by),
+        groups=[] if group_by is None else compute_group_metrics(cohort, group_by),
         trained_on=trained_on,
         answer_sets=sets,
     )
 
 
-def _dependence(cohort: Cohort) -> list[str]:
+def _dependence_warnings(cohort: Cohort) -> list[str]:
     """A warning where annotators disagree more than any concentration can represent."""
     data, weight = cohort.columns, cohort.weight2
     usable = data.n_labels >= 2
@@ -187,7 +261,7 @@ def _dependence(cohort: Cohort) -> list[str]:
     ]
 
 
-def groups_of(cohort: Cohort, group_by: GroupBy) -> list[GroupOut]:
+def compute_group_metrics(cohort: Cohort, group_by: GroupBy) -> list[GroupOut]:
     """The headline metrics by site or by month of upload."""
     data = cohort.columns
     if group_by == "site":
@@ -204,43 +278,50 @@ def groups_of(cohort: Cohort, group_by: GroupBy) -> list[GroupOut]:
     return groups
 
 
-def _monitors(session: Session, release_id: uuid.UUID, columns: Columns, at: datetime) -> list[ScoreMonitorOut]:
+def _champion_monitors(
+    session: Session, release_id: uuid.UUID, columns: EvaluationDataset, at: datetime
+) -> list[ScoreMonitorOut]:
     """The alarm on the champion's log score; nothing for another release."""
-    alias, since = champion(session), champion_since(session)
+    alias, since = get_champion_alias(session), champion_since(session)
     if alias is None or since is None or alias.release_id != release_id:
         return []
     return score_monitors(columns, since, at)
 
 
-def metrics(
-    session: Session, context: Context, release_id: uuid.UUID | None, question: Question, group_by: GroupBy | None
+def compute_metrics(
+    session: Session,
+    context: ServiceContext,
+    release_id: uuid.UUID | None,
+    question: CohortQuery,
+    group_by: GroupBy | None,
 ) -> MetricsOut:
-    """Every metric of prior predictions against blind planned labels, clustered by patient.
-
-    Cases come from the release's snapshot, and from the database where they have changed since; those that it was
-    trained on are left out.
-    """
+    """Every metric of prior predictions against blind planned labels, clustered by patient."""
+    # Cases come from the release's snapshot, and from the database where they have changed since; those that it was
+    # trained on are left out.
     release_id, classes = release_or_champion(session, release_id)
-    columns = current_columns(session, context.settings.home, release_id, classes)
-    judged = held_out(columns)
+    columns = load_current_dataset(session, context.settings.home, release_id, classes)
+    judged = exclude_training_cases(columns)
     time = context.clock()
-    cohort, monitors = cohort_of(judged, question, time.timestamp()), _monitors(session, release_id, judged, time)
+    cohort, monitors = (
+        build_cohort(judged, question, time.timestamp()),
+        _champion_monitors(session, release_id, judged, time),
+    )
     card = existing_release(session, release_id).card
-    trained_on = trained_on_out(left_out(columns, question), context.keys.training, card)
-    sets = published_sets(session, [release_id]).get(release_id)
+    trained_on = training_exclusion_out(count_excluded_cases(columns, question), context.keys.training, card)
+    sets = read_published_sets(session, [release_id]).get(release_id)
     document = EvaluationDocument.of(evaluate_cohort(cohort))
-    evaluated = document.model_copy(update={"warnings": [*document.warnings, *differing_annotators(cohort)]})
-    body = metrics_of(cohort, evaluated, group_by, card.get("reference"), trained_on, monitors, sets)
+    evaluated = document.model_copy(update={"warnings": [*document.warnings, *annotator_difference_warnings(cohort)]})
+    body = build_metrics_body(cohort, evaluated, group_by, card.get("reference"), trained_on, monitors, sets)
     head = MetricsHead(release=str(release_id), partition=question.partition, weighting=question.weighting)
     return MetricsOut(**dict(head), **dict(body))
 
 
-def reference_of(session: Session, release_id: uuid.UUID) -> ReferenceDocument | None:
-    """What a release's card says about the images and labels that it was made from."""
+def read_card_reference(session: Session, release_id: uuid.UUID) -> ReferenceDocument | None:
+    """Read the reference for images and labels on a release's card."""
     return existing_release(session, release_id).card.get("reference")
 
 
-def agreement_of(labels: LabelColumns) -> AgreementOut:
+def measure_label_agreement(labels: LabelColumns) -> AgreementOut:
     """Coefficients of agreement of a cohort's labels, clustered by patient."""
     if not labels.case_id:
         return AgreementOut(n_cases=0, n_labels=0, n_annotators=0, warnings=["there are no labels yet"])
@@ -256,21 +337,14 @@ def agreement_of(labels: LabelColumns) -> AgreementOut:
 _GROUPED: dict[str, set[str]] = {"annotator": {"annotators", "pairs"}, "class": {"classes"}, "site": {"sites"}}
 
 
-def agreement(session: Session, home: Path, question: Question, group_by: str | None) -> AgreementOut:
-    """Coefficients of agreement between annotators over blind planned labels, what speaks against independence, slips.
-
-    Args:
-        session: for reading.
-        home: where the snapshots lie.
-        question: which cases.
-        group_by: annotator, class or site, to leave out the other groupings; None for all of them.
-    """
-    cohort = _recent_cohort(session, home, *release_or_champion(session, None), question)
+def compute_agreement(session: Session, home: Path, question: CohortQuery, group_by: str | None) -> AgreementOut:
+    """Compute agreement coefficients over blind planned labels, tests of independence, and corrections."""
+    cohort = _load_recent_cohort(session, home, *release_or_champion(session, None), question)
     changes = {
-        "corrections": corrections_of(session, cohort.columns.ids()),
-        "after_reveal": changes_after_reveal(session, cohort.columns),
+        "corrections": count_corrections(session, cohort.columns.ids()),
+        "after_reveal": count_post_reveal_changes(session, cohort.columns),
     }
-    document = agreement_of(labels_of(session, cohort)).model_copy(update=changes)
+    document = measure_label_agreement(cohort_label_columns(session, cohort)).model_copy(update=changes)
     if group_by is None:
         return document
     left_out = set().union(*_GROUPED.values()) - _GROUPED[group_by]

@@ -1,4 +1,4 @@
-"""Columns kept on disk, memory-mapped, with a watermark in the audit chain: an evaluation reads only what came after.
+"""On-disk, memory-mapped datasets with a watermark in the audit chain, so that evaluations read only changes.
 
 The snapshot of a release lies in ``HOME/snapshots/RELEASE/SEQUENCE``, one array file per column, cases of one patient
 together. It is right for the event of its watermark; cases that later events changed are read from the database and
@@ -24,30 +24,30 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events
-from app.context import Context
+from app.context import ServiceContext
 from app.database.engine import Database
 from app.database.tables import Erasure
-from app.metrics.dataset import Columns, identifiers, merged, replaced
-from app.metrics.load import read_block, read_columns
-from app.storage.blobs import Damaged
+from app.metrics.dataset import EvaluationDataset, merge_changed_cases, overwrite_changed_cases, pack_dataset_ids
+from app.metrics.load import load_dataset, load_dataset_block
+from app.storage.blobs import DamagedObjectError
 from app.storage.bundles import SharedFolders
 from ml.util.files import file_sha256, sync_file, sync_folder, write_json
 
 _log = structlog.get_logger("secondread")
 _VERSION = 11
-_SNAPSHOTS, _ABOUT, _BY_ID = "snapshots", "snapshot.json", "by_id.npy"
+_SNAPSHOTS, _MANIFEST_NAME, _BY_ID = "snapshots", "snapshot.json", "by_id.npy"
 # a snapshot is rewritten when more cases than this have changed: reading them costs more than the rest
-_FEW = 250
+_MAX_CHANGED_CASES = 250
 # a snapshot is not written while more events than this wait to be linked: it would have to name them all
-_MOST_WAITING = 1_000
+_MAX_WAITING_EVENTS = 1_000
 
 
-def _folder(home: Path, release_id: uuid.UUID) -> Path:
+def _release_folder(home: Path, release_id: uuid.UUID) -> Path:
     return home / _SNAPSHOTS / str(release_id)
 
 
-class _Seen(BaseModel):
-    """What somebody sees of the audit: the head of the chain, and events that wait to be linked.
+class _AuditPosition(BaseModel):
+    """Position in the audit: the head of the chain, and events that wait to be linked.
 
     Attributes:
         sequence: of the head.
@@ -60,24 +60,24 @@ class _Seen(BaseModel):
     waiting: dict[int, str]
 
     @classmethod
-    def by(cls, session: Session) -> "_Seen":
-        """What a session sees; of what waits no more than can be named, and one."""
-        sequence, digest = events.head_of(session)
-        return cls(sequence=sequence, digest=digest, waiting=events.waiting_digests(session, _MOST_WAITING + 1))
+    def by(cls, session: Session) -> "_AuditPosition":
+        """Read the position that a session sees, with at most one waiting event more than can be named."""
+        sequence, digest = events.read_head(session)
+        return cls(sequence=sequence, digest=digest, waiting=events.waiting_digests(session, _MAX_WAITING_EVENTS + 1))
 
     def is_seen_by(self, session: Session) -> bool:
-        """Whether a session sees all of it."""
-        if not events.holds(session, self.sequence, self.digest):
+        """Whether a session sees everything up to this position."""
+        if not events.contains_head(session, self.sequence, self.digest):
             return False
         return events.digests_at(session, list(self.waiting)) == self.waiting
 
 
-class _About(BaseModel):
-    """What ``snapshot.json`` says; another version may say less."""
+class _SnapshotManifest(BaseModel):
+    """Contents of ``snapshot.json``; other versions may have fewer fields."""
 
     version: int
     sequence: int
-    most: _Seen = _Seen(sequence=0, digest="", waiting={})
+    most: _AuditPosition = _AuditPosition(sequence=0, digest="", waiting={})
     classes: list[str]
     sites: dict[int, str]
     erasures: int = 0
@@ -85,42 +85,34 @@ class _About(BaseModel):
 
 
 @dataclass(frozen=True)
-class _Snapshot:
-    """Columns on disk, cases of one patient together, as of one event of the audit chain.
+class _ReleaseSnapshot:
+    """Columns on disk, cases of one patient together, as of one event of the audit chain."""
 
-    Attributes:
-        columns: memory-mapped; what is written to them is seen here only.
-        by_id: (N,) positions of the cases in the order of their identifiers.
-        sequence: of the event.
-        most: what it may show at most.
-        erasures: how many patients had been erased when it was begun; numbers of later ones are still in it.
-    """
-
-    columns: Columns
+    # memory-mapped; what is written to them is seen here only
+    columns: EvaluationDataset
+    # (N,) positions of the cases in the order of their identifiers
     by_id: npt.NDArray[np.intp]
     sequence: int
-    most: _Seen
+    # what it may show at most
+    most: _AuditPosition
+    # how many patients had been erased when it was begun; numbers of later ones are still in it
     erasures: int
 
     @classmethod
-    def read(cls, folder: Path) -> "_Snapshot | None":
-        """Map a snapshot; None where another version wrote it.
-
-        Raises:
-            ValueError: it is damaged, or gone.
-        """
+    def read(cls, folder: Path) -> "_ReleaseSnapshot | None":
+        """Map a snapshot; None where another version wrote it."""
         try:
-            about = _About.model_validate_json((folder / _ABOUT).read_bytes())
+            about = _SnapshotManifest.model_validate_json((folder / _MANIFEST_NAME).read_bytes())
             if about.version != _VERSION:
                 return None
-            names = Columns.empty(about.classes, 0).arrays()
+            names = EvaluationDataset.empty(about.classes, 0).arrays()
             files = [f"{name}.npy" for name in names] + [_BY_ID]
             stamps = tuple((folder / name).stat().st_mtime_ns for name in files)
             _require_digests(folder, tuple((name, about.sha256[name]) for name in files), stamps)
             # what is written to is copied, page by page, and the file stays as it is; as plain arrays, because each row
             # that is taken of NumPy's mapped ones costs twice as much
             arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c")) for name in names}
-            columns = Columns(about.classes, about.sites, **arrays)
+            columns = EvaluationDataset(about.classes, about.sites, **arrays)
             return cls(columns, np.load(folder / _BY_ID, mmap_mode="r"), about.sequence, about.most, about.erasures)
         except (OSError, EOFError, KeyError) as exc:
             raise ValueError(f"{folder}: damaged, or gone") from exc
@@ -128,26 +120,24 @@ class _Snapshot:
 
 @functools.lru_cache(maxsize=64)
 def _require_digests(folder: Path, digests: tuple[tuple[str, str], ...], _stamps: tuple[int, ...]) -> None:
-    """Read every column once in a process, and again only when a file has changed since.
-
-    Raises:
-        ValueError: one is not what was written.
-    """
+    """Read every column once in a process, and again only when a file has changed since."""
     for name, digest in digests:
         if file_sha256(folder / name) != digest:
             raise ValueError(f"{folder / name}: damaged")
 
 
-def _numbered(folder: Path) -> list[Path]:
+def _numbered_snapshots(folder: Path) -> list[Path]:
     """Snapshots of a release, the newest first."""
     return sorted((path for path in folder.glob("[0-9]*") if path.name.isdigit()), key=lambda p: -int(p.name))
 
 
-def _usable(session: Session, home: Path, release_id: uuid.UUID, classes: list[str]) -> _Snapshot | None:
+def _find_usable_snapshot(
+    session: Session, home: Path, release_id: uuid.UUID, classes: list[str]
+) -> _ReleaseSnapshot | None:
     """The newest snapshot of a release that has these classes and shows nothing that the session does not see."""
-    for path in _numbered(_folder(home, release_id)):
+    for path in _numbered_snapshots(_release_folder(home, release_id)):
         try:
-            snapshot = _Snapshot.read(path)
+            snapshot = _ReleaseSnapshot.read(path)
         except ValueError:  # a newer one has just taken its place, or the worker will write it anew
             continue
         if snapshot is not None and snapshot.columns.classes == classes and snapshot.most.is_seen_by(session):
@@ -158,25 +148,25 @@ def _usable(session: Session, home: Path, release_id: uuid.UUID, classes: list[s
 def damaged_snapshots(folders: SharedFolders) -> list[str]:
     """Snapshots that are not what was written, in HOME and in the bucket."""
     _require_digests.cache_clear()  # a bit may turn without a sign
-    here = [path for folder in sorted((folders.home / _SNAPSHOTS).glob("*")) for path in _numbered(folder)]
-    damaged = [str(path) for path in here if not _is_whole(path) and path.is_dir()]
+    here = [path for folder in sorted((folders.home / _SNAPSHOTS).glob("*")) for path in _numbered_snapshots(folder)]
+    damaged = [str(path) for path in here if not _is_intact(path) and path.is_dir()]
     there = [name for name in sorted(folders.shared(_SNAPSHOTS)) if not folders.is_stored(name)]
     # one that went meanwhile was replaced
     return damaged + [f"{name} in the bucket" for name in there if name in folders.shared(name)]
 
 
-def _is_whole(folder: Path) -> bool:
+def _is_intact(folder: Path) -> bool:
     try:
-        _Snapshot.read(folder)
+        _ReleaseSnapshot.read(folder)
     except ValueError:
         return False
     return True
 
 
 def _discard_damaged(folder: Path) -> None:
-    for path in _numbered(folder):
+    for path in _numbered_snapshots(folder):
         try:
-            _Snapshot.read(path)
+            _ReleaseSnapshot.read(path)
         except ValueError as exc:
             _log.warning("damaged snapshot discarded", reason=str(exc))
             shutil.rmtree(path, ignore_errors=True)
@@ -186,68 +176,48 @@ def _discard_foreign(session: Session, folders: SharedFolders, paths: list[Path]
     """Remove snapshots with something that is not in the database any more: an older backup has been restored."""
     for path in paths:
         with suppress(ValueError):  # damaged, or gone
-            snapshot = _Snapshot.read(path)
+            snapshot = _ReleaseSnapshot.read(path)
             if snapshot is not None and not snapshot.most.is_seen_by(session):
                 _log.warning("snapshot of another state of the database discarded", folder=str(path))
                 folders.remove(path.relative_to(folders.home).as_posix())
 
 
-def current_columns(session: Session, home: Path, release_id: uuid.UUID, classes: list[str]) -> Columns:
-    """What ``read_columns`` gives of all cases, in another order: the snapshot with what changed since.
-
-    Args:
-        session: for reading.
-        home: where the snapshots lie.
-        release_id: whose predictions.
-        classes: its K class codes.
-    """
-    snapshot = _usable(session, home, release_id, classes)
+def load_current_dataset(session: Session, home: Path, release_id: uuid.UUID, classes: list[str]) -> EvaluationDataset:
+    """Load the dataset of all cases, in any order: the snapshot updated with later changes."""
+    snapshot = _find_usable_snapshot(session, home, release_id, classes)
     if snapshot is None:
-        return read_columns(session, release_id, classes)
+        return load_dataset(session, release_id, classes)
     changed = events.changed_cases(session, snapshot.sequence)
     if not changed:
         return snapshot.columns
-    fresh = read_columns(session, release_id, classes, changed)
+    fresh = load_dataset(session, release_id, classes, changed)
     given = (snapshot.columns, snapshot.by_id, changed, fresh)
-    found = replaced(*given)
-    return merged(*given) if found is None else found
+    overwritten = overwrite_changed_cases(*given)
+    return merge_changed_cases(*given) if overwritten is None else overwritten
 
 
 def write_snapshot(database: Database, folders: SharedFolders, release_id: uuid.UUID, classes: list[str]) -> int | None:
-    """Write a snapshot of a release, and remove older ones.
-
-    Args:
-        database: to read from, in a short transaction for each block of cases.
-        folders: where the snapshots lie.
-        release_id: whose predictions.
-        classes: its K class codes.
-
-    Returns:
-        Number of cases in it; None where it was not written because too many events wait to be linked.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    home, folder = folders.home, _folder(folders.home, release_id)
+    """Write a snapshot of a release, and remove older ones."""
+    home, folder = folders.home, _release_folder(folders.home, release_id)
     _discard_damaged(folder)
-    found = _numbered(folder)
+    snapshot_paths = _numbered_snapshots(folder)
     with database.read() as session:
-        _discard_foreign(session, folders, found)
+        _discard_foreign(session, folders, snapshot_paths)
         # the watermark first: what changes while the columns are read is read again next time
-        sequence, _ = events.head_of(session)
-        erasures = _n_erasures(session)
-        known = _usable(session, home, release_id, classes)
-        columns = None if known is None else current_columns(session, home, release_id, classes)
+        sequence, _ = events.read_head(session)
+        erasures = _count_erasures(session)
+        usable_snapshot = _find_usable_snapshot(session, home, release_id, classes)
+        columns = None if usable_snapshot is None else load_current_dataset(session, home, release_id, classes)
     if columns is None:
-        columns = _read_all(database, release_id, classes)
+        columns = _load_all_blocks(database, release_id, classes)
     with database.read_moment() as session:
-        most = _Seen.by(session)
-    if len(most.waiting) > _MOST_WAITING:
+        most = _AuditPosition.by(session)
+    if len(most.waiting) > _MAX_WAITING_EVENTS:
         return None
     columns = columns.take(np.argsort(columns.cluster, kind="stable"))
     unfinished = folder / f".{uuid.uuid4().hex}.tmp"
     digests = _write_columns(columns, unfinished)
-    about = _About(
+    about = _SnapshotManifest(
         version=_VERSION,
         sequence=sequence,
         most=most,
@@ -256,33 +226,29 @@ def write_snapshot(database: Database, folders: SharedFolders, release_id: uuid.
         erasures=erasures,
         sha256=digests,
     )
-    write_json(unfinished / _ABOUT, about.model_dump())
+    write_json(unfinished / _MANIFEST_NAME, about.model_dump())
     sync_folder(unfinished)
     folders.publish(f"{_SNAPSHOTS}/{release_id}/{sequence}", unfinished)
-    _put_in_place(unfinished, folder, sequence)
+    _rename_into_place(unfinished, folder, sequence)
     for name in folders.shared(f"{_SNAPSHOTS}/{release_id}"):
         if _sequence_of(name) < sequence:
             folders.remove(name)
     return len(columns)
 
 
-def _write_columns(columns: Columns, folder: Path) -> dict[str, str]:
+def _write_columns(columns: EvaluationDataset, folder: Path) -> dict[str, str]:
     """Write columns into a new folder; gives the digests of its files."""
     folder.mkdir(parents=True)
     for name, column in columns.arrays().items():
         np.save(folder / f"{name}.npy", column)
-    np.save(folder / _BY_ID, np.argsort(identifiers(columns), kind="stable"))
+    np.save(folder / _BY_ID, np.argsort(pack_dataset_ids(columns), kind="stable"))
     for path in folder.iterdir():
         sync_file(path)
     return {path.name: file_sha256(path) for path in folder.iterdir()}
 
 
-def _put_in_place(unfinished: Path, folder: Path, sequence: int) -> None:
-    """Name a snapshot by its event, and remove older ones.
-
-    Raises:
-        OSError: it cannot be renamed.
-    """
+def _rename_into_place(unfinished: Path, folder: Path, sequence: int) -> None:
+    """Rename a snapshot to its event number, and remove older ones."""
     try:
         unfinished.rename(folder / str(sequence))
     except OSError:
@@ -295,11 +261,11 @@ def _put_in_place(unfinished: Path, folder: Path, sequence: int) -> None:
             shutil.rmtree(older, ignore_errors=True)
 
 
-def _n_erasures(session: Session) -> int:
+def _count_erasures(session: Session) -> int:
     return session.execute(select(func.count()).select_from(Erasure)).scalar_one()
 
 
-def discard_all(folders: SharedFolders) -> int:
+def discard_all_snapshots(folders: SharedFolders) -> int:
     """Remove every snapshot, since it has numbers of patients; the worker writes others. Gives how many there were."""
     here = {path.relative_to(folders.home).as_posix() for path in _folders_in(folders.home)}
     names = here | folders.shared(_SNAPSHOTS).keys()
@@ -317,11 +283,9 @@ def _sequence_of(name: str) -> int:
     return int(name.rpartition("/")[2])
 
 
-def bring_snapshots(folders: SharedFolders) -> None:
-    """Make HOME's snapshots those of the bucket: the newest of each release comes, what was discarded there goes.
-
-    A damaged one is removed from the bucket, so that the worker writes another.
-    """
+def fetch_snapshots(folders: SharedFolders) -> None:
+    """Make HOME's snapshots those of the bucket: the newest of each release comes, what was discarded there goes."""
+    # A damaged one is removed from the bucket, so that the worker writes another.
     if folders.bucket is None:
         return
     # these first: whoever writes one has put it into the bucket before
@@ -332,42 +296,38 @@ def bring_snapshots(folders: SharedFolders) -> None:
             folders.discard_copy(name)
     newest = {name.rpartition("/")[0]: name for name in sorted(shared, key=_sequence_of)}
     for name in newest.values():
-        if _is_whole(folders.home / name):
+        if _is_intact(folders.home / name):
             continue
         folders.discard_copy(name)
         try:
             folders.bring(name)
-        except Damaged:
+        except DamagedObjectError:
             _log.warning("damaged snapshot discarded", reason=f"{name}: damaged in the bucket")
             folders.remove(name)
 
 
-def _read_all(database: Database, release_id: uuid.UUID, classes: list[str]) -> Columns:
-    blocks, after = [Columns.empty(classes, 0)], uuid.UUID(int=0)
+def _load_all_blocks(database: Database, release_id: uuid.UUID, classes: list[str]) -> EvaluationDataset:
+    blocks, after = [EvaluationDataset.empty(classes, 0)], uuid.UUID(int=0)
     while True:
         with database.read() as session:
-            block = read_block(session, release_id, classes, after)
+            block = load_dataset_block(session, release_id, classes, after)
         if len(block) == 0:
-            return Columns.joined(blocks)
+            return EvaluationDataset.joined(blocks)
         blocks.append(block)
         after = block.ids()[-1]
 
 
-def refresh(context: Context, release_id: uuid.UUID, classes: list[str]) -> bool:
-    """Rewrite the snapshot of a release if it has grown old.
-
-    Returns:
-        Whether it was written.
-    """
+def refresh_snapshot(context: ServiceContext, release_id: uuid.UUID, classes: list[str]) -> bool:
+    """Rewrite the snapshot of a release if it has grown old."""
     home = context.settings.home
-    bring_snapshots(context.folders)
-    _discard_damaged(_folder(home, release_id))
+    fetch_snapshots(context.folders)
+    _discard_damaged(_release_folder(home, release_id))
     with context.database.read() as session:
-        snapshot = _usable(session, home, release_id, classes)
+        snapshot = _find_usable_snapshot(session, home, release_id, classes)
         if (
             snapshot is not None
-            and snapshot.erasures == _n_erasures(session)
-            and len(events.changed_cases(session, snapshot.sequence)) <= _FEW
+            and snapshot.erasures == _count_erasures(session)
+            and len(events.changed_cases(session, snapshot.sequence)) <= _MAX_CHANGED_CASES
         ):
             return False
     n_cases = write_snapshot(context.database, context.folders, release_id, classes)

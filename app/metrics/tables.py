@@ -16,45 +16,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LabelColumns:
-    """Columns of LABELS, one row per label.
+    """Columns of LABELS, one row per label."""
 
-    Attributes:
-        case_id: name of the case.
-        annotator: who gave the label.
-        label: class code.
-        patient: the cluster; a case without a patient is its own.
-        site: where the image came from, empty if not recorded.
-        planned_read: number of the planned read that it answers, 0 of none.
-        row: the case's number in the cohort.
-    """
-
+    # name of the case
     case_id: list[str] = field(default_factory=list)
+    # who gave the label
     annotator: list[str] = field(default_factory=list)
     label: list[str] = field(default_factory=list)
+    # the cluster; a case without a patient is its own
     patient: list[str] = field(default_factory=list)
+    # where the image came from, empty if not recorded
     site: list[str] = field(default_factory=list)
+    # number of the planned read that it answers, 0 of none
     planned_read: list[int] = field(default_factory=list)
+    # the case's number in the cohort
     row: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class CohortTables:
-    """LABELS and PREDICTIONS (one row per case) of a cohort.
-
-    Attributes:
-        labels: columns of LABELS.
-        weighted: whether the cohort is; without weights estimates of order 1 use every label.
-        weight: inverse selection probability of order 1 of each label's case.
-        weight2: the same of order 2.
-        predictions: columns of PREDICTIONS.
-        case_ids: identifiers of the cases, in the order of PREDICTIONS.
-    """
+    """LABELS and PREDICTIONS (one row per case) of a cohort."""
 
     labels: LabelColumns
+    # whether the cohort is; without weights estimates of order 1 use every label
     weighted: bool
+    # inverse selection probability of order 1 of each label's case
     weight: list[float]
+    # the same of order 2
     weight2: list[float]
     predictions: "dict[str, Column]"
+    # identifiers of the cases, in the order of PREDICTIONS
     case_ids: list[uuid.UUID]
 
     def labels_table(self) -> "dict[str, Column]":
@@ -72,18 +63,11 @@ class CohortTables:
 
 
 def cohort_tables(session: Session, cohort: Cohort, *, identified: bool = True) -> CohortTables:
-    """Tables of a cohort; evaluating them gives the document of the API to the last digit.
-
-    Args:
-        session: for reading.
-        cohort: cases with weights.
-        identified: with external ids and patients; else with internal numbers only, so that the tables may outlive
-            the erasure of a patient.
-    """
+    """Tables of a cohort; evaluating them gives the document of the API to the last digit."""
     data, ids = cohort.columns, cohort.columns.ids()
-    names = _names(session, ids) if identified else _names_without_identity(session, cohort, ids)
+    names = _read_case_names(session, ids) if identified else _anonymous_case_names(session, cohort, ids)
     labels = _label_columns(ids, names, _used_labels(session, cohort, ids))
-    first, second = _weights(cohort)
+    first, second = _order_weights(cohort)
     predictions: dict[str, Column] = {"case_id": names.case}
     predictions |= {f"prob:{code}": data.class_probs[:, k] for k, code in enumerate(data.classes)}
     predictions |= {"disagreement_prob": data.disagreement_probs, "patient": names.patient}
@@ -91,11 +75,11 @@ def cohort_tables(session: Session, cohort: Cohort, *, identified: bool = True) 
     return CohortTables(labels, cohort.weight is not None, weight, weight2, predictions, ids)
 
 
-def labels_of(session: Session, cohort: Cohort) -> LabelColumns:
+def cohort_label_columns(session: Session, cohort: Cohort) -> LabelColumns:
     """LABELS of a cohort alone, with external ids and patients, in the order of the case identifiers."""
     labelled = cohort.take(cohort.columns.n_labels > 0)
     ids = sorted(labelled.columns.ids())
-    return _label_columns(ids, _names(session, ids), label_rows(session, blind_labels(), ids))
+    return _label_columns(ids, _read_case_names(session, ids), label_rows(session, blind_labels(), ids))
 
 
 def _used_labels(session: Session, cohort: Cohort, ids: list[uuid.UUID]) -> list[LabelRow]:
@@ -113,31 +97,33 @@ def _used_labels(session: Session, cohort: Cohort, ids: list[uuid.UUID]) -> list
 
 
 @dataclass(frozen=True)
-class _Names:
-    """What the cases of a table are called: case, patient (the cluster) and site, each (N,)."""
+class _CaseNames:
+    """Names of the cases of a table: case, patient (the cluster) and site, each (N,)."""
 
     case: list[str]
     patient: list[str]
     site: list[str]
 
 
-def _names(session: Session, ids: list[uuid.UUID]) -> _Names:
-    known = case_names(session, ids)
-    names = [known[case_id] for case_id in ids]
-    return _Names([name.external_id for name in names], [name.cluster for name in names], [name.site for name in names])
-
-
-def _names_without_identity(session: Session, cohort: Cohort, ids: list[uuid.UUID]) -> _Names:
-    known = case_names(session, ids)
-    numbers = np.unique(cohort.columns.cluster, return_inverse=True)[1]  # of nobody outside of this table
-    return _Names(
-        [str(case_id) for case_id in ids],
-        [f"patient:{number}" for number in numbers],
-        [known[case_id].site for case_id in ids],
+def _read_case_names(session: Session, ids: list[uuid.UUID]) -> _CaseNames:
+    names_by_id = case_names(session, ids)
+    names = [names_by_id[case_id] for case_id in ids]
+    return _CaseNames(
+        [name.external_id for name in names], [name.cluster for name in names], [name.site for name in names]
     )
 
 
-def _label_columns(ids: list[uuid.UUID], names: _Names, labels: list[LabelRow]) -> LabelColumns:
+def _anonymous_case_names(session: Session, cohort: Cohort, ids: list[uuid.UUID]) -> _CaseNames:
+    names_by_id = case_names(session, ids)
+    numbers = np.unique(cohort.columns.cluster, return_inverse=True)[1]  # of nobody outside of this table
+    return _CaseNames(
+        [str(case_id) for case_id in ids],
+        [f"patient:{number}" for number in numbers],
+        [names_by_id[case_id].site for case_id in ids],
+    )
+
+
+def _label_columns(ids: list[uuid.UUID], names: _CaseNames, labels: list[LabelRow]) -> LabelColumns:
     row_of = {case_id: row for row, case_id in enumerate(ids)}
     columns = LabelColumns()
     for label in labels:
@@ -152,7 +138,7 @@ def _label_columns(ids: list[uuid.UUID], names: _Names, labels: list[LabelRow]) 
     return columns
 
 
-def _weights(cohort: Cohort) -> list[list[float]]:
+def _order_weights(cohort: Cohort) -> list[list[float]]:
     """Weights of both orders; 1 where a case has fewer labels than the order needs, which no estimate reads."""
     ones = np.ones(len(cohort.columns))
     return [

@@ -1,1 +1,1 @@
-"""Predictions: the predictor port, and predictions as they are stored."""
+"""Predictions: inference, stored outputs, prediction sets."""

@@ -1,13 +1,26 @@
-"""Decoding uploaded pictures within a budget of memory: cheap ones here, others in limited processes of their own."""
+"""Decodes uploaded images within a memory budget: cheap ones here, others in sandboxed processes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from app.http.errors import BrokenImage, TooLarge, UnsupportedImage
+from app.http.errors import InvalidValue, Problem, TooLarge
 from app.http.limits import MemoryBudget
 from ml.images.limited import read_limited
-from ml.images.picture import Cost, Picture, cost_of, read_picture
+from ml.images.picture import DecodingCost, Picture, estimate_decoding_cost, read_picture
 from ml.images.preprocess import ImageRejectedError, Preprocessing
+
+
+class UnsupportedImage(Problem):
+    """Not an image format that is read here."""
+
+    status, code, title = 415, "unsupported-image", "Unsupported image"
+
+
+class BrokenImage(InvalidValue):
+    """An image of a known format that cannot be decoded or used."""
+
+    code, title = "broken-image", "Unusable image"
+
 
 #: Bytes for the cheap pictures that are decoded at the same time; one takes 40 MB at most.
 CHEAP_MEMORY = 256 * 1024**2
@@ -18,35 +31,18 @@ _SECONDS = 20
 _KINDS = {"too-large": TooLarge, "format": UnsupportedImage}
 
 
-class Pictures:
-    """Where pictures are decoded.
-
-    Args:
-        memory: bytes for all that are not cheap, together.
-    """
+class ImageDecoder:
+    """Decoder of uploaded images with a memory budget."""
 
     def __init__(self, memory: int) -> None:
         self._memory, self._cheap = MemoryBudget(memory, _QUEUE), MemoryBudget(CHEAP_MEMORY, _CHEAP_QUEUE)
 
     @contextmanager
     def opened(
-        self, data: bytes, preprocessing: Preprocessing, *, png: bool = False, cost: Cost | None = None
+        self, data: bytes, preprocessing: Preprocessing, *, png: bool = False, cost: DecodingCost | None = None
     ) -> Iterator[Picture]:
-        """A decoded picture; its memory counts until the block ends.
-
-        Args:
-            data: of the file.
-            preprocessing: of the release that predicts it.
-            png: whether it is wanted as a PNG too, with hash and digest: what is stored.
-            cost: of decoding it, where it is known already.
-
-        Raises:
-            TooLarge: too many pixels.
-            UnsupportedImage: not a format that is read.
-            BrokenImage: empty, damaged, too small or with several frames.
-            Overloaded: too many pictures are being decoded.
-        """
-        cost = cost or cost_of(data)
+        """Decode an image; its memory is reserved until the block ends."""
+        cost = cost or estimate_decoding_cost(data)
         budget = self._cheap if cost.cheap else self._memory
         with budget.reserved(cost.memory if cost.cheap else cost.memory + _PROCESS_MEMORY):
             try:

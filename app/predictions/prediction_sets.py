@@ -1,4 +1,4 @@
-"""Sets of classes for the next answer about a case, by the thresholds that the worker has published for its release."""
+"""Answer sets for the next label of a case, by the published thresholds of its release."""
 
 import uuid
 from collections.abc import Iterable
@@ -10,9 +10,9 @@ from pydantic import Field
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from app.database.sql.compiled_statements import Prepared
+from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import AnswerSets
-from app.http.models import AnswerSetOut, AnswersOf, MetricOut, Out, Sentence
+from app.http.models import AnswerSetOut, AnswersOf, MetricOut, ResponseModel, Sentence
 from ml.conformal import MISSES, Thresholds, answer_sets, fewest_patients
 from ml.messages import Message
 from ml.util.arrays import FloatArray
@@ -22,7 +22,7 @@ NOT_YET = Message("no answers have calibrated sets of this release yet")
 SEVERAL = Message("sets are calibrated for cells with one label or none")
 
 
-class SiteThresholds(Out):
+class SiteThresholds(ResponseModel):
     """Thresholds of the cells of one site; of all others where ``site`` is null. ``steps``: see ``Thresholds``."""
 
     site: str | None
@@ -35,7 +35,7 @@ class SiteThresholds(Out):
         return Thresholds(self.n_patients, self.n_cells, tuple(self.steps)).at(own_mass)
 
 
-class SetQualityOut(Out):
+class SetQualityOut(ResponseModel):
     """What the sets were worth on the evaluation partition; each patient counts once.
 
     ``labels``: 0 for sets of predictions, 1 for sets after a label. ``by``: all cells, those of one site, or those with
@@ -53,7 +53,7 @@ class SetQualityOut(Out):
     single: MetricOut
 
 
-class PublishedSets(Out):
+class PublishedSets(ResponseModel):
     """Thresholds of a release, and how its sets did.
 
     Attributes:
@@ -80,71 +80,67 @@ class PublishedSets(Out):
         return of_sites.get(site) or of_sites.get(None)
 
 
-def published_sets(session: Session, release_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, PublishedSets]:
-    """What the worker has published for releases; those without are missing."""
-    wanted = select(AnswerSets.release_id, AnswerSets.document).where(AnswerSets.release_id.in_(set(release_ids)))
-    return {row[0]: PublishedSets.model_validate(row[1]) for row in session.execute(wanted)}
+def read_published_sets(session: Session, release_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, PublishedSets]:
+    """Read the published sets of releases; releases without any are missing."""
+    query = select(AnswerSets.release_id, AnswerSets.document).where(AnswerSets.release_id.in_(set(release_ids)))
+    return {row[0]: PublishedSets.model_validate(row[1]) for row in session.execute(query)}
 
 
-_REVISION = Prepared(
+_REVISION = PreparedStatement(
     select(AnswerSets.computed_at, AnswerSets.basis).where(AnswerSets.release_id == bindparam("release_id"))
 )
 # as they were read, each with what says whether it is still so
-_HELD: dict[uuid.UUID, tuple[tuple[object, ...], PublishedSets]] = {}
-_MOST_HELD = 16
+_SETS_CACHE: dict[uuid.UUID, tuple[tuple[object, ...], PublishedSets]] = {}
+_MAX_CACHED_SETS = 16
 
 
-def sets_in_force(session: Session, release_id: uuid.UUID) -> PublishedSets | None:
-    """What the worker has published for a release, read anew where it has published again; None: nothing yet."""
+def current_published_sets(session: Session, release_id: uuid.UUID) -> PublishedSets | None:
+    """Return the published sets of a release from a cache, reloaded after each publication; else None."""
     row = _REVISION.first(session, {"release_id": release_id})
     if row is None:
         return None
-    revision, held = tuple(row), _HELD.get(release_id)
-    if held is not None and held[0] == revision:
-        return held[1]
-    sets = published_sets(session, [release_id])[release_id]  # of that revision, or newer
-    if len(_HELD) >= _MOST_HELD:
-        _HELD.clear()
-    _HELD[release_id] = revision, sets
+    revision, cached = tuple(row), _SETS_CACHE.get(release_id)
+    if cached is not None and cached[0] == revision:
+        return cached[1]
+    sets = read_published_sets(session, [release_id])[release_id]  # of that revision, or newer
+    if len(_SETS_CACHE) >= _MAX_CACHED_SETS:
+        _SETS_CACHE.clear()
+    _SETS_CACHE[release_id] = revision, sets
     return sets
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What a set is asked for.
+class AnswerSetQuery:
+    """Query for an answer set: the prediction and context of one cell."""
 
-    Attributes:
-        class_probs: (1, K) prediction, or posterior.
-        classes: K codes.
-        n_labels: labels that the posterior has seen.
-        site: None where it is not recorded.
-        unlike: whether the image is unlike those of the release.
-        own_mass: of its patient; None where it was asked about with no known probability.
-    """
-
+    # (1, K) prediction, or posterior
     class_probs: FloatArray
     classes: list[str]
+    # labels that the posterior has seen
     n_labels: int = 0
+    # None where it is not recorded
     site: str | None = None
+    # whether the image is unlike those of the release
     unlike: bool = False
+    # of its patient; None where it was asked about with no known probability
     own_mass: float | None = 1.0
 
 
-def answer_set(published: PublishedSets | None, cell: Cell) -> AnswerSetOut:
+def build_answer_set(published: PublishedSets | None, cell: AnswerSetQuery) -> AnswerSetOut:
     """The set for the next answer about one cell, or why there is none."""
-    known = published or _NONE_YET
-    basis = known.thresholds_of(cell.n_labels, cell.site) if cell.n_labels <= 1 else None
+    sets = published or _NONE_YET
+    basis = sets.thresholds_of(cell.n_labels, cell.site) if cell.n_labels <= 1 else None
     out = AnswerSetOut(
-        level=1 - known.misses,
+        level=1 - sets.misses,
         classes=None,
-        reason=known.reason,
-        answers_of=known.answers_of,
+        reason=sets.reason,
+        answers_of=sets.answers_of,
         site=None if basis is None else basis.site,
         n_patients=0 if basis is None else basis.n_patients,
         n_cells=0 if basis is None else basis.n_cells,
     )
     limit = None if basis is None or cell.own_mass is None else basis.at(cell.own_mass)
-    reason = _why_none(known, cell, limit, out.n_patients)
+    reason = _reason_without_set(sets, cell, limit, out.n_patients)
     if reason is not None or limit is None:
         return out.model_copy(update={"reason": reason})
     inside = answer_sets(cell.class_probs, limit)[0]
@@ -155,7 +151,9 @@ def answer_set(published: PublishedSets | None, cell: Cell) -> AnswerSetOut:
 _NONE_YET = PublishedSets(reason=NOT_YET)
 
 
-def _why_none(published: PublishedSets, cell: Cell, limit: float | None, n_patients: int) -> str | None:
+def _reason_without_set(
+    published: PublishedSets, cell: AnswerSetQuery, limit: float | None, n_patients: int
+) -> str | None:
     """A sentence where there is no set, None where there is."""
     if cell.unlike:
         return UNFAMILIAR

@@ -1,4 +1,4 @@
-"""A network that runs elsewhere, asked by the Open Inference Protocol v2; calibration and checks stay here.
+"""Client of a remote network over the Open Inference Protocol v2; calibration and checks stay local.
 
 Triton, KServe, OpenVINO Model Server and other copies of this service speak it. What comes back is believed only if it
 may be what the release's network gives: the backend's metadata is checked before the first request, after each
@@ -19,16 +19,16 @@ import numpy.typing as npt
 import structlog
 
 from app.http import traces
-from app.http.errors import Unavailable
+from app.http.errors import ServiceUnavailable
 from app.predictions.wire_format import (
     HEADER_LENGTH,
-    Tensor,
+    OutputTensor,
     TensorError,
     binary_parts,
-    listed,
     numbers_of,
     parameters_of,
     read_message,
+    read_object_list,
     shape_of,
     write_message,
 )
@@ -40,7 +40,7 @@ Outputs = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 CONNECT_SECONDS, ANSWER_SECONDS = 2.0, 10.0
 CONNECTIONS = 64
 #: Bytes of images in one request: another copy of this service takes 12 MiB.
-MOST_BYTES = 8 * 1024**2
+MAX_REQUEST_BYTES = 8 * 1024**2
 #: What is known of a backend is asked again after so long; one that has failed is left alone for a moment.
 CHECK_SECONDS, PAUSE_SECONDS = 30.0, 1.0
 #: A connection that was kept, or the server behind it, went away: asking once more does no harm.
@@ -50,17 +50,12 @@ _OUTPUTS = ("logits", "features")
 _log = structlog.get_logger("secondread")
 
 
-class OtherNetwork(ReleaseError):
+class NetworkMismatchError(ReleaseError):
     """The backend has another network than the release, or none that maps images to logits and features."""
 
 
-class Backend:
-    """A server of networks.
-
-    Args:
-        url: its address, to which the network's own model name is added, or that of one model (`…/v2/models/NAME`).
-        token: sent as a bearer token; None: nothing is.
-    """
+class InferenceBackend:
+    """A server of networks."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
         address, _, model = url.rstrip("/").partition(_MODELS)
@@ -80,12 +75,7 @@ class Backend:
         self.client.close()
 
     def network(self, release: Release) -> "RemoteNetwork":
-        """The network of a release there, checked.
-
-        Raises:
-            OtherNetwork: what is there is not it.
-            Unavailable: it cannot be asked just now.
-        """
+        """The network of a release there, checked."""
         sha256 = release.network_sha256
         with self._adding:
             if sha256 not in self._networks:
@@ -97,13 +87,7 @@ class Backend:
 
 
 class RemoteNetwork:
-    """A release's network behind a backend.
-
-    Args:
-        client: keeps connections to the backend.
-        path: of the model there.
-        release: whose network it must be.
-    """
+    """A release's network behind a backend."""
 
     on_gpu = False
     own_queue = True
@@ -115,45 +99,36 @@ class RemoteNetwork:
         self._n_features: int | None = None
         self._checking = threading.Lock()
         self._checked_at, self._pause_until = -CHECK_SECONDS, 0.0
-        self._problem = Unavailable("the inference backend does not answer; try again")
+        self._problem = ServiceUnavailable("the inference backend does not answer; try again")
 
     def require(self) -> None:
-        """Refuse a backend that does not have this network.
-
-        Raises:
-            OtherNetwork: what is there is not it.
-            Unavailable: it cannot be asked just now.
-        """
+        """Refuse a backend that does not have this network."""
         self._twice(lambda: self._ensure_checked(CHECK_SECONDS))
 
     def run(self, inputs: npt.NDArray[np.float32]) -> Outputs:
-        """Logits (N, K) and features (N, D) of network inputs (N, C, H, W).
-
-        Raises:
-            Unavailable: the backend does not answer, or not as this network would.
-        """
-        rows = max(1, MOST_BYTES // inputs[:1].nbytes)
+        """Logits (N, K) and features (N, D) of network inputs (N, C, H, W)."""
+        rows = max(1, MAX_REQUEST_BYTES // inputs[:1].nbytes)
         try:
             parts = [
                 self._twice(partial(self._infer, inputs[start : start + rows])) for start in range(0, len(inputs), rows)
             ]
             return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-        except OtherNetwork as exc:
-            problem = Unavailable("the inference backend has another network than the release")
+        except NetworkMismatchError as exc:
+            problem = ServiceUnavailable("the inference backend has another network than the release")
             raise self._failed(problem, exc) from exc
 
     def trouble(self) -> str | None:
-        """Why the network cannot be asked just now, None where it can."""
+        """Return the reason why the network is unavailable, or None."""
         try:
             self._twice(lambda: self._ensure_checked(PAUSE_SECONDS))
-        except Unavailable as exc:
+        except ServiceUnavailable as exc:
             return exc.detail
-        except OtherNetwork as exc:
-            problem = Unavailable("the inference backend has another network than the release")
+        except NetworkMismatchError as exc:
+            problem = ServiceUnavailable("the inference backend has another network than the release")
             return self._failed(problem, exc).detail
         return None
 
-    def _failed(self, problem: Unavailable, why: object) -> Unavailable:
+    def _failed(self, problem: ServiceUnavailable, why: object) -> ServiceUnavailable:
         """A problem to raise; for a moment nobody asks again, and before that the backend is checked."""
         self._checked_at, self._pause_until = -CHECK_SECONDS, time.monotonic() + PAUSE_SECONDS
         self._problem = problem
@@ -161,12 +136,7 @@ class RemoteNetwork:
         return problem
 
     def _twice(self, ask: Callable[[], Answer]) -> Answer:
-        """Ask, and once more where the connection was reset: by then another server may have taken the place.
-
-        Raises:
-            OtherNetwork: what is there is not the release's network.
-            Unavailable: it cannot be asked just now.
-        """
+        """Ask, and once more where the connection was reset: by then another server may have taken the place."""
         try:
             return ask()
         except _RESET:
@@ -174,32 +144,29 @@ class RemoteNetwork:
         try:
             return ask()
         except _RESET as exc:
-            raise self._failed(Unavailable("the inference backend does not answer; try again"), exc) from exc
+            raise self._failed(ServiceUnavailable("the inference backend does not answer; try again"), exc) from exc
 
     def _infer(self, inputs: npt.NDArray[np.float32]) -> Outputs:
         self._ensure_checked(CHECK_SECONDS)
-        wanted = [{"name": name, "parameters": {"binary_data": True}} for name in _OUTPUTS]
-        body, size = write_message({"outputs": wanted}, "inputs", [Tensor("image", inputs, binary=True)])
+        requested_outputs = [{"name": name, "parameters": {"binary_data": True}} for name in _OUTPUTS]
+        body, size = write_message(
+            {"outputs": requested_outputs}, "inputs", [OutputTensor("image", inputs, binary=True)]
+        )
         headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(size)}
-        with traces.span("inference backend", "client"):
-            answer = self._ask("POST", "/infer", body, headers | traces.carried())
+        with traces.record_span("inference backend", "client"):
+            answer = self._ask("POST", "/infer", body, headers | traces.get_trace_headers())
         try:
             return self._outputs(answer, len(inputs))
         except TensorError as exc:
-            problem = Unavailable("the inference backend does not answer as the network would")
+            problem = ServiceUnavailable("the inference backend does not answer as the network would")
             raise self._failed(problem, exc) from exc
 
     def _outputs(self, answer: httpx2.Response, n: int) -> Outputs:
-        """Logits and features of an answer.
-
-        Raises:
-            TensorError: it has something else.
-            OtherNetwork: it says that another network gave them.
-        """
+        """Logits and features of an answer."""
         message = read_message(answer.content, answer.headers.get(HEADER_LENGTH))
         self._compare(parameters_of(message.document, "the answer"))
-        found = {}
-        tensors = listed(message.document, "outputs")
+        arrays = {}
+        tensors = read_object_list(message.document, "outputs")
         for tensor, part in zip(tensors, binary_parts(message, "outputs"), strict=True):
             name, shape = str(tensor.get("name")), shape_of(tensor)
             if name not in _OUTPUTS:
@@ -210,71 +177,65 @@ class RemoteNetwork:
             values = np.array(numbers_of(tensor, part, shape), dtype=np.float32)
             if not np.isfinite(values).all():
                 raise TensorError(f"{name} has values that are not finite")
-            found[name] = values
-        if len(found) != len(_OUTPUTS):
+            arrays[name] = values
+        if len(arrays) != len(_OUTPUTS):
             raise TensorError("logits or features are missing")
-        self._n_features = found["features"].shape[1]
-        return found["logits"], found["features"]
+        self._n_features = arrays["features"].shape[1]
+        return arrays["logits"], arrays["features"]
 
     def _ask(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> httpx2.Response:
-        """Ask the model.
-
-        Raises:
-            Unavailable: no answer, or not the one that was asked for. A reset is raised as it is.
-        """
+        """Ask the model."""
         try:
             answer = self._client.request(method, self._path + path, content=body, headers=headers)
         except _RESET:
             raise
         except httpx2.TransportError as exc:
-            raise self._failed(Unavailable("the inference backend does not answer; try again"), exc) from exc
+            raise self._failed(ServiceUnavailable("the inference backend does not answer; try again"), exc) from exc
         status = answer.status_code
         if status == HTTPStatus.OK:
             return answer
         if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-            raise self._failed(Unavailable("the inference backend refuses the token of this service"), status)
+            raise self._failed(ServiceUnavailable("the inference backend refuses the token of this service"), status)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
-            raise self._failed(Unavailable("the inference backend cannot answer just now; try again"), status)
+            raise self._failed(ServiceUnavailable("the inference backend cannot answer just now; try again"), status)
         if status == HTTPStatus.NOT_FOUND or method == "GET":
-            raise self._failed(Unavailable("the inference backend does not have the network of the release"), status)
-        raise self._failed(Unavailable("the inference backend refuses what the network takes"), status)
+            raise self._failed(
+                ServiceUnavailable("the inference backend does not have the network of the release"), status
+            )
+        raise self._failed(ServiceUnavailable("the inference backend refuses what the network takes"), status)
 
     def _ensure_checked(self, seconds: float) -> None:
-        """Check the backend unless that was done so many seconds ago or less.
-
-        Raises:
-            OtherNetwork: it has another network.
-            Unavailable: it cannot be asked, or could not a moment ago.
-        """
+        """Check the backend unless that was done so many seconds ago or less."""
         if time.monotonic() - self._checked_at < seconds:
             return
         with self._checking:
             if time.monotonic() - self._checked_at < seconds:
                 return
             if time.monotonic() < self._pause_until:
-                raise Unavailable(self._problem.detail)
+                raise ServiceUnavailable(self._problem.detail)
             self._check()
             self._checked_at = time.monotonic()
 
     def _check(self) -> None:
-        """Compare what the backend says of the model with the release.
-
-        Raises:
-            OtherNetwork: it is another one.
-            Unavailable: it cannot be asked.
-        """
+        """Compare what the backend says of the model with the release."""
         try:
-            told = _document(self._ask("GET", ""))
+            metadata = _response_document(self._ask("GET", ""))
             image, logits, features = (
-                next((tensor for tensor in listed(told, kind) if tensor.get("name") == name), {})
+                next((tensor for tensor in read_object_list(metadata, kind) if tensor.get("name") == name), {})
                 for kind, name in (("inputs", "image"), ("outputs", "logits"), ("outputs", "features"))
             )
-            takes = _fits(image, self._image) and _fits(logits, (self._n_classes,)) and _fits(features, (-1,))
-            parameters: Mapping[str, Any] = parameters_of(told, "the model")
+            takes = (
+                _can_take_shape(image, self._image)
+                and _can_take_shape(logits, (self._n_classes,))
+                and _can_take_shape(features, (-1,))
+            )
+            parameters: Mapping[str, Any] = parameters_of(metadata, "the model")
         except TensorError as exc:
-            raise OtherNetwork(f"the inference backend says nothing that is understood of {self._path}") from exc
+            raise NetworkMismatchError(
+                f"the inference backend says nothing that is understood of {self._path}"
+            ) from exc
         if not takes:
-            raise OtherNetwork(
+            raise NetworkMismatchError(
                 f"the inference backend's {self._path} does not map image {list(self._image)} to "
                 f"{self._n_classes} logits and features, all FP32"
             )
@@ -286,36 +247,32 @@ class RemoteNetwork:
         """Parameters of Triton's configuration of the model; none of a server that has no such thing."""
         try:
             answer = self._client.get(f"{self._path}/config")
-            return parameters_of(_document(answer), "the model") if answer.status_code == HTTPStatus.OK else {}
+            return parameters_of(_response_document(answer), "the model") if answer.status_code == HTTPStatus.OK else {}
         except (TensorError, httpx2.TimeoutException):
             return {}
 
     def _compare(self, parameters: Mapping[str, Any]) -> None:
-        """Refuse the digest of another network, where one is given.
-
-        Raises:
-            OtherNetwork: it is another one.
-        """
+        """Refuse the digest of another network, where one is given."""
         value = parameters.get(NETWORK_PARAMETER)
         digest = value.get("string_value") if isinstance(value, dict) else value
         if digest not in [None, self._sha256]:  # it may be anything
-            raise OtherNetwork(
+            raise NetworkMismatchError(
                 f"the inference backend has another network than the release: its SHA-256 of network.onnx is {digest}, "
                 f"the release's {self._sha256}"
             )
 
 
-def _document(answer: httpx2.Response) -> dict[str, Any]:
+def _response_document(answer: httpx2.Response) -> dict[str, Any]:
     return read_message(answer.content, None).document
 
 
-def _fits(tensor: Mapping[str, Any], wanted: tuple[int, ...]) -> bool:
+def _can_take_shape(tensor: Mapping[str, Any], wanted: tuple[int, ...]) -> bool:
     """Whether a tensor of metadata takes batches of this shape; -1 stands for any number, on either side."""
     try:
         shape = [int(n) for n in tensor.get("shape", [])]
     except (TypeError, ValueError):
         return False
     same = len(shape) == len(wanted) + 1 and all(
-        -1 in {found, size} or found == size for found, size in zip(shape[1:], wanted, strict=True)
+        -1 in {actual, size} or actual == size for actual, size in zip(shape[1:], wanted, strict=True)
     )
     return same and tensor.get("datatype") == "FP32"

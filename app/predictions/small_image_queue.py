@@ -1,4 +1,4 @@
-"""Predictions that take milliseconds of one core: as many at once as there are cores, in the order of arrival.
+"""Queue of predictions of small images: as many at once as there are cores, in order of arrival.
 
 What such a prediction needs most is the interpreter. Eight threads that ask for it spend a third of their time on
 handing it over, and push each other's data out of the caches; whoever waits here costs nothing.
@@ -13,27 +13,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar
 
-from app.http.errors import Overloaded
+from app.http.errors import ServiceOverloaded
 from app.http.observability import WAITING
 
 #: At once at most, on any number of cores: more would wait for the interpreter, not for a core.
-MOST_AT_ONCE = 4
+MAX_CONCURRENT_RUNS = 4
 WAIT_SECONDS = 10.0
 #: Weight of the newest piece of work in the time that one takes.
 _NEWEST = 0.2
 _Made = TypeVar("_Made")
 
 
-class Front:
-    """So many pieces of short work at once, those of one event loop; the others wait in turn.
-
-    Args:
-        cores: that the work may take.
-        queue: how many may wait.
-    """
+class SmallImageQueue:
+    """Queue that runs a limited number of short tasks of one event loop at once."""
 
     def __init__(self, cores: int, queue: int) -> None:
-        self.at_once, self._queue = min(cores, MOST_AT_ONCE), queue
+        self.at_once, self._queue = min(cores, MAX_CONCURRENT_RUNS), queue
         self._threads = self._new_threads()
         self._lock = threading.Lock()
         self._under_way, self._seconds = 0, 0.0
@@ -42,21 +37,16 @@ class Front:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of waiting tasks."""
         return max(0, self._under_way - self.at_once)
 
     async def run(self, work: Callable[[], _Made]) -> _Made:
-        """What the work gives, done in a thread once it is its turn.
-
-        Args:
-            work: that takes milliseconds of a core, and waits for little else.
-
-        Raises:
-            Overloaded: too many wait, or this one waited too long.
-        """
+        """Run the work in a thread when its turn comes, and return its result."""
         if self.waiting >= self._queue:
-            raise Overloaded("too many predictions are waiting; try again shortly", self._seconds_for(self.waiting + 1))
-        turn = _Turn(self._threads.submit(copy_context().run, self._begun, work))
+            raise ServiceOverloaded(
+                "too many predictions are waiting; try again shortly", self._seconds_for(self.waiting + 1)
+            )
+        turn = _QueuedWork(self._threads.submit(copy_context().run, self._begun, work))
         WAITING.inc()
         with self._lock:
             self._under_way += 1
@@ -65,7 +55,7 @@ class Front:
             return await turn.taken(WAIT_SECONDS) if self.waiting else await asyncio.wrap_future(turn.future)
         except _WaitedTooLongError as exc:
             detail = f"the prediction waited {WAIT_SECONDS:.0f} s; try again shortly"
-            raise Overloaded(detail, self._seconds_for(self.waiting)) from exc
+            raise ServiceOverloaded(detail, self._seconds_for(self.waiting)) from exc
 
     def close(self) -> None:
         """End the threads, and what waits for one; whoever goes on has others."""
@@ -105,23 +95,14 @@ class _WaitedTooLongError(Exception):
     """A turn did not come."""
 
 
-class _Turn(Generic[_Made]):
-    """Work that waits for a thread.
-
-    Args:
-        future: of the work.
-    """
+class _QueuedWork(Generic[_Made]):
+    """A task that waits for a thread."""
 
     def __init__(self, future: "Future[_Made]") -> None:
         self.future, self._given_up = future, False
 
     async def taken(self, seconds: float) -> _Made:
-        """What the work gives, if it begins in time; what has begun is not given up.
-
-        Raises:
-            _WaitedTooLongError: it did not.
-            CancelledError: of whoever waits for it.
-        """
+        """Return the result of the work if it starts in time; started work is not cancelled."""
         late = asyncio.get_running_loop().call_later(seconds, self._give_up)
         try:
             return await asyncio.wrap_future(self.future)

@@ -15,8 +15,8 @@ from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, Ensembl
 from ml.release.predictor import Prediction
 
 
-def shown_first() -> list[Any]:
-    """Order of a case's predictions in which the one that is shown, the champion's or else the newest, comes first."""
+def champion_first_order() -> list[Any]:
+    """Order of a case's predictions: the champion's first, then newest first."""
     served = select(Alias.release_id).where(Alias.name == "champion").scalar_subquery()
     return [case((CasePrediction.release_id == served, 0), else_=1), CasePrediction.id.desc()]
 
@@ -26,10 +26,8 @@ _STATED_APART = 1e-9
 
 
 def members_bytes(distribution: PredictiveDistribution, row: int) -> bytes | None:
-    """Members of an ensemble's prediction of one of its cases: rows of K probabilities and a, little-endian float64.
-
-    The log concentration a is NaN where there is none; other distributions have no members, None.
-    """
+    """Members of an ensemble's prediction of one of its cases: rows of K probabilities and a, little-endian float64."""
+    # The log concentration a is NaN where there is none; other distributions have no members, None.
     if isinstance(distribution, DirichletMixtureCpe):
         a = distribution.member_log_concentration
     elif isinstance(distribution, EnsembleCpe):
@@ -79,15 +77,7 @@ def prediction_values(
     trained_on: Sequence[str | None],
     at: datetime,
 ) -> list[PredictionValues]:
-    """Rows of the table of predictions for N cases, in their order.
-
-    Args:
-        case_ids: N identifiers.
-        release_id: of the release.
-        prediction: of the N images.
-        trained_on: what the release used each case for, None for nothing.
-        at: when they are stored.
-    """
+    """Rows of the table of predictions for N cases, in their order."""
     distribution, unlike = prediction.distribution, prediction.unlikeness
     probs, dpe = distribution.class_probs, distribution.disagreement_probs
     a = distribution.log_concentration if isinstance(distribution, DirichletCpe) else None
@@ -147,12 +137,8 @@ def stored_prediction(row: CasePrediction) -> PredictiveDistribution:
 
 
 def stored_predictions(rows: Sequence[Any]) -> PredictiveDistribution:
-    """Predictive distribution of N ≥ 1 prediction rows of one release, to the last bit.
-
-    Args:
-        rows: with the table's ``class_probs``, ``log_concentration``, ``disagreement_prob`` and ``members``.
-    """
-    distribution = _distribution(rows)
+    """Predictive distribution of N ≥ 1 prediction rows of one release, to the last bit."""
+    distribution = _build_distribution(rows)
     kept = np.array([row.disagreement_prob for row in rows], dtype=np.float64)
     apart = np.abs(kept - distribution.own_disagreement_probs) > _STATED_APART
     if not apart.any():
@@ -160,7 +146,7 @@ def stored_predictions(rows: Sequence[Any]) -> PredictiveDistribution:
     return replace(distribution, stated_disagreement=np.where(apart, kept, np.nan))
 
 
-def _distribution(rows: Sequence[Any]) -> PredictiveDistribution:
+def _build_distribution(rows: Sequence[Any]) -> PredictiveDistribution:
     probs = np.array([row.class_probs for row in rows], dtype=np.float64)
     if rows[0].members is not None:
         flat = np.frombuffer(b"".join(row.members for row in rows), dtype="<f8").astype(np.float64)

@@ -1,4 +1,4 @@
-"""Messages of the Open Inference Protocol v2: a JSON document, with tensors in it or as bytes after it.
+"""Wire format of the Open Inference Protocol v2: JSON with tensors inline or as bytes after it.
 
 Both sides use it: what others ask of `/v2`, and what this service asks of a network that runs elsewhere. Nothing is
 allocated by what a message claims: sizes are compared with the bytes that are there first.
@@ -24,32 +24,20 @@ _LENGTH = struct.Struct("<I")
 
 
 class TensorError(ValueError):
-    """A message that is not what it says; the sentence says how."""
+    """Message that contradicts itself."""
 
 
 @dataclass(frozen=True)
-class Message:
-    """A message as it came.
-
-    Attributes:
-        document: its JSON object.
-        rest: the bytes after it.
-    """
+class InferenceMessage:
+    """A message as it came."""
 
     document: dict[str, Any]
+    # the bytes after it
     rest: memoryview
 
 
 def document_size(body: bytes, header_length: str | None) -> int:
-    """Bytes of a message's document.
-
-    Args:
-        body: whole.
-        header_length: value of the header, None where the document is all there is.
-
-    Raises:
-        TensorError: the header is no number, or larger than the body.
-    """
+    """Bytes of a message's document."""
     if header_length is None:
         return len(body)
     if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20):
@@ -59,16 +47,8 @@ def document_size(body: bytes, header_length: str | None) -> int:
     return int(header_length)
 
 
-def read_message(body: bytes, header_length: str | None) -> Message:
-    """Read the document of a message.
-
-    Args:
-        body: whole.
-        header_length: value of the header, None where the document is all there is.
-
-    Raises:
-        TensorError: it cannot be read.
-    """
+def read_message(body: bytes, header_length: str | None) -> InferenceMessage:
+    """Read the document of a message."""
     size = document_size(body, header_length)
     if size > MAX_JSON:
         raise TensorError(f"the JSON document is larger than {MAX_JSON // 1024**2} MiB; send tensors as binary data")
@@ -78,19 +58,15 @@ def read_message(body: bytes, header_length: str | None) -> Message:
         raise TensorError("the JSON document cannot be read; NaN and infinity are not JSON") from exc
     if not isinstance(document, dict):
         raise TensorError("the JSON document must be an object")
-    return Message(document, memoryview(body)[size:])
+    return InferenceMessage(document, memoryview(body)[size:])
 
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(name)
 
 
-def listed(document: Mapping[str, object], name: str) -> list[dict[str, Any]]:
-    """The objects of a list in a document.
-
-    Raises:
-        TensorError: it is no list of objects, or none.
-    """
+def read_object_list(document: Mapping[str, object], name: str) -> list[dict[str, Any]]:
+    """The objects of a list in a document."""
     value = document.get(name)
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise TensorError(f"`{name}` must be a list of objects")
@@ -98,26 +74,18 @@ def listed(document: Mapping[str, object], name: str) -> list[dict[str, Any]]:
 
 
 def parameters_of(document: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Parameters of a document, none where it has none.
-
-    Raises:
-        TensorError: they are no object.
-    """
+    """Parameters of a document, none where it has none."""
     value = document.get("parameters") or {}
     if not isinstance(value, dict):
         raise TensorError(f"`parameters` of {where} must be an object")
     return value
 
 
-def binary_parts(message: Message, name: str) -> list[memoryview | None]:
-    """Bytes of each tensor of a list, None for those within the document.
-
-    Raises:
-        TensorError: more or fewer bytes came than are claimed.
-    """
+def binary_parts(message: InferenceMessage, name: str) -> list[memoryview | None]:
+    """Bytes of each tensor of a list, None for those within the document."""
     parts: list[memoryview | None] = []
     left = message.rest
-    for tensor in listed(message.document, name):
+    for tensor in read_object_list(message.document, name):
         size = parameters_of(tensor, f"a tensor of `{name}`").get("binary_data_size")
         if size is None:
             parts.append(None)
@@ -132,11 +100,7 @@ def binary_parts(message: Message, name: str) -> list[memoryview | None]:
 
 
 def shape_of(tensor: Mapping[str, Any]) -> tuple[int, ...]:
-    """Shape that a tensor claims; nothing is made of that size.
-
-    Raises:
-        TensorError: it is no list of whole numbers.
-    """
+    """Shape that a tensor claims; nothing is made of that size."""
     shape = tensor.get("shape")
     if not isinstance(shape, list) or len(shape) > 8 or not all(type(n) is int and 0 <= n < 2**63 for n in shape):
         raise TensorError("`shape` must be a list of whole numbers")
@@ -144,16 +108,7 @@ def shape_of(tensor: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def numbers_of(tensor: Mapping[str, Any], part: memoryview | None, shape: Sequence[int]) -> npt.NDArray[Any]:
-    """Numbers of a tensor whose shape was found good.
-
-    Args:
-        tensor: of a message; FP32 or FP64.
-        part: its bytes, None where they stand in the document.
-        shape: of the tensor.
-
-    Raises:
-        TensorError: other numbers than claimed, or something else.
-    """
+    """Numbers of a tensor whose shape was found good."""
     kind = _KINDS.get(str(tensor.get("datatype")))
     if kind is None:
         raise TensorError("`datatype` must be FP32 or FP64")
@@ -162,7 +117,7 @@ def numbers_of(tensor: Mapping[str, Any], part: memoryview | None, shape: Sequen
         if len(part) != count * np.dtype(kind).itemsize:
             raise TensorError(f"{len(part):,} bytes came for a tensor of {count:,} numbers ({tensor['datatype']})")
         return np.frombuffer(part, dtype=kind).reshape(shape)
-    flat = _flat(tensor.get("data"), tuple(shape))
+    flat = _flatten_rows(tensor.get("data"), tuple(shape))
     if not all(type(value) in _NUMBERS for value in flat):
         raise TensorError("`data` must be numbers, row after row")
     try:
@@ -172,29 +127,21 @@ def numbers_of(tensor: Mapping[str, Any], part: memoryview | None, shape: Sequen
         raise TensorError("`data` has a number that is too large") from exc
 
 
-def _flat(data: object, shape: tuple[int, ...]) -> list[Any]:
-    """Elements of rows of rows, or of one flat list; lengths are compared before anything is made of them.
-
-    Raises:
-        TensorError: they are not of the shape.
-    """
+def _flatten_rows(data: object, shape: tuple[int, ...]) -> list[Any]:
+    """Elements of rows of rows, or of one flat list; lengths are compared before anything is made of them."""
     if not isinstance(data, list):
         raise TensorError("`data` must be numbers, row after row")
     if len(shape) > 1 and data and isinstance(data[0], list):
         if len(data) != shape[0]:
             raise TensorError(f"`data` has {len(data):,} rows, and the shape says {shape[0]:,}")
-        return [value for row in data for value in _flat(row, shape[1:])]
+        return [value for row in data for value in _flatten_rows(row, shape[1:])]
     if len(data) != math.prod(shape):
         raise TensorError(f"`data` has {len(data):,} numbers, and the shape says {math.prod(shape):,}")
     return data
 
 
 def texts_of(part: memoryview, count: int) -> list[bytes]:
-    """Elements of a BYTES tensor in binary: each four bytes of length, little-endian, and its content.
-
-    Raises:
-        TensorError: the lengths are not those of what came.
-    """
+    """Elements of a BYTES tensor in binary: each four bytes of length, little-endian, and its content."""
     elements: list[bytes] = []
     while len(part):
         size = _LENGTH.unpack(part[:4])[0] if len(part) >= _LENGTH.size else -1
@@ -208,31 +155,21 @@ def texts_of(part: memoryview, count: int) -> list[bytes]:
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """A tensor to send.
+class OutputTensor:
+    """A tensor to send."""
 
-    Attributes:
-        name: of the input or output.
-        values: FP32 or FP64, by their type.
-        binary: whether it goes as bytes after the document.
-    """
-
+    # of the input or output
     name: str
+    # FP32 or FP64, by their type
     values: npt.NDArray[Any]
+    # whether it goes as bytes after the document
     binary: bool
 
 
-def write_message(document: Mapping[str, object], name: str, tensors: Sequence[Tensor]) -> tuple[bytes, int | None]:
-    """A message with tensors; NaN, which JSON does not know, is null within the document.
-
-    Args:
-        document: everything else.
-        name: ``inputs`` or ``outputs``.
-        tensors: to send.
-
-    Returns:
-        The body, and the length of the document where bytes follow it.
-    """
+def write_message(
+    document: Mapping[str, object], name: str, tensors: Sequence[OutputTensor]
+) -> tuple[bytes, int | None]:
+    """A message with tensors; NaN, which JSON does not know, is null within the document."""
     described: list[dict[str, object]] = []
     parts: list[bytes] = []
     for tensor in tensors:

@@ -1,1 +1,1 @@
-"""Recalibration: a candidate release from collected labels, its change plan and its gate."""
+"""Recalibration: fit, evidence and decision on a candidate."""

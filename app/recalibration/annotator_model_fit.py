@@ -1,4 +1,4 @@
-"""A model of named annotators: fitted on the calibration partition, judged on the evaluation partition, never switched.
+"""Fits a model of named annotators and judges it on the evaluation partition; never activates it.
 
 It is fitted beside the predictions of the champion or of a candidate by its network, on the labels that a recalibration
 is fitted on, and used only where on cases that no fit has seen it predicts the next label better than annotators taken
@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from sqlalchemy.orm import Session
 
-from app.annotators.models.schemas import ReaderFitIn, ReaderFitOut
-from app.annotators.models.service import store_model
+from app.annotators.models.service import ReaderFitIn, ReaderFitOut, store_model
 from app.http.models import MetricOut
-from app.jobs.handle import JobResult, RunningJob
-from app.metrics.queries import LabelRow
-from app.recalibration.service import Material, gather
+from app.jobs.service import JobResult, RunningJob
+from app.metrics.service import LabelRow
+from app.recalibration.service import RecalibrationInputs, read_recalibration_inputs
 from ml.agreement.long_labels import LongLabels
 from ml.annotators.choosing import ALIKE, Choice, choose_readers
 from ml.annotators.fitting import HeldOutGain, held_out_gain
@@ -30,26 +29,20 @@ _FITTED = "fitted"
 # share of the job that is done when the fit begins, and when it ends
 _FITTING, _JUDGING = 0.05, 0.9
 #: Annotators below which there is nobody to tell from the others.
-FEWEST = 2
+MIN_ANNOTATORS = 2
 
 
 def fit_reader_model(job: RunningJob) -> JobResult:
-    """Job: fit a model of the annotators, judge it and keep it as a version. It switches nothing.
-
-    Raises:
-        ValueError: too few labels or annotators, an unknown expert, a release whose labels move nothing, or one with
-            another network than the champion's.
-        NoRelease: there is no champion.
-    """
-    known = job.recorded(_FITTED)
-    if known is not None:
-        return known
-    asked = ReaderFitIn.model_validate(job.parameters)
+    """Job: fit a model of the annotators, judge it and keep it as a version. It switches nothing."""
+    recorded_result = job.recorded(_FITTED)
+    if recorded_result is not None:
+        return recorded_result
+    request = ReaderFitIn.model_validate(job.parameters)
     job.report(0.01, Message("reading labels and stored outputs"))
     with job.context.database.read_moment() as session:
-        material = gather(session, job.context)
-    release_id, release = _beside(job, material, asked.release)
-    fitting = _Named.of(material.fitting_labels, material.fitting.case_ids, material.parent.classes)
+        material = read_recalibration_inputs(session, job.context)
+    release_id, release = _choose_prior_release(job, material, request.release)
+    fitting = _NumberedLabels.of(material.fitting_labels, material.fitting.case_ids, material.parent.classes)
     fitting.require_enough()
     prior = material.fitting.predicted(release, release.calibration)
     if not has_concentration(prior):
@@ -67,10 +60,10 @@ def fit_reader_model(job: RunningJob) -> JobResult:
             _FITTING + (_JUDGING - _FITTING) * share, Message("fitting {names} annotators", names=len(fitting.names))
         )
 
-    choice = choose_readers(prior, fitting.long, fitting.names, groups, experts=asked.experts, progress=progress)
+    choice = choose_readers(prior, fitting.long, fitting.names, groups, experts=request.experts, progress=progress)
     job.report(_JUDGING, Message("judging by the next label of cases that no fit has seen"))
-    gain = None if choice.kind == ALIKE else _judged(material, release, choice)
-    report = _report(fitting, choice, gain)
+    gain = None if choice.kind == ALIKE else _measure_gain(material, release, choice)
+    report = _fit_report(fitting, choice, gain)
 
     def keep(session: Session) -> JobResult:
         version = store_model(session, job.context.keys.audit, release_id, choice.model, report)
@@ -79,12 +72,10 @@ def fit_reader_model(job: RunningJob) -> JobResult:
     return job.batch(_FITTED, keep)
 
 
-def _beside(job: RunningJob, material: Material, asked: uuid.UUID | None) -> tuple[uuid.UUID, Release]:
-    """The release whose predictions the model reads.
-
-    Raises:
-        ValueError: its network is not the champion's, whose stored outputs are all that there is.
-    """
+def _choose_prior_release(
+    job: RunningJob, material: RecalibrationInputs, asked: uuid.UUID | None
+) -> tuple[uuid.UUID, Release]:
+    """Choose the release whose predictions are the prior of the model."""
     if asked is None or asked == material.parent_id:
         return material.parent_id, material.parent
     release = read_release(job.context.folders.path(f"releases/{asked}"))
@@ -94,14 +85,14 @@ def _beside(job: RunningJob, material: Material, asked: uuid.UUID | None) -> tup
 
 
 @dataclass(frozen=True)
-class _Named:
+class _NumberedLabels:
     """Labels with numbers for cases, annotators and classes."""
 
     long: LongLabels
     names: list[str]
 
     @classmethod
-    def of(cls, labels: list[LabelRow], case_ids: Sequence[uuid.UUID], classes: Sequence[str]) -> "_Named":
+    def of(cls, labels: list[LabelRow], case_ids: Sequence[uuid.UUID], classes: Sequence[str]) -> "_NumberedLabels":
         """Labels of these cases in these classes; others are left out."""
         row_of = {case_id: row for row, case_id in enumerate(case_ids)}
         column = {code: k for k, code in enumerate(classes)}
@@ -112,27 +103,23 @@ class _Named:
         return cls(*LongLabels.of_names(case, by, given, len(case_ids), len(column)))
 
     def require_enough(self) -> None:
-        """Refuse labels that cannot tell annotators apart.
-
-        Raises:
-            ValueError: fewer than two annotators, or no case that two of them labelled.
-        """
-        if len(self.names) < FEWEST:
+        """Refuse labels that cannot tell annotators apart."""
+        if len(self.names) < MIN_ANNOTATORS:
             raise ValueError(
                 Message(
                     "labels of {names} annotators; at least {fewest} are needed to tell them apart",
                     names=len(self.names),
-                    fewest=FEWEST,
+                    fewest=MIN_ANNOTATORS,
                 )
             )
-        if not (self.long.per_case >= FEWEST).any():
+        if not (self.long.per_case >= MIN_ANNOTATORS).any():
             raise ValueError(Message("no case of the calibration partition has labels of two annotators yet"))
 
 
-def _judged(material: Material, release: Release, choice: Choice) -> HeldOutGain:
-    """How much better the next label is predicted on the evaluation partition, by planned blind labels."""
+def _measure_gain(material: RecalibrationInputs, release: Release, choice: Choice) -> HeldOutGain:
+    """Measure the gain in predicting the next planned blind label on the evaluation partition."""
     cohort = material.cohort
-    judging = _Named.of(material.judging_labels, material.judging.case_ids, material.parent.classes)
+    judging = _NumberedLabels.of(material.judging_labels, material.judging.case_ids, material.parent.classes)
     prior: PredictiveDistribution = material.judging.predicted(release, release.calibration)
     models = choice.model, choice.alike
     return held_out_gain(
@@ -140,7 +127,7 @@ def _judged(material: Material, release: Release, choice: Choice) -> HeldOutGain
     )
 
 
-def _report(fitting: _Named, choice: Choice, gain: HeldOutGain | None) -> ReaderFitOut:
+def _fit_report(fitting: _NumberedLabels, choice: Choice, gain: HeldOutGain | None) -> ReaderFitOut:
     return ReaderFitOut(
         kind=choice.kind,
         left_out_losses=choice.losses,
@@ -150,26 +137,28 @@ def _report(fitting: _Named, choice: Choice, gain: HeldOutGain | None) -> Reader
         gain_over_served=None if gain is None else MetricOut.of(gain.over_served),
         gain_over_alike=None if gain is None else MetricOut.of(gain.over_alike),
         passed=gain is not None and gain.passed,
-        verdict=_verdict(gain),
+        verdict=_describe_verdict(gain),
         temperature=float(np.exp(choice.model.log_temperature)),
         log_concentration_shift=choice.model.log_concentration_shift,
     )
 
 
-def _verdict(gain: HeldOutGain | None) -> str:
-    """What was found, in a sentence."""
+def _describe_verdict(gain: HeldOutGain | None) -> str:
+    """Describe the verdict in a sentence."""
     if gain is None:
         return Message("left-out labels are predicted no better by who gave them: annotators are taken as alike")
-    said = _shown(gain.over_served)
+    gain_text = _format_gain(gain.over_served)
     if gain.passed:
-        return Message("the next label is predicted better by {said} nats on cases that no fit has seen", said=said)
+        return Message(
+            "the next label is predicted better by {said} nats on cases that no fit has seen", said=gain_text
+        )
     return Message(
         "it is not sure that the next label is predicted better on cases that no fit has seen (by {said} nats)",
-        said=said,
+        said=gain_text,
     )
 
 
-def _shown(gain: Estimate) -> str:
+def _format_gain(gain: Estimate) -> str:
     if gain.low is None or gain.high is None:
         return Message("{value:.4f} (too few cases for an interval)", value=gain.value)
     return Message(

@@ -1,4 +1,4 @@
-"""What a recalibration may change without a person: a file of bounds, whose digest is stored with each job."""
+"""Bounds on recalibrations without human approval; the file's digest is stored with each job."""
 
 import hashlib
 import json
@@ -14,33 +14,25 @@ from ml.distributions.families import DirichletCpe, PredictiveDistribution
 
 @dataclass(frozen=True)
 class ChangePlan:
-    """Bounds of an automatic change.
-
-    Attributes:
-        methods: of recalibration.
-        min_labelled_cases: of the calibration partition.
-        min_double_reads: cases of it with two labels, which the method ``adapt`` asks for instead.
-        min_patients: they must come from.
-        max_mean_probability_change: mean over cases of ½ Σ_k |f′ − f|.
-        max_mean_log_concentration_change: mean over cases of |a′ − a|.
-        max_increase: 95 % upper end of the paired change of L and of L_φ at most; None for no such margin.
-    """
+    """Bounds of an automatic change."""
 
     methods: tuple[str, ...] = ("none", "temperature", "adapt")
+    # of the calibration partition
     min_labelled_cases: int = 50
+    # cases of it with two labels, which the method ``adapt`` asks for instead
     min_double_reads: int = FEWEST_PAIRS
+    # they must come from
     min_patients: int = 10
+    # mean over cases of ½ Σ_k |f′ − f|
     max_mean_probability_change: float = 0.20
+    # mean over cases of |a′ − a|
     max_mean_log_concentration_change: float = 2.0
+    # 95 % upper end of the paired change of L and of L_φ at most; None for no such margin
     max_increase: float | None = None
 
     @classmethod
     def read(cls, path: Path | None) -> "ChangePlan":
-        """Read a plan; the defaults where no file is named.
-
-        Raises:
-            ValueError: the file cannot be read, or names something that a plan does not have.
-        """
+        """Read a plan; the defaults where no file is named."""
         if path is None:
             return cls()
         try:
@@ -65,7 +57,7 @@ class ChangePlan:
     def violations(
         self, before: PredictiveDistribution, after: PredictiveDistribution
     ) -> tuple[dict[str, float | None], list[str]]:
-        """How far predictions of the same cases move, and a sentence for each bound that is broken."""
+        """Measure the shift of predictions, and describe each bound that it breaks."""
         moved = float(np.abs(after.class_probs - before.class_probs).sum(axis=1).mean() / 2)
         shift = None
         if isinstance(before, DirichletCpe) and isinstance(after, DirichletCpe):

@@ -1,4 +1,4 @@
-"""Candidates judged on the evaluation partition: against the champion, against the first champion, by everybody."""
+"""Gate evidence on the evaluation partition: changes from the champion and from the first champion."""
 
 import uuid
 from collections.abc import Mapping
@@ -8,23 +8,30 @@ from typing import Protocol
 import numpy as np
 from sqlalchemy.orm import Session
 
-from app.audit.anchor import restored_at
+from app.audit.anchor import list_restore_times
 from app.http.models import MetricOut
-from app.jobs.handle import JobResult, RunningJob
-from app.metrics.cohort import Cohort, Question, cohort_of
-from app.metrics.queries import LabelRow
-from app.recalibration.gate_decision import FEWEST_ANNOTATORS, Evidence, Stability, changes_with_p, decide, level_of
-from app.recalibration.training_data import first_answers, histograms, stored_outputs
-from app.releases.gate_verdicts import (
+from app.jobs.service import JobResult, RunningJob
+from app.metrics.service import Cohort, CohortQuery, LabelRow, build_cohort
+from app.recalibration.gate_decision import (
+    FEWEST_ANNOTATORS,
+    AnnotatorStability,
+    GateEvidence,
+    attempt_level,
+    decide_gate,
+    loss_changes_with_p,
+)
+from app.recalibration.training_data import count_case_labels, first_answers, read_stored_outputs
+from app.releases.service import (
     Attempt,
     Gate,
     SinceFirst,
     WithoutAnnotator,
     Worse,
     begin_attempt,
+    existing_release,
     first_champion_id,
+    served_sha256,
 )
-from app.releases.queries import existing_release, served_sha256
 from app.storage.bundles import SharedFolders
 from ml.messages import Message
 from ml.metrics.paired_difference import Change, paired_change, shifts_of
@@ -32,8 +39,8 @@ from ml.release.artifact import ReleaseError, read_release
 from ml.util.arrays import FloatArray
 
 
-class Predictions(Protocol):
-    """What is judged of N predictions."""
+class JudgedPredictions(Protocol):
+    """Probabilities of N predictions that the gate judges."""
 
     @property
     def class_probs(self) -> FloatArray:
@@ -44,7 +51,7 @@ class Predictions(Protocol):
         """Disagreement probabilities (N,)."""
 
 
-def change_between(cohort: Cohort, before: Predictions, after: Predictions) -> Change:
+def measure_paired_change(cohort: Cohort, before: JudgedPredictions, after: JudgedPredictions) -> Change:
     """Paired change of L and of L_φ from one prediction of a cohort's cases to another, weighted and by patient."""
     return paired_change(
         cohort.counted(),
@@ -57,24 +64,17 @@ def change_between(cohort: Cohort, before: Predictions, after: Predictions) -> C
     )
 
 
-def without_annotator(cohort: Cohort, labels: list[LabelRow], name: str) -> Cohort:
-    """The same cases without one annotator's labels: a case that loses one counts as not answered.
-
-    At the moment of the cohort, so that reads which were due then are due here, whatever became of the clock.
-
-    Args:
-        cohort: evaluation partition.
-        labels: blind planned labels of its cases.
-        name: of the annotator.
-    """
+def exclude_annotator(cohort: Cohort, labels: list[LabelRow], name: str) -> Cohort:
+    """Exclude one annotator's labels from a cohort; a case that loses one counts as unanswered."""
+    # At the moment of the cohort, so that reads which were due then are due here, whatever became of the clock.
     ids, classes = cohort.columns.ids(), cohort.columns.classes
-    counts = histograms(labels, ids, classes, name)
+    counts = count_case_labels(labels, ids, classes, name)
     columns = replace(cohort.columns, label_counts=counts, first_class=first_answers(labels, ids, classes, name))
-    return cohort_of(columns, Question(), cohort.at)
+    return build_cohort(columns, CohortQuery(), cohort.at)
 
 
-def begun_attempt(job: RunningJob, champion_id: uuid.UUID) -> int:
-    """Number of the attempt on a champion that a job is: recorded once, whoever dies when."""
+def begin_job_attempt(job: RunningJob, champion_id: uuid.UUID) -> int:
+    """Begin a job's attempt on a champion, recorded once; return its number."""
     with job.context.database.read() as session:
         served = served_sha256(existing_release(session, champion_id))
 
@@ -85,44 +85,33 @@ def begun_attempt(job: RunningJob, champion_id: uuid.UUID) -> int:
 
 
 @dataclass(frozen=True)
-class _Some:
+class _PredictionSubset:
     """Predictions of some of the cases."""
 
     class_probs: FloatArray
     disagreement_probs: FloatArray
 
     @classmethod
-    def of(cls, all_cases: Predictions, rows: np.ndarray) -> "_Some":
+    def of(cls, all_cases: JudgedPredictions, rows: np.ndarray) -> "_PredictionSubset":
         return cls(all_cases.class_probs[rows], all_cases.disagreement_probs[rows])
 
 
 @dataclass(frozen=True)
 class SinceFirstChampion:
-    """What is known of the first champion.
+    """Comparison with the first champion."""
 
-    Attributes:
-        release: its identifier; None where nobody knows which it was.
-        change: from it to the candidate, or a sentence why that is unknown; None where it is the champion.
-        n_cases: on which it was compared.
-    """
-
+    # its identifier; None where nobody knows which it was
     release: uuid.UUID | None
+    # from it to the candidate, or a sentence why that is unknown; None where it is the champion
     change: Change | str | None
+    # on which it was compared
     n_cases: int = 0
 
 
-def since_first_champion(
-    session: Session, folders: SharedFolders, champion_id: uuid.UUID, cohort: Cohort, after: Predictions
+def compare_with_first_champion(
+    session: Session, folders: SharedFolders, champion_id: uuid.UUID, cohort: Cohort, after: JudgedPredictions
 ) -> SinceFirstChampion:
-    """Change from the release that was promoted first in this service, by what its network made of the same cases.
-
-    Args:
-        session: for reading.
-        folders: of the service, with its releases.
-        champion_id: the present champion.
-        cohort: evaluation partition.
-        after: the candidate's predictions of its cases.
-    """
+    """Change from the release that was promoted first in this service, by what its network made of the same cases."""
     first_id = first_champion_id(session)
     if first_id is None:
         return SinceFirstChampion(None, Message("the audit does not tell which release was promoted first"))
@@ -133,19 +122,19 @@ def since_first_champion(
         first = read_release(folders.path(f"releases/{first_id}"))
     except ReleaseError as exc:
         return SinceFirstChampion(first_id, Message("its folder cannot be read ({exc})", exc=exc))
-    outputs = stored_outputs(session, first.network_sha256, "evaluation", seen_by=first_id)
+    outputs = read_stored_outputs(session, first.network_sha256, "evaluation", seen_by=first_id)
     row_of = {case_id: row for row, case_id in enumerate(outputs.case_ids)}
     rows = np.array([row_of.get(case_id, -1) for case_id in cohort.columns.ids()], dtype=np.intp)
-    known = np.flatnonzero(rows >= 0)
-    if not known.size:
+    predicted_rows = np.flatnonzero(rows >= 0)
+    if not predicted_rows.size:
         return SinceFirstChampion(first_id, Message("its network has seen none of these cases"))
-    before = outputs.take(rows[known]).predicted(first, first.calibration)
-    change = change_between(cohort.take(rows >= 0), before, _Some.of(after, known))
-    return SinceFirstChampion(first_id, change, int(known.size))
+    before = outputs.take(rows[predicted_rows]).predicted(first, first.calibration)
+    change = measure_paired_change(cohort.take(rows >= 0), before, _PredictionSubset.of(after, predicted_rows))
+    return SinceFirstChampion(first_id, change, int(predicted_rows.size))
 
 
-def forgotten(session: Session) -> tuple[str, ...]:
-    """A sentence for each backup that was brought back: attempts which it does not know are not counted."""
+def describe_lost_attempts(session: Session) -> tuple[str, ...]:
+    """Describe each restored backup: later attempts are not counted."""
     return tuple(
         Message(
             "A backup was brought back on {at:%Y-%m-%d at %H:%M} UTC. It ended with event {last} of "
@@ -153,37 +142,32 @@ def forgotten(session: Session) -> tuple[str, ...]:
             at=at,
             last=last,
         )
-        for at, last in restored_at(session)
+        for at, last in list_restore_times(session)
     )
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """Everything that a gate says follows from.
-
-    Attributes:
-        champion_id: against which.
-        attempt: number of the attempt on it, from 1.
-        evidence: changes.
-        first: what is known of the first champion.
-        max_increase: margin of the change plan, None for none.
-        findings: what was found before, a sentence each.
-    """
+class GateJudgement:
+    """Inputs of a gate decision."""
 
     champion_id: uuid.UUID
+    # number of the attempt on it, from 1
     attempt: int
-    evidence: Evidence
+    evidence: GateEvidence
+    # what is known of the first champion
     first: SinceFirstChampion
+    # margin of the change plan, None for none
     max_increase: float | None = None
+    # what was found before, a sentence each
     findings: tuple[str, ...] = ()
 
     def gate(self) -> Gate:
         """The decision with all its numbers."""
-        decision = decide(self.evidence, self.attempt, self.max_increase)
+        decision = decide_gate(self.evidence, self.attempt, self.max_increase)
         whole, without = self.evidence.whole, self.evidence.without
         checked = self.evidence.n_annotators >= FEWEST_ANNOTATORS
-        stability = Stability(whole, self.evidence.cluster, self.evidence.n_annotators)
-        level, p_values = level_of(self.attempt), [p for _, _, p in changes_with_p(whole)]
+        stability = AnnotatorStability(whole, self.evidence.cluster, self.evidence.n_annotators)
+        level, p_values = attempt_level(self.attempt), [p for _, _, p in loss_changes_with_p(whole)]
         return Gate(
             passed=not decision.reasons,
             reasons=decision.reasons,

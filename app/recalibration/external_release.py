@@ -1,4 +1,4 @@
-"""A release that was trained elsewhere, judged by the same gate as a recalibration's candidate."""
+"""Judges a release trained elsewhere by the same gate as a recalibration's candidate."""
 
 import hashlib
 import json
@@ -12,26 +12,40 @@ from sqlalchemy.orm import Session
 from app.audit.chain.keys import DerivedKey
 from app.database.tables import time_of
 from app.http.errors import Conflict
-from app.jobs.handle import JobResult, RunningJob
-from app.metrics.cohort import Cohort, Question, cohort_of, held_out, left_out
-from app.metrics.dataset import Columns
-from app.metrics.load import read_columns
-from app.metrics.queries import LabelRow, blind_labels, label_rows
+from app.jobs.service import JobResult, RunningJob
+from app.metrics.service import (
+    Cohort,
+    CohortQuery,
+    EvaluationDataset,
+    LabelRow,
+    blind_labels,
+    build_cohort,
+    count_excluded_cases,
+    exclude_training_cases,
+    label_rows,
+    load_dataset,
+)
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.evidence import (
-    Judgement,
-    begun_attempt,
-    change_between,
-    forgotten,
-    since_first_champion,
-    without_annotator,
+    GateJudgement,
+    begin_job_attempt,
+    compare_with_first_champion,
+    describe_lost_attempts,
+    exclude_annotator,
+    measure_paired_change,
 )
-from app.recalibration.gate_decision import FEWEST_ANNOTATORS, Evidence
-from app.recalibration.predict_old_cases import predict_again
+from app.recalibration.gate_decision import FEWEST_ANNOTATORS, GateEvidence
+from app.recalibration.predict_old_cases import predict_stored_cases
 from app.recalibration.report import JudgementReport
-from app.releases.gate_verdicts import Gate, record_judgement, standing_gate
-from app.releases.queries import class_codes, existing_release, served_release_id
-from app.releases.training import what_is_known
+from app.releases.service import (
+    Gate,
+    check_training_disclosure,
+    class_codes,
+    existing_release,
+    find_standing_gate,
+    record_judgement,
+    served_release_id,
+)
 from ml.messages import Message
 from ml.metrics.paired_difference import Change
 from ml.release.card import CardContents
@@ -40,24 +54,19 @@ _JUDGED = "judged"
 
 
 def judge_release(job: RunningJob) -> JobResult:
-    """Job: predict old cases with a release, judge it against the champion, keep the verdict. It promotes nothing.
-
-    Raises:
-        Conflict: it is the champion.
-        NoRelease: there is no champion.
-    """
-    known = job.recorded(_JUDGED)
-    if known is not None:
-        return known
+    """Job: predict old cases with a release, judge it against the champion, keep the verdict. It promotes nothing."""
+    recorded_result = job.recorded(_JUDGED)
+    if recorded_result is not None:
+        return recorded_result
     release_id = uuid.UUID(job.parameters["release"])
     plan = ChangePlan.read(job.context.settings.change_plan)
-    predict_again(job)
+    predict_stored_cases(job)
     job.report(0.96, Message("judging against the champion"))
     with job.context.database.read_moment() as session:
-        material = _gather(session, release_id, job.context.keys.training)
-        basis = _basis(material, plan)
-        standing = standing_gate(session, existing_release(session, release_id), material.champion_id, basis)
-    gate = _gate(job, material, plan) if standing is None else _repeated(standing)
+        material = _read_judgement_inputs(session, release_id, job.context.keys.training)
+        basis = _verdict_basis(material, plan)
+        standing = find_standing_gate(session, existing_release(session, release_id), material.champion_id, basis)
+    gate = _judge_external_release(job, material, plan) if standing is None else _repeat_verdict(standing)
 
     def keep(session: Session) -> JobResult:
         if standing is None:
@@ -75,7 +84,7 @@ def judge_release(job: RunningJob) -> JobResult:
     return job.batch(_JUDGED, keep)
 
 
-def _repeated(standing: Gate) -> Gate:
+def _repeat_verdict(standing: Gate) -> Gate:
     again = Message(
         "Nothing that it is judged by has changed since: this verdict stands, and asking again was no attempt."
     )
@@ -83,74 +92,60 @@ def _repeated(standing: Gate) -> Gate:
 
 
 @dataclass(frozen=True)
-class _Material:
-    """Everything that the judgement reads, at one moment.
-
-    Attributes:
-        champion_id: against which.
-        cohort: cases of the evaluation partition that both have predicted, with the champion's predictions and weights.
-        after: the release's predictions of the same cases.
-        labels: their blind planned labels.
-        n_left_out: cases that either was trained on.
-        n_not_predicted: labelled cases that the release has not predicted.
-        findings: what is not known of its training, and of attempts before a backup, a sentence each.
-    """
+class _JudgementInputs:
+    """Inputs of the judgement, read at one moment."""
 
     champion_id: uuid.UUID
+    # cases of the evaluation partition that both have predicted, with the champion's predictions and weights
     cohort: Cohort
-    after: Columns
+    # the release's predictions of the same cases
+    after: EvaluationDataset
+    # their blind planned labels
     labels: list[LabelRow]
+    # cases that either was trained on
     n_left_out: int
+    # labelled cases that the release has not predicted
     n_not_predicted: int
+    # what is not known of its training, and of attempts before a backup, a sentence each
     findings: tuple[str, ...]
 
 
-def _gather(session: Session, release_id: uuid.UUID, key: DerivedKey) -> _Material:
-    """Read what the judgement needs.
-
-    Args:
-        session: for reading.
-        release_id: what is judged.
-        key: of this installation, for patients of training sets.
-
-    Raises:
-        Conflict: the release is the champion.
-        NoRelease: there is no champion.
-    """
+def _read_judgement_inputs(session: Session, release_id: uuid.UUID, key: DerivedKey) -> _JudgementInputs:
+    """Read what the judgement needs."""
     champion_id = served_release_id(session)
     if champion_id == release_id:
         raise Conflict("this release is the champion; there is nothing to judge it against")
     row = existing_release(session, release_id)
-    classes, question = class_codes(row), Question()
-    columns, after = (read_columns(session, one, classes) for one in (champion_id, release_id))
-    rows = _rows_in(after, columns)
+    classes, question = class_codes(row), CohortQuery()
+    columns, after = (load_dataset(session, one, classes) for one in (champion_id, release_id))
+    rows = _match_case_rows(after, columns)
     trained_on = columns.trained_on.copy()
     trained_on[rows >= 0] |= after.trained_on[rows[rows >= 0]]
-    cohort = cohort_of(held_out(columns, trained_on), question, time_of(session).timestamp())
-    rows = _rows_in(after, cohort.columns)
+    cohort = build_cohort(exclude_training_cases(columns, trained_on), question, time_of(session).timestamp())
+    rows = _match_case_rows(after, cohort.columns)
     n_not_predicted = int(((rows < 0) & (cohort.columns.n_labels > 0)).sum())
-    known = cohort.take(rows >= 0)
-    return _Material(
+    common_cases = cohort.take(rows >= 0)
+    return _JudgementInputs(
         champion_id,
-        known,
+        common_cases,
         after.take(rows[rows >= 0]),
-        label_rows(session, blind_labels(), known.columns.ids()),
-        left_out(columns, question, trained_on),
+        label_rows(session, blind_labels(), common_cases.columns.ids()),
+        count_excluded_cases(columns, question, trained_on),
         n_not_predicted,
-        _untold(row.card, key) + forgotten(session),
+        _unknown_training_findings(row.card, key) + describe_lost_attempts(session),
     )
 
 
-def _basis(material: _Material, plan: ChangePlan) -> str:
+def _verdict_basis(material: _JudgementInputs, plan: ChangePlan) -> str:
     """Digest of what a verdict follows from: cases, labels, bounds, and what is known of training and of backups."""
     labels = sorted((str(row.case_id), row.annotator, row.class_code) for row in material.labels)
     cases = sorted(str(case_id) for case_id in material.cohort.columns.ids())
     return hashlib.sha256(json.dumps([cases, labels, plan.sha256(), material.findings]).encode()).hexdigest()
 
 
-def _untold(card: CardContents, key: DerivedKey) -> tuple[str, ...]:
-    """What a release does not say of its training, a sentence each."""
-    images, patients = what_is_known(card, key)
+def _unknown_training_findings(card: CardContents, key: DerivedKey) -> tuple[str, ...]:
+    """Findings about undisclosed training data, a sentence each."""
+    images, patients = check_training_disclosure(card, key)
     if images == "unknown":
         return (Message("Which cells it was trained on is unknown; overlaps with the evaluation cannot be left out."),)
     if patients == "unknown":
@@ -158,24 +153,24 @@ def _untold(card: CardContents, key: DerivedKey) -> tuple[str, ...]:
     return ()
 
 
-def _rows_in(others: Columns, columns: Columns) -> npt.NDArray[np.intp]:
+def _match_case_rows(others: EvaluationDataset, columns: EvaluationDataset) -> npt.NDArray[np.intp]:
     """Row (N,) of each case among other columns, −1 where it is not there."""
     row_of = {case_id.tobytes(): row for row, case_id in enumerate(others.case_id)}
     return np.array([row_of.get(case_id.tobytes(), -1) for case_id in columns.case_id], dtype=np.intp)
 
 
-def _gate(job: RunningJob, material: _Material, plan: ChangePlan) -> Gate:
+def _judge_external_release(job: RunningJob, material: _JudgementInputs, plan: ChangePlan) -> Gate:
     """Judgement with everybody, and without each annotator: no label had a part in making the release."""
-    attempt = begun_attempt(job, material.champion_id)
+    attempt = begin_job_attempt(job, material.champion_id)
     cohort, after = material.cohort, material.after
     names = sorted({label.annotator for label in material.labels})
     without: dict[str, Change | str] = {}
     for name in names if len(names) >= FEWEST_ANNOTATORS else []:
-        less = without_annotator(cohort, material.labels, name)
-        without[name] = change_between(less, less.columns, after)
+        less = exclude_annotator(cohort, material.labels, name)
+        without[name] = measure_paired_change(less, less.columns, after)
     with job.context.database.read_moment() as session:
         folders = job.context.folders
-        first = since_first_champion(session, folders, material.champion_id, cohort, after)
-    whole = change_between(cohort, cohort.columns, after)
-    evidence = Evidence(whole, cohort.columns.cluster, len(names), first.change, without)
-    return Judgement(material.champion_id, attempt, evidence, first, plan.max_increase, material.findings).gate()
+        first = compare_with_first_champion(session, folders, material.champion_id, cohort, after)
+    whole = measure_paired_change(cohort, cohort.columns, after)
+    evidence = GateEvidence(whole, cohort.columns.cluster, len(names), first.change, without)
+    return GateJudgement(material.champion_id, attempt, evidence, first, plan.max_increase, material.findings).gate()

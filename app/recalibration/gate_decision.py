@@ -16,46 +16,35 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
-from app.recalibration.preconditions import what_it_needs
+from app.recalibration.preconditions import describe_required_cases
 from ml.messages import Message, joined, listed, messages
 from ml.metrics.jackknife import Estimate, ModelAssisted
 from ml.metrics.paired_difference import Change, shifts_of
-from ml.metrics.regression_check import harm, harms, is_estimated, losses_of
+from ml.metrics.regression_check import describe_regression, describe_regressions, is_estimated, losses_of
 
 #: Probability that a candidate of annotators who are alike is refused because it seems to lean on one of them.
 FALSE_REFUSALS = 0.025
 
 
 @dataclass(frozen=True)
-class Stability:
-    """The judgement by all labels, with which the one without each annotator is compared.
+class AnnotatorStability:
+    """The judgement by all labels, with which the one without each annotator is compared."""
 
-    Attributes:
-        whole: change from champion to candidate by all labels.
-        cluster: (N,) patients of the cases.
-        n_annotators: who are left out in turn.
-    """
-
+    # change from champion to candidate by all labels
     whole: Change
+    # (N,) patients of the cases
     cluster: npt.NDArray[np.int64]
+    # who are left out in turn
     n_annotators: int
 
     @property
     def limit(self) -> float:
-        """Standard errors that a change may be worse without one annotator.
-
-        Two would refuse every fifth to third good candidate of five annotators, since each of them is tried twice.
-        """
+        """Standard errors that a change may be worse without one annotator."""
+        # Two would refuse every fifth to third good candidate of five annotators, since each of them is tried twice.
         return -float(ndtri(FALSE_REFUSALS / (2 * max(self.n_annotators, 1))))
 
     def reasons(self, name: str, change: Change) -> list[str]:
-        """Why a candidate is refused that is worse without one annotator; none where it is as good.
-
-        Args:
-            name: of the annotator.
-            change: from the champion to a candidate fitted without their labels, by the others' labels of the same
-                cases.
-        """
+        """Reasons to refuse a candidate that is worse without one annotator; none if it is as good."""
         words = {"L": "L", "L_D": "L_φ"}
         return [
             f"the change of {words[loss]} leans on {name}: without their labels it is {shift.value:.4f} worse "
@@ -77,86 +66,77 @@ FEWEST_ANNOTATORS = 3
 )
 
 
-def level_of(attempt: int) -> float:
+def attempt_level(attempt: int) -> float:
     """Level of the attempt with a number, from 1, on one champion.
 
-    >>> level_of(1), level_of(2)
+    >>> attempt_level(1), attempt_level(2)
     (0.025, 0.0125)
     """
     return math.ldexp(ERROR_RATE, -attempt)
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What a candidate is judged by; changes are negative where it is better.
+class GateEvidence:
+    """Evidence about a candidate; changes are negative where it is better."""
 
-    Attributes:
-        whole: change from the champion, by all labels.
-        cluster: (N,) patients of the cases.
-        n_annotators: who labelled.
-        since_first: change from the first champion, by all labels; a sentence where it is unknown, None where the
-            champion is the first one.
-        without: by annotator, change from the champion to a candidate made and judged without their labels; a sentence
-            where there is none.
-    """
-
+    # change from the champion, by all labels
     whole: Change
+    # (N,) patients of the cases
     cluster: npt.NDArray[np.int64]
     n_annotators: int
+    # change from the first champion, by all labels; a sentence where it is unknown, None where the champion is the
+    # first one
     since_first: Change | str | None = None
+    # by annotator, change from the champion to a candidate made and judged without their labels; a sentence where there
+    # is none
     without: Mapping[str, Change | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Decision:
-    """What follows from the evidence.
+class GateDecision:
+    """Decision of the gate on the evidence."""
 
-    Attributes:
-        reasons: why the candidate is refused, a sentence each; none where it passes.
-        findings: what else was found or could not be checked, a sentence each.
-    """
-
+    # why the candidate is refused, a sentence each; none where it passes
     reasons: list[str]
+    # what else was found or could not be checked, a sentence each
     findings: list[str]
 
-    def __add__(self, other: "Decision") -> "Decision":
-        return Decision(self.reasons + other.reasons, self.findings + other.findings)
+    def __add__(self, other: "GateDecision") -> "GateDecision":
+        return GateDecision(self.reasons + other.reasons, self.findings + other.findings)
 
 
-def decide(evidence: Evidence, attempt: int, max_increase: float | None = None) -> Decision:
-    """Judge a candidate.
-
-    Args:
-        evidence: its changes.
-        attempt: number of the attempt on this champion, from 1.
-        max_increase: what the 95 % upper end of neither change may exceed; None for no such margin.
-    """
-    return of_the_whole(evidence, attempt, max_increase) + of_each_annotator(evidence)
+def decide_gate(evidence: GateEvidence, attempt: int, max_increase: float | None = None) -> GateDecision:
+    """Judge a candidate."""
+    return judge_overall(evidence, attempt, max_increase) + judge_annotator_dependence(evidence)
 
 
-def of_the_whole(evidence: Evidence, attempt: int, max_increase: float | None = None) -> Decision:
-    """What all labels together say; arguments as of ``decide``."""
+def judge_overall(evidence: GateEvidence, attempt: int, max_increase: float | None = None) -> GateDecision:
+    """Judge a candidate by all labels together; arguments as for ``decide_gate``."""
     whole, first = evidence.whole, evidence.since_first
-    found = _improvement(whole, attempt) + _no_harm(whole) + _within_margin(whole, max_increase)
+    decision = _judge_improvement(whole, attempt) + _judge_harm(whole) + _judge_margin(whole, max_increase)
     if first is None:
-        return found
+        return decision
     if isinstance(first, str):
-        return found + Decision([], [Message("Harm since the first champion cannot be checked: {first}.", first=first)])
-    return found + _no_harm_since(first)
+        return decision + GateDecision(
+            [], [Message("Harm since the first champion cannot be checked: {first}.", first=first)]
+        )
+    return decision + _judge_harm_since_first(first)
 
 
-def _improvement(whole: Change, attempt: int) -> Decision:
-    each = level_of(attempt) / 2
-    found = changes_with_p(whole)
-    better = [name for name, _, p in found if p is not None and p <= each]
-    told = joined("; ", filter(None, map(_told, found))) or Message("no loss can be estimated")
-    rule = Message(_RULE, attempt=attempt, each=each, attempt2=level_of(attempt))
+def _judge_improvement(whole: Change, attempt: int) -> GateDecision:
+    each = attempt_level(attempt) / 2
+    changes = loss_changes_with_p(whole)
+    better = [name for name, _, p in changes if p is not None and p <= each]
+    change_text = joined("; ", filter(None, map(_told, changes))) or Message("no loss can be estimated")
+    rule = Message(_RULE, attempt=attempt, each=each, attempt2=attempt_level(attempt))
     if better:
-        is_better = Message("It is better in {better}: {told}; {rule}.", better=listed(better), told=told, rule=rule)
-        return Decision([], [is_better])
-    needed = what_it_needs([(name, loss) for name, loss, _ in found], level_of(attempt + 1) / 2)
-    reason = Message("it is not surely better than the champion: {told}; {rule}", told=told, rule=rule)
-    return Decision([reason], [needed])
+        is_better = Message(
+            "It is better in {better}: {told}; {rule}.", better=listed(better), told=change_text, rule=rule
+        )
+        return GateDecision([], [is_better])
+    needed = describe_required_cases([(name, loss) for name, loss, _ in changes], attempt_level(attempt + 1) / 2)
+    reason = Message("it is not surely better than the champion: {told}; {rule}", told=change_text, rule=rule)
+    return GateDecision([reason], [needed])
 
 
 def _told(found: tuple[str, Estimate | ModelAssisted, float | None]) -> Message | None:
@@ -164,61 +144,57 @@ def _told(found: tuple[str, Estimate | ModelAssisted, float | None]) -> Message 
     name, loss, p = found
     if loss.se is None or p is None:
         return None
-    return Message("{name} changes by {value:+.4f} ± {se:.4f} ({p})", name=name, value=loss.value, se=loss.se, p=_p(p))
+    return Message(
+        "{name} changes by {value:+.4f} ± {se:.4f} ({p})", name=name, value=loss.value, se=loss.se, p=_format_p_value(p)
+    )
 
 
-def changes_with_p(change: Change) -> list[tuple[str, Estimate | ModelAssisted, float | None]]:
-    """L and L_φ with their changes, and the p value that decides (``p_of_luck``)."""
+def loss_changes_with_p(change: Change) -> list[tuple[str, Estimate | ModelAssisted, float | None]]:
+    """Changes of L and L_φ, each with its deciding p-value (``gate_p_value``)."""
     return [
-        (name, estimate.efficient, p_of_luck(estimate.efficient, float(chance)))
+        (name, estimate.efficient, gate_p_value(estimate.efficient, float(chance)))
         for (name, estimate), chance in zip(losses_of(change), change.chance, strict=True)
     ]
 
 
-def p_of_luck(loss: Estimate | ModelAssisted, chance: float) -> float | None:
-    """P value of a loss that fell without being better, None where it cannot be told.
-
-    Where next to nobody disagreed, all cases speak for a candidate that says less, by nearly the same; their spread is
-    then no measure of what another hundred reads would have said. So it must be unlikely by the chance of labels as
-    the champion predicts them, too.
-
-    Args:
-        loss: change of a loss.
-        chance: standard error of the change by the labels alone, if the champion were right.
-    """
+def gate_p_value(loss: Estimate | ModelAssisted, chance: float) -> float | None:
+    """P-value of a fall in loss under no improvement; None if it cannot be estimated."""
+    # Where next to nobody disagreed, all cases speak for a candidate that says less, by nearly the same; their spread
+    # is then no measure of what another hundred reads would have said. So it must be unlikely by the chance of labels
+    # as the champion predicts them, too.
     if loss.p_of_fall is None or chance == 0:
         return loss.p_of_fall
     return max(loss.p_of_fall, float(ndtr(loss.value / chance)))
 
 
-def _p(p: float) -> str:
+def _format_p_value(p: float) -> str:
     return "p < .0001" if p < 1e-4 else f"p = {p:.4f}"
 
 
-def _no_harm(change: Change) -> Decision:
-    return Decision(harms(change), [])
+def _judge_harm(change: Change) -> GateDecision:
+    return GateDecision(describe_regressions(change), [])
 
 
-def _no_harm_since(first: Change) -> Decision:
+def _judge_harm_since_first(first: Change) -> GateDecision:
     """Each loss by itself: what cannot be checked of the one excuses no harm to the other."""
     when = Message(" since the first champion")
     reasons: list[str] = []
     findings: list[str] = []
     for name, estimate in losses_of(first):
         if is_estimated(estimate.efficient):
-            reasons += harm(name, estimate.efficient, when)
+            reasons += describe_regression(name, estimate.efficient, when)
         else:
             findings.append(
                 Message("Harm to {name}{when} cannot be checked: too few labelled patients.", name=name, when=when)
             )
-    return Decision(reasons, findings)
+    return GateDecision(reasons, findings)
 
 
-def _within_margin(whole: Change, max_increase: float | None) -> Decision:
+def _judge_margin(whole: Change, max_increase: float | None) -> GateDecision:
     if max_increase is None:
-        return Decision([], [])
+        return GateDecision([], [])
     ends = [(name, estimate.efficient.high) for name, estimate in losses_of(whole)]
-    return Decision(
+    return GateDecision(
         [
             Message(
                 "{name} may rise by up to {high:.4f} (95 %), more than the {max_increase:g} of the change plan",
@@ -233,17 +209,17 @@ def _within_margin(whole: Change, max_increase: float | None) -> Decision:
     )
 
 
-def of_each_annotator(evidence: Evidence) -> Decision:
-    """Whether the candidate leans on one annotator.
-
-    Where somebody cannot be left out, because too few labels remain without theirs, nothing follows: it is the case of
-    a laboratory with one or two annotators, and is said in the same way.
-    """
+def judge_annotator_dependence(evidence: GateEvidence) -> GateDecision:
+    """Judge whether the candidate depends on one annotator."""
+    # Where somebody cannot be left out, because too few labels remain without theirs, nothing follows: it is the case
+    # of a laboratory with one or two annotators, and is said in the same way.
     n, without = evidence.n_annotators, evidence.without
     if n < FEWEST_ANNOTATORS:
         few = {0: "nobody", 1: Message("only one annotator")}.get(n, Message("only two annotators"))
-        return Decision([], [Message("Whether it leans on one annotator cannot be checked: {few} labelled.", few=few)])
-    stability = Stability(evidence.whole, evidence.cluster, n)
+        return GateDecision(
+            [], [Message("Whether it leans on one annotator cannot be checked: {few} labelled.", few=few)]
+        )
+    stability = AnnotatorStability(evidence.whole, evidence.cluster, n)
     reasons: list[str] = []
     findings: list[str] = []
     for name, change in without.items():
@@ -267,4 +243,4 @@ def of_each_annotator(evidence: Evidence) -> Decision:
         findings.append(
             Message("Nobody's labels carry it alone ({limit:.1f} standard errors are allowed).", limit=stability.limit)
         )
-    return Decision(reasons, findings)
+    return GateDecision(reasons, findings)

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from app.recalibration.change_plan import ChangePlan
-from app.recalibration.report import Moved
+from app.recalibration.report import PredictionShift
 from ml.distributions.families import PredictiveDistribution
 from ml.messages import Message, joined, listed, separated
 from ml.metrics.jackknife import Estimate, ModelAssisted
@@ -18,30 +18,17 @@ POWER = 0.8
 _OUT_OF_REACH = 100
 
 
-def times_as_many(loss: Estimate | ModelAssisted, level: float) -> float | None:
-    """How many times as many cases would show a change, four times out of five, if it is as large as it seems.
-
-    Args:
-        loss: change of a loss, negative is better.
-        level: that the p value must not exceed.
-
-    Returns:
-        The factor, at least 1; None where the loss did not fall or nothing is known of its error.
-    """
+def required_case_factor(loss: Estimate | ModelAssisted, level: float) -> float | None:
+    """Factor of cases needed to show a change with 80 % power if it is as large as estimated."""
     if loss.se is None or not loss.value < 0:
         return None
     return max(1.0, float((ndtri(1 - level) + ndtri(POWER)) * loss.se / -loss.value) ** 2)
 
 
-def what_it_needs(losses: Iterable[tuple[str, Estimate | ModelAssisted]], level: float) -> str:
-    """A sentence on what would have to be there for the next attempt to pass.
-
-    Args:
-        losses: names and changes.
-        level: of each loss in the next attempt.
-    """
-    known = [(times_as_many(loss, level), name) for name, loss in losses]
-    falls = [(times, name) for times, name in known if times is not None]
+def describe_required_cases(losses: Iterable[tuple[str, Estimate | ModelAssisted]], level: float) -> str:
+    """Describe what the next attempt would need to pass, in a sentence."""
+    factors = [(required_case_factor(loss, level), name) for name, loss in losses]
+    falls = [(times, name) for times, name in factors if times is not None]
     if not falls:
         return Message(
             "What it would need: neither loss fell, so that more cases to judge by promise nothing. A better fit is "
@@ -77,12 +64,7 @@ _SHOWN = 3
 
 
 class RecalibrationRefusedError(ValueError):
-    """A recalibration that the change plan does not allow, or for which there is too little.
-
-    Args:
-        what: was refused, and why.
-        sentences: what it would have done and what it would need, a line each.
-    """
+    """A recalibration that the change plan does not allow, or for which there is too little."""
 
     def __init__(self, what: str, *sentences: str) -> None:
         super().__init__(joined("\n", (joined("", (REFUSED, what)), *sentences)))
@@ -94,18 +76,14 @@ def is_refusal(error: str | None) -> bool:
 
 
 def what_is_refused(error: str) -> list[str]:
-    """What a refusal says: what was refused, and then its sentences.
-
-    Args:
-        error: of the job.
-    """
+    """What a refusal says: what was refused, and then its sentences."""
     refused, *sentences = separated(error, "\n")
     parts = separated(refused, "")
     return [refused.removeprefix(REFUSED) if len(parts) == 1 else parts[1], *sentences]
 
 
-def _further(missing: int, what: str) -> str:
-    """How many further cases are needed altogether, so that as many as are missing come to the fit."""
+def _describe_missing_cases(missing: int, what: str) -> str:
+    """Describe how many further cases are needed in all, given the share that reaches the fit."""
     if missing <= 0:
         return ""
     altogether = math.ceil(missing / _SHARE_OF_FITS)
@@ -115,17 +93,17 @@ def _further(missing: int, what: str) -> str:
         "{altogether:,} more cases {what2}.",
         missing=missing,
         what=what,
-        share_of_fits=_percent(_SHARE_OF_FITS),
+        share_of_fits=_format_percent(_SHARE_OF_FITS),
         altogether=altogether,
         what2=Message("read twice (the reading policy says how many are)") if "double" in what else "labelled",
     )
 
 
-def too_few_labels(plan: ChangePlan, n_cases: int, n_patients: int) -> RecalibrationRefusedError:
-    """Too few labelled cases, or of too few patients."""
+def few_labels_error(plan: ChangePlan, n_cases: int, n_patients: int) -> RecalibrationRefusedError:
+    """Build the refusal of a recalibration with too few labelled cases or patients."""
     needs = [
-        _further(plan.min_labelled_cases - n_cases, Message("labelled cases")),
-        _of_patients(plan.min_patients - n_patients),
+        _describe_missing_cases(plan.min_labelled_cases - n_cases, Message("labelled cases")),
+        _describe_missing_patients(plan.min_patients - n_patients),
     ]
     return RecalibrationRefusedError(
         Message(
@@ -140,9 +118,12 @@ def too_few_labels(plan: ChangePlan, n_cases: int, n_patients: int) -> Recalibra
     )
 
 
-def too_few_double_reads(plan: ChangePlan, fewest: int, n_pairs: int, n_patients: int) -> RecalibrationRefusedError:
-    """Too few cases that were read twice, or labelled cases of too few patients, to adapt."""
-    needs = [_further(fewest - n_pairs, Message("double reads")), _of_patients(plan.min_patients - n_patients)]
+def few_double_reads_error(plan: ChangePlan, fewest: int, n_pairs: int, n_patients: int) -> RecalibrationRefusedError:
+    """Build the refusal of an adaptation with too few double reads or patients."""
+    needs = [
+        _describe_missing_cases(fewest - n_pairs, Message("double reads")),
+        _describe_missing_patients(plan.min_patients - n_patients),
+    ]
     return RecalibrationRefusedError(
         Message(
             "adapting needs {fewest} cases with two blind planned labels, and labelled cases of "
@@ -157,7 +138,7 @@ def too_few_double_reads(plan: ChangePlan, fewest: int, n_pairs: int, n_patients
     )
 
 
-def _of_patients(missing: int) -> str:
+def _describe_missing_patients(missing: int) -> str:
     if missing <= 0:
         return ""
     return Message(
@@ -167,18 +148,10 @@ def _of_patients(missing: int) -> str:
     )
 
 
-def beyond_the_plan(
-    plan: ChangePlan, moved: Moved, broken: Sequence[str], told: str, n_labelled: int
+def change_beyond_plan_error(
+    plan: ChangePlan, moved: PredictionShift, broken: Sequence[str], told: str, n_labelled: int
 ) -> RecalibrationRefusedError:
-    """Predictions of the same cases would move more than the plan allows.
-
-    Args:
-        plan: with the limits.
-        moved: how far they would move.
-        broken: a sentence for each limit that they would break.
-        told: what changes, from ``before_and_after``.
-        n_labelled: cases that the fit saw labels of.
-    """
+    """Build the refusal of a recalibration that would move predictions beyond the plan."""
     limits = {
         "max_mean_probability_change": (moved.mean_probability_change, plan.max_mean_probability_change),
         "max_mean_log_concentration_change": (
@@ -187,7 +160,7 @@ def beyond_the_plan(
         ),
     }
     needs = [
-        Message("{name} of {value:g} or more", name=name, value=_above(value))
+        Message("{name} of {value:g} or more", name=name, value=_round_up_limit(value))
         for name, (value, limit) in limits.items()
         if value > limit
     ]
@@ -207,19 +180,20 @@ def beyond_the_plan(
     )
 
 
-def before_and_after(before: PredictiveDistribution, after: PredictiveDistribution, names: Sequence[str]) -> str:
-    """The mean probabilities that change most, and that of a disagreement, for the same cases.
-
-    Args:
-        before: of the champion.
-        after: of the candidate.
-        names: of the classes, in the order of the outputs.
-    """
+def describe_prediction_change(
+    before: PredictiveDistribution, after: PredictiveDistribution, names: Sequence[str]
+) -> str:
+    """Describe the largest changes of mean probabilities, and that of disagreement."""
     first, then = before.class_probs.mean(axis=0), after.class_probs.mean(axis=0)
     most = np.argsort(-np.abs(then - first))[:_SHOWN]
-    parts = [Message("{k} {k2}, then {k3}", k=names[k], k2=_percent(first[k]), k3=_percent(then[k])) for k in most]
+    parts = [
+        Message("{k} {k2}, then {k3}", k=names[k], k2=_format_percent(first[k]), k3=_format_percent(then[k]))
+        for k in most
+    ]
     two = [float(np.mean(each.disagreement_probs)) for each in (before, after)]
-    parts.append(Message("two annotators differ {two}, then {two2}", two=_percent(two[0]), two2=_percent(two[1])))
+    parts.append(
+        Message("two annotators differ {two}, then {two2}", two=_format_percent(two[0]), two2=_format_percent(two[1]))
+    )
     return Message(
         "Before and after, on average over {class_probs:,} stored cases: {parts}.",
         class_probs=len(before.class_probs),
@@ -227,10 +201,10 @@ def before_and_after(before: PredictiveDistribution, after: PredictiveDistributi
     )
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _above(value: float) -> float:
+def _round_up_limit(value: float) -> float:
     """A limit that the value keeps, with two digits."""
     return math.ceil(value * 100) / 100

@@ -1,4 +1,4 @@
-"""Predictions of a release for old cases, in bulk, from what its network made of them.
+"""Predicts old cases with a release in bulk, from stored network outputs.
 
 A network that has never seen them looks at their images first; a recalibrated one needs no run. Many cases are divided
 by ranges of their identifiers into parts, each a job of its own, so that every worker takes one; the job that was asked
@@ -18,20 +18,18 @@ from sqlalchemy import ColumnElement, exists, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.audit.chain import events
-from app.context import Context
+from app.context import ServiceContext
 from app.database.engine import insert_new
 from app.database.tables import Case, CasePrediction, NetworkOutput
 from app.jobs import service
-from app.jobs.handle import RunningJob
-from app.jobs.queries import PARTS
-from app.metrics.snapshot import refresh
-from app.predictions.stored import output_values, prediction_values
-from app.recalibration.training_data import insert_predictions, place_cases, vectors
-from app.releases.queries import class_codes, existing_release, served_release_id
-from app.releases.training import Known, uses_of
+from app.jobs.service import PARTS, RunningJob
+from app.metrics.service import refresh_snapshot
+from app.predictions.service import output_values, prediction_values
+from app.recalibration.training_data import decode_vectors, insert_predictions, update_worklist_places
+from app.releases.service import CaseFingerprint, class_codes, existing_release, find_training_uses, served_release_id
 from ml.images.preprocess import decode_image
 from ml.release.artifact import Release, read_release
-from ml.release.ood_score import appearance_of
+from ml.release.ood_score import quality_features_for_release
 from ml.release.predictor import BATCH, prediction_of
 
 CHUNK = 5_000
@@ -41,10 +39,9 @@ _BEGINNING = uuid.UUID(int=0)
 
 
 class PredictionResult(TypedDict):
-    """What predicting old cases ends with: cases in all, those that got a prediction, images that cannot be read.
+    """Result of predicting old cases: number of cases, new predictions and unreadable images."""
 
-    Of a part these are its own; ``parts`` are the other jobs that the job was divided into.
-    """
+    # Of a part these are its own; ``parts`` are the other jobs that the job was divided into.
 
     release: str
     parts: list[str]
@@ -54,7 +51,7 @@ class PredictionResult(TypedDict):
 
 
 @dataclass(frozen=True)
-class _Span:
+class _CaseRange:
     """Cases of a part: identifiers above ``after``, and not above ``up_to`` where there is such an end."""
 
     after: uuid.UUID = _BEGINNING
@@ -71,12 +68,12 @@ class _Span:
         return [column > self.after, *end]
 
 
-def predict_again(job: RunningJob) -> PredictionResult:
+def predict_stored_cases(job: RunningJob) -> PredictionResult:
     """Job: give every case whose image can be read a prediction by this release."""
     context, release_id = job.context, uuid.UUID(job.parameters["release"])
     release = read_release(context.folders.path(f"releases/{release_id}"))
-    span, parts = _divided(job)
-    unreadable = _show_images(job, release, span)
+    span, parts = _assign_case_range(job)
+    unreadable = _run_network_on_images(job, release, span)
     with context.database.read() as session:
         of_part = span.conditions(NetworkOutput.case_id)
         total = session.execute(
@@ -86,10 +83,10 @@ def predict_again(job: RunningJob) -> PredictionResult:
     after, seen, predicted = span.after, 0, 0
     while True:
         with job.write() as session:
-            rows = _outputs_after(session, release, _Span(after, span.up_to))
-            new = _predict(session, job.context, release_id, release, rows) if rows else []
+            rows = _read_outputs_after(session, release, _CaseRange(after, span.up_to))
+            new = _insert_missing_predictions(session, job.context, release_id, release, rows) if rows else []
             if rows:
-                _place(session, release_id, rows[0][0], rows[-1][0])
+                _place_if_champion(session, release_id, rows[0][0], rows[-1][0])
             if new:
                 _record_predictions(session, job, release_id, new)
         if not rows:
@@ -97,7 +94,7 @@ def predict_again(job: RunningJob) -> PredictionResult:
         after, seen, predicted = rows[-1][0], seen + len(rows), predicted + len(new)
         job.report(0.7 + 0.2 * seen / max(total, 1), f"{seen:,} of {total:,} cases")
     job.report(0.95, "writing the snapshot for evaluations")
-    refresh(context, release_id, classes)
+    refresh_snapshot(context, release_id, classes)
     return {
         "release": str(release_id),
         "parts": parts,
@@ -107,22 +104,24 @@ def predict_again(job: RunningJob) -> PredictionResult:
     }
 
 
-def _divided(job: RunningJob) -> tuple[_Span, list[str]]:
-    """Which cases this job predicts; asks for the other parts, once, where there are many."""
+def _assign_case_range(job: RunningJob) -> tuple[_CaseRange, list[str]]:
+    """Assign this job its range of cases; submits the other parts once if there are many."""
     if "after" in job.parameters:
-        return _Span.between(job.parameters["after"], job.parameters["up_to"]), []
-    division = _Division.model_validate(job.batch(PARTS, lambda session: _divide(session, job).model_dump(mode="json")))
-    return _Span(up_to=division.up_to), division.parts
+        return _CaseRange.between(job.parameters["after"], job.parameters["up_to"]), []
+    division = _PartDivision.model_validate(
+        job.batch(PARTS, lambda session: _submit_further_parts(session, job).model_dump(mode="json"))
+    )
+    return _CaseRange(up_to=division.up_to), division.parts
 
 
-class _Division(BaseModel):
-    """Where the first part ends, None where there is no other, and the jobs with the others."""
+class _PartDivision(BaseModel):
+    """End of the first part, None if it is the only one, and the jobs of the others."""
 
     up_to: uuid.UUID | None
     parts: list[str]
 
 
-def _divide(session: Session, job: RunningJob) -> _Division:
+def _submit_further_parts(session: Session, job: RunningJob) -> _PartDivision:
     """Ask for all parts but the first."""
     total = session.execute(select(func.count()).select_from(Case)).scalar_one()
     cases = select(Case.id, func.row_number().over(order_by=Case.id).label("number")).subquery()
@@ -132,16 +131,12 @@ def _divide(session: Session, job: RunningJob) -> _Division:
     for after, up_to in pairwise([*ends, None]):
         span = {"after": str(after), "up_to": None if up_to is None else str(up_to)}
         parameters = {"release": job.parameters["release"], **span}
-        parts.append(str(service.submit(session, job.context, "prediction", parameters, None).id))
-    return _Division(up_to=ends[0] if ends else None, parts=parts)
+        parts.append(str(service.submit_job(session, job.context, "prediction", parameters, None).id))
+    return _PartDivision(up_to=ends[0] if ends else None, parts=parts)
 
 
-def _show_images(job: RunningJob, release: Release, span: _Span) -> int:
-    """Run the network over the images of cases of a part that it has not seen, and keep what it made of them.
-
-    Returns:
-        Images that could not be read.
-    """
+def _run_network_on_images(job: RunningJob, release: Release, span: _CaseRange) -> int:
+    """Run the network on images of a part that it has not seen, and store its outputs."""
     context, sha256 = job.context, release.network_sha256
     seen = exists().where(NetworkOutput.case_id == Case.id, NetworkOutput.network_sha256 == sha256)
     lacking = [Case.erased_at.is_(None), ~seen, *span.conditions(Case.id)]
@@ -152,35 +147,35 @@ def _show_images(job: RunningJob, release: Release, span: _Span) -> int:
     predictor = context.inference.predictor(release)
     after, done, unreadable = span.after, 0, 0
     while True:
-        wanted = select(Case.id, Case.stored_sha256).where(*lacking, Case.id > after).order_by(Case.id).limit(BATCH)
+        query = select(Case.id, Case.stored_sha256).where(*lacking, Case.id > after).order_by(Case.id).limit(BATCH)
         with context.database.read() as session:
-            rows = session.execute(wanted).all()
+            rows = session.execute(query).all()
         if not rows:
             return unreadable
-        images = {row[0]: image for row in rows if (image := _image(context, row[1])) is not None}
+        images = {row[0]: image for row in rows if (image := _read_stored_image(context, row[1])) is not None}
         if images:
             pixels = predictor.pixels(list(images.values()))
-            appearance = appearance_of(release, np.stack(pixels))
+            appearance = quality_features_for_release(release, np.stack(pixels))
             outputs = output_values(list(images), sha256, *predictor.outputs(pixels), appearance, context.clock())
             with job.write() as session:
                 # a patient may have been erased, and another job may have been quicker, while the network ran
                 still = select(Case.id).where(Case.id.in_(images), *lacking).order_by(Case.id).with_for_update()
-                wanted_now = set(session.execute(still).scalars())
-                values = [row for row in outputs if row["case_id"] in wanted_now]
+                still_missing = set(session.execute(still).scalars())
+                values = [row for row in outputs if row["case_id"] in still_missing]
                 if values:
                     insert_new(session, NetworkOutput, values)
         after, done, unreadable = rows[-1][0], done + len(rows), unreadable + len(rows) - len(images)
         job.report(0.7 * done / total, f"the network has seen {done:,} of {total:,} images")
 
 
-def _image(context: Context, stored_sha256: str) -> Image.Image | None:
+def _read_stored_image(context: ServiceContext, stored_sha256: str) -> Image.Image | None:
     """A stored image, None where it is damaged or gone: that is reported, and stops no other prediction."""
     data = context.images.find(stored_sha256)
     return None if data is None else decode_image(data)
 
 
 def _record_predictions(session: Session, job: RunningJob, release_id: uuid.UUID, case_ids: list[uuid.UUID]) -> None:
-    events.record(
+    events.record_event(
         session,
         job.context.keys.audit,
         actor="prediction",
@@ -191,7 +186,7 @@ def _record_predictions(session: Session, job: RunningJob, release_id: uuid.UUID
     )
 
 
-def _outputs_after(session: Session, release: Release, span: _Span) -> list[Any]:
+def _read_outputs_after(session: Session, release: Release, span: _CaseRange) -> list[Any]:
     statement = (
         select(NetworkOutput.case_id, NetworkOutput.logits, NetworkOutput.features, NetworkOutput.appearance)
         .where(NetworkOutput.network_sha256 == release.network_sha256, *span.conditions(NetworkOutput.case_id))
@@ -201,51 +196,49 @@ def _outputs_after(session: Session, release: Release, span: _Span) -> list[Any]
     return list(session.execute(statement).all())
 
 
-def _predict(
-    session: Session, context: Context, release_id: uuid.UUID, release: Release, rows: list[Any]
+def _insert_missing_predictions(
+    session: Session, context: ServiceContext, release_id: uuid.UUID, release: Release, rows: list[Any]
 ) -> list[uuid.UUID]:
-    """Insert the predictions that are missing.
-
-    Returns:
-        Cases that got one.
-    """
+    """Insert the predictions that are missing."""
     first, last = rows[0][0], rows[-1][0]
     there = exists().where(CasePrediction.case_id == Case.id, CasePrediction.release_id == release_id)
     lacking = set(session.execute(select(Case.id).where(Case.id.between(first, last), ~there)).scalars())
     new = [row for row in rows if row[0] in lacking]
     if not new:
         return []
-    logits, features = (vectors([row[column] for row in new]) for column in (1, 2))
-    prediction = prediction_of(release, logits, features, _appearances([row[3] for row in new]))
-    trained_on = _trained_on(session, context, release, [row[0] for row in new])
+    logits, features = (decode_vectors([row[column] for row in new]) for column in (1, 2))
+    prediction = prediction_of(release, logits, features, _decode_appearances([row[3] for row in new]))
+    trained_on = _find_training_uses(session, context, release, [row[0] for row in new])
     values = prediction_values([row[0] for row in new], release_id, prediction, trained_on, context.clock())
     # another job for the same release may have been quicker with some of them
     inserted = insert_predictions(session, values)
     return [row["case_id"] for row in values if row["id"] in inserted]
 
 
-def _place(session: Session, release_id: uuid.UUID, first: uuid.UUID, last: uuid.UUID) -> None:
+def _place_if_champion(session: Session, release_id: uuid.UUID, first: uuid.UUID, last: uuid.UUID) -> None:
     """Set the places of cases in the worklist by the predictions of this release, where it is the champion."""
     if served_release_id(session) != release_id:
         return
-    place_cases(session, release_id, first, last)
+    update_worklist_places(session, release_id, first, last)
 
 
-def _appearances(blobs: list[bytes | None]) -> npt.NDArray[np.float32] | None:
+def _decode_appearances(blobs: list[bytes | None]) -> npt.NDArray[np.float32] | None:
     """Stored statistics of pixels (N, F), rows of NaN where they are unknown; None where all are."""
-    known = [blob for blob in blobs if blob is not None]
-    if not known:
+    stored_blobs = [blob for blob in blobs if blob is not None]
+    if not stored_blobs:
         return None
-    unknown = np.full(len(known[0]) // 4, np.nan, dtype="<f4").tobytes()
-    return vectors([unknown if blob is None else blob for blob in blobs])
+    unknown = np.full(len(stored_blobs[0]) // 4, np.nan, dtype="<f4").tobytes()
+    return decode_vectors([unknown if blob is None else blob for blob in blobs])
 
 
-def _trained_on(session: Session, context: Context, release: Release, case_ids: list[uuid.UUID]) -> list[str | None]:
-    """What the release used each case for."""
+def _find_training_uses(
+    session: Session, context: ServiceContext, release: Release, case_ids: list[uuid.UUID]
+) -> list[str | None]:
+    """Find how the release used each case; decodes the image if its pixel digest was not kept."""
     if release.training is None:
         return [None] * len(case_ids)
-    wanted = select(Case.id, Case.patient, Case.pixels_sha256)
+    query = select(Case.id, Case.patient, Case.pixels_sha256)
     # in order: they lie between the first and the last, and to name each would take longer than to read it
-    rows = {row[0]: row for row in session.execute(wanted.where(Case.id.between(case_ids[0], case_ids[-1])))}
-    known = [Known(*rows[case_id]) for case_id in case_ids]
-    return uses_of(release.training, context.keys.training, known)
+    rows = {row[0]: row for row in session.execute(query.where(Case.id.between(case_ids[0], case_ids[-1])))}
+    fingerprints = [CaseFingerprint(*rows[case_id]) for case_id in case_ids]
+    return find_training_uses(release.training, context.keys.training, fingerprints)

@@ -1,23 +1,23 @@
-"""What a recalibration reports: what was fitted on, how far predictions move, and how the candidate was judged."""
+"""Models of a recalibration report: fit, prediction shift and gate judgement."""
 
 from typing import Any, cast
 
-from app.http.models import MetricOut, Out
+from app.http.models import MetricOut, ResponseModel
 from app.recalibration.change_plan import ChangePlan
-from app.releases.gate_verdicts import Gate
+from app.releases.service import Gate
 from ml.calibration.domain_adaptation import AdaptationDocument
 from ml.metrics.skill import Verdict
 
 
-class Moved(Out):
-    """How far predictions of the same cases move on average."""
+class PredictionShift(ResponseModel):
+    """Mean shift of predictions of the same cases."""
 
     mean_probability_change: float
     mean_log_concentration_change: float | None
 
 
-class ChoiceOut(Out):
-    """Which candidate of a step was chosen, by the loss on cases that no fit has seen, in nats per label."""
+class ChoiceOut(ResponseModel):
+    """Candidate chosen in a step by cross-validated loss, in nats per label."""
 
     cv_before: float
     cv_after: float
@@ -25,8 +25,8 @@ class ChoiceOut(Out):
     candidates: dict[str, float | None]
 
 
-class JointFitOut(Out):
-    """Whether temperature and head fitted together replaced what had been fitted one after the other."""
+class JointFitOut(ResponseModel):
+    """Result of fitting temperature and head jointly, instead of one after the other."""
 
     kept: bool
     cv_before: float | None = None
@@ -35,8 +35,8 @@ class JointFitOut(Out):
     failed: str | None = None
 
 
-class RefinementOut(Out):
-    """What reads summaries of the logits and how φ is mapped, by losses on folds that no fit has seen."""
+class RefinementOut(ResponseModel):
+    """Choice of logit summaries and of the map of φ, by cross-validated losses."""
 
     variant: str | None = None
     likelihood: dict[str, float | None] | None = None
@@ -45,8 +45,8 @@ class RefinementOut(Out):
     failed: str | None = None
 
 
-class AdaptationOut(Out):
-    """What other annotators changed; the numbers of ``ml.calibration.domain_adaptation.Adaptation``."""
+class AdaptationOut(ResponseModel):
+    """Adaptation to other annotators; the numbers of ``ml.calibration.new_crowd.Adaptation``."""
 
     n_cases: int
     n_double_reads: int
@@ -66,8 +66,8 @@ class AdaptationOut(Out):
         return cast(AdaptationDocument, self.model_dump())
 
 
-class FitOut(Out):
-    """How a calibration was chosen: numbers of cases, and each step that was tried.
+class FitOut(ResponseModel):
+    """Report of a calibration fit: numbers of cases, and each step that was tried.
 
     After the method ``adapt`` there is one step, ``adaptation``, and nothing was chosen between.
     """
@@ -83,8 +83,8 @@ class FitOut(Out):
     adaptation: AdaptationOut | None = None
 
 
-class Findings(Out):
-    """What is known before the candidate is written.
+class RecalibrationFindings(ResponseModel):
+    """Findings of a recalibration before the candidate is written.
 
     Attributes:
         parent: release that it was recalibrated from.
@@ -108,7 +108,7 @@ class Findings(Out):
     label_snapshot: str
     change_plan: ChangePlan
     change_plan_sha256: str
-    moved: Moved
+    moved: PredictionShift
     gate: Gate
     champion: dict[str, MetricOut]
     candidate: dict[str, MetricOut]
@@ -123,8 +123,8 @@ class Findings(Out):
         return self.model_dump(exclude_unset=True) | {"change_plan": self.change_plan.to_dict()}
 
 
-class JudgementReport(Out):
-    """How a release that was trained elsewhere was judged, on which cases."""
+class JudgementReport(ResponseModel):
+    """Judgement of a release trained elsewhere, with its numbers of cases."""
 
     release: str
     champion: str
@@ -138,7 +138,7 @@ class JudgementReport(Out):
         return self.model_dump(exclude_unset=True)
 
 
-class RecalibrationReport(Findings):
+class RecalibrationReport(RecalibrationFindings):
     """A recalibration's report with the candidate release that was written."""
 
     release: str

@@ -16,47 +16,62 @@ from datetime import datetime
 import numpy as np
 from sqlalchemy.orm import Session
 
-from app.annotators.models.schemas import ReaderFitIn
-from app.context import Context
+from app.annotators.models.service import ReaderFitIn
+from app.context import ServiceContext
 from app.database.tables import new_id
 from app.http.models import MetricOut
 from app.jobs import service
-from app.jobs.handle import JobResult, RunningJob
-from app.metrics.cohort import Cohort, Question, cohort_of, evaluate_cohort, held_out, left_out
-from app.metrics.load import read_columns
-from app.metrics.queries import LabelRow, blind_labels, label_rows
+from app.jobs.service import JobResult, RunningJob
+from app.metrics.service import (
+    Cohort,
+    CohortQuery,
+    LabelRow,
+    blind_labels,
+    build_cohort,
+    count_excluded_cases,
+    evaluate_cohort,
+    exclude_training_cases,
+    label_rows,
+    load_dataset,
+)
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.evidence import (
-    Judgement,
-    begun_attempt,
-    change_between,
-    forgotten,
-    since_first_champion,
-    without_annotator,
+    GateJudgement,
+    begin_job_attempt,
+    compare_with_first_champion,
+    describe_lost_attempts,
+    exclude_annotator,
+    measure_paired_change,
 )
-from app.recalibration.gate_decision import FEWEST_ANNOTATORS, Evidence
+from app.recalibration.gate_decision import FEWEST_ANNOTATORS, GateEvidence
 from app.recalibration.preconditions import (
     RecalibrationRefusedError,
-    before_and_after,
-    beyond_the_plan,
-    too_few_double_reads,
-    too_few_labels,
+    change_beyond_plan_error,
+    describe_prediction_change,
+    few_double_reads_error,
+    few_labels_error,
+    is_refusal,
+    what_is_refused,
 )
-from app.recalibration.report import Findings, FitOut, Moved, RecalibrationReport
+from app.recalibration.report import AdaptationOut, FitOut, PredictionShift, RecalibrationFindings, RecalibrationReport
 from app.recalibration.training_data import (
     StoredOutputs,
-    fitting_labels,
-    histograms,
-    n_seen_by,
-    stored_outputs,
-    without_kept,
+    count_case_labels,
+    count_training_cases,
+    exclude_kept_cases,
+    read_fitting_labels,
+    read_stored_outputs,
 )
-from app.releases.gate_verdicts import Gate
-from app.releases.queries import served_release_id
-from app.releases.registration import UNFINISHED, register_release
-from app.releases.schemas import RecalibrationIn, RecalibrationMethod
+from app.releases.service import (
+    UNFINISHED,
+    Gate,
+    RecalibrationIn,
+    RecalibrationMethod,
+    register_release,
+    served_release_id,
+)
 from ml.calibration.calibrators import Calibration, FitDocument, calibrate
-from ml.calibration.domain_adaptation import FEWEST_PAIRS, relearn
+from ml.calibration.domain_adaptation import FEWEST_PAIRS, recalibrate_for_annotators
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.paired_difference import Change
 from ml.metrics.skill import Verdict, verdict_of
@@ -65,19 +80,26 @@ from ml.release.card import CardContents, readme_text
 from ml.release.training_index import INDEX_FILE
 from ml.util.arrays import IntArray
 
+__all__ = [
+    "AdaptationOut",
+    "ChangePlan",
+    "RecalibrationInputs",
+    "is_refusal",
+    "read_recalibration_inputs",
+    "recalibrate_champion",
+    "what_is_refused",
+]
+
 
 @dataclass(frozen=True)
-class Labelled:
-    """What a fit reads of the calibration partition.
+class LabelledOutputs:
+    """Labelled outputs of the calibration partition that a fit reads."""
 
-    Attributes:
-        outputs: of the cases with labels.
-        counts: (N, K) blind labels of both rounds.
-        planned: (N, K) those of them that were planned without knowing another label.
-    """
-
+    # of the cases with labels
     outputs: StoredOutputs
+    # (N, K) blind labels of both rounds
     counts: IntArray
+    # (N, K) those of them that were planned without knowing another label
     planned: IntArray
 
     @property
@@ -87,19 +109,15 @@ class Labelled:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """A calibration and how it came about."""
+class FittedCalibration:
+    """A calibration with the report of its fit."""
 
     calibration: Calibration
     report: FitDocument
 
 
-def require_labels(labelled: Labelled, parent: Release, method: RecalibrationMethod, plan: ChangePlan) -> None:
-    """Refuse a fit that the change plan does not allow, or for which there is too little.
-
-    Raises:
-        RecalibrationRefusedError: too few labelled cases, double reads or patients, or nothing that could be adapted.
-    """
+def require_labels(labelled: LabelledOutputs, parent: Release, method: RecalibrationMethod, plan: ChangePlan) -> None:
+    """Refuse a fit that the change plan does not allow, or for which there is too little."""
     n_patients = len(set(labelled.outputs.groups))
     if method == "adapt":
         if parent.calibration.concentration is None:
@@ -109,58 +127,45 @@ def require_labels(labelled: Labelled, parent: Release, method: RecalibrationMet
             )
         n_pairs, fewest = labelled.n_double_reads, max(plan.min_double_reads, FEWEST_PAIRS)
         if n_pairs < fewest or n_patients < plan.min_patients:
-            refusal = too_few_double_reads(plan, fewest, n_pairs, n_patients)
+            refusal = few_double_reads_error(plan, fewest, n_pairs, n_patients)
             raise refusal
         return
     n_cases = len(labelled.counts)
     if n_cases < plan.min_labelled_cases or n_patients < plan.min_patients:
-        refusal = too_few_labels(plan, n_cases, n_patients)
+        refusal = few_labels_error(plan, n_cases, n_patients)
         raise refusal
 
 
-def fitted(labelled: Labelled, parent: Release, method: RecalibrationMethod) -> Fitted:
-    """Fit the champion's successor.
-
-    Args:
-        labelled: of the calibration partition.
-        parent: champion.
-        method: ``adapt``, or how class probabilities are calibrated.
-
-    Raises:
-        FitError: too few labels, or no convergence.
-    """
+def fit_calibration(labelled: LabelledOutputs, parent: Release, method: RecalibrationMethod) -> FittedCalibration:
+    """Fit the champion's successor."""
     logits, features = labelled.outputs.by_members(parent)
     groups = labelled.outputs.groups
     if method == "adapt":
-        found = relearn(
+        adaptation = recalibrate_for_annotators(
             parent.calibration, logits, features, labelled.counts, groups, pair_label_counts=labelled.planned
         )
-        return Fitted(found.calibration, {"n_fit": len(labelled.counts), "n_cv": 0, "adaptation": found.to_dict()})
+        return FittedCalibration(
+            adaptation.calibration, {"n_fit": len(labelled.counts), "n_cv": 0, "adaptation": adaptation.to_dict()}
+        )
     report = calibrate(logits, features, labelled.counts, groups, method=method, scaling_label_counts=labelled.planned)
-    return Fitted(report.calibration, report.report)
+    return FittedCalibration(report.calibration, report.report)
 
 
-def card_report(parent: Release, made: Fitted) -> FitDocument:
-    """What the card says of the fit: of an adapted calibration how it was fitted, and what was changed afterwards."""
+def fit_document_for_card(parent: Release, made: FittedCalibration) -> FitDocument:
+    """Fit document for the card; for an adapted calibration the original fit and the adaptation."""
     adaptation = made.report.get("adaptation")
     if adaptation is None:
         return made.report
     return {**parent.card["calibration"], "adaptation": adaptation}
 
 
-def labelled_cases(outputs: StoredOutputs, counts: IntArray, planned: IntArray) -> Labelled:
-    """The cases that have labels.
-
-    Args:
-        outputs: of N cases.
-        counts: (N, K) their labels.
-        planned: (N, K) those of them that were planned.
-    """
+def select_labelled_outputs(outputs: StoredOutputs, counts: IntArray, planned: IntArray) -> LabelledOutputs:
+    """The cases that have labels."""
     rows = np.flatnonzero(counts.sum(axis=1))
-    return Labelled(outputs.take(rows), counts[rows], planned[rows])
+    return LabelledOutputs(outputs.take(rows), counts[rows], planned[rows])
 
 
-SHOWN = ("agreement", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D")
+HEADLINE_METRICS = ("agreement", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D")
 # share of the job that is done when a step begins; leaving annotators out goes from one share to the other
 # the part of the job that is written once
 _CANDIDATE = "candidate"
@@ -168,102 +173,92 @@ _READING, _FITTING, _JUDGING, _LEAVING_OUT, _LEFT_OUT, _WRITING = 0.02, 0.1, 0.4
 
 
 @dataclass(frozen=True)
-class Material:
-    """Everything that a recalibration reads, at one moment.
-
-    Attributes:
-        parent_id: champion.
-        parent: its release.
-        fitting: outputs of the calibration partition.
-        fitting_labels: blind labels of both rounds.
-        cohort: evaluation partition with the champion's predictions and weights.
-        judging: outputs of the same cases, in their order.
-        judging_labels: blind planned labels.
-        n_left_out_of_fit: cases of the calibration partition that the champion's network was trained on.
-        n_kept_for_sets: further cases of it whose patients are kept for answer sets.
-        n_left_out_of_judgement: cases of the evaluation partition that the champion was trained on.
-    """
+class RecalibrationInputs:
+    """Inputs of a recalibration, read at one moment."""
 
     parent_id: uuid.UUID
     parent: Release
+    # outputs of the calibration partition
     fitting: StoredOutputs
+    # blind labels of both rounds
     fitting_labels: list[LabelRow]
+    # evaluation partition with the champion's predictions and weights
     cohort: Cohort
+    # outputs of the same cases, in their order
     judging: StoredOutputs
     judging_labels: list[LabelRow]
+    # cases of the calibration partition that the champion's network was trained on
     n_left_out_of_fit: int = 0
+    # further cases of it whose patients are kept for answer sets
     n_kept_for_sets: int = 0
+    # cases of the evaluation partition that the champion was trained on
     n_left_out_of_judgement: int = 0
 
 
-def gather(session: Session, context: Context, since: datetime | None = None) -> Material:
-    """Read champion, outputs and labels of the cases stored at a time or later; a fit sees none that is kept for sets.
-
-    Raises:
-        NoRelease: there is no champion.
-    """
+def read_recalibration_inputs(
+    session: Session, context: ServiceContext, since: datetime | None = None
+) -> RecalibrationInputs:
+    """Read champion, outputs and labels of cases since a time, without those kept for sets."""
     parent_id = served_release_id(session)
     parent = read_release(context.folders.path(f"releases/{parent_id}"))
-    columns, question = read_columns(session, parent_id, list(parent.classes)), Question(since=since)
-    cohort = cohort_of(held_out(columns), question, context.clock().timestamp())
-    outputs = stored_outputs(session, parent.network_sha256, "evaluation", since)
+    columns, question = load_dataset(session, parent_id, list(parent.classes)), CohortQuery(since=since)
+    cohort = build_cohort(exclude_training_cases(columns), question, context.clock().timestamp())
+    outputs = read_stored_outputs(session, parent.network_sha256, "evaluation", since)
     position = {case_id: row for row, case_id in enumerate(outputs.case_ids)}
     ids = cohort.columns.ids()
-    known = np.array([case_id in position for case_id in ids], dtype=bool)
-    cohort = cohort.take(known)
+    has_output = np.array([case_id in position for case_id in ids], dtype=bool)
+    cohort = cohort.take(has_output)
     rows = np.array([position[case_id] for case_id in ids if case_id in position], dtype=np.intp)
-    unseen = stored_outputs(session, parent.network_sha256, "calibration", since, seen_by=parent_id)
-    fitting = without_kept(unseen, context.keys.sets)
+    unseen = read_stored_outputs(session, parent.network_sha256, "calibration", since, seen_by=parent_id)
+    fitting = exclude_kept_cases(unseen, context.keys.sets)
     judging_labels = label_rows(session, blind_labels(), cohort.columns.ids())
-    return Material(
+    return RecalibrationInputs(
         parent_id,
         parent,
         fitting,
-        fitting_labels(session),
+        read_fitting_labels(session),
         cohort,
         outputs.take(rows),
         judging_labels,
-        n_left_out_of_fit=n_seen_by(session, parent_id, "calibration", since),
+        n_left_out_of_fit=count_training_cases(session, parent_id, "calibration", since),
         n_kept_for_sets=len(unseen.case_ids) - len(fitting.case_ids),
-        n_left_out_of_judgement=left_out(columns, question),
+        n_left_out_of_judgement=count_excluded_cases(columns, question),
     )
 
 
-def fit(material: Material, method: RecalibrationMethod, plan: ChangePlan, without: str | None = None) -> Fitted:
-    """Fit on the calibration partition, by everybody's labels or without those of one annotator.
-
-    Raises:
-        ValueError: too few labels, or a fit that fails.
-    """
+def fit_candidate(
+    material: RecalibrationInputs, method: RecalibrationMethod, plan: ChangePlan, without: str | None = None
+) -> FittedCalibration:
+    """Fit on the calibration partition, by everybody's labels or without those of one annotator."""
     outputs, classes = material.fitting, list(material.parent.classes)
     planned = [label for label in material.fitting_labels if label.round == "planned"]
     counts, scaled_by = (
-        histograms(labels, outputs.case_ids, classes, without) for labels in (material.fitting_labels, planned)
+        count_case_labels(labels, outputs.case_ids, classes, without) for labels in (material.fitting_labels, planned)
     )
-    labelled = labelled_cases(outputs, counts, scaled_by)
+    labelled = select_labelled_outputs(outputs, counts, scaled_by)
     if without is None:
         require_labels(labelled, material.parent, method, plan)
-    return fitted(labelled, material.parent, method)
+    return fit_calibration(labelled, material.parent, method)
 
 
-def judge(material: Material, calibration: Calibration, without: str | None = None) -> Change:
+def judge_candidate(material: RecalibrationInputs, calibration: Calibration, without: str | None = None) -> Change:
     """Paired change of L and L_φ on the evaluation partition, from the champion to a calibration."""
     cohort, after = material.cohort, material.judging.predicted(material.parent, calibration)
     if without is not None:
-        cohort = without_annotator(cohort, material.judging_labels, without)
-    return change_between(cohort, cohort.columns, after)
+        cohort = exclude_annotator(cohort, material.judging_labels, without)
+    return measure_paired_change(cohort, cohort.columns, after)
 
 
-def shown_metrics(cohort: Cohort, predicted: PredictiveDistribution) -> dict[str, MetricOut]:
+def compute_headline_metrics(cohort: Cohort, predicted: PredictiveDistribution) -> dict[str, MetricOut]:
     """The headline metrics of predictions for a cohort."""
     columns = replace(
         cohort.columns, class_probs=predicted.class_probs, disagreement_probs=predicted.disagreement_probs
     )
     metrics = evaluate_cohort(replace(cohort, columns=columns)).metrics
-    return {name: MetricOut.of(metrics[name]) for name in SHOWN}
+    return {name: MetricOut.of(metrics[name]) for name in HEADLINE_METRICS}
 
 
-def snapshot_sha256(material: Material) -> str:
+def hash_label_snapshot(material: RecalibrationInputs) -> str:
     """Digest of the labels that were used."""
     rows = sorted(
         (str(label.case_id), label.annotator, label.class_code)
@@ -272,102 +267,106 @@ def snapshot_sha256(material: Material) -> str:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def recalibrate(job: RunningJob) -> JobResult:
-    """Job: fit, judge, write a candidate and its report, and ask for a model of the annotators beside it.
-
-    Raises:
-        RecalibrationRefusedError: too few labels, or a change beyond the plan.
-        ValueError: a fit that fails.
-    """
+def recalibrate_champion(job: RunningJob) -> JobResult:
+    """Job: fit, judge, write a candidate and its report, and ask for a model of the annotators beside it."""
     written = job.recorded(_CANDIDATE)
     if written is not None:
         return written  # an earlier attempt wrote the candidate and died before it could say so
     settings = job.context.settings
-    asked = RecalibrationIn.model_validate(job.parameters)
+    request = RecalibrationIn.model_validate(job.parameters)
     plan = ChangePlan.read(settings.change_plan)
-    if asked.method not in plan.methods:
+    if request.method not in plan.methods:
         raise RecalibrationRefusedError(
-            f"the change plan allows the methods {', '.join(plan.methods)}, not {asked.method}."
+            f"the change plan allows the methods {', '.join(plan.methods)}, not {request.method}."
         )
     job.report(_READING, "reading labels and stored outputs")
     with job.context.database.read_moment() as session:
-        material = gather(session, job.context, asked.since)
+        material = read_recalibration_inputs(session, job.context, request.since)
     job.report(_FITTING, f"fitting on {len(material.fitting.case_ids):,} stored cases")
-    made = fit(material, asked.method, plan)
-    moved = _allowed_move(material, made, plan)
+    candidate_fit = fit_candidate(material, request.method, plan)
+    shift = _require_allowed_shift(material, candidate_fit, plan)
     job.report(_JUDGING, "judging against the champion")
-    gate = _gate(job, material, made.calibration, asked.method, plan)
+    gate = _judge_at_gate(job, material, candidate_fit.calibration, request.method, plan)
     now_served = material.judging.predicted(material.parent, material.parent.calibration)
-    findings = Findings(
+    findings = RecalibrationFindings(
         parent=str(material.parent_id),
-        method=asked.method,
-        label_snapshot=snapshot_sha256(material),
+        method=request.method,
+        label_snapshot=hash_label_snapshot(material),
         change_plan=plan,
         change_plan_sha256=plan.sha256(),
-        moved=moved,
+        moved=shift,
         gate=gate,
-        champion=shown_metrics(material.cohort, now_served),
-        candidate=shown_metrics(material.cohort, material.judging.predicted(material.parent, made.calibration)),
-        fit=FitOut.model_validate(made.report),
+        champion=compute_headline_metrics(material.cohort, now_served),
+        candidate=compute_headline_metrics(
+            material.cohort, material.judging.predicted(material.parent, candidate_fit.calibration)
+        ),
+        fit=FitOut.model_validate(candidate_fit.report),
         n_evaluated=len(material.cohort.columns),
         n_left_out_of_fit=material.n_left_out_of_fit,
         n_kept_for_sets=material.n_kept_for_sets,
         n_left_out_of_judgement=material.n_left_out_of_judgement,
     )
     job.report(_WRITING, "writing the candidate")
-    return _write(job, material, made, findings)
+    return _write_candidate(job, material, candidate_fit, findings)
 
 
-def _allowed_move(material: Material, made: Fitted, plan: ChangePlan) -> Moved:
-    """How far a calibration moves the predictions of the cases that a fit may see.
-
-    Raises:
-        RecalibrationRefusedError: further than the plan allows.
-    """
+def _require_allowed_shift(material: RecalibrationInputs, made: FittedCalibration, plan: ChangePlan) -> PredictionShift:
+    """Require that a calibration moves the predictions of fit cases within the plan."""
     before = material.fitting.predicted(material.parent, material.parent.calibration)
     after = material.fitting.predicted(material.parent, made.calibration)
-    shown, broken = plan.violations(before, after)
-    moved = Moved.model_validate(shown)
+    shift_values, broken = plan.violations(before, after)
+    shift = PredictionShift.model_validate(shift_values)
     if broken:
-        told = before_and_after(before, after, [info["name"] for info in material.parent.card["classes"]])
-        refusal = beyond_the_plan(plan, moved, broken, told, made.report["n_fit"])
+        change_text = describe_prediction_change(
+            before, after, [info["name"] for info in material.parent.card["classes"]]
+        )
+        refusal = change_beyond_plan_error(plan, shift, broken, change_text, made.report["n_fit"])
         raise refusal
-    return moved
+    return shift
 
 
-def _gate(
-    job: RunningJob, material: Material, calibration: Calibration, method: RecalibrationMethod, plan: ChangePlan
+def _judge_at_gate(
+    job: RunningJob,
+    material: RecalibrationInputs,
+    calibration: Calibration,
+    method: RecalibrationMethod,
+    plan: ChangePlan,
 ) -> Gate:
     """Judgement with everybody, and with each annotator left out of fit and judgement."""
-    attempt = begun_attempt(job, material.parent_id)
+    attempt = begin_job_attempt(job, material.parent_id)
     names = sorted({label.annotator for label in [*material.fitting_labels, *material.judging_labels]})
     tried: dict[str, Change | str] = {}
     for number, name in enumerate(names if len(names) >= FEWEST_ANNOTATORS else []):
         done = _LEAVING_OUT + (_LEFT_OUT - _LEAVING_OUT) * number / len(names)
         job.report(done, f"judging without annotator {number + 1} of {len(names)}")
         try:
-            tried[name] = judge(material, fit(material, method, plan, name).calibration, name)
+            tried[name] = judge_candidate(material, fit_candidate(material, method, plan, name).calibration, name)
         except ValueError as exc:
             tried[name] = f"the fit without their labels fails ({exc})"
     after = material.judging.predicted(material.parent, calibration)
     with job.context.database.read_moment() as session:
         folders = job.context.folders
-        first = since_first_champion(session, folders, material.parent_id, material.cohort, after)
-        findings = forgotten(session)
-    whole = change_between(material.cohort, material.cohort.columns, after)
-    evidence = Evidence(whole, material.cohort.columns.cluster, len(names), first.change, tried)
-    return Judgement(material.parent_id, attempt, evidence, first, plan.max_increase, findings).gate()
+        first = compare_with_first_champion(session, folders, material.parent_id, material.cohort, after)
+        findings = describe_lost_attempts(session)
+    whole = measure_paired_change(material.cohort, material.cohort.columns, after)
+    evidence = GateEvidence(whole, material.cohort.columns.cluster, len(names), first.change, tried)
+    return GateJudgement(material.parent_id, attempt, evidence, first, plan.max_increase, findings).gate()
 
 
-def _card(parent: Release, parent_id: uuid.UUID, made: Fitted, findings: Findings) -> CardContents:
+def _build_candidate_card(
+    parent: Release, parent_id: uuid.UUID, made: FittedCalibration, findings: RecalibrationFindings
+) -> CardContents:
     """The parent's card with what recalibration changed."""
     contents: CardContents = parent.card
     return {
         **contents,
         "parent": str(parent_id),
-        "calibration": card_report(parent, made),
+        "calibration": fit_document_for_card(parent, made),
         "disagreement_calibrated": made.calibration.concentration is not None,
-        "disagreement": {"verdict": _verdict(made, findings), "constant": made.calibration.constant_disagreement},
+        "disagreement": {
+            "verdict": _disagreement_verdict(made, findings),
+            "constant": made.calibration.constant_disagreement,
+        },
         "held_out": {
             "champion": {name: metric.to_dict() for name, metric in findings.champion.items()},
             "candidate": {name: metric.to_dict() for name, metric in findings.candidate.items()},
@@ -386,24 +385,22 @@ def _card(parent: Release, parent_id: uuid.UUID, made: Fitted, findings: Finding
     }
 
 
-def _verdict(made: Fitted, findings: Findings) -> Verdict:
-    """What labels say of the network's own φ: those that judged, or where these judged a constant those of the fit."""
+def _disagreement_verdict(made: FittedCalibration, findings: RecalibrationFindings) -> Verdict:
+    """Verdict on the network's φ: by the judging labels, or the fit's if a constant replaced φ."""
     adaptation = made.report.get("adaptation")
     if adaptation is not None and adaptation["constant"] is not None:
         return adaptation["verdict"]
     return verdict_of(findings.candidate["skill_D"].to_dict())
 
 
-def _write(job: RunningJob, material: Material, made: Fitted, findings: Findings) -> JobResult:
-    """Write the candidate once: the same network, the new calibration and card, the parent named.
-
-    Returns:
-        The report, with the candidate's identifier.
-    """
+def _write_candidate(
+    job: RunningJob, material: RecalibrationInputs, made: FittedCalibration, findings: RecalibrationFindings
+) -> JobResult:
+    """Write the candidate once: the same network, the new calibration and card, the parent named."""
     parent = material.parent
     kept = (HEAD_FILE, DISTANCE_FILE, FAMILIARITY_FILE, INDEX_FILE)
     names = ["network.onnx", *[name for name in kept if name in parent.card["files"]]]
-    card = _card(parent, material.parent_id, made, findings)
+    card = _build_candidate_card(parent, material.parent_id, made, findings)
     folders, release_id = job.context.folders, new_id()
     folder = folders.home / "releases" / UNFINISHED.replace("*", str(job.job_id))
     shutil.rmtree(folder, ignore_errors=True)
@@ -425,9 +422,9 @@ def _write(job: RunningJob, material: Material, made: Fitted, findings: Findings
                 actor="recalibration",
                 judged=True,
             )
-            if made.calibration.concentration is not None and _by_several(material.fitting_labels):
-                asked = ReaderFitIn(release=row.id).model_dump(mode="json")
-                service.submit(session, job.context, "readers", asked, None)
+            if made.calibration.concentration is not None and _has_shared_cases(material.fitting_labels):
+                fit_request = ReaderFitIn(release=row.id).model_dump(mode="json")
+                service.submit_job(session, job.context, "readers", fit_request, None)
             return RecalibrationReport(**dict(findings), release=str(row.id)).to_dict()
 
         return job.batch(_CANDIDATE, add)
@@ -435,7 +432,7 @@ def _write(job: RunningJob, material: Material, made: Fitted, findings: Findings
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _by_several(labels: Sequence[LabelRow]) -> bool:
-    """Whether any case has labels of two annotators, who can then be told apart beside the candidate."""
+def _has_shared_cases(labels: Sequence[LabelRow]) -> bool:
+    """Whether any case has labels of two annotators."""
     first: dict[uuid.UUID, str] = {}
     return any(first.setdefault(label.case_id, label.annotator) != label.annotator for label in labels)

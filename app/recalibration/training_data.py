@@ -17,9 +17,8 @@ from app.audit.chain.change_tracking import note_rows
 from app.audit.chain.keys import DerivedKey
 from app.database.engine import insert_new
 from app.database.tables import Case, CasePrediction, NetworkOutput
-from app.metrics.cohort import cluster_name, kept_for_sets
-from app.metrics.queries import LabelRow, blind_labels, label_rows
-from app.predictions.stored import PredictionValues
+from app.metrics.service import LabelRow, blind_labels, cluster_name, is_kept_for_sets, label_rows
+from app.predictions.service import PredictionValues
 from ml.calibration.calibrators import Calibration
 from ml.distributions.families import PredictiveDistribution
 from ml.release.artifact import Release
@@ -34,15 +33,7 @@ _INSERTION = text(
 
 
 def insert_predictions(session: Session, rows: Sequence[PredictionValues]) -> set[uuid.UUID]:
-    """Insert predictions that nobody else has inserted meanwhile, and note them; waits for whoever is about to.
-
-    Args:
-        session: for writing. On SQLite it is the only one, and has looked which rows are not there.
-        rows: all columns of each.
-
-    Returns:
-        Identifiers of those that are new.
-    """
+    """Insert predictions that nobody else has inserted meanwhile, and note them; waits for whoever is about to."""
     if session.get_bind().dialect.name != "postgresql":
         return insert_new(session, CasePrediction, rows)
     document = json.dumps([{name: _as_text(value) for name, value in row.items()} for row in rows])
@@ -65,18 +56,11 @@ _TEXTS: dict[type, Callable[[Any], Any]] = {
 }
 
 
-def place_cases(session: Session, release_id: uuid.UUID, first: uuid.UUID, last: uuid.UUID) -> None:
-    """Set the places of waiting cases in the worklist by the predictions of a release.
-
-    Args:
-        session: for writing.
-        release_id: of the release that is served.
-        first: lowest case.
-        last: highest case.
-    """
+def update_worklist_places(session: Session, release_id: uuid.UUID, first: uuid.UUID, last: uuid.UUID) -> None:
+    """Set the places of waiting cases in the worklist by the predictions of a release."""
     here = Case.id.between(first, last)
     # in one order: two jobs that place the same cases must not wait for each other
-    session.execute(select(func.count()).select_from(_locked(first, last)))
+    session.execute(select(func.count()).select_from(_locked_cases_query(first, last)))
     # below 0: a near-duplicate of an earlier case, which comes after all that are none
     need = CasePrediction.disagreement_prob - case((Case.need < 0, 1.0), else_=0.0)
     of_release = (CasePrediction.case_id == Case.id) & (CasePrediction.release_id == release_id)
@@ -84,25 +68,20 @@ def place_cases(session: Session, release_id: uuid.UUID, first: uuid.UUID, last:
     session.execute(moved.execution_options(synchronize_session=False))
 
 
-def _locked(first: uuid.UUID, last: uuid.UUID) -> Any:
+def _locked_cases_query(first: uuid.UUID, last: uuid.UUID) -> Any:
     rows = select(Case.id).where(Case.id.between(first, last), Case.waiting).order_by(Case.id)
     return rows.with_for_update(key_share=True).subquery()
 
 
 @dataclass(frozen=True)
 class StoredOutputs:
-    """What one network made of N images.
-
-    Attributes:
-        case_ids: N identifiers.
-        groups: cluster of each case: its patient, or the first case with the same pixels.
-        logits: (N, K) float32.
-        features: (N, D) float32, pooled where the release has a dropout head.
-    """
+    """Outputs of one network for N images."""
 
     case_ids: list[uuid.UUID]
+    # cluster of each case: its patient, or the first case with the same pixels
     groups: list[str]
     logits: npt.NDArray[np.float32]
+    # (N, D) float32, pooled where the release has a dropout head
     features: npt.NDArray[np.float32]
 
     def take(self, rows: npt.NDArray[Any]) -> "StoredOutputs":
@@ -120,7 +99,7 @@ class StoredOutputs:
         return calibration.apply(*self.by_members(release))
 
 
-def stored_outputs(
+def read_stored_outputs(
     session: Session,
     network_sha256: str,
     partition: str,
@@ -128,15 +107,7 @@ def stored_outputs(
     *,
     seen_by: uuid.UUID | None = None,
 ) -> StoredOutputs:
-    """Outputs of a network for every case of a partition, stored at a time or later, ordered by case.
-
-    Args:
-        session: for reading.
-        network_sha256: of the network.
-        partition: calibration or evaluation.
-        since: only cases stored then or later.
-        seen_by: a release whose network's own training cells are left out.
-    """
+    """Outputs of a network for every case of a partition, stored at a time or later, ordered by case."""
     first = aliased(Case)
     statement = (
         select(
@@ -150,48 +121,48 @@ def stored_outputs(
     if since is not None:
         statement = statement.where(Case.created_at >= since)
     if seen_by is not None:
-        statement = statement.where(~_seen(seen_by))
+        statement = statement.where(~_match_training_cases(seen_by))
     rows = session.execute(statement).all()
     return StoredOutputs(
         [row[0] for row in rows],
         [cluster_name(*row[:4]) for row in rows],
-        vectors([row[4] for row in rows]),
-        vectors([row[5] for row in rows]),
+        decode_vectors([row[4] for row in rows]),
+        decode_vectors([row[5] for row in rows]),
     )
 
 
-def _seen(release_id: uuid.UUID) -> Exists:
-    """Whether the network of a release was trained on a case."""
+def _match_training_cases(release_id: uuid.UUID) -> Exists:
+    """SQL condition that the network of a release was trained on a case."""
     used = (CasePrediction.case_id == Case.id, CasePrediction.release_id == release_id)
     return exists().where(*used, CasePrediction.trained_on == "network")
 
 
-def n_seen_by(session: Session, release_id: uuid.UUID, partition: str, since: datetime | None) -> int:
-    """Cases of a partition that ``stored_outputs`` leaves out for a release."""
-    wanted = select(func.count()).select_from(Case).where(Case.partition == partition, _seen(release_id))
+def count_training_cases(session: Session, release_id: uuid.UUID, partition: str, since: datetime | None) -> int:
+    """Cases of a partition that ``read_stored_outputs`` leaves out for a release."""
+    query = select(func.count()).select_from(Case).where(Case.partition == partition, _match_training_cases(release_id))
     if since is not None:
-        wanted = wanted.where(Case.created_at >= since)
-    return session.execute(wanted).scalar_one()
+        query = query.where(Case.created_at >= since)
+    return session.execute(query).scalar_one()
 
 
-def without_kept(outputs: StoredOutputs, key: DerivedKey) -> StoredOutputs:
+def exclude_kept_cases(outputs: StoredOutputs, key: DerivedKey) -> StoredOutputs:
     """Outputs of the calibration partition that a fit may use: without the patients who are kept for answer sets."""
-    return outputs.take(np.flatnonzero([not kept_for_sets(key, group) for group in outputs.groups]))
+    return outputs.take(np.flatnonzero([not is_kept_for_sets(key, group) for group in outputs.groups]))
 
 
-def vectors(blobs: list[bytes]) -> npt.NDArray[np.float32]:
+def decode_vectors(blobs: list[bytes]) -> npt.NDArray[np.float32]:
     """Stored little-endian float32 vectors of one length as an array (N, …)."""
     if not blobs:
         return np.zeros((0, 0), dtype=np.float32)
     return np.frombuffer(b"".join(blobs), dtype="<f4").reshape(len(blobs), -1).astype(np.float32)
 
 
-def fitting_labels(session: Session) -> list[LabelRow]:
+def read_fitting_labels(session: Session) -> list[LabelRow]:
     """Blind labels of both rounds: whom to ask depended on images and earlier labels only, as a likelihood allows."""
     return label_rows(session, blind_labels(("planned", "adjudication")), None)
 
 
-def histograms(
+def count_case_labels(
     labels: list[LabelRow], case_ids: list[uuid.UUID], classes: list[str], without: str | None = None
 ) -> IntArray:
     """Label counts (N, K) of cases, without those of one annotator."""

@@ -1,1 +1,1 @@
-"""Releases, champion and challenger."""
+"""Releases: registration, gate, aliases."""

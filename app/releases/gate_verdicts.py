@@ -18,9 +18,9 @@ from sqlalchemy.orm import Session
 
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
-from app.database.sql.advisory_locks import Turn, take_turn
+from app.database.sql.advisory_locks import AdvisoryLock, acquire_lock
 from app.database.tables import AuditEvent, ReleaseRow
-from app.http.models import MetricOut, Out, Sentence
+from app.http.models import MetricOut, ResponseModel, Sentence
 from app.releases.queries import existing_release, release_by_id, served_sha256
 from ml.release.card import CardContents
 
@@ -29,7 +29,7 @@ Verdict = Literal["passed", "refused", "not_judged"]
 VERDICTS: tuple[Verdict, ...] = ("passed", "refused", "not_judged")
 
 
-class Worse(Out):
+class Worse(ResponseModel):
     """By how much a change is worse than by all labels, with the standard error of that difference."""
 
     value: float | None
@@ -41,7 +41,7 @@ class Worse(Out):
         return cls(value=value if isfinite(value) else None, se=se if isfinite(se) else None)
 
 
-class WithoutAnnotator(Out):
+class WithoutAnnotator(ResponseModel):
     """The judgement with one annotator's labels left out of fit and judgement, or why there is none."""
 
     annotator: str
@@ -51,7 +51,7 @@ class WithoutAnnotator(Out):
     worse: dict[str, Worse] | None = None
 
 
-class Attempt(Out):
+class Attempt(ResponseModel):
     """Which attempt on the champion it was, and what was asked of it.
 
     ``level``: probability of passing by luck that this attempt may use, half of it for each loss; ``p_L``, ``p_L_D``:
@@ -68,7 +68,7 @@ class Attempt(Out):
     max_increase: float | None
 
 
-class SinceFirst(Out):
+class SinceFirst(ResponseModel):
     """Changes from the release that was promoted first in this service, or why they are unknown."""
 
     release: str | None
@@ -79,7 +79,7 @@ class SinceFirst(Out):
     L_D: MetricOut | None = None
 
 
-class Gate(Out):
+class Gate(ResponseModel):
     """What the gate found.
 
     Attributes:
@@ -106,11 +106,7 @@ class Gate(Out):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Refuse a verdict that contradicts its reasons.
-
-        Raises:
-            ValueError: it passed with reasons, or was refused without.
-        """
+        """Refuse a verdict that contradicts its reasons."""
         if self.passed == bool(self.reasons):
             raise ValueError("a gate that refuses has reasons, and one that passes has none")
         return self
@@ -125,12 +121,8 @@ class Gate(Out):
         return self.model_dump(exclude_unset=True)
 
 
-def gate_of(card: CardContents) -> Gate | None:
-    """What the gate found, from a release's card; None for a release that was never judged.
-
-    Raises:
-        ValueError: the card says that the release was recalibrated, but its gate is missing or malformed.
-    """
+def read_card_gate(card: CardContents) -> Gate | None:
+    """Read the gate result from a release's card; None for a release that was never judged."""
     if "recalibration" not in card:
         return None
     recalibration = card["recalibration"]
@@ -144,16 +136,16 @@ def gate_of(card: CardContents) -> Gate | None:
         raise ValueError(f"the release's card is malformed: {where}: {first['msg']}") from exc
 
 
-def gate_fault(card: CardContents) -> str | None:
-    """Why the gate on a stored card cannot be read; None where it can, or where there is none."""
+def find_gate_fault(card: CardContents) -> str | None:
+    """Return the reason why a stored card's gate cannot be read, or None."""
     try:
-        gate_of(card)
+        read_card_gate(card)
     except ValueError as exc:
         return str(exc)
     return None
 
 
-def verdict_of(gate: Gate | None) -> Verdict:
+def gate_verdict(gate: Gate | None) -> Verdict:
     """The verdict as the release's row keeps it."""
     if gate is None:
         return "not_judged"
@@ -173,28 +165,18 @@ def first_champion_id(session: Session) -> uuid.UUID | None:
 
 
 def begin_attempt(session: Session, keys: AuditKeys, champion_id: uuid.UUID, job_id: uuid.UUID) -> int:
-    """Record an attempt on a champion.
-
-    Args:
-        session: writing session; until it ends nobody else begins one.
-        keys: of the audit.
-        champion_id: what is to be replaced.
-        job_id: which job tries it.
-
-    Returns:
-        The number of the attempt, from 1.
-    """
+    """Record an attempt on a champion."""
     # of two that come this far, the second waits here, and then counts the first
-    take_turn(session, Turn.GATE)
+    acquire_lock(session, AdvisoryLock.GATE)
     served = served_sha256(existing_release(session, champion_id))
-    number = 1 + n_attempts(session, served)
+    number = 1 + count_attempts(session, served)
     details = {"champion": str(champion_id), "number": number, "job": str(job_id)}
-    events.record(session, keys, actor="gate", action=_ATTEMPT, object_id=served, details=details)
+    events.record_event(session, keys, actor="gate", action=_ATTEMPT, object_id=served, details=details)
     return number
 
 
-def n_attempts(session: Session, served: str) -> int:
-    """How many attempts there were on champions that predict by this."""
+def count_attempts(session: Session, served: str) -> int:
+    """Count the attempts on champions with this served digest."""
     counted = select(func.count()).select_from(AuditEvent)
     return session.execute(counted.where(AuditEvent.action == _ATTEMPT, AuditEvent.object == served)).scalar_one()
 
@@ -202,17 +184,7 @@ def n_attempts(session: Session, served: str) -> int:
 def record_judgement(
     session: Session, keys: AuditKeys, actor: str, row: ReleaseRow, champion_id: uuid.UUID, gate: Gate, basis: str
 ) -> None:
-    """Keep what the gate found of a release that was trained elsewhere: the verdict in its row, all in the audit.
-
-    Args:
-        session: writing session.
-        keys: of the audit.
-        actor: who judged.
-        row: the release.
-        champion_id: against which.
-        gate: what was found.
-        basis: digest of what it was judged by.
-    """
+    """Keep what the gate found of a release that was trained elsewhere: the verdict in its row, all in the audit."""
     row.gate = "passed" if gate.passed else "refused"
     details = {
         "champion": str(champion_id),
@@ -220,14 +192,12 @@ def record_judgement(
         "basis_sha256": basis,
         "gate": gate.to_dict(),
     }
-    events.record(session, keys, actor=actor, action=_JUDGED, object_id=row.id, details=details)
+    events.record_event(session, keys, actor=actor, action=_JUDGED, object_id=row.id, details=details)
 
 
-def standing_gate(session: Session, row: ReleaseRow, champion_id: uuid.UUID, basis: str) -> Gate | None:
-    """What was found last of a release, if it was by the same labels and against what this champion predicts by.
-
-    Judged by the same once more it could only lose, as each attempt asks for more than the one before.
-    """
+def find_standing_gate(session: Session, row: ReleaseRow, champion_id: uuid.UUID, basis: str) -> Gate | None:
+    """Find the last gate result, if basis and champion are unchanged since."""
+    # Judged by the same once more it could only lose, as each attempt asks for more than the one before.
     details = _last_judgement(session, row)
     if details is None or details.get("basis_sha256") != basis:
         return None
@@ -235,7 +205,7 @@ def standing_gate(session: Session, row: ReleaseRow, champion_id: uuid.UUID, bas
     return Gate.model_validate(details["gate"]) if same else None
 
 
-class _Judged(TypedDict):
+class _JudgementDetails(TypedDict):
     """Details of the event of a judgement."""
 
     champion: str
@@ -244,43 +214,35 @@ class _Judged(TypedDict):
     gate: object  # a ``Gate`` as JSON
 
 
-def _last_judgement(session: Session, row: ReleaseRow) -> _Judged | None:
+def _last_judgement(session: Session, row: ReleaseRow) -> _JudgementDetails | None:
     judged = select(AuditEvent.details).where(AuditEvent.action == _JUDGED, AuditEvent.object == str(row.id))
     details = session.execute(judged.order_by(AuditEvent.stamp.desc()).limit(1)).scalar_one_or_none()
-    return cast(_Judged | None, details)
+    return cast(_JudgementDetails | None, details)
 
 
-def last_gate(session: Session, row: ReleaseRow) -> Gate | None:
-    """What the gate of this service found last of a release; None where it was never judged here.
-
-    Raises:
-        ValueError: the card of a release that was recalibrated here is malformed.
-    """
-    return _last(session, row)[0]
+def find_last_gate(session: Session, row: ReleaseRow) -> Gate | None:
+    """Find the last gate result of a release; None if it was never judged here."""
+    return _last_gate_and_served(session, row)[0]
 
 
-def gate_against(session: Session, row: ReleaseRow, champion_id: uuid.UUID) -> Gate | None:
-    """What it found last, if it was against what this champion predicts by; None otherwise.
-
-    Raises:
-        ValueError: as ``last_gate``.
-    """
-    gate, served = _last(session, row)
+def find_gate_against_champion(session: Session, row: ReleaseRow, champion_id: uuid.UUID) -> Gate | None:
+    """Find the last gate result, if it was against this champion; None otherwise."""
+    gate, served = _last_gate_and_served(session, row)
     return gate if served == served_sha256(existing_release(session, champion_id)) else None
 
 
-def _last(session: Session, row: ReleaseRow) -> tuple[Gate | None, str | None]:
+def _last_gate_and_served(session: Session, row: ReleaseRow) -> tuple[Gate | None, str | None]:
     """The last judgement of a release, and what the champion predicted by."""
     details = _last_judgement(session, row)
     if details is not None:
         return Gate.model_validate(details["gate"]), details["served_sha256"]
     if row.gate == "not_judged":
         return None, None
-    champion = _parent(session, row)
-    return gate_of(row.card), None if champion is None else served_sha256(champion)
+    champion = _find_parent_release(session, row)
+    return read_card_gate(row.card), None if champion is None else served_sha256(champion)
 
 
-def _parent(session: Session, row: ReleaseRow) -> ReleaseRow | None:
+def _find_parent_release(session: Session, row: ReleaseRow) -> ReleaseRow | None:
     """The release that one was recalibrated from; None where its card names none of this service."""
     try:
         return release_by_id(session, uuid.UUID(str(row.card.get("parent"))))

@@ -1,4 +1,4 @@
-"""Database access of releases."""
+"""Database queries of releases."""
 
 import hashlib
 import uuid
@@ -14,26 +14,22 @@ from app.http.models import ClassOut
 from ml.release.artifact import HEAD_FILE
 
 
-def champion(session: Session) -> Alias | None:
+def get_champion_alias(session: Session) -> Alias | None:
     """Alias row of the release that is served."""
     return session.get(Alias, "champion")
 
 
 def served_release_id(session: Session) -> uuid.UUID:
-    """Identifier of the champion.
-
-    Raises:
-        NoRelease: there is none.
-    """
-    alias = champion(session)
+    """Identifier of the champion."""
+    alias = get_champion_alias(session)
     if alias is None:
         raise NoRelease("no release is served; add one with `secondread release add`")
     return alias.release_id
 
 
 def champion_since(session: Session) -> datetime | None:
-    """When the champion was promoted, the last time if it was more than once; None without a champion."""
-    alias = champion(session)
+    """Time of the champion's last promotion; None without a champion."""
+    alias = get_champion_alias(session)
     if alias is None:
         return None
     events = (
@@ -51,11 +47,7 @@ def release_by_id(session: Session, release_id: uuid.UUID) -> ReleaseRow | None:
 
 
 def existing_release(session: Session, release_id: uuid.UUID) -> ReleaseRow:
-    """Release row that must be there.
-
-    Raises:
-        NotFound: there is no such release.
-    """
+    """Release row that must be there."""
     row = release_by_id(session, release_id)
     if row is None:
         raise NotFound("there is no such release")
@@ -89,58 +81,42 @@ def all_releases(session: Session) -> list[ReleaseRow]:
 
 def releases_named(session: Session, name: str) -> list[ReleaseRow]:
     """Every release of a name, newest first: names may come again."""
-    wanted = select(ReleaseRow).where(ReleaseRow.name == name).order_by(ReleaseRow.id.desc())
-    return list(session.execute(wanted).scalars())
+    query = select(ReleaseRow).where(ReleaseRow.name == name).order_by(ReleaseRow.id.desc())
+    return list(session.execute(query).scalars())
 
 
-def aliases(session: Session) -> list[Alias]:
+def read_aliases(session: Session) -> list[Alias]:
     """Every alias."""
     return list(session.execute(select(Alias).order_by(Alias.name)).scalars())
 
 
 def reading_classes(session: Session) -> list[ClassOut]:
-    """Classes of the reading task.
-
-    Raises:
-        NoRelease: no release was added yet.
-    """
-    alias = champion(session)
-    return classes_of_served(None if alias is None else release_by_id(session, alias.release_id))
+    """Classes of the reading task."""
+    alias = get_champion_alias(session)
+    return served_release_classes(None if alias is None else release_by_id(session, alias.release_id))
 
 
-def classes_of_served(release: ReleaseRow | None) -> list[ClassOut]:
-    """Classes of the reading task, by the release that is served.
-
-    Raises:
-        NoRelease: there is none.
-    """
+def served_release_classes(release: ReleaseRow | None) -> list[ClassOut]:
+    """Classes of the reading task, by the release that is served."""
     if release is None:
         raise NoRelease("no release is served; add one with `secondread release add`")
     return [ClassOut(**info) for info in release.card["classes"]]
 
 
-def known_classes(session: Session, release_id: uuid.UUID | None) -> list[ClassOut]:
-    """Classes of a release's outputs, in their order; those of each release are read once.
-
-    Args:
-        session: for reading.
-        release_id: of the release that is served; None where there is none.
-
-    Raises:
-        NoRelease: there is none.
-    """
-    known = None if release_id is None else _CLASSES.get(release_id)
-    if known is not None:
-        return known
+def cached_release_classes(session: Session, release_id: uuid.UUID | None) -> list[ClassOut]:
+    """Classes of a release's outputs, in their order; those of each release are read once."""
+    cached = None if release_id is None else _CLASSES_BY_RELEASE.get(release_id)
+    if cached is not None:
+        return cached
     release = None if release_id is None else release_by_id(session, release_id)
-    classes = classes_of_served(release)
+    classes = served_release_classes(release)
     if release is not None:
-        if len(_CLASSES) >= _MOST_KNOWN:
-            _CLASSES.clear()
-        _CLASSES[release.id] = classes
+        if len(_CLASSES_BY_RELEASE) >= _MAX_CACHED_RELEASES:
+            _CLASSES_BY_RELEASE.clear()
+        _CLASSES_BY_RELEASE[release.id] = classes
     return classes
 
 
 # rows of releases are never changed; their cards take longer to read than a request's other rows together
-_CLASSES: dict[uuid.UUID, list[ClassOut]] = {}
-_MOST_KNOWN = 64
+_CLASSES_BY_RELEASE: dict[uuid.UUID, list[ClassOut]] = {}
+_MAX_CACHED_RELEASES = 64

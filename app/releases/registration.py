@@ -1,4 +1,4 @@
-"""Making a release folder known to the service."""
+"""Registers a release folder with the service."""
 
 import shutil
 import uuid
@@ -14,8 +14,8 @@ from app.audit.chain.keys import AuditKeys
 from app.database.engine import Database
 from app.database.tables import Alias, ReleaseRow, new_id
 from app.http.errors import Conflict, StorageFull
-from app.releases.gate_verdicts import gate_of, verdict_of
-from app.releases.queries import all_releases, champion, class_codes
+from app.releases.gate_verdicts import gate_verdict, read_card_gate
+from app.releases.queries import all_releases, class_codes, get_champion_alias
 from app.releases.sandbox_run import try_release
 from app.storage.bundles import SharedFolders
 from ml.release.artifact import Release, ReleaseError, copy_release, read_release
@@ -27,35 +27,18 @@ UNFINISHED = ".candidate-*"
 def add_release(
     database: Database, keys: AuditKeys, source: Path, folders: SharedFolders, *, actor: str = "command line"
 ) -> tuple[ReleaseRow, bool]:
-    """Copy a release folder, verify the copy, run its network in a limited process, and only then make its row.
-
-    Nobody waits meanwhile: nothing of it happens in a transaction but the row. The first release becomes champion at
-    once; adding it again changes nothing.
-
-    Args:
-        database: of the service.
-        keys: of the audit.
-        source: release folder, of which nothing is believed.
-        folders: of the service.
-        actor: who, for the audit.
-
-    Returns:
-        The release, and whether it is new.
-
-    Raises:
-        Conflict: its classes differ from those of the reading task.
-        StorageFull: the copy could not be written.
-        ValueError: the folder is not a usable release, or its card's gate is malformed.
-    """
+    """Copy a release folder, verify the copy, run its network in a limited process, and only then make its row."""
+    # Nobody waits meanwhile: nothing of it happens in a transaction but the row. The first release becomes champion at
+    # once; adding it again changes nothing.
     release = read_release(source)
     with database.read() as session:
-        known = _known(session, release)
+        registered = _find_registered_release(session, release)
         _require_classes(session, release)
-    if known is not None:
-        return known, False
-    verdict_of(gate_of(release.card))
+    if registered is not None:
+        return registered, False
+    gate_verdict(read_card_gate(release.card))
     release_id = new_id()
-    with _copied(release, folders.home / "releases") as copy:
+    with _verified_copy(release, folders.home / "releases") as copy:
         try_release(copy.path)
         folders.publish(f"releases/{release_id}", copy.path)
         with database.write() as session:
@@ -63,13 +46,8 @@ def add_release(
 
 
 @contextmanager
-def _copied(release: Release, releases_folder: Path) -> Iterator[Release]:
-    """A verified copy next to where releases lie, removed at the end unless it was moved there.
-
-    Raises:
-        ReleaseError: it differs from what was read, or whoever uses it says so.
-        StorageFull: it could not be written.
-    """
+def _verified_copy(release: Release, releases_folder: Path) -> Iterator[Release]:
+    """Yield a verified copy next to the releases, removed at the end unless it was moved there."""
     folder = releases_folder / UNFINISHED.replace("*", uuid.uuid4().hex)
     try:
         try:
@@ -94,55 +72,34 @@ def register_release(
     actor: str,
     judged: bool = False,
 ) -> tuple[ReleaseRow, bool]:
-    """Make the row of a release whose network has been run, and move its folder to where the service reads it.
-
-    Args:
-        session: writing session.
-        keys: of the audit.
-        release: verified, in a folder of its own on the same disk.
-        folders: of the service.
-        release_id: under which its folder was published.
-        actor: who, for the audit.
-        judged: whether the gate on its card is this service's; of another's nothing is believed.
-
-    Returns:
-        The release, and whether it is new; the folder of a known one stays where it is.
-
-    Raises:
-        Conflict: its classes differ from those of the reading task.
-        ValueError: its card's gate is malformed.
-    """
-    known = _known(session, release)
-    if known is not None:
-        return known, False
+    """Make the row of a release whose network has been run, and move its folder to where the service reads it."""
+    registered = _find_registered_release(session, release)
+    if registered is not None:
+        return registered, False
     _require_classes(session, release)
-    found = verdict_of(gate_of(release.card))
-    verdict = found if judged else "not_judged"
+    card_verdict = gate_verdict(read_card_gate(release.card))
+    verdict = card_verdict if judged else "not_judged"
     row = ReleaseRow(
         id=release_id, name=release.card["name"], card_sha256=release.card_sha256, card=release.card, gate=verdict
     )
     session.add(row)
     session.flush()
     details = {"name": row.name, "card_sha256": row.card_sha256}
-    if champion(session) is None:
+    if get_champion_alias(session) is None:
         session.add(Alias(name="champion", release_id=row.id, revision=1))
         details["alias"] = "champion"
-    events.record(session, keys, actor=actor, action="release.add", object_id=row.id, details=details)
+    events.record_event(session, keys, actor=actor, action="release.add", object_id=row.id, details=details)
     release.path.replace(folders.home / "releases" / str(row.id))
     return row, True
 
 
-def _known(session: Session, release: Release) -> ReleaseRow | None:
+def _find_registered_release(session: Session, release: Release) -> ReleaseRow | None:
     statement = select(ReleaseRow).where(ReleaseRow.card_sha256 == release.card_sha256)
     return session.execute(statement).scalar_one_or_none()
 
 
 def _require_classes(session: Session, release: Release) -> None:
-    """Refuse a release of other classes.
-
-    Raises:
-        Conflict: they differ from those of the releases so far.
-    """
+    """Refuse a release of other classes."""
     for other in all_releases(session)[:1]:
         if class_codes(other) != list(release.classes):
             raise Conflict("the release has other classes than this reading task; use another SECONDREAD_HOME for it")

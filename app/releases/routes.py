@@ -1,52 +1,53 @@
-"""HTTP routes of releases, aliases and recalibration."""
+"""HTTP routes of releases and aliases."""
 
 import uuid
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Response
 
-from app.accounts.people import confirm_password
-from app.accounts.permissions import GuardedRoute, Policy
-from app.context import Parts
-from app.database.engine import Reader, Writer
-from app.database.idempotency import Idempotent
+from app.accounts.service import GuardedRoute, RequireScope, confirm_password
+from app.context import AppContext
+from app.database.engine import ReadSession, WriteSession
+from app.database.idempotency import Idempotent, KeyMissing
 from app.database.revisions import Revision
 from app.http.errors import (
     BadRequest,
     Conflict,
     Forbidden,
-    KeyMissing,
     NotFound,
     PreconditionFailed,
     PreconditionRequired,
-    responses,
+    list_problem_responses,
 )
 from app.http.principal import Principal
-from app.jobs.schemas import JobOut
+from app.jobs.service import JobOut
 from app.releases import service
-from app.releases.schemas import AliasesOut, AliasIn, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleasesOut
+from app.releases.schemas import AliasesOut, AliasIn, AliasOut, ReleaseDetailOut, ReleasesOut
 
 router = APIRouter(tags=["releases"], route_class=GuardedRoute)
-_Viewing = Depends(Policy("metrics:read"))
-_Managing = Annotated[Principal, Depends(Policy("manage"))]
+_Viewing = Depends(RequireScope("metrics:read"))
+_Managing = Annotated[Principal, Depends(RequireScope("manage"))]
 
 
-@router.get("/v1/releases", operation_id="list_releases", responses=responses(), dependencies=[_Viewing])
-def list_releases(session: Reader) -> ReleasesOut:
+@router.get("/v1/releases", operation_id="list_releases", responses=list_problem_responses(), dependencies=[_Viewing])
+def list_releases(session: ReadSession) -> ReleasesOut:
     """Every release, newest first."""
     return service.list_releases(session)
 
 
 @router.get(
-    "/v1/releases/{release_id}", operation_id="get_release", responses=responses(NotFound), dependencies=[_Viewing]
+    "/v1/releases/{release_id}",
+    operation_id="get_release",
+    responses=list_problem_responses(NotFound),
+    dependencies=[_Viewing],
 )
-def get_release(release_id: uuid.UUID, session: Reader) -> ReleaseDetailOut:
+def get_release(release_id: uuid.UUID, session: ReadSession) -> ReleaseDetailOut:
     """A release with its card."""
-    return service.detail(session, release_id)
+    return service.read_release_detail(session, release_id)
 
 
-@router.get("/v1/aliases", operation_id="list_aliases", responses=responses(), dependencies=[_Viewing])
-def list_aliases(session: Reader) -> AliasesOut:
+@router.get("/v1/aliases", operation_id="list_aliases", responses=list_problem_responses(), dependencies=[_Viewing])
+def list_aliases(session: ReadSession) -> AliasesOut:
     """Which releases are champion and challenger; the revision is what If-Match wants."""
     return service.aliases_out(session)
 
@@ -54,15 +55,17 @@ def list_aliases(session: Reader) -> AliasesOut:
 @router.put(
     "/v1/aliases/{name}",
     operation_id="move_alias",
-    responses=responses(BadRequest, Conflict, Forbidden, NotFound, PreconditionFailed, PreconditionRequired),
+    responses=list_problem_responses(
+        BadRequest, Conflict, Forbidden, NotFound, PreconditionFailed, PreconditionRequired
+    ),
 )
 def move_alias(
     name: Literal["champion", "challenger"],
     body: AliasIn,
-    context: Parts,
+    context: AppContext,
     principal: _Managing,
     revision: Revision,
-    session: Writer,
+    session: WriteSession,
     response: Response,
 ) -> AliasOut:
     """Promote a release, or roll back to an earlier one, with a reason."""
@@ -86,32 +89,14 @@ def move_alias(
     operation_id="judge_release",
     status_code=202,
     response_model=JobOut,
-    responses=responses(Conflict, KeyMissing, NotFound),
+    responses=list_problem_responses(Conflict, KeyMissing, NotFound),
 )
 def judge_release(
     release_id: uuid.UUID,
-    context: Parts,
+    context: AppContext,
     principal: _Managing,
     once: Idempotent,
-    session: Writer,
+    session: WriteSession,
 ) -> Response:
     """Judge a release that was trained elsewhere against the champion, in a job; one attempt on that champion."""
-    return once(session, None, lambda: service.ask_judgement(session, context, principal, release_id))
-
-
-@router.post(
-    "/v1/recalibrations",
-    operation_id="recalibrate",
-    status_code=202,
-    response_model=JobOut,
-    responses=responses(KeyMissing),
-)
-def recalibrate(
-    body: RecalibrationIn,
-    context: Parts,
-    principal: _Managing,
-    once: Idempotent,
-    session: Writer,
-) -> Response:
-    """Fit a candidate on the labels collected so far and judge it against the champion, in a job."""
-    return once(session, body, lambda: service.ask_recalibration(session, context, principal, body))
+    return once(session, None, lambda: service.request_judgement(session, context, principal, release_id))

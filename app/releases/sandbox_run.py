@@ -1,4 +1,4 @@
-"""The first run of a release that comes from outside, in a process of its own with limits on memory and time."""
+"""Sandboxed first run of an external release, with limits on memory and time."""
 
 import json
 import sys
@@ -16,27 +16,18 @@ _LONGEST_FAULT = 300
 _OUT_OF_MEMORY = "Failed to allocate memory"  # in the words of ONNX Runtime
 
 
-def _too_much(path: Path | str, memory: int) -> str:
+def _memory_fault(path: Path | str, memory: int) -> str:
     return f"{path}: the first run of the network took more than {memory / 1024**3:.1f} GiB of memory"
 
 
 def try_release(path: Path, *, memory: int = TRIAL_MEMORY, seconds: int = TRIAL_SECONDS) -> None:
-    """Check the graphs of a release and run its network once.
-
-    Args:
-        path: release folder.
-        memory: bytes that it may take.
-        seconds: of computing that it may take; twice as long on the clock.
-
-    Raises:
-        ReleaseError: the release cannot be used, or not within the limits.
-    """
-    asked = json.dumps({"path": str(path.absolute()), "memory": memory, "seconds": seconds})
+    """Check the graphs of a release and run its network once."""
+    arguments = json.dumps({"path": str(path.absolute()), "memory": memory, "seconds": seconds})
     try:
-        answer = run_limited("app.releases.sandbox_run", asked, seconds=2 * seconds)
+        answer = run_limited("app.releases.sandbox_run", arguments, seconds=2 * seconds)
     except LimitError as exc:
         slow = f"{path}: the first run of the network took more than {seconds} s"
-        raise ReleaseError(slow if exc.slow else f"{_too_much(path, memory)}, or crashed") from exc
+        raise ReleaseError(slow if exc.slow else f"{_memory_fault(path, memory)}, or crashed") from exc
     fault = json.loads(answer.splitlines()[-1])["fault"]
     if fault:
         raise ReleaseError(fault)
@@ -44,23 +35,21 @@ def try_release(path: Path, *, memory: int = TRIAL_MEMORY, seconds: int = TRIAL_
 
 def main() -> None:
     """Try the release that the argument names, and print what is wrong with it."""
-    asked = json.loads(sys.argv[1])
-    limit_this_process(asked["memory"], asked["seconds"])
+    arguments = json.loads(sys.argv[1])
+    limit_this_process(arguments["memory"], arguments["seconds"])
     fault = ""
     try:
-        _run_once(Path(asked["path"]))
+        _run_once(Path(arguments["path"]))
     except ReleaseError as exc:
         text = " ".join(str(exc).split())
-        fault = _too_much(asked["path"], asked["memory"]) if _OUT_OF_MEMORY in text else text[:_LONGEST_FAULT]
+        fault = (
+            _memory_fault(arguments["path"], arguments["memory"]) if _OUT_OF_MEMORY in text else text[:_LONGEST_FAULT]
+        )
     print(json.dumps({"fault": fault}))
 
 
 def _run_once(path: Path) -> None:
-    """Load the network and predict an empty image and two of noise.
-
-    Raises:
-        ReleaseError: a graph is not plain, or the network cannot be run.
-    """
+    """Load the network and predict an empty image and two of noise."""
     from app.releases.onnx_safety import require_plain_graph  # needs onnx, which nothing but this process loads
 
     release = read_release(path)

@@ -1,4 +1,4 @@
-"""What the routes of releases answer."""
+"""Request and response models of the release routes."""
 
 import uuid
 from datetime import datetime
@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from app.http.models import ClassOut, In, Moment, Out, Paragraph
+from app.http.models import ClassOut, Moment, Paragraph, RequestModel, ResponseModel
 from app.releases.gate_verdicts import Gate
 from ml.calibration.scaling import Method
 
 
-class ReleaseOut(Out):
+class ReleaseOut(ResponseModel):
     """A release."""
 
     id: str
@@ -35,13 +35,13 @@ class ReleaseDetailOut(ReleaseOut):
     gate: Gate | None = None
 
 
-class ReleasesOut(Out):
+class ReleasesOut(ResponseModel):
     """Releases, newest first."""
 
     items: list[ReleaseOut]
 
 
-class AliasOut(Out):
+class AliasOut(ResponseModel):
     """Which release an alias names; ``revision`` counts its moves and is its ETag."""
 
     name: str
@@ -49,13 +49,13 @@ class AliasOut(Out):
     revision: int
 
 
-class AliasesOut(Out):
+class AliasesOut(ResponseModel):
     """Every alias."""
 
     items: list[AliasOut]
 
 
-class AliasIn(In):
+class AliasIn(RequestModel):
     """Where an alias is to point, and why; people who are signed in repeat their password."""
 
     release: uuid.UUID
@@ -78,7 +78,7 @@ RECALIBRATION_METHODS: tuple[RecalibrationMethod, ...] = (*get_args(Method), "ad
 DEFAULT_METHOD: RecalibrationMethod = "temperature"
 
 
-class RecalibrationIn(In):
+class RecalibrationIn(RequestModel):
     """How the champion is to be recalibrated, and on which cases."""
 
     method: Annotated[

@@ -5,44 +5,139 @@ import uuid
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events
-from app.context import Context
-from app.database.revisions import swap
+from app.context import ServiceContext
+from app.database.revisions import compare_and_swap
 from app.database.tables import Alias, ReleaseRow
-from app.http.errors import Conflict, Invalid, PreconditionFailed
+from app.http.errors import Conflict, InvalidValue, PreconditionFailed
 from app.http.models import ClassOut
 from app.http.principal import Principal
 from app.jobs import service
-from app.jobs.queries import OPEN, JobView, newest_jobs
-from app.jobs.schemas import JobOut, job_out
-from app.releases.gate_verdicts import Verdict, gate_against, gate_fault, last_gate, verdict_of
-from app.releases.queries import aliases, all_releases, existing_release, served_release_id
-from app.releases.schemas import AliasesOut, AliasOut, RecalibrationIn, ReleaseDetailOut, ReleaseOut, ReleasesOut
+from app.jobs.service import OPEN, JobOut, JobView, job_out, newest_jobs
+from app.releases.gate_verdicts import (
+    Attempt,
+    Gate,
+    SinceFirst,
+    Verdict,
+    WithoutAnnotator,
+    Worse,
+    begin_attempt,
+    find_gate_against_champion,
+    find_gate_fault,
+    find_last_gate,
+    find_standing_gate,
+    first_champion_id,
+    gate_verdict,
+    read_card_gate,
+    record_judgement,
+)
+from app.releases.queries import (
+    all_releases,
+    cached_release_classes,
+    champion_since,
+    class_codes,
+    class_codes_of,
+    existing_release,
+    get_champion_alias,
+    read_aliases,
+    reading_classes,
+    release_by_id,
+    releases_named,
+    served_release_id,
+    served_sha256,
+)
+from app.releases.registration import UNFINISHED, add_release, register_release
+from app.releases.schemas import (
+    DEFAULT_METHOD,
+    RECALIBRATION_METHODS,
+    AliasesOut,
+    AliasOut,
+    RecalibrationIn,
+    RecalibrationMethod,
+    ReleaseDetailOut,
+    ReleaseOut,
+    ReleasesOut,
+)
+from app.releases.training import (
+    CaseFingerprint,
+    check_training_disclosure,
+    find_training_uses,
+    patient_hmac,
+    patient_unit,
+)
 from ml.messages import Message, joined
+
+__all__ = [
+    "DEFAULT_METHOD",
+    "RECALIBRATION_METHODS",
+    "UNFINISHED",
+    "Attempt",
+    "CaseFingerprint",
+    "Gate",
+    "RecalibrationIn",
+    "RecalibrationMethod",
+    "ReleaseDetailOut",
+    "ReleaseOut",
+    "SinceFirst",
+    "WithoutAnnotator",
+    "Worse",
+    "add_release",
+    "alias_out",
+    "aliases_out",
+    "all_releases",
+    "begin_attempt",
+    "cached_release_classes",
+    "champion_since",
+    "check_training_disclosure",
+    "class_codes",
+    "class_codes_of",
+    "describe_release",
+    "existing_release",
+    "find_gate_against_champion",
+    "find_standing_gate",
+    "find_training_uses",
+    "first_champion_id",
+    "gate_verdict",
+    "get_champion_alias",
+    "list_releases",
+    "move_alias",
+    "patient_hmac",
+    "patient_unit",
+    "read_aliases",
+    "read_card_gate",
+    "read_release_detail",
+    "reading_classes",
+    "record_judgement",
+    "register_release",
+    "release_by_id",
+    "releases_named",
+    "request_judgement",
+    "request_predictions",
+    "request_recalibration",
+    "served_release_id",
+    "served_sha256",
+    "submit_judgement",
+]
+
 
 # judgements among which one that has not ended is looked for
 _RECENT = 100
 
 
-def submit_judgement(session: Session, context: Context, principal: Principal | None, release_id: uuid.UUID) -> JobView:
-    """Queue the judgement of a release against the champion, or name the one that waits or is under way.
-
-    Each judgement is an attempt, so pressing twice must not ask twice.
-
-    Raises:
-        Conflict: it is the champion, or its card cannot be read.
-        NotFound: no such release.
-        NoRelease: there is no champion.
-    """
+def submit_judgement(
+    session: Session, context: ServiceContext, principal: Principal | None, release_id: uuid.UUID
+) -> JobView:
+    """Queue the judgement of a release against the champion, or name the one that waits or is under way."""
+    # Each judgement is an attempt, so pressing twice must not ask twice.
     row = existing_release(session, release_id)
     if served_release_id(session) == release_id:
         raise Conflict("this release is the champion; there is nothing to judge it against")
-    if (fault := gate_fault(row.card)) is not None:
+    if (fault := find_gate_fault(row.card)) is not None:
         raise Conflict(Message("{fault}; such a release cannot be promoted", fault=fault))
     parameters = {"release": str(release_id)}
     for job in newest_jobs(session, _RECENT, "judgement"):
         if job.state in OPEN and job.parameters == parameters:
             return job
-    return service.submit(session, context, "judgement", parameters, principal)
+    return service.submit_job(session, context, "judgement", parameters, principal)
 
 
 _NOT_JUDGED = Message(
@@ -53,7 +148,7 @@ _NOT_JUDGED = Message(
 
 def aliases_out(session: Session) -> AliasesOut:
     """Every alias."""
-    return AliasesOut(items=[alias_out(row) for row in aliases(session)])
+    return AliasesOut(items=[alias_out(row) for row in read_aliases(session)])
 
 
 def alias_out(row: Alias) -> AliasOut:
@@ -63,7 +158,7 @@ def alias_out(row: Alias) -> AliasOut:
 
 def move_alias(
     session: Session,
-    context: Context,
+    context: ServiceContext,
     actor: str,
     name: str,
     release_id: uuid.UUID,
@@ -72,32 +167,10 @@ def move_alias(
     *,
     despite_gate: bool = False,
 ) -> Alias:
-    """Point an alias at a release, if it is still where the caller saw it; moving it back is the rollback.
-
-    It asks for predictions of the release for old cases: a champion's are shown, a challenger's are compared.
-
-    Args:
-        session: writing session.
-        context: parts of the service.
-        actor: who, for the audit.
-        name: ``champion`` or ``challenger``.
-        release_id: where to.
-        reason: why; kept in the audit.
-        revision: of the alias as the caller saw it, 0 where there is none yet; None for whatever it is.
-        despite_gate: the choice to promote a release that the gate refused or that no gate has judged.
-
-    Returns:
-        The alias, moved.
-
-    Raises:
-        NotFound: no such release.
-        PreconditionFailed: the alias is not where the caller saw it.
-        Conflict: the gate did not let through what would be champion and nobody chose to promote it all the same, what
-            the gate found cannot be read, or another request moves the alias just now.
-        Invalid: that choice without a reason.
-    """
+    """Point an alias at a release, if it is still where the caller saw it; moving it back is the rollback."""
+    # It asks for predictions of the release for old cases: a champion's are shown, a challenger's are compared.
     row, alias = existing_release(session, release_id), session.get(Alias, name)
-    if name == "champion" and (fault := gate_fault(row.card)) is not None:
+    if name == "champion" and (fault := find_gate_fault(row.card)) is not None:
         raise Conflict(Message("{fault}; such a release cannot be promoted", fault=fault))
     replaces_another = name == "champion" and alias is not None and alias.release_id != release_id
     overruled: Verdict | None = None
@@ -109,12 +182,12 @@ def move_alias(
             Message("{name} is at revision {present} now; look again before you move it", name=name, present=present)
         )
     before = None if alias is None else alias.release_id
-    if not swap(session, Alias, {"name": name}, {"release_id": release_id}, present):
+    if not compare_and_swap(session, Alias, {"name": name}, {"release_id": release_id}, present):
         raise Conflict(Message("{name} was moved meanwhile; look again", name=name))
     details = {"alias": name, "before": None if before is None else str(before), "after": str(release_id)}
     details |= {"despite_gate": overruled} if overruled else {}
-    ask_predictions(session, context, release_id, None)
-    events.record(
+    request_predictions(session, context, release_id, None)
+    events.record_event(
         session,
         context.keys.audit,
         actor=actor,
@@ -129,16 +202,8 @@ def move_alias(
 def _require_choice(
     session: Session, row: ReleaseRow, champion_id: uuid.UUID, reason: str, *, despite_gate: bool
 ) -> Verdict | None:
-    """Stop the promotion of a release that the gate did not let through, unless somebody chose it and said why.
-
-    Returns:
-        What was overruled; None where the gate let it through.
-
-    Raises:
-        Conflict: nobody chose it.
-        Invalid: there is no reason.
-    """
-    gate = gate_against(session, row, champion_id)
+    """Stop the promotion of a release that the gate did not let through, unless somebody chose it and said why."""
+    gate = find_gate_against_champion(session, row, champion_id)
     if gate is not None and gate.passed:
         return None
     if not despite_gate:
@@ -153,48 +218,30 @@ def _require_choice(
             )
         )
     if not reason.strip():
-        raise Invalid("say why this release is promoted although the gate did not let it through")
-    return verdict_of(gate)
+        raise InvalidValue("say why this release is promoted although the gate did not let it through")
+    return gate_verdict(gate)
 
 
-def ask_predictions(session: Session, context: Context, release_id: uuid.UUID, principal: Principal | None) -> None:
-    """Ask for the predictions of a release that old cases lack.
-
-    Raises:
-        NotFound: no such release.
-    """
+def request_predictions(
+    session: Session, context: ServiceContext, release_id: uuid.UUID, principal: Principal | None
+) -> None:
+    """Ask for the predictions of a release that old cases lack."""
     existing_release(session, release_id)
-    service.submit(session, context, "prediction", {"release": str(release_id)}, principal)
+    service.submit_job(session, context, "prediction", {"release": str(release_id)}, principal)
 
 
-def ask_recalibration(
-    session: Session, context: Context, principal: Principal | None, body: RecalibrationIn
+def request_recalibration(
+    session: Session, context: ServiceContext, principal: Principal | None, body: RecalibrationIn
 ) -> tuple[int, JobOut]:
-    """Ask for a recalibration.
-
-    Returns:
-        202 and the job.
-
-    Raises:
-        NoRelease: there is no champion to start from.
-    """
+    """Ask for a recalibration."""
     served_release_id(session)
-    return 202, job_out(service.submit(session, context, "recalibration", body.model_dump(mode="json"), principal))
+    return 202, job_out(service.submit_job(session, context, "recalibration", body.model_dump(mode="json"), principal))
 
 
-def ask_judgement(
-    session: Session, context: Context, principal: Principal, release_id: uuid.UUID
+def request_judgement(
+    session: Session, context: ServiceContext, principal: Principal, release_id: uuid.UUID
 ) -> tuple[int, JobOut]:
-    """Ask for the judgement of a release against the champion.
-
-    Returns:
-        202 and the job.
-
-    Raises:
-        Conflict: it is the champion, or its card cannot be read.
-        NotFound: no such release.
-        NoRelease: there is no champion.
-    """
+    """Ask for the judgement of a release against the champion."""
     return 202, job_out(submit_judgement(session, context, principal, release_id))
 
 
@@ -207,18 +254,18 @@ def list_releases(session: Session) -> ReleasesOut:
 def _alias_names(session: Session) -> dict[uuid.UUID, list[str]]:
     """Names of the aliases of each release that has any."""
     names: dict[uuid.UUID, list[str]] = {}
-    for alias in aliases(session):
+    for alias in read_aliases(session):
         names.setdefault(alias.release_id, []).append(alias.name)
     return names
 
 
-def describe(session: Session, row: ReleaseRow) -> ReleaseOut:
+def describe_release(session: Session, row: ReleaseRow) -> ReleaseOut:
     """A release as the API shows it."""
     return _release_out(row, _alias_names(session).get(row.id, []))
 
 
 def _release_out(row: ReleaseRow, alias_names: list[str]) -> ReleaseOut:
-    fault = gate_fault(row.card)
+    fault = find_gate_fault(row.card)
     return ReleaseOut(
         id=str(row.id),
         name=row.name,
@@ -233,13 +280,9 @@ def _release_out(row: ReleaseRow, alias_names: list[str]) -> ReleaseOut:
     )
 
 
-def detail(session: Session, release_id: uuid.UUID) -> ReleaseDetailOut:
-    """A release with its card.
-
-    Raises:
-        NotFound: no such release.
-    """
+def read_release_detail(session: Session, release_id: uuid.UUID) -> ReleaseDetailOut:
+    """A release with its card."""
     row = existing_release(session, release_id)
-    shown = describe(session, row)
-    gate = None if shown.gate_fault else last_gate(session, row)
-    return ReleaseDetailOut(**shown.model_dump(), card={**row.card}, gate=gate)
+    release_out = describe_release(session, row)
+    gate = None if release_out.gate_fault else find_last_gate(session, row)
+    return ReleaseDetailOut(**release_out.model_dump(), card={**row.card}, gate=gate)

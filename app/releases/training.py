@@ -1,4 +1,4 @@
-"""Which stored cases a release was trained on: by the pixels of their images, and by their patients.
+"""Finds stored cases that a release was trained on, by pixel digest and by patient.
 
 A patient is known to a release by an HMAC under a key of this installation that is good for nothing else. An export
 carries the HMACs, never the key: whoever has a release can neither read nor try out whose cells it was trained on, and
@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from app.audit.chain.keys import DerivedKey
 from app.database.tables import Case
-from app.http.models import Out
+from app.http.models import ResponseModel
 from ml.messages import Message, joined
 from ml.release.card import CardContents
 from ml.release.training_index import TrainingIndex, as_digests
@@ -25,8 +25,8 @@ _KEY_NAME = 16
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is compared of a case: identifier, patient or None, digest of its pixels or None where it was not kept."""
+class CaseFingerprint:
+    """Fingerprint of a case: identifier, patient or None, pixel digest or None if it was not kept."""
 
     case_id: UUID
     patient: str | None
@@ -39,39 +39,32 @@ def patient_key(key: DerivedKey) -> str:
 
 
 def patient_hmac(key: DerivedKey, unit: str) -> str:
-    """What an export says of a patient: ``key:hexadecimal``.
-
-    Args:
-        key: of this installation, for patients of training sets.
-        unit: ``patient:NAME``, or ``case:ID`` of a case without a patient, which is its own.
-    """
+    """HMAC of a patient in an export: ``key:hexadecimal``."""
     return f"{patient_key(key)}:{key.digest(unit.encode()).hex()}"
 
 
-def uses_of(index: TrainingIndex | None, key: DerivedKey, cases: Sequence[Known]) -> list[str | None]:
-    """What a release used each case for: ``network``, ``calibration``, or None for neither or where it is unknown.
-
-    Args:
-        index: of the release, None where it has none.
-        key: of this installation, for patients of training sets.
-        cases: to look up.
-    """
+def find_training_uses(
+    index: TrainingIndex | None, key: DerivedKey, cases: Sequence[CaseFingerprint]
+) -> list[str | None]:
+    """Find how a release used each case: ``network``, ``calibration``, or None if unused or unknown."""
     if index is None or not cases:
         return [None] * len(cases)
     images = as_digests(bytes.fromhex(case.pixels_sha256 or "00" * 32) for case in cases)
     patients = None
     if patient_key(key) in index.patient_keys:
-        units = {unit: key.digest(unit.encode()) for unit in {unit_of(case.patient, case.case_id) for case in cases}}
-        patients = as_digests(units[unit_of(case.patient, case.case_id)] for case in cases)
+        units = {
+            unit: key.digest(unit.encode()) for unit in {patient_unit(case.patient, case.case_id) for case in cases}
+        }
+        patients = as_digests(units[patient_unit(case.patient, case.case_id)] for case in cases)
     return [str(use) or None for use in index.uses(images, patients)]
 
 
-def unit_of(patient: str | None, case_id: UUID) -> str:
-    """What is one patient: all cases of a name, or a case without one."""
+def patient_unit(patient: str | None, case_id: UUID) -> str:
+    """Key of a patient: all cases of a name, or one case without a patient."""
     return f"case:{case_id}" if patient is None else f"patient:{patient}"
 
 
-class OverlapOut(Out):
+class OverlapOut(ResponseModel):
     """Stored cases that a release was trained on, which are left out wherever it is judged.
 
     ``unknown`` where the release carries no digests: of its images, or of patients of this service.
@@ -93,30 +86,25 @@ class OverlapOut(Out):
         return joined("", parts)
 
 
-def what_is_known(
+def check_training_disclosure(
     card: CardContents, key: DerivedKey
 ) -> tuple[Literal["known", "unknown"], Literal["known", "unknown"]]:
-    """Whether a release says which images, and which patients of this installation, it was trained on."""
+    """Check if a release discloses the images and patients of its training data."""
     training = card.get("training")
     if training is None:
         return "unknown", "unknown"
     return "known", "known" if patient_key(key) in training.get("patient_keys", []) else "unknown"
 
 
-def overlap_with(session: Session, key: DerivedKey, card: CardContents, index: TrainingIndex | None) -> OverlapOut:
-    """Look every stored case up in the index of a release.
-
-    Args:
-        session: for reading.
-        key: of this installation, for patients of training sets.
-        card: of the release.
-        index: of the release.
-    """
-    images, patients = what_is_known(card, key)
-    wanted = select(Case.id, Case.patient, Case.pixels_sha256).where(Case.erased_at.is_(None))
+def measure_training_overlap(
+    session: Session, key: DerivedKey, card: CardContents, index: TrainingIndex | None
+) -> OverlapOut:
+    """Look every stored case up in the index of a release."""
+    images, patients = check_training_disclosure(card, key)
+    query = select(Case.id, Case.patient, Case.pixels_sha256).where(Case.erased_at.is_(None))
     n_cases = n_trained_on = 0
-    for rows in session.execute(wanted.execution_options(yield_per=_BLOCK)).partitions():
-        known = [Known(*row) for row in rows]
-        uses = uses_of(index, key, known)
-        n_cases, n_trained_on = n_cases + len(known), n_trained_on + sum(use is not None for use in uses)
+    for rows in session.execute(query.execution_options(yield_per=_BLOCK)).partitions():
+        fingerprints = [CaseFingerprint(*row) for row in rows]
+        uses = find_training_uses(index, key, fingerprints)
+        n_cases, n_trained_on = n_cases + len(fingerprints), n_trained_on + sum(use is not None for use in uses)
     return OverlapOut(n_cases=n_cases, n_trained_on=n_trained_on, images=images, patients=patients)

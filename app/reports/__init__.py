@@ -1,1 +1,1 @@
-"""Moved."""
+"""Reports and frozen evaluations."""

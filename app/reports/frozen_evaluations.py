@@ -16,15 +16,16 @@ from typing import TypedDict
 from sqlalchemy import select
 from sqlalchemy.orm import Session, defer
 
-from app.context import Context
+from app.context import ServiceContext
 from app.database.tables import Evaluation, Job
-from app.http.errors import Conflict, NotFound, Unavailable
+from app.http.errors import Conflict, NotFound, ServiceUnavailable
 from app.http.principal import Principal
 from app.jobs import service
-from app.jobs.handle import RunningJob
-from app.jobs.queries import JobView, jobs_where
-from app.metrics.cohort import Cohort, Question, evaluate_cohort
-from app.metrics.schemas import (
+from app.jobs.service import JobView, RunningJob, jobs_where
+from app.metrics.service import (
+    Cohort,
+    CohortQuery,
+    CohortTables,
     EvaluationDocument,
     EvaluationIn,
     EvaluationOut,
@@ -32,13 +33,18 @@ from app.metrics.schemas import (
     FrozenDocument,
     MetricsHead,
     MetricsOut,
+    build_metrics_body,
+    cohort_tables,
+    count_corrections,
+    count_post_reveal_changes,
+    evaluate_cohort,
+    load_judged_cohort,
+    measure_label_agreement,
+    read_card_reference,
 )
-from app.metrics.secondary_statistics import changes_after_reveal, corrections_of
-from app.metrics.service import agreement_of, judged_cohort, metrics_of, reference_of
-from app.metrics.tables import CohortTables, cohort_tables
-from app.releases.queries import existing_release
-from app.reports.charts import drawn_report, html_report, share_today
-from app.reports.report import csv_report, parts_of
+from app.releases.service import existing_release
+from app.reports.charts import current_second_read_share, draw_report, html_report
+from app.reports.report import build_report_parts, csv_report
 from app.reports.schemas import ReportBody
 from app.reports.targets import current_targets
 from app.storage.bundles import SharedFolders
@@ -48,19 +54,13 @@ from ml.util.files import file_sha256, write_bytes_atomically
 EVALUATIONS, LABELS, PREDICTIONS = "evaluations", "labels.parquet", "predictions.parquet"
 
 
-def folder_of(home: Path, evaluation_id: uuid.UUID) -> Path:
+def evaluation_folder(home: Path, evaluation_id: uuid.UUID) -> Path:
     """Folder of an evaluation's tables and reports, where HOME is the only place."""
     return home / EVALUATIONS / str(evaluation_id)
 
 
-def frozen_name(folders: SharedFolders, evaluation_id: uuid.UUID, digest: str) -> str:
-    """Name of that folder; in a bucket the digest is part of it, so that what a killed worker left is never taken.
-
-    Args:
-        folders: where it lies.
-        evaluation_id: whose.
-        digest: of its tables.
-    """
+def shared_folder_name(folders: SharedFolders, evaluation_id: uuid.UUID, digest: str) -> str:
+    """Name of that folder; in a bucket the digest is part of it, so that what a killed worker left is never taken."""
     name = f"{EVALUATIONS}/{evaluation_id}"
     return name if folders.bucket is None else f"{name}/{digest}"
 
@@ -74,22 +74,17 @@ def snapshot_sha256(folder: Path) -> str:
 KIND = "evaluation"
 
 
-def ask(session: Session, context: Context, principal: Principal, body: EvaluationIn) -> tuple[int, EvaluationOut]:
-    """Ask for an evaluation.
-
-    Returns:
-        202 and its state.
-
-    Raises:
-        NotFound: no such release.
-    """
+def request_evaluation(
+    session: Session, context: ServiceContext, principal: Principal, body: EvaluationIn
+) -> tuple[int, EvaluationOut]:
+    """Submit a job that freezes an evaluation."""
     if body.release is not None:
         existing_release(session, body.release)
-    job = service.submit(session, context, KIND, body.model_dump(mode="json"), principal)
-    return 202, _out(job, None)
+    job = service.submit_job(session, context, KIND, body.model_dump(mode="json"), principal)
+    return 202, _evaluation_out(job, None)
 
 
-def _out(job: JobView, evaluation: Evaluation | None, *, document: bool = True) -> EvaluationOut:
+def _evaluation_out(job: JobView, evaluation: Evaluation | None, *, document: bool = True) -> EvaluationOut:
     return EvaluationOut(
         id=str(job.id),
         state=job.state,
@@ -110,9 +105,9 @@ def _job_and_evaluation(session: Session, evaluation_id: uuid.UUID) -> tuple[Job
     return jobs[0], session.get(Evaluation, evaluation_id)
 
 
-def show(session: Session, evaluation_id: uuid.UUID) -> EvaluationOut:
-    """An evaluation and how far it is."""
-    return _out(*_job_and_evaluation(session, evaluation_id))
+def read_evaluation(session: Session, evaluation_id: uuid.UUID) -> EvaluationOut:
+    """Read an evaluation and its progress."""
+    return _evaluation_out(*_job_and_evaluation(session, evaluation_id))
 
 
 def list_evaluations(session: Session) -> EvaluationsOut:
@@ -120,28 +115,22 @@ def list_evaluations(session: Session) -> EvaluationsOut:
     jobs = jobs_where(session, Job.kind == KIND, limit=200)
     finished = select(Evaluation).where(Evaluation.id.in_([job.id for job in jobs])).options(defer(Evaluation.document))
     evaluations = {row.id: row for row in session.execute(finished).scalars()}
-    return EvaluationsOut(items=[_out(job, evaluations.get(job.id), document=False) for job in jobs])
+    return EvaluationsOut(items=[_evaluation_out(job, evaluations.get(job.id), document=False) for job in jobs])
 
 
-def report_file(session: Session, context: Context, evaluation_id: uuid.UUID, name: str) -> bytes:
-    """A file of an evaluation's report.
-
-    Raises:
-        NotFound: there is no such evaluation.
-        Conflict: it is not finished.
-        Unavailable: its files are missing or damaged, or the bucket does not answer.
-    """
+def read_report_file(session: Session, context: ServiceContext, evaluation_id: uuid.UUID, name: str) -> bytes:
+    """A file of an evaluation's report."""
     job, evaluation = _job_and_evaluation(session, evaluation_id)
     if evaluation is None:
         raise Conflict(
             Message("the evaluation is {state}; its report comes when it has succeeded", state=Term(job.state))
         )
-    folder = frozen_name(context.folders, evaluation_id, evaluation.snapshot_sha256)
+    folder = shared_folder_name(context.folders, evaluation_id, evaluation.snapshot_sha256)
     session.rollback()  # no transaction waits for the bucket
     try:
         return (context.folders.path(folder) / name).read_bytes()
     except FileNotFoundError as exc:
-        raise Unavailable("the report's files are missing; a backup has them") from exc
+        raise ServiceUnavailable("the report's files are missing; a backup has them") from exc
 
 
 # share of the job that is done when a step begins
@@ -149,7 +138,7 @@ _READING, _COMPUTING, _DRAWING = 0.05, 0.4, 0.7
 
 
 class FreezingResult(TypedDict):
-    """What freezing ends with: the evaluation's identifier."""
+    """Result of a freezing job: the evaluation's identifier."""
 
     evaluation: str
 
@@ -160,50 +149,50 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
         done = session.execute(select(Evaluation).where(Evaluation.job_id == job.job_id)).scalar_one_or_none()
         if done is not None:
             return {"evaluation": str(done.id)}
-    asked = EvaluationIn.model_validate(job.parameters)
+    request = EvaluationIn.model_validate(job.parameters)
     job.report(_READING, "reading labels and predictions")
-    question, at = _question(asked), job.context.clock()
+    question, at = _query_from_request(request), job.context.clock()
     with job.context.database.read_moment() as session:
-        judged = judged_cohort(session, job.context, asked.release, question)
+        judged = load_judged_cohort(session, job.context, request.release, question)
         release_id, cohort = judged.release_id, judged.cohort
         tables = cohort_tables(session, cohort, identified=False)
-        reference = reference_of(session, release_id)
-        parts, targets = parts_of(session, cohort, question, at), current_targets(session)
-        today = share_today(session, parts)
+        reference = read_card_reference(session, release_id)
+        parts, targets = build_report_parts(session, cohort, question, at), current_targets(session)
+        today = current_second_read_share(session, parts)
         changes = {
-            "corrections": corrections_of(session, cohort.columns.ids()),
-            "after_reveal": changes_after_reveal(session, cohort.columns),
+            "corrections": count_corrections(session, cohort.columns.ids()),
+            "after_reveal": count_post_reveal_changes(session, cohort.columns),
         }
     with _working_folder(job) as folder:
         _write_tables(tables, folder)
         job.report(_COMPUTING, "computing every metric")
-        body = metrics_of(
+        body = build_metrics_body(
             cohort,
-            _evaluated(folder, tables, cohort),
+            _evaluate_written_tables(folder, tables, cohort),
             "site",
             reference,
             judged.trained_on,
             judged.monitors,
             judged.sets,
         )
-        agreement = agreement_of(tables.labels).model_copy(update=changes)
-        document = FrozenDocument(**dict(body), release=str(release_id), question=asked, agreement=agreement)
+        agreement = measure_label_agreement(tables.labels).model_copy(update=changes)
+        document = FrozenDocument(**dict(body), release=str(release_id), question=request, agreement=agreement)
         job.report(_DRAWING, "drawing the report")
-        head = MetricsHead(release=str(release_id), partition=asked.partition, weighting=asked.weighting)
+        head = MetricsHead(release=str(release_id), partition=request.partition, weighting=request.weighting)
         whole = ReportBody(document=MetricsOut(**dict(head), **dict(body)), agreement=agreement, **dict(parts))
-        html = html_report(drawn_report(whole, targets, today), asked, str(job.job_id), at)
+        html = html_report(draw_report(whole, targets, today), request, str(job.job_id), at)
         write_bytes_atomically(folder / "report.html", html.encode())
         write_bytes_atomically(folder / "report.csv", csv_report(document).encode())
-        _store(job, release_id, folder, document)
+        _store_evaluation(job, release_id, folder, document)
     return {"evaluation": str(job.job_id)}
 
 
 @contextmanager
 def _working_folder(job: RunningJob) -> Iterator[Path]:
-    """Where an evaluation is written: where it is to be, or with a bucket a folder that goes once it is there."""
+    """Yield the folder to write an evaluation to; with a bucket a temporary one."""
     folders = job.context.folders
     if folders.bucket is None:
-        folder = folder_of(folders.home, job.job_id)
+        folder = evaluation_folder(folders.home, job.job_id)
         folder.mkdir(parents=True, exist_ok=True)
         yield folder
         return
@@ -215,10 +204,10 @@ def _working_folder(job: RunningJob) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _store(job: RunningJob, release_id: uuid.UUID, folder: Path, document: FrozenDocument) -> None:
+def _store_evaluation(job: RunningJob, release_id: uuid.UUID, folder: Path, document: FrozenDocument) -> None:
     """Store an evaluation: its files first, so that a row is never without them."""
     digest, folders = snapshot_sha256(folder), job.context.folders
-    folders.publish(frozen_name(folders, job.job_id, digest), folder)
+    folders.publish(shared_folder_name(folders, job.job_id, digest), folder)
     with job.write() as session:
         session.add(
             Evaluation(
@@ -238,23 +227,18 @@ def _write_tables(tables: CohortTables, folder: Path) -> None:
     write_table(tables.predictions, folder / PREDICTIONS)
 
 
-def _question(asked: EvaluationIn) -> Question:
-    return Question(asked.partition, asked.weighting, asked.since, asked.until, asked.site)
+def _query_from_request(asked: EvaluationIn) -> CohortQuery:
+    return CohortQuery(asked.partition, asked.weighting, asked.since, asked.until, asked.site)
 
 
-def _evaluated(folder: Path, tables: CohortTables, cohort: Cohort) -> EvaluationDocument:
+def _evaluate_written_tables(folder: Path, tables: CohortTables, cohort: Cohort) -> EvaluationDocument:
     if not tables.labels.case_id:  # a table without labels cannot be evaluated
         return EvaluationDocument.of(evaluate_cohort(cohort))
     return evaluate_frozen(folder, weighted=cohort.first is not None)
 
 
 def evaluate_frozen(folder: Path, *, weighted: bool = True) -> EvaluationDocument:
-    """The evaluation of frozen tables, the one that anybody gets who has the folder.
-
-    Args:
-        folder: of an evaluation.
-        weighted: whether its question was weighted.
-    """
+    """The evaluation of frozen tables, the one that anybody gets who has the folder."""
     from ml.tables.evaluate import evaluate_tables
 
     evaluation = evaluate_tables(
@@ -267,21 +251,17 @@ def evaluate_frozen(folder: Path, *, weighted: bool = True) -> EvaluationDocumen
     return EvaluationDocument.of(evaluation)
 
 
-def move_into_bucket(context: Context) -> int:
-    """Bring evaluations that a backup left in HOME into the bucket, if there is one.
-
-    Returns:
-        Number of evaluations; a damaged one stays where it is, and is named by `db verify`.
-    """
+def move_into_bucket(context: ServiceContext) -> int:
+    """Bring evaluations that a backup left in HOME into the bucket, if there is one."""
     folders, n_moved = context.folders, 0
     if folders.bucket is None:
         return 0
     with context.database.read() as session:
         evaluations = session.execute(select(Evaluation.id, Evaluation.snapshot_sha256)).all()
     for evaluation_id, digest in evaluations:
-        folder = folder_of(folders.home, evaluation_id)
+        folder = evaluation_folder(folders.home, evaluation_id)
         if all((folder / name).is_file() for name in (LABELS, PREDICTIONS)) and snapshot_sha256(folder) == digest:
-            folders.publish(frozen_name(folders, evaluation_id, digest), folder)
+            folders.publish(shared_folder_name(folders, evaluation_id, digest), folder)
             shutil.rmtree(folder)
             n_moved += 1
     return n_moved

@@ -1,4 +1,4 @@
-"""Reports are made by the worker and kept: a page shows the latest one, with its time, and asks for a newer one.
+"""Publishes reports made by the worker: a page shows the latest one and requests a newer one.
 
 However many people look, one job at a time makes the report on a question. It is made anew once something has changed,
 after a pause that grows with how long the last one took, so that reports never take more than a twentieth of the
@@ -20,17 +20,16 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session, undefer
 
 from app.audit.chain import events
-from app.context import Context
+from app.context import ServiceContext
 from app.database.engine import insert_if_absent
 from app.database.tables import Case, Job, PolicyRow, PublishedReportRow, ReadRequest, time_of
-from app.http.errors import Invalid
+from app.http.errors import InvalidValue
 from app.http.principal import Principal
 from app.jobs import service
-from app.jobs.handle import RunningJob
-from app.jobs.queries import OPEN, JobView, jobs_where
-from app.metrics.cohort import Question
-from app.releases.queries import champion
-from app.reports.report import report_on
+from app.jobs.service import OPEN, JobView, RunningJob, jobs_where
+from app.metrics.service import CohortQuery
+from app.releases.service import get_champion_alias
+from app.reports.report import build_report
 from app.reports.schemas import PublishedReport, ReportBody
 from ml.messages import Message, packed
 
@@ -42,35 +41,29 @@ _REST = 20
 KEPT = 40
 
 
-def _asked(question: Question) -> dict[str, str | None]:
+def _query_parameters(question: CohortQuery) -> dict[str, str | None]:
     return {"partition": question.partition, "weighting": question.weighting, "site": question.site}
 
 
-def key_of(question: Question) -> str:
+def hash_report_query(question: CohortQuery) -> str:
     """Digest of a question."""
-    return hashlib.sha256(json.dumps(_asked(question), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(_query_parameters(question), sort_keys=True).encode()).hexdigest()
 
 
-def _question(row: PublishedReportRow) -> Question:
-    asked = row.question
-    return Question(asked["partition"], asked["weighting"], site=asked["site"])  # type: ignore[arg-type]
+def _query_from_row(row: PublishedReportRow) -> CohortQuery:
+    parameters = row.question
+    return CohortQuery(parameters["partition"], parameters["weighting"], site=parameters["site"])  # type: ignore[arg-type]
 
 
-def published_report(session: Session, question: Question, *, with_body: bool = True) -> PublishedReport:
-    """The latest report on a question.
-
-    Args:
-        session: for reading.
-        question: partition, weights, site.
-        with_body: whether the document is wanted too.
-    """
+def read_published_report(session: Session, question: CohortQuery, *, with_body: bool = True) -> PublishedReport:
+    """The latest report on a question."""
     body = [undefer(PublishedReportRow.document)] if with_body else []
-    alias, row = champion(session), session.get(PublishedReportRow, key_of(question), options=body)
+    alias, row = get_champion_alias(session), session.get(PublishedReportRow, hash_report_query(question), options=body)
     if alias is None:
         return PublishedReport(state="without-release")
     if row is None:
         return PublishedReport(state="making")
-    job = _job(session, row)
+    job = _find_report_job(session, row)
     error = job.error if job is not None and job.state == "failed" else None
     if row.as_of is None or row.release_id != alias.release_id:
         return PublishedReport(state="making" if error is None else "failed", error=error)
@@ -78,71 +71,67 @@ def published_report(session: Session, question: Question, *, with_body: bool = 
         state="ready",
         body=ReportBody.model_validate(row.document) if with_body else None,
         as_of=row.as_of,
-        newer=row.basis != _basis(session),
-        next_at=row.as_of + _pause(row),
+        newer=row.basis != _report_basis(session),
+        next_at=row.as_of + _report_pause(row),
         error=error,
     )
 
 
-def ask_for_report(context: Context, principal: Principal, question: Question) -> None:
-    """Ask the worker for a report, unless the latest one is fresh or one is under way.
-
-    Raises:
-        Invalid: no case is of the site.
-    """
+def request_report(context: ServiceContext, principal: Principal, question: CohortQuery) -> None:
+    """Submit a report job, unless the latest report is fresh or a job is open."""
     with context.database.read() as session:
-        if not _wanted(session, question):
+        if not _is_report_due(session, question):
             return
         of_site = select(Case.id).where(Case.site == question.site).limit(1)
         if question.site is not None and session.execute(of_site).first() is None:
-            raise Invalid(Message("no case is of the site {site}", site=question.site))
+            raise InvalidValue(Message("no case is of the site {site}", site=question.site))
     with context.database.write() as session:
-        key = key_of(question)
+        key = hash_report_query(question)
         insert_if_absent(
-            session, PublishedReportRow, {"key": key, "question": _asked(question), "asked_at": context.clock()}
+            session,
+            PublishedReportRow,
+            {"key": key, "question": _query_parameters(question), "asked_at": context.clock()},
         )
         # of two who ask, the second waits here, and then sees the job of the first
         row = session.execute(
             select(PublishedReportRow).where(PublishedReportRow.key == key).with_for_update()
         ).scalar_one()
-        if _wanted(session, question):
-            row.job_id = service.submit(session, context, KIND, {"key": key}, principal).id
+        if _is_report_due(session, question):
+            row.job_id = service.submit_job(session, context, KIND, {"key": key}, principal).id
             row.asked_at = context.clock()
-            _forget_others(session, row)
+            _delete_old_reports(session, row)
 
 
-def _wanted(session: Session, question: Question) -> bool:
-    """Whether a job is to be asked for: there is a champion, nobody asked lately, and something has changed."""
-    alias = champion(session)
+def _is_report_due(session: Session, question: CohortQuery) -> bool:
+    """Whether a new report is due: a champion, no recent request, and changed data."""
+    alias = get_champion_alias(session)
     if alias is None:
         return False
-    row = session.get(PublishedReportRow, key_of(question))
+    row = session.get(PublishedReportRow, hash_report_query(question))
     if row is None:
         return True
-    job = _job(session, row)
+    job = _find_report_job(session, row)
     if job is not None and job.state in OPEN:
         return False
     at = time_of(session)
     if row.as_of is None or row.release_id != alias.release_id:  # unless the last one failed, or was cancelled
         return job is None or row.asked_at + PAUSE <= at
-    return max(row.as_of + _pause(row), row.asked_at + PAUSE) <= at and row.basis != _basis(session)
+    return max(row.as_of + _report_pause(row), row.asked_at + PAUSE) <= at and row.basis != _report_basis(session)
 
 
-def _job(session: Session, row: PublishedReportRow) -> JobView | None:
-    found = [] if row.job_id is None else jobs_where(session, Job.id == row.job_id)
-    return found[0] if found else None
+def _find_report_job(session: Session, row: PublishedReportRow) -> JobView | None:
+    jobs = [] if row.job_id is None else jobs_where(session, Job.id == row.job_id)
+    return jobs[0] if jobs else None
 
 
-def _pause(row: PublishedReportRow) -> timedelta:
+def _report_pause(row: PublishedReportRow) -> timedelta:
     return max(PAUSE, timedelta(seconds=_REST * (row.seconds or 0.0)))
 
 
-def _basis(session: Session) -> str:
-    """Everything that a report follows from, in a few words.
-
-    The estimators, the champion, the policy, the last change of any case, and how many planned reads are overdue.
-    """
-    alias = champion(session)
+def _report_basis(session: Session) -> str:
+    """Fingerprint of everything that a report depends on."""
+    # The estimators, the champion, the policy, the last change of any case, and how many planned reads are overdue.
+    alias = get_champion_alias(session)
     policy = session.execute(select(func.max(PolicyRow.version))).scalar_one()
     due = select(func.count()).where(
         ReadRequest.round == "planned",
@@ -154,7 +143,7 @@ def _basis(session: Session) -> str:
     return f"{version('secondread')} {served} {policy} {n_due} {last}"
 
 
-def _forget_others(session: Session, row: PublishedReportRow) -> None:
+def _delete_old_reports(session: Session, row: PublishedReportRow) -> None:
     newest = (
         select(PublishedReportRow.key)
         .where(PublishedReportRow.key != row.key)
@@ -170,7 +159,7 @@ def _forget_others(session: Session, row: PublishedReportRow) -> None:
 
 
 class ReportResult(TypedDict):
-    """What making a report ends with: how many cases it is about."""
+    """Result of a report job: the number of cases."""
 
     n_cases: int
 
@@ -181,21 +170,15 @@ def make_report(job: RunningJob) -> ReportResult:
     return {"n_cases": renew_report(job.context, job.parameters["key"], job.write)}
 
 
-def renew_report(context: Context, key: str, write: Callable[[], AbstractContextManager[Session]]) -> int:
-    """Make a report and keep it; gives the number of its cases.
-
-    Args:
-        context: parts of the service.
-        key: of the question.
-        write: opens the session in which it is kept.
-    """
+def renew_report(context: ServiceContext, key: str, write: Callable[[], AbstractContextManager[Session]]) -> int:
+    """Make a report and keep it; gives the number of its cases."""
     begun = time.monotonic()
     with context.database.read_moment() as session:
         row = session.get(PublishedReportRow, key)
         if row is None:  # forgotten meanwhile
             return 0
-        as_of, basis = context.clock(), _basis(session)
-        body = report_on(session, context, _question(row), as_of)
+        as_of, basis = context.clock(), _report_basis(session)
+        body = build_report(session, context, _query_from_row(row), as_of)
     values = {
         "document": to_jsonable_python(packed(body.model_dump(by_alias=True))),
         "as_of": as_of,

@@ -10,19 +10,27 @@ from pathlib import Path
 from jinja2 import Environment
 from sqlalchemy.orm import Session
 
-from app.context import Context
+from app.context import ServiceContext
 from app.http.formats import templates_in
 from app.http.models import MetricOut
-from app.metrics.cohort import Cohort, Question, cohort_of, held_out
-from app.metrics.schemas import MetricsBody
-from app.metrics.secondary_statistics import designs_of
-from app.metrics.service import agreement, groups_of, metrics, release_or_champion
-from app.metrics.snapshot import current_columns
+from app.metrics.service import (
+    Cohort,
+    CohortQuery,
+    MetricsBody,
+    build_cohort,
+    compute_agreement,
+    compute_group_metrics,
+    compute_metrics,
+    exclude_training_cases,
+    load_current_dataset,
+    release_or_champion,
+    simulate_designs,
+)
 from app.reports import statistics
 from app.reports.schemas import ReportBody, ReportParts
-from app.reports.sentences import ends, hours, percent
-from app.reports.workload import workload_of
-from app.triage.queries import current_policy
+from app.reports.sentences import format_hours, format_percent, format_share_interval
+from app.reports.workload import summarise_workload
+from app.triage.service import current_policy
 from ml.messages import messages
 
 #: Templates of reports; pages use their sections.
@@ -32,12 +40,12 @@ STYLE = Path(__file__).parent / "static" / "report.css"
 #: Colours of both, and of all other pages.
 COLOURS = STYLE.with_name("colours.css")
 #: Filters of these templates, by their names.
-FILTERS = {"percent": percent, "percent_ends": ends, "hours": hours}
+FILTERS = {"percent": format_percent, "percent_ends": format_share_interval, "hours": format_hours}
 
 #: Digits of the headline metrics.
 SHOWN_DIGITS = 4
 #: What each headline metric says, in words.
-WORDS = messages(
+METRIC_MEANINGS = messages(
     {
         "agreement": "share of the annotators who name the most probable class",
         "accuracy": "share of cells with three labels whose most probable class is the annotators' most frequent one",
@@ -59,11 +67,11 @@ WORDS = messages(
 
 
 @cache
-def environment() -> Environment:
-    """Templates of reports."""
-    made = templates_in(TEMPLATES)
-    made.filters |= FILTERS
-    return made
+def load_report_templates() -> Environment:
+    """Load the templates of reports."""
+    templates = templates_in(TEMPLATES)
+    templates.filters |= FILTERS
+    return templates
 
 
 def chart_csv(rows: Sequence[Mapping[str, object]]) -> str:
@@ -75,22 +83,20 @@ def chart_csv(rows: Sequence[Mapping[str, object]]) -> str:
     return stream.getvalue()
 
 
-def headline(document: MetricsBody) -> list[tuple[str, str, MetricOut]]:
-    """Name, meaning and estimate of each headline metric that could be measured when the document was made.
-
-    DL is shown as the shown EL less the shown CL, so that the parts add up to the whole on paper too.
-    """
-    shown = document.metrics | adding_up(document)
-    known = [(name, meaning, shown[name]) for name, meaning in WORDS.items() if name in shown]
-    return [row for row in known if row[0] != "accuracy" or row[2].n > 0]
+def headline_metrics(document: MetricsBody) -> list[tuple[str, str, MetricOut]]:
+    """Name, meaning and estimate of each headline metric that could be measured when the document was made."""
+    # DL is shown as the shown EL less the shown CL, so that the parts add up to the whole on paper too.
+    estimates = document.metrics | round_additive_parts(document)
+    headline_rows = [(name, meaning, estimates[name]) for name, meaning in METRIC_MEANINGS.items() if name in estimates]
+    return [row for row in headline_rows if row[0] != "accuracy" or row[2].n > 0]
 
 
-def adding_up(document: MetricsBody) -> dict[str, MetricOut]:
+def round_additive_parts(document: MetricsBody) -> dict[str, MetricOut]:
     """EL, the CL of the same cases and DL, rounded as they are shown, such that EL = CL + DL; nothing without them."""
-    found = [document.metrics.get(name) for name in ("EL", "CL_paired", "DL")]
-    if any(one is None or one.value is None for one in found):
+    parts = [document.metrics.get(name) for name in ("EL", "CL_paired", "DL")]
+    if any(one is None or one.value is None for one in parts):
         return {}
-    whole, calibration, dispersion = (one for one in found if one is not None)
+    whole, calibration, dispersion = (one for one in parts if one is not None)
     rounded = [round(one.value or 0.0, SHOWN_DIGITS) for one in (whole, calibration)]
     rest = round(rounded[0] - rounded[1], SHOWN_DIGITS)
     values = zip((whole, calibration, dispersion), (*rounded, rest), strict=True)
@@ -111,47 +117,30 @@ def csv_report(document: MetricsBody) -> str:
     return stream.getvalue()
 
 
-def report_on(session: Session, context: Context, question: Question, at: datetime) -> ReportBody:
-    """The report on a question about the champion.
-
-    Args:
-        session: for reading, of one moment.
-        context: parts of the service.
-        question: which cases, how weighted.
-        at: the time.
-
-    Raises:
-        NoRelease: there is no champion.
-    """
+def build_report(session: Session, context: ServiceContext, question: CohortQuery, at: datetime) -> ReportBody:
+    """Build the report of a query about the champion."""
     home = context.settings.home
-    columns = held_out(current_columns(session, home, *release_or_champion(session, None)))
-    cohort = cohort_of(columns, question, at.timestamp())
+    columns = exclude_training_cases(load_current_dataset(session, home, *release_or_champion(session, None)))
+    cohort = build_cohort(columns, question, at.timestamp())
     return ReportBody(
-        document=metrics(session, context, None, question, "site"),
-        agreement=agreement(session, home, question, None),
-        **dict(parts_of(session, cohort, question, at)),
+        document=compute_metrics(session, context, None, question, "site"),
+        agreement=compute_agreement(session, home, question, None),
+        **dict(build_report_parts(session, cohort, question, at)),
     )
 
 
-def parts_of(session: Session, cohort: Cohort, question: Question, at: datetime) -> ReportParts:
-    """What a report says of a cohort beside its metrics.
-
-    Args:
-        session: for reading, of one moment.
-        cohort: the cases.
-        question: which they are.
-        at: the time.
-    """
-    workload = workload_of(session, at, question.site)
-    quantiles = statistics.quantiles_of(cohort)
+def build_report_parts(session: Session, cohort: Cohort, question: CohortQuery, at: datetime) -> ReportParts:
+    """Build all parts of a cohort's report beside its metrics."""
+    workload = summarise_workload(session, at, question.site)
+    quantiles = statistics.disagreement_quantiles(cohort)
     return ReportParts(
-        months=groups_of(cohort, "month"),
-        findings=statistics.findings_of(cohort),
+        months=compute_group_metrics(cohort, "month"),
+        findings=statistics.compute_findings(cohort),
         workload=workload,
-        pairs=statistics.pairs_of(cohort),
-        by_site=statistics.by_site(cohort),
-        by_month=statistics.by_month(cohort),
-        what_if=statistics.what_if(cohort, quantiles, workload),
-        designs=designs_of(cohort, current_policy(session).audit_rate),
+        pairs=statistics.rank_confused_pairs(cohort),
+        by_site=statistics.trends_by_site(cohort),
+        by_month=statistics.trends_by_month(cohort),
+        what_if=statistics.simulate_second_read_shares(cohort, quantiles, workload),
+        designs=simulate_designs(cohort, current_policy(session).audit_rate),
         quantiles=quantiles,
     )

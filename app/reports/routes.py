@@ -6,27 +6,26 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header, Response
 from fastapi.responses import JSONResponse
 
-from app.accounts.permissions import GuardedRoute, Policy
-from app.context import Parts
-from app.database.engine import Reader, Writer
-from app.database.idempotency import Idempotent
+from app.accounts.service import GuardedRoute, RequireScope
+from app.context import AppContext
+from app.database.engine import ReadSession, WriteSession
+from app.database.idempotency import Idempotent, KeyMissing
 from app.database.revisions import Revision
 from app.http.errors import (
     BadRequest,
     Conflict,
-    KeyMissing,
     NotFound,
     PreconditionFailed,
     PreconditionRequired,
-    responses,
+    list_problem_responses,
 )
 from app.http.principal import Principal
-from app.metrics.schemas import EvaluationIn, EvaluationOut, EvaluationsOut
+from app.metrics.service import EvaluationIn, EvaluationOut, EvaluationsOut
 from app.reports import frozen_evaluations
 from app.reports.targets import TargetsIn, TargetsOut, current_targets, set_targets
 
 router = APIRouter(tags=["evaluations"], route_class=GuardedRoute)
-_VIEWING = [Depends(Policy("metrics:read"))]
+_VIEWING = [Depends(RequireScope("metrics:read"))]
 #: For a report, which must open offline and carries its own style.
 _REPORT_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 
@@ -36,21 +35,23 @@ _REPORT_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'un
     operation_id="freeze_evaluation",
     status_code=202,
     response_model=EvaluationOut,
-    responses=responses(KeyMissing, NotFound),
+    responses=list_problem_responses(KeyMissing, NotFound),
 )
 def freeze_evaluation(
     body: EvaluationIn,
-    context: Parts,
-    principal: Annotated[Principal, Depends(Policy("manage"))],
+    context: AppContext,
+    principal: Annotated[Principal, Depends(RequireScope("manage"))],
     once: Idempotent,
-    session: Writer,
+    session: WriteSession,
 ) -> Response:
     """Freeze current labels and predictions, and evaluate them in a job."""
-    return once(session, body, lambda: frozen_evaluations.ask(session, context, principal, body))
+    return once(session, body, lambda: frozen_evaluations.request_evaluation(session, context, principal, body))
 
 
-@router.get("/v1/evaluations", operation_id="list_evaluations", responses=responses(), dependencies=_VIEWING)
-def list_evaluations(session: Reader) -> EvaluationsOut:
+@router.get(
+    "/v1/evaluations", operation_id="list_evaluations", responses=list_problem_responses(), dependencies=_VIEWING
+)
+def list_evaluations(session: ReadSession) -> EvaluationsOut:
     """Frozen evaluations, newest first, without their documents."""
     return frozen_evaluations.list_evaluations(session)
 
@@ -61,28 +62,30 @@ def list_evaluations(session: Reader) -> EvaluationsOut:
     response_model=EvaluationOut,
     responses={
         200: {"content": {"text/html": {}, "text/csv": {}}, "description": "JSON, HTML or CSV, by Accept."},
-        **responses(NotFound, Conflict),
+        **list_problem_responses(NotFound, Conflict),
     },
     dependencies=_VIEWING,
 )
 def get_evaluation(
     evaluation_id: uuid.UUID,
-    context: Parts,
-    session: Reader,
+    context: AppContext,
+    session: ReadSession,
     accept: Annotated[str, Header(description="application/json, text/html or text/csv")] = "application/json",
 ) -> Response:
     """A frozen evaluation: its state, and once it is done its document, report or table."""
     for kind, name in (("text/html", "report.html"), ("text/csv", "report.csv")):
         if kind in accept:
-            data = frozen_evaluations.report_file(session, context, evaluation_id, name)
+            data = frozen_evaluations.read_report_file(session, context, evaluation_id, name)
             disposition = f'inline; filename="evaluation-{evaluation_id}{name[6:]}"'
             headers = _REPORT_HEADERS | {"Content-Disposition": disposition}
             return Response(data, media_type=f"{kind}; charset=utf-8", headers=headers)
-    return JSONResponse(frozen_evaluations.show(session, evaluation_id).model_dump(mode="json"))
+    return JSONResponse(frozen_evaluations.read_evaluation(session, evaluation_id).model_dump(mode="json"))
 
 
-@router.get("/v1/report-targets", operation_id="get_report_targets", responses=responses(), dependencies=_VIEWING)
-def get_report_targets(session: Reader, response: Response) -> TargetsOut:
+@router.get(
+    "/v1/report-targets", operation_id="get_report_targets", responses=list_problem_responses(), dependencies=_VIEWING
+)
+def get_report_targets(session: ReadSession, response: Response) -> TargetsOut:
     """The laboratory's own targets, beside which the report puts its first sentences."""
     targets = current_targets(session)
     response.headers["ETag"] = f'"{targets.version}"'
@@ -92,14 +95,14 @@ def get_report_targets(session: Reader, response: Response) -> TargetsOut:
 @router.put(
     "/v1/report-targets",
     operation_id="set_report_targets",
-    responses=responses(BadRequest, Conflict, PreconditionFailed, PreconditionRequired),
+    responses=list_problem_responses(BadRequest, Conflict, PreconditionFailed, PreconditionRequired),
 )
 def set_report_targets(
     body: TargetsIn,
-    context: Parts,
-    principal: Annotated[Principal, Depends(Policy("manage"))],
+    context: AppContext,
+    principal: Annotated[Principal, Depends(RequireScope("manage"))],
     revision: Revision,
-    session: Writer,
+    session: WriteSession,
     response: Response,
 ) -> TargetsOut:
     """Set the laboratory's own targets, with a reason; earlier versions are kept."""

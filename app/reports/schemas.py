@@ -1,29 +1,29 @@
-"""What a report that the worker has made says: the document, and what people ask first."""
+"""Models of a published report: the metrics document and its headline statistics."""
 
 from datetime import date, datetime
 from typing import Literal
 
 from pydantic import Field
 
-from app.http.models import MetricOut, Out, Sentence
-from app.metrics.schemas import AgreementOut, DesignOut, GroupOut, MetricsOut
+from app.http.models import MetricOut, ResponseModel, Sentence
+from app.metrics.service import AgreementOut, DesignOut, GroupOut, MetricsOut
 
 
-class SaidOut(Out):
+class SaidOut(ResponseModel):
     """What predictions said of some cases, on average, and what annotators did."""
 
     said: float
     seen: MetricOut
 
 
-class ShareOut(Out):
+class ShareOut(ResponseModel):
     """What reading a share of the cases twice catches of all disagreements."""
 
     share: float
     caught: MetricOut
 
 
-class DurationOut(Out):
+class DurationOut(ResponseModel):
     """Hours by which half and nine tenths of what was begun had ended, null where fewer have.
 
     ``low`` and ``high``: 95 % interval of the hours by which nine tenths had; null where it has no end.
@@ -37,7 +37,7 @@ class DurationOut(Out):
     high: float | None
 
 
-class WeekOut(Out):
+class WeekOut(ResponseModel):
     """What arrived and what was done in one week, which begins on a Monday."""
 
     week: date
@@ -48,7 +48,7 @@ class WeekOut(Out):
     hours: float
 
 
-class WorkloadOut(Out):
+class WorkloadOut(ResponseModel):
     """Reads of the last weeks, the oldest first; ``seconds`` per read, null where nobody was timed."""
 
     weeks: list[WeekOut]
@@ -59,7 +59,7 @@ class WorkloadOut(Out):
     closing: DurationOut
 
 
-class PairOut(Out):
+class PairOut(ResponseModel):
     """Two classes that annotators of the same case confuse, and their share of all disagreements."""
 
     first: str
@@ -68,7 +68,7 @@ class PairOut(Out):
     n_cases: int
 
 
-class TrendOut(Out):
+class TrendOut(ResponseModel):
     """A site or a month: how often annotators differed and predictions said so, and agreement with the prediction."""
 
     group: str
@@ -86,7 +86,7 @@ class WhatIfOut(ShareOut):
     hours_per_week: float | None
 
 
-class FindingsOut(Out):
+class FindingsOut(ResponseModel):
     """What the first sentences are made of; null where there are too few labels.
 
     ``disagreement``: of the fifth of the cases with the highest disagreement probability. ``leading``: of the cases
@@ -100,7 +100,7 @@ class FindingsOut(Out):
     agreement: MetricOut | None
 
 
-class ReportParts(Out):
+class ReportParts(ResponseModel):
     """What people ask first, months, and what another share of second reads would catch."""
 
     months: list[GroupOut]
@@ -122,7 +122,7 @@ class ReportBody(ReportParts):
     agreement: AgreementOut
 
 
-class PublishedReport(Out):
+class PublishedReport(ResponseModel):
     """A report as a page shows it.
 
     ``state``: ``ready``; ``making`` while there is none on the champion yet; ``failed``, with what was said;

@@ -1,10 +1,10 @@
-"""The first sentences of a report, each beside the laboratory's own target."""
+"""Opening sentences of a report, each with the laboratory's own target."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from app.http.languages import decimal, gettext, ngettext, noted
+from app.http.languages import gettext, gettext_noop, localize_decimal, ngettext
 from app.http.models import MetricOut
 from app.reports.schemas import DurationOut, ReportBody, SaidOut
 from app.reports.targets import TargetsOut
@@ -12,31 +12,27 @@ from app.reports.targets import TargetsOut
 State = Literal["met", "met-so-far", "missed-so-far", "missed", "unknown"]
 #: A verdict in words, with a sign of its own: nobody has to tell colours apart.
 VERDICTS: dict[State, str] = {
-    "met": noted("✓ Target met"),
-    "met-so-far": noted("(✓) Met so far"),
-    "missed-so-far": noted("(✗) Missed so far"),
-    "missed": noted("✗ Target missed"),
-    "unknown": noted("– No answer yet"),
+    "met": gettext_noop("✓ Target met"),
+    "met-so-far": gettext_noop("(✓) Met so far"),
+    "missed-so-far": gettext_noop("(✗) Missed so far"),
+    "missed": gettext_noop("✗ Target missed"),
+    "unknown": gettext_noop("– No answer yet"),
 }
 _DAYS_FROM, _WHOLE_DAYS_FROM = 72, 240
 
 
 @dataclass(frozen=True)
-class Sentence:
-    """What a report says first.
+class ReportSentence:
+    """An opening sentence of a report, with its target."""
 
-    Attributes:
-        name: of the chart that it opens to.
-        text: the sentence.
-        target: what the laboratory wants, in words.
-        state: whether that is so.
-        wanted: what is missing where there is no answer yet; empty otherwise.
-    """
-
+    # of the chart that it opens to
     name: str
     text: str
+    # what the laboratory wants, in words
     target: str
+    # whether that is so
     state: State
+    # what is missing where there is no answer yet; empty otherwise
     wanted: str = ""
 
     @property
@@ -45,71 +41,90 @@ class Sentence:
         return gettext(VERDICTS[self.state])
 
 
-class _Interval(NamedTuple):
+class _ValueInterval(NamedTuple):
     value: float
     low: float | None
     high: float | None
 
 
-def sentences(body: ReportBody, targets: TargetsOut) -> list[Sentence]:
+def write_report_sentences(body: ReportBody, targets: TargetsOut) -> list[ReportSentence]:
     """The five sentences of a report."""
-    return list(_sentences(body, targets))
+    return list(_iter_sentences(body, targets))
 
 
-def _sentences(body: ReportBody, targets: TargetsOut) -> Iterator[Sentence]:
-    found = body.findings
-    yield _said(
+def _iter_sentences(body: ReportBody, targets: TargetsOut) -> Iterator[ReportSentence]:
+    findings = body.findings
+    yield _calibration_sentence(
         "disagreement",
-        found.disagreement,
+        findings.disagreement,
         targets.disagreement_gap,
-        noted("When it says %(said)s of annotators would differ, %(seen)s did: %(verdict)s."),
+        gettext_noop("When it says %(said)s of annotators would differ, %(seen)s did: %(verdict)s."),
         gettext("How often annotators differ as predicted"),
     )
-    yield _said(
+    yield _calibration_sentence(
         "classes",
-        found.leading,
+        findings.leading,
         targets.leading_gap,
-        noted(
+        gettext_noop(
             "Where it is surest of a class, %(said)s on average, %(seen)s of annotators name that class: %(verdict)s."
         ),
         gettext("How often annotators name the class that it is surest of"),
     )
-    wanted = gettext("at least %(share)s", share=percent(targets.caught))
-    if found.caught is None:
+    target_text = gettext("at least %(share)s", share=format_percent(targets.caught))
+    if findings.caught is None:
         missing = gettext("two annotators who differ about a case")
-        yield Sentence("triage", gettext("What second reads catch"), wanted, "unknown", missing)
+        yield ReportSentence("triage", gettext("What second reads catch"), target_text, "unknown", missing)
     else:
         text = gettext(
             "Reading %(share)s of the cases twice catches %(caught)s of the disagreements.",
-            share=percent(found.caught.share),
-            caught=_of(found.caught.caught),
+            share=format_percent(findings.caught.share),
+            caught=_percent_with_interval(findings.caught.caught),
         )
-        yield Sentence("triage", text, wanted, _judged(_interval(found.caught.caught), targets.caught, 1.0))
-    wanted = gettext("at least %(share)s", share=percent(targets.agreement))
-    if found.agreement is None:
-        yield Sentence("pairs", gettext("How often two annotators agree"), wanted, "unknown", gettext(_TWICE))
+        yield ReportSentence(
+            "triage",
+            text,
+            target_text,
+            _compare_with_target(_interval_of_metric(findings.caught.caught), targets.caught, 1.0),
+        )
+    target_text = gettext("at least %(share)s", share=format_percent(targets.agreement))
+    if findings.agreement is None:
+        yield ReportSentence(
+            "pairs", gettext("How often two annotators agree"), target_text, "unknown", gettext(_TWICE)
+        )
     else:
-        text = gettext("Two annotators agree on %(share)s of the cases.", share=_of(found.agreement))
-        yield Sentence("pairs", text, wanted, _judged(_interval(found.agreement), targets.agreement, 1.0))
-    yield _turnaround(body.workload.answering, targets.hours)
+        text = gettext(
+            "Two annotators agree on %(share)s of the cases.", share=_percent_with_interval(findings.agreement)
+        )
+        yield ReportSentence(
+            "pairs",
+            text,
+            target_text,
+            _compare_with_target(_interval_of_metric(findings.agreement), targets.agreement, 1.0),
+        )
+    yield _turnaround_sentence(body.workload.answering, targets.hours)
 
 
-_TWICE = noted("more cases with two labels")
+_TWICE = gettext_noop("more cases with two labels")
 
 
-def _said(name: str, found: SaidOut | None, gap: float, words: str, topic: str) -> Sentence:
-    target = gettext("within %(gap)s points", gap=decimal(f"{100 * gap:g}"))
+def _calibration_sentence(name: str, found: SaidOut | None, gap: float, words: str, topic: str) -> ReportSentence:
+    target = gettext("within %(gap)s points", gap=localize_decimal(f"{100 * gap:g}"))
     if found is None or found.seen.value is None:
         missing = gettext(_TWICE) if name == "disagreement" else gettext("labels of such cases")
-        return Sentence(name, topic, target, "unknown", missing)
-    seen = _interval(found.seen)
-    off = _Interval(*(None if end is None else end - found.said for end in seen))  # type: ignore[arg-type]
-    text = gettext(words, said=percent(found.said), seen=_of(found.seen), verdict=_direction(off, gap))
-    return Sentence(name, text, target, _judged(off, -gap, gap))
+        return ReportSentence(name, topic, target, "unknown", missing)
+    seen = _interval_of_metric(found.seen)
+    off = _ValueInterval(*(None if end is None else end - found.said for end in seen))  # type: ignore[arg-type]
+    text = gettext(
+        words,
+        said=format_percent(found.said),
+        seen=_percent_with_interval(found.seen),
+        verdict=_describe_direction(off, gap),
+    )
+    return ReportSentence(name, text, target, _compare_with_target(off, -gap, gap))
 
 
-def _direction(off: _Interval, gap: float) -> str:
-    """Whether what was said is too low or too high; «perhaps» where the interval has zero in it."""
+def _describe_direction(off: _ValueInterval, gap: float) -> str:
+    """Describe whether predictions are too low or too high; «perhaps» if the interval contains zero."""
     if off.low is not None and off.high is not None and (off.low > 0 or off.high < 0):
         if abs(off.value) <= gap:
             return gettext("too low, within the target") if off.value > 0 else gettext("too high, within the target")
@@ -119,27 +134,34 @@ def _direction(off: _Interval, gap: float) -> str:
     return gettext("perhaps too low") if off.value > 0 else gettext("perhaps too high")
 
 
-def _turnaround(found: DurationOut, limit: float) -> Sentence:
-    target = gettext("within %(time)s", time=hours(limit))
+def _turnaround_sentence(found: DurationOut, limit: float) -> ReportSentence:
+    target = gettext("within %(time)s", time=format_hours(limit))
     if found.n == 0 or found.nine_tenths is None:
         missing = gettext("planned reads") if found.n == 0 else gettext("nine of ten planned reads answered")
-        return Sentence("weeks", gettext("How soon planned reads are answered"), target, "unknown", missing)
-    ends = "" if found.low is None else f" ({_range(found)})"
+        return ReportSentence("weeks", gettext("How soon planned reads are answered"), target, "unknown", missing)
+    ends = "" if found.low is None else f" ({_format_hours_range(found)})"
     text = gettext(
-        "Nine of ten planned reads are answered within %(time)s%(ends)s.", time=hours(found.nine_tenths), ends=ends
+        "Nine of ten planned reads are answered within %(time)s%(ends)s.",
+        time=format_hours(found.nine_tenths),
+        ends=ends,
     )
-    return Sentence("weeks", text, target, _judged(_Interval(found.nine_tenths, found.low, found.high), 0.0, limit))
+    return ReportSentence(
+        "weeks",
+        text,
+        target,
+        _compare_with_target(_ValueInterval(found.nine_tenths, found.low, found.high), 0.0, limit),
+    )
 
 
-def _range(found: DurationOut) -> str:
-    low = hours(found.low)
+def _format_hours_range(found: DurationOut) -> str:
+    low = format_hours(found.low)
     if found.high is None:
         return gettext("%(low)s or more", low=low)
-    return gettext("%(low)s to %(high)s", low=low, high=hours(found.high))
+    return gettext("%(low)s to %(high)s", low=low, high=format_hours(found.high))
 
 
-def _judged(found: _Interval, low: float, high: float) -> State:
-    """Whether a value is between two ends, and whether its whole interval is so too."""
+def _compare_with_target(found: _ValueInterval, low: float, high: float) -> State:
+    """Compare a value and its interval with the bounds of a target."""
     inside = low <= found.value <= high
     if found.low is None:
         return "met-so-far" if inside else "missed-so-far"
@@ -149,24 +171,24 @@ def _judged(found: _Interval, low: float, high: float) -> State:
     return "missed" if top < low or found.low > high else "missed-so-far"
 
 
-def _interval(found: MetricOut) -> _Interval:
-    return _Interval(found.value or 0.0, found.low, found.high)
+def _interval_of_metric(found: MetricOut) -> _ValueInterval:
+    return _ValueInterval(found.value or 0.0, found.low, found.high)
 
 
-def percent(value: float | None) -> str:
+def format_percent(value: float | None) -> str:
     """A share in whole per cent.
 
-    >>> percent(0.514), percent(None)
+    >>> format_percent(0.514), format_percent(None)
     ('51 %', '–')
     """
     return "–" if value is None else f"{100 * value:.0f} %"
 
 
-def _of(found: MetricOut) -> str:
-    return percent(found.value) + ends(found)
+def _percent_with_interval(found: MetricOut) -> str:
+    return format_percent(found.value) + format_share_interval(found)
 
 
-def ends(found: MetricOut) -> str:
+def format_share_interval(found: MetricOut) -> str:
     """The interval of a share in whole per cent, in brackets, after it; nothing where there is none."""
     if found.low is None or found.high is None:
         return ""
@@ -174,10 +196,10 @@ def ends(found: MetricOut) -> str:
     return f" ({both})"
 
 
-def hours(value: float | None) -> str:
+def format_hours(value: float | None) -> str:
     """A time in hours, in days where it is long.
 
-    >>> hours(0.001), hours(0.5), hours(26.2), hours(100), hours(None)
+    >>> format_hours(0.001), format_hours(0.5), format_hours(26.2), format_hours(100), format_hours(None)
     ('less than a minute', '30 minutes', '26 hours', '4.2 days', '–')
     """
     if value is None:
@@ -185,7 +207,7 @@ def hours(value: float | None) -> str:
     if 60 * value < 1:
         return gettext("less than a minute")
     if value >= _DAYS_FROM:
-        return gettext("%(n)s days", n=decimal(f"{value / 24:.{0 if value >= _WHOLE_DAYS_FROM else 1}f}"))
+        return gettext("%(n)s days", n=localize_decimal(f"{value / 24:.{0 if value >= _WHOLE_DAYS_FROM else 1}f}"))
     if value >= 1:
         return ngettext("%(n)s hour", "%(n)s hours", round(value))
     return ngettext("%(n)s minute", "%(n)s minutes", round(60 * value))

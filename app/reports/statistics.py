@@ -1,4 +1,4 @@
-"""What people ask of a report first, from a cohort: plain shares with intervals, clustered by patient."""
+"""Headline statistics of a report: shares with intervals, clustered by patient."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.http.models import MetricOut
-from app.metrics.cohort import Cohort
+from app.metrics.service import Cohort
 from app.reports.schemas import FindingsOut, PairOut, SaidOut, ShareOut, TrendOut, WhatIfOut, WorkloadOut
 from ml.metrics.histograms import agreement_terms, class_frequencies, observed_disagreement
 from ml.metrics.intervals import SHARE
@@ -24,14 +24,14 @@ _MOST_PAIRS, _MOST_SITES, _MOST_MONTHS = 8, 12, 12
 _Mask = npt.NDArray[np.bool_]
 
 
-def findings_of(cohort: Cohort) -> FindingsOut:
-    """What the first sentences of a report are made of."""
+def compute_findings(cohort: Cohort) -> FindingsOut:
+    """Compute the statistics behind the opening sentences of a report."""
     twice = _read_twice(cohort)
     fifth = twice & (cohort.quintile == QUINTILES)
     return FindingsOut(
-        disagreement=_said_and_seen(cohort, fifth if fifth.sum() > 1 else twice),
-        leading=_surest(cohort),
-        caught=_caught(cohort, twice),
+        disagreement=_predicted_and_observed(cohort, fifth if fifth.sum() > 1 else twice),
+        leading=_sure_class_calibration(cohort),
+        caught=_caught_by_second_reads(cohort, twice),
         agreement=_agreement_between(cohort, twice),
     )
 
@@ -41,43 +41,47 @@ def _read_twice(cohort: Cohort) -> _Mask:
     return np.asarray(enough if cohort.weight2 is None else enough & (cohort.weight2 > 0))
 
 
-def _sample(cohort: Cohort, rows: _Mask, weight: FloatArray | None) -> Sample:
+def _select_sample(cohort: Cohort, rows: _Mask, weight: FloatArray | None) -> Sample:
     return select_sample(rows, weight, cohort.columns.cluster)
 
 
-def _mean(values: FloatArray, sample: Sample) -> MetricOut:
+def _estimate_mean(values: FloatArray, sample: Sample) -> MetricOut:
     return MetricOut.of(to_estimate(mean_replicates(values, sample), sample, bounds=SHARE))
 
 
-def _said_and_seen(cohort: Cohort, rows: _Mask) -> SaidOut | None:
+def _predicted_and_observed(cohort: Cohort, rows: _Mask) -> SaidOut | None:
     """Mean disagreement probability of cases read twice, and the share of pairs of their labels that differ."""
-    sample = _sample(cohort, rows, cohort.weight2)
+    sample = _select_sample(cohort, rows, cohort.weight2)
     if sample.rows.size < 2:
         return None
     data = cohort.columns
-    said = float(np.average(data.disagreement_probs[sample.rows], weights=sample.weight))
-    return SaidOut(said=said, seen=_mean(observed_disagreement(data.label_counts[sample.rows]), sample))
+    mean_prediction = float(np.average(data.disagreement_probs[sample.rows], weights=sample.weight))
+    return SaidOut(
+        said=mean_prediction, seen=_estimate_mean(observed_disagreement(data.label_counts[sample.rows]), sample)
+    )
 
 
-def _surest(cohort: Cohort) -> SaidOut | None:
-    """Of cases whose leading class is sure; where hardly any is, of the fifth in which it is surest."""
+def _sure_class_calibration(cohort: Cohort) -> SaidOut | None:
+    """Calibration of the leading class where it is sure, or else in the fifth where it is surest."""
     leading = cohort.columns.class_probs.max(axis=1, initial=0.0)
-    sure = _leading(cohort, leading >= SURE)
+    sure = _leading_class_calibration(cohort, leading >= SURE)
     if sure is not None or leading.size == 0:
         return sure
-    return _leading(cohort, leading >= np.quantile(leading, 1 - 1 / QUINTILES))
+    return _leading_class_calibration(cohort, leading >= np.quantile(leading, 1 - 1 / QUINTILES))
 
 
-def _leading(cohort: Cohort, rows: _Mask) -> SaidOut | None:
+def _leading_class_calibration(cohort: Cohort, rows: _Mask) -> SaidOut | None:
     """Mean probability of the leading class of labelled cases, and the share of their labels that name it."""
     counts, data = cohort.first_counts, cohort.columns
     counts = data.label_counts if counts is None else counts
-    sample = _sample(cohort, rows & (counts.sum(axis=1) > 0), cohort.weight)
+    sample = _select_sample(cohort, rows & (counts.sum(axis=1) > 0), cohort.weight)
     if sample.rows.size < 2:
         return None
     probs = data.class_probs[sample.rows]
-    said = float(np.average(probs.max(axis=1), weights=sample.weight))
-    return SaidOut(said=said, seen=_mean(agreement_terms(class_frequencies(counts[sample.rows]), probs), sample))
+    mean_prob = float(np.average(probs.max(axis=1), weights=sample.weight))
+    return SaidOut(
+        said=mean_prob, seen=_estimate_mean(agreement_terms(class_frequencies(counts[sample.rows]), probs), sample)
+    )
 
 
 def _share_of(part: FloatArray, whole: FloatArray, sample: Sample) -> MetricOut:
@@ -89,8 +93,8 @@ def _share_of(part: FloatArray, whole: FloatArray, sample: Sample) -> MetricOut:
     return MetricOut.of(to_estimate(replicates, sample, bounds=SHARE))
 
 
-def _caught(cohort: Cohort, twice: _Mask) -> ShareOut | None:
-    sample = _sample(cohort, twice, cohort.weight2)
+def _caught_by_second_reads(cohort: Cohort, twice: _Mask) -> ShareOut | None:
+    sample = _select_sample(cohort, twice, cohort.weight2)
     observed = observed_disagreement(cohort.columns.label_counts[sample.rows])
     if not observed.any():
         return None
@@ -99,15 +103,15 @@ def _caught(cohort: Cohort, twice: _Mask) -> ShareOut | None:
 
 
 def _agreement_between(cohort: Cohort, twice: _Mask) -> MetricOut | None:
-    sample = _sample(cohort, twice, cohort.weight2)
+    sample = _select_sample(cohort, twice, cohort.weight2)
     if sample.rows.size < 2:
         return None
-    return _mean(1 - observed_disagreement(cohort.columns.label_counts[sample.rows]), sample)
+    return _estimate_mean(1 - observed_disagreement(cohort.columns.label_counts[sample.rows]), sample)
 
 
-def pairs_of(cohort: Cohort) -> list[PairOut]:
+def rank_confused_pairs(cohort: Cohort) -> list[PairOut]:
     """The pairs of classes that annotators of the same case confuse most, the most frequent first."""
-    sample = _sample(cohort, _read_twice(cohort), cohort.weight2)
+    sample = _select_sample(cohort, _read_twice(cohort), cohort.weight2)
     counts = cohort.columns.label_counts[sample.rows].astype(np.float64)
     observed = observed_disagreement(cohort.columns.label_counts[sample.rows])
     if not observed.any():
@@ -116,34 +120,36 @@ def pairs_of(cohort: Cohort) -> list[PairOut]:
     possible = n_labels * (n_labels - 1) / 2
     scaled = counts * (sample.weight / possible)[:, None]
     joint = np.triu(scaled.T @ counts, 1)
-    found = []
+    pair_rows = []
     for place in np.argsort(-joint, axis=None, kind="stable")[:_MOST_PAIRS].tolist():
         one, other = divmod(place, joint.shape[1])
         if joint[one, other] > 0:
             part = counts[:, one] * counts[:, other] / possible
             share = _share_of(part, observed, sample)
             classes = cohort.columns.classes
-            found.append(PairOut(first=classes[one], second=classes[other], share=share, n_cases=int((part > 0).sum())))
-    return found
+            pair_rows.append(
+                PairOut(first=classes[one], second=classes[other], share=share, n_cases=int((part > 0).sum()))
+            )
+    return pair_rows
 
 
-def by_site(cohort: Cohort) -> list[TrendOut]:
+def trends_by_site(cohort: Cohort) -> list[TrendOut]:
     """The sites with the most cases, in alphabetical order."""
     numbers, counts = np.unique(cohort.columns.site, return_counts=True)
     most = numbers[np.argsort(-counts, kind="stable")[:_MOST_SITES]].tolist()
     named = sorted((cohort.columns.sites.get(number, ""), number) for number in most)
-    return [_trend(name, cohort.take(cohort.columns.site == number)) for name, number in named]
+    return [_group_trend(name, cohort.take(cohort.columns.site == number)) for name, number in named]
 
 
-def by_month(cohort: Cohort) -> list[TrendOut]:
+def trends_by_month(cohort: Cohort) -> list[TrendOut]:
     """The last months in which cases arrived, the oldest first."""
     months = cohort.columns.created_at.astype("datetime64[s]").astype("datetime64[M]")
-    return [_trend(str(month), cohort.take(months == month)) for month in np.unique(months)[-_MOST_MONTHS:]]
+    return [_group_trend(str(month), cohort.take(months == month)) for month in np.unique(months)[-_MOST_MONTHS:]]
 
 
-def _trend(name: str, cohort: Cohort) -> TrendOut:
-    pair = _said_and_seen(cohort, _read_twice(cohort))
-    leading = _leading(cohort, np.ones(len(cohort.columns), dtype=bool))
+def _group_trend(name: str, cohort: Cohort) -> TrendOut:
+    pair = _predicted_and_observed(cohort, _read_twice(cohort))
+    leading = _leading_class_calibration(cohort, np.ones(len(cohort.columns), dtype=bool))
     return TrendOut(
         group=name,
         n_cases=len(cohort.columns),
@@ -153,18 +159,14 @@ def _trend(name: str, cohort: Cohort) -> TrendOut:
     )
 
 
-def what_if(cohort: Cohort, quantiles: list[float], workload: WorkloadOut) -> list[WhatIfOut]:
-    """What reading twice each share of the cases would catch, with the threshold for it, and its reads and hours.
-
-    Args:
-        cohort: cases with weights.
-        quantiles: of the disagreement probability of recent cases, at 0, 1, … 100 %.
-        workload: of the last weeks, for reads and hours per week.
-    """
-    return list(_rows(cohort, quantiles, _cases_per_week(workload), workload.seconds))
+def simulate_second_read_shares(cohort: Cohort, quantiles: list[float], workload: WorkloadOut) -> list[WhatIfOut]:
+    """Simulate second reads of each share of the cases: catch, threshold, reads and hours."""
+    return list(_what_if_rows(cohort, quantiles, _cases_per_week(workload), workload.seconds))
 
 
-def _rows(cohort: Cohort, quantiles: list[float], per_week: float | None, seconds: float | None) -> Iterator[WhatIfOut]:
+def _what_if_rows(
+    cohort: Cohort, quantiles: list[float], per_week: float | None, seconds: float | None
+) -> Iterator[WhatIfOut]:
     data, rows = cohort.columns, np.flatnonzero(_read_twice(cohort))
     weight = None if cohort.weight2 is None else cohort.weight2[rows]
     counts = data.label_counts[rows]
@@ -193,7 +195,7 @@ def _cases_per_week(workload: WorkloadOut) -> float | None:
     return sum(whole[begun:]) / len(whole[begun:])
 
 
-def quantiles_of(cohort: Cohort) -> list[float]:
+def disagreement_quantiles(cohort: Cohort) -> list[float]:
     """Disagreement probabilities of all cases at 0, 1, … 100 %; none without a case."""
-    found = cohort.columns.disagreement_probs
-    return np.quantile(found, np.linspace(0, 1, 101)).tolist() if found.size else []
+    dpes = cohort.columns.disagreement_probs
+    return np.quantile(dpes, np.linspace(0, 1, 101)).tolist() if dpes.size else []

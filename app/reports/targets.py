@@ -1,4 +1,4 @@
-"""The laboratory's own targets of the report: a new version is a new row, audited."""
+"""The laboratory's own report targets, versioned and audited."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
 from app.database.tables import ReportTargets
 from app.http.errors import Conflict, PreconditionFailed
-from app.http.models import In, Line, Out
+from app.http.models import Line, RequestModel, ResponseModel
 from app.http.principal import Principal
 from ml.messages import Message
 
@@ -18,7 +18,7 @@ _Gap = Annotated[float, Field(gt=0, lt=1)]
 _Share = Annotated[float, Field(gt=0, lt=1)]
 
 
-class TargetsIn(In):
+class TargetsIn(RequestModel):
     """New targets, whole: one that is left out takes its default.
 
     ``disagreement_gap`` and ``leading_gap``: how far a predicted share may lie from the observed one; ``caught`` and
@@ -33,7 +33,7 @@ class TargetsIn(In):
     reason: Line
 
 
-class TargetsOut(Out):
+class TargetsOut(ResponseModel):
     """Targets in force; version 0 is what they are until somebody sets them. If-Match needs the version."""
 
     version: int
@@ -56,34 +56,21 @@ def current_targets(session: Session) -> TargetsOut:
 def set_targets(
     session: Session, keys: AuditKeys, principal: Principal, body: TargetsIn, seen: int | None = None
 ) -> TargetsOut:
-    """Set new targets.
-
-    Args:
-        session: writing session.
-        keys: of the audit chain.
-        principal: who sets them.
-        body: the targets, whole.
-        seen: version that the caller saw; None for any.
-
-    Returns:
-        The targets with their version.
-
-    Raises:
-        Conflict: they are those in force.
-        PreconditionFailed: others are in force than the caller saw.
-    """
-    before, wanted = current_targets(session), body.model_dump(exclude={"reason"})
+    """Set new targets."""
+    before, new_values = current_targets(session), body.model_dump(exclude={"reason"})
     if seen is not None and seen != before.version:
         raise PreconditionFailed(
             Message("version {version} is in force, not {seen}", version=before.version, seen=seen)
         )
-    changed = {name: [getattr(before, name), value] for name, value in wanted.items() if getattr(before, name) != value}
+    changed = {
+        name: [getattr(before, name), value] for name, value in new_values.items() if getattr(before, name) != value
+    }
     if not changed:
         raise Conflict("these are the targets in force already")
     version = before.version + 1
-    session.add(ReportTargets(version=version, created_by=principal.account_id, reason=body.reason, **wanted))
+    session.add(ReportTargets(version=version, created_by=principal.account_id, reason=body.reason, **new_values))
     session.flush()
-    events.record(
+    events.record_event(
         session,
         keys,
         actor=principal.name,
@@ -92,4 +79,4 @@ def set_targets(
         details=changed,
         reason=body.reason,
     )
-    return TargetsOut(version=version, **wanted)
+    return TargetsOut(version=version, **new_values)

@@ -17,15 +17,9 @@ from ml.util.arrays import FloatArray
 _Z = 1.959963984540054
 
 
-def duration_of(hours: FloatArray, ended: npt.NDArray[np.bool_]) -> DurationOut:
-    """Hours by which half and nine tenths have ended; what is still open counts as long as it has been.
-
-    Leaving out what is open would praise whoever leaves the slow ones undone.
-
-    Args:
-        hours: (N,) until the end, or until now.
-        ended: (N,) whether it has ended.
-    """
+def estimate_duration(hours: FloatArray, ended: npt.NDArray[np.bool_]) -> DurationOut:
+    """Estimate the hours by which half and nine tenths have ended; open cases are censored."""
+    # Leaving out what is open would praise whoever leaves the slow ones undone.
     order = np.lexsort((~ended, hours))
     hours, events = np.maximum(hours[order], 0.0), ended[order]
     at_risk = np.arange(hours.size, 0, -1)
@@ -33,20 +27,20 @@ def duration_of(hours: FloatArray, ended: npt.NDArray[np.bool_]) -> DurationOut:
     return DurationOut(
         n=int(hours.size),
         n_open=int((~events).sum()),
-        median=_first(hours, left <= 0.5),
-        nine_tenths=_first(hours, left <= 0.1 + 1e-12),
-        **_ends(hours, events, at_risk, left),
+        median=_first_hour_reached(hours, left <= 0.5),
+        nine_tenths=_first_hour_reached(hours, left <= 0.1 + 1e-12),
+        **_interval_bounds(hours, events, at_risk, left),
     )
 
 
-def _first(hours: FloatArray, reached: npt.NDArray[np.bool_]) -> float | None:
+def _first_hour_reached(hours: FloatArray, reached: npt.NDArray[np.bool_]) -> float | None:
     return float(hours[int(reached.argmax())]) if reached.any() else None
 
 
-def _ends(
+def _interval_bounds(
     hours: FloatArray, events: npt.NDArray[np.bool_], at_risk: npt.NDArray[np.intp], left: FloatArray
 ) -> dict[str, float | None]:
-    """Where the log-log interval of what is left, by Greenwood's formula, goes past a tenth."""
+    """Bounds of the nine-tenths time from the log-log Greenwood interval."""
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = np.where(events & (at_risk > 1), 1 / (at_risk * (at_risk - 1.0)), 0.0)
         spread = _Z * np.sqrt(np.cumsum(steps)) / np.abs(np.log(left))
@@ -55,7 +49,7 @@ def _ends(
     low = np.where(inside, lower, left) <= 0.1
     high = np.where(inside, upper, left) <= 0.1
     # nothing is known of what would come after the last end
-    return {"low": _first(hours, low), "high": _first(hours, high & (left > 0))}
+    return {"low": _first_hour_reached(hours, low), "high": _first_hour_reached(hours, high & (left > 0))}
 
 
 WEEKS = 13
@@ -64,104 +58,96 @@ _AWAY_SECONDS = 600.0
 _HOUR = 3600.0
 
 
-class _Span(NamedTuple):
-    """From when to when; no end where there is none yet."""
+class _TimeSpan(NamedTuple):
+    """A span of time, open-ended while it has not ended."""
 
     begun: datetime
     ended: datetime | None
 
 
-def workload_of(session: Session, at: datetime, site: str | None = None) -> WorkloadOut:
-    """What arrived, what was asked for and what was done, week by week.
-
-    Args:
-        session: for reading.
-        at: the time.
-        site: of its cases only.
-    """
+def summarise_workload(session: Session, at: datetime, site: str | None = None) -> WorkloadOut:
+    """Summarise received cases, requested reads and given reads, week by week."""
     monday = at.astimezone(UTC).date() - timedelta(days=at.astimezone(UTC).weekday())
     since = datetime.combine(monday - timedelta(weeks=WEEKS - 1), datetime.min.time(), UTC)
-    asked, closing = _requests(session, since, site), _cases(session, since, site)
-    reads = _timed_reads(session, since, site)
+    requests, closing = _read_request_spans(session, since, site), _read_case_spans(session, since, site)
+    reads = _read_timed_labels(session, since, site)
     seconds = [min(one, _AWAY_SECONDS) for _, one in reads if one is not None]
     typical = fmean(seconds) if seconds else None
     hours: defaultdict[date, float] = defaultdict(float)
     for moment, one in reads:
-        hours[_week(moment)] += min(one, _AWAY_SECONDS) / _HOUR if one is not None else (typical or 0.0) / _HOUR
+        hours[_week_start(moment)] += min(one, _AWAY_SECONDS) / _HOUR if one is not None else (typical or 0.0) / _HOUR
     counts = {
-        "received": Counter(_week(span.begun) for span in closing),
-        "asked": Counter(_week(span.begun) for span in asked),
-        "answered": Counter(_week(moment) for moment, _ in reads),
-        "closed": Counter(_week(span.ended) for span in closing if span.ended is not None),
+        "received": Counter(_week_start(span.begun) for span in closing),
+        "asked": Counter(_week_start(span.begun) for span in requests),
+        "answered": Counter(_week_start(moment) for moment, _ in reads),
+        "closed": Counter(_week_start(span.ended) for span in closing if span.ended is not None),
     }
     mondays = [monday - timedelta(weeks=number) for number in reversed(range(WEEKS))]
-    n_waiting, n_overdue = _waiting(session, at, site)
+    n_waiting, n_overdue = _count_open_reads(session, at, site)
     return WorkloadOut(
         weeks=[
-            WeekOut(week=week, hours=float(hours[week]), **{name: found[week] for name, found in counts.items()})
+            WeekOut(week=week, hours=float(hours[week]), **{name: counter[week] for name, counter in counts.items()})
             for week in mondays
         ],
         n_waiting=n_waiting,
         n_overdue=n_overdue,
         seconds=typical,
-        answering=_duration(asked, at),
-        closing=_duration(closing, at),
+        answering=_estimate_span_duration(requests, at),
+        closing=_estimate_span_duration(closing, at),
     )
 
 
-def _week(moment: datetime) -> date:
+def _week_start(moment: datetime) -> date:
     day = moment.astimezone(UTC).date()
     return day - timedelta(days=day.weekday())
 
 
-def _duration(spans: list[_Span], at: datetime) -> DurationOut:
+def _estimate_span_duration(spans: list[_TimeSpan], at: datetime) -> DurationOut:
     hours = np.array([((span.ended or at) - span.begun).total_seconds() / _HOUR for span in spans])
-    return duration_of(hours, np.array([span.ended is not None for span in spans], dtype=bool))
+    return estimate_duration(hours, np.array([span.ended is not None for span in spans], dtype=bool))
 
 
-def _requests(session: Session, since: datetime, site: str | None) -> list[_Span]:
-    """Planned reads since a time that somebody of this service was to give, until they were answered.
-
-    Labels of an outside system come when it sends them, all at once as a rule: they tell nothing of how soon people
-    read.
-    """
+def _read_request_spans(session: Session, since: datetime, site: str | None) -> list[_TimeSpan]:
+    """Planned reads since a time that somebody of this service was to give, until they were answered."""
+    # Labels of an outside system come when it sends them, all at once as a rule: they tell nothing of how soon people
+    # read.
     own = or_(ReadRequest.label_id.is_(None), Annotator.account_id.is_not(None))
-    wanted = (
+    query = (
         select(ReadRequest.created_at, ReadRequest.closed_at)
         .join(Case, Case.id == ReadRequest.case_id)
         .outerjoin(Label, Label.id == ReadRequest.label_id)
         .outerjoin(Annotator, Annotator.id == Label.annotator_id)
         .where(ReadRequest.created_at >= since, ReadRequest.round == "planned", ReadRequest.state != "closed", own)
     )
-    wanted = wanted if site is None else wanted.where(Case.site == site)
-    return [_Span(*row) for row in session.execute(wanted)]
+    query = query if site is None else query.where(Case.site == site)
+    return [_TimeSpan(*row) for row in session.execute(query)]
 
 
-def _cases(session: Session, since: datetime, site: str | None) -> list[_Span]:
+def _read_case_spans(session: Session, since: datetime, site: str | None) -> list[_TimeSpan]:
     """Cases since a time, until their last read ended."""
     is_open = func.sum(case((ReadRequest.closed_at.is_(None), 1), else_=0))
-    wanted = (
+    query = (
         select(Case.created_at, func.max(ReadRequest.closed_at), is_open)
         .join(ReadRequest, ReadRequest.case_id == Case.id)
         .where(Case.created_at >= since)
         .group_by(Case.id, Case.created_at)
     )
-    wanted = wanted if site is None else wanted.where(Case.site == site)
-    return [_Span(begun, None if n_open else ended) for begun, ended, n_open in session.execute(wanted)]
+    query = query if site is None else query.where(Case.site == site)
+    return [_TimeSpan(begun, None if n_open else ended) for begun, ended, n_open in session.execute(query)]
 
 
-def _timed_reads(session: Session, since: datetime, site: str | None) -> list[tuple[datetime, float | None]]:
-    wanted = select(Label.created_at, Label.reading_seconds).where(Label.created_at >= since, Label.kind == "label")
+def _read_timed_labels(session: Session, since: datetime, site: str | None) -> list[tuple[datetime, float | None]]:
+    query = select(Label.created_at, Label.reading_seconds).where(Label.created_at >= since, Label.kind == "label")
     if site is not None:
-        wanted = wanted.join(Case, Case.id == Label.case_id).where(Case.site == site)
-    return [(moment, seconds) for moment, seconds in session.execute(wanted)]
+        query = query.join(Case, Case.id == Label.case_id).where(Case.site == site)
+    return [(moment, seconds) for moment, seconds in session.execute(query)]
 
 
-def _waiting(session: Session, at: datetime, site: str | None) -> tuple[int, int]:
+def _count_open_reads(session: Session, at: datetime, site: str | None) -> tuple[int, int]:
     """Reads that are open, and how many of them are overdue."""
     overdue = func.count().filter(ReadRequest.due_at < at)
-    wanted = select(func.count(), overdue).where(ReadRequest.state.in_(("open", "leased")))
+    query = select(func.count(), overdue).where(ReadRequest.state.in_(("open", "leased")))
     if site is not None:
-        wanted = wanted.join(Case, Case.id == ReadRequest.case_id).where(Case.site == site)
-    n_open, n_overdue = session.execute(wanted).one()
+        query = query.join(Case, Case.id == ReadRequest.case_id).where(Case.site == site)
+    n_open, n_overdue = session.execute(query).one()
     return n_open, n_overdue

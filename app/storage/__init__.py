@@ -1,1 +1,1 @@
-"""Moved."""
+"""Storage: blobs, buckets and bundles."""

@@ -16,19 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from app.http.errors import NotFound, StorageFull, Unavailable
+from app.http.errors import NotFound, ServiceUnavailable, StorageFull
 from app.storage.disk_space import require_space
 from ml.util.files import file_sha256, sync_folder
 
 _KEY = re.compile(r"(?:[a-z0-9-]+/)*([0-9a-f]{64})(?:\.[a-z]+)?")
 
 
-class Damaged(ValueError):
-    """A stored object is not what its key says."""
+class DamagedObjectError(ValueError):
+    """Stored object whose content does not match its key."""
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredObject:
     """An object of a listing, with its age in seconds and its size in bytes."""
 
     key: str
@@ -37,14 +37,10 @@ class Stored:
 
 
 class BlobStore(Protocol):
-    """What a store does; every method may raise Unavailable where the store does not answer."""
+    """Interface of a store; every method may raise Unavailable."""
 
     def put(self, key: str, content: bytes | Path) -> bool:
-        """Store bytes, or those of a file, durably; what is there already stays, unless it is damaged.
-
-        Returns:
-            Whether they were written.
-        """
+        """Store bytes, or those of a file, durably; what is there already stays, unless it is damaged."""
 
     def get(self, key: str) -> bytes:
         """Content of an object; raises NotFound, or Damaged."""
@@ -55,57 +51,35 @@ class BlobStore(Protocol):
     def intact(self, key: str) -> bool:
         """Whether an object is there and unchanged."""
 
-    def under(self, prefix: str) -> Iterator[Stored]:
+    def under(self, prefix: str) -> Iterator[StoredObject]:
         """Objects whose keys begin with whole parts."""
 
     def remove(self, key: str) -> None:
         """Remove an object; one that is not there is removed already."""
 
     def sweep(self, prefix: str, used: Callable[[list[str]], set[str]], older_than: float) -> int:
-        """Remove old objects that nobody uses, and what interrupted writes left.
-
-        Args:
-            prefix: of the keys, whole parts.
-            used: which of some digests somebody uses.
-            older_than: age in seconds.
-
-        Returns:
-            Number of files removed.
-        """
+        """Remove old objects that nobody uses, and what interrupted writes left."""
 
     def check(self) -> None:
         """Raise Unavailable where the store cannot be reached."""
 
 
-def digest_of(key: str) -> str:
-    """SHA-256 in a key.
-
-    Raises:
-        ValueError: there is none, or the key is not one that the service makes.
-    """
-    found = _KEY.fullmatch(key)
-    if found is None:
+def digest_from_key(key: str) -> str:
+    """SHA-256 in a key."""
+    key_match = _KEY.fullmatch(key)
+    if key_match is None:
         raise ValueError("not a SHA-256")
-    return found[1]
+    return key_match[1]
 
 
 def require_digest(key: str, digest: str) -> None:
-    """Refuse content of another digest than its key's.
-
-    Raises:
-        Damaged: it is another one.
-    """
-    if digest != digest_of(key):
-        raise Damaged("a stored object is damaged; the same content, stored again, takes its place")
+    """Refuse content of another digest than its key's."""
+    if digest != digest_from_key(key):
+        raise DamagedObjectError("a stored object is damaged; the same content, stored again, takes its place")
 
 
 class FolderStore:
-    """Objects as files of a folder, written as: temporary file in the same folder, fsync, replace, fsync of the folder.
-
-    Args:
-        root: folder.
-        min_free_bytes: free space below which nothing more is stored.
-    """
+    """Objects as files of a folder: temporary file, fsync, replace, fsync of the folder."""
 
     def __init__(self, root: Path, min_free_bytes: int) -> None:
         self.root = root
@@ -113,23 +87,12 @@ class FolderStore:
         root.mkdir(parents=True, exist_ok=True)
 
     def path(self, key: str) -> Path:
-        """Path of an object.
-
-        Raises:
-            ValueError: the key has no SHA-256, or is not one that the service makes.
-        """
-        digest_of(key)
+        """Path of an object."""
+        digest_from_key(key)
         return self.root / key
 
     def put(self, key: str, content: bytes | Path) -> bool:
-        """Store bytes, or those of a file, durably; what is there already stays, unless it is damaged.
-
-        Returns:
-            Whether they were written.
-
-        Raises:
-            StorageFull: too little space is left, or the folder cannot be written.
-        """
+        """Store bytes, or those of a file, durably; what is there already stays, unless it is damaged."""
         target = self.path(key)
         try:
             if self.intact(key):
@@ -159,75 +122,54 @@ class FolderStore:
         return True
 
     def get(self, key: str) -> bytes:
-        """Content of an object.
-
-        Raises:
-            NotFound: it is not there.
-            Damaged: it was changed.
-            Unavailable: the file cannot be read.
-        """
+        """Content of an object."""
         try:
             data = self.path(key).read_bytes()
         except FileNotFoundError as exc:
             raise NotFound("the object is not in the store") from exc
         except OSError as exc:
-            raise Unavailable("the object cannot be read just now") from exc
+            raise ServiceUnavailable("the object cannot be read just now") from exc
         require_digest(key, hashlib.sha256(data).hexdigest())
         return data
 
     def fetch(self, key: str, path: Path) -> None:
-        """Write an object to a file.
-
-        Raises:
-            NotFound: it is not there.
-            Damaged: it was changed; no file is left.
-        """
+        """Write an object to a file."""
         try:
             shutil.copyfile(self.path(key), path)
         except FileNotFoundError as exc:
             raise NotFound("the object is not in the store") from exc
         try:
             require_digest(key, file_sha256(path))
-        except Damaged:
+        except DamagedObjectError:
             path.unlink()
             raise
 
     def intact(self, key: str) -> bool:
         """Whether an object is there and unchanged."""
         try:
-            return file_sha256(self.path(key)) == digest_of(key)
+            return file_sha256(self.path(key)) == digest_from_key(key)
         except OSError:
             return False
 
-    def under(self, prefix: str) -> Iterator[Stored]:
+    def under(self, prefix: str) -> Iterator[StoredObject]:
         """Objects whose keys begin with whole parts."""
         for path in sorted((self.root / prefix).rglob("*")):
             key = path.relative_to(self.root).as_posix()
             if _KEY.fullmatch(key) and path.is_file():
                 with suppress(FileNotFoundError):  # it was removed just now
-                    yield Stored(key, _age(path), path.stat().st_size)
+                    yield StoredObject(key, _file_age_seconds(path), path.stat().st_size)
 
     def remove(self, key: str) -> None:
         """Remove an object; one that is not there is removed already."""
         self.path(key).unlink(missing_ok=True)
 
     def sweep(self, prefix: str, used: Callable[[list[str]], set[str]], older_than: float) -> int:
-        """Remove files of interrupted writes and objects that nobody uses.
-
-        An object is stored before its row, so only what is older than any request is taken. What is stored again while
-        it is looked at stays: it is moved aside first, and back if somebody has touched it.
-
-        Args:
-            prefix: of the keys, whole parts.
-            used: which of some digests somebody uses.
-            older_than: age in seconds.
-
-        Returns:
-            Number of files removed.
-        """
+        """Remove files of interrupted writes and objects that nobody uses."""
+        # An object is stored before its row, so only what is older than any request is taken. What is stored again
+        # while it is looked at stays: it is moved aside first, and back if somebody has touched it.
         removed = 0
         for folder in sorted(path for path in (self.root / prefix).glob("**/") if path.is_dir()):
-            old = [path for path in folder.iterdir() if path.is_file() and _age(path) > older_than]
+            old = [path for path in folder.iterdir() if path.is_file() and _file_age_seconds(path) > older_than]
             kept = used([path.name[:64] for path in old if _KEY.fullmatch(path.name)])
             for path in old:
                 if not (_KEY.fullmatch(path.name) and path.name[:64] in kept):
@@ -238,7 +180,7 @@ class FolderStore:
         aside = path.with_name(f"{path.name}.{os.urandom(4).hex()}.tmp")
         try:
             path.rename(aside)
-            if _age(aside) <= older_than:
+            if _file_age_seconds(aside) <= older_than:
                 aside.replace(path)
                 return False
             aside.unlink()
@@ -250,7 +192,7 @@ class FolderStore:
         """Do nothing: what a folder cannot do now it says when it is asked."""
 
 
-def _age(path: Path) -> float:
+def _file_age_seconds(path: Path) -> float:
     """Seconds since a file was written or touched; 0 for one that is gone."""
     try:
         return time.time() - path.stat().st_mtime
@@ -259,23 +201,14 @@ def _age(path: Path) -> float:
 
 
 class ImageStore:
-    """Images by their SHA-256.
-
-    Args:
-        store: where they lie.
-        prefix: of their keys, with a slash at its end; empty where the store contains nothing else.
-    """
+    """Images by their SHA-256."""
 
     def __init__(self, store: BlobStore, prefix: str = "") -> None:
         self.store, self.prefix = store, prefix
 
     def key(self, digest: str) -> str:
-        """Key of an image.
-
-        Raises:
-            ValueError: not a SHA-256.
-        """
-        if digest != digest_of(digest):
+        """Key of an image."""
+        if digest != digest_from_key(digest):
             raise ValueError("not a SHA-256")
         return f"{self.prefix}{digest[:2]}/{digest}"
 
@@ -289,30 +222,23 @@ class ImageStore:
         return digest, self.store.put(self.key(digest), data)
 
     def get(self, digest: str) -> bytes:
-        """Content of an image.
-
-        Raises:
-            NotFound: it is not there.
-            Unavailable: it was damaged, or cannot be read.
-        """
+        """Content of an image."""
         try:
             return self.store.get(self.key(digest))
         except NotFound as exc:
             raise NotFound("the image is not in the store") from exc
-        except Damaged as exc:
-            raise Unavailable("the stored image is damaged; the same image, uploaded again, takes its place") from exc
+        except DamagedObjectError as exc:
+            raise ServiceUnavailable(
+                "the stored image is damaged; the same image, uploaded again, takes its place"
+            ) from exc
 
     def find(self, digest: str) -> bytes | None:
-        """Content of an image; None where it is missing or was damaged, or where it alone cannot be read.
-
-        Raises:
-            Unavailable: the store does not answer.
-        """
+        """Content of an image; None where it is missing or was damaged, or where it alone cannot be read."""
         try:
             return self.store.get(self.key(digest))
-        except (NotFound, Damaged):
+        except (NotFound, DamagedObjectError):
             return None
-        except Unavailable:
+        except ServiceUnavailable:
             self.store.check()
             return None
 
@@ -325,13 +251,5 @@ class ImageStore:
         return self.store.intact(self.key(digest))
 
     def sweep(self, used: Callable[[list[str]], set[str]], older_than: float) -> int:
-        """Remove what interrupted writes left and images that no row names; see ``BlobStore.sweep``.
-
-        Args:
-            used: which of some digests a row names.
-            older_than: age in seconds.
-
-        Returns:
-            Number of files removed.
-        """
+        """Remove what interrupted writes left and images that no row names; see ``BlobStore.sweep``."""
         return self.store.sweep(self.prefix, used, older_than)

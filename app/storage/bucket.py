@@ -1,4 +1,4 @@
-"""Objects in a bucket of S3, Google Cloud Storage or Azure, by obstore, and copies of what was read on this disk.
+"""Blob store in S3, Google Cloud Storage or Azure, with a local cache.
 
 Credentials, region and endpoint come from the environment variables that obstore reads (``AWS_…``, ``GOOGLE_…``,
 ``AZURE_…``). An object is created only where there is none, so that any number of processes may store the same.
@@ -15,8 +15,8 @@ from typing import Any
 
 import structlog
 
-from app.http.errors import NotFound, Unavailable
-from app.storage.blobs import Damaged, Stored, digest_of, require_digest
+from app.http.errors import NotFound, ServiceUnavailable
+from app.storage.blobs import DamagedObjectError, StoredObject, digest_from_key, require_digest
 from ml.util.files import file_sha256
 
 #: Addresses of buckets, by how they begin.
@@ -28,15 +28,8 @@ _SWEPT = "swept/"
 _log = structlog.get_logger("secondread")
 
 
-class Bucket:
-    """A bucket, or what lies under a prefix of one.
-
-    Args:
-        url: address, such as ``s3://bucket/prefix``.
-
-    Raises:
-        ValueError: obstore is not installed, or does not understand the address.
-    """
+class BucketStore:
+    """Blob store in a bucket, or under a prefix of one."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -59,12 +52,7 @@ class Bucket:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Ask the bucket.
-
-        Raises:
-            NotFound: there is no such object.
-            Unavailable: it does not answer, or refuses.
-        """
+        """Ask the bucket."""
         try:
             yield
         except (FileNotFoundError, self._api.exceptions.NotFoundError) as exc:
@@ -73,15 +61,11 @@ class Bucket:
             raise
         except (OSError, self._api.exceptions.BaseError) as exc:
             _log.warning("the object store does not answer, or refuses", reason=str(exc).splitlines()[0])
-            raise Unavailable("the object store does not answer, or refuses; try again shortly") from exc
+            raise ServiceUnavailable("the object store does not answer, or refuses; try again shortly") from exc
 
     def put(self, key: str, content: bytes | Path) -> bool:
-        """Store bytes, or those of a file; what is there already stays, unless it is damaged.
-
-        Returns:
-            Whether they were written.
-        """
-        digest_of(key)
+        """Store bytes, or those of a file; what is there already stays, unless it is damaged."""
+        digest_from_key(key)
         if isinstance(content, Path) and content.stat().st_size > _IN_ONE_PIECE:
             if self.intact(key):
                 return False
@@ -100,11 +84,7 @@ class Bucket:
         return True
 
     def get(self, key: str) -> bytes:
-        """Content of an object, also of one that a sweep has just taken for unused.
-
-        Raises:
-            Damaged: it was changed.
-        """
+        """Content of an object, also of one that a sweep has just taken for unused."""
         try:
             data = self._read(key)
         except NotFound:
@@ -119,11 +99,7 @@ class Bucket:
         return data
 
     def fetch(self, key: str, path: Path) -> None:
-        """Write an object to a file, piece by piece.
-
-        Raises:
-            Damaged: it was changed; no file is left.
-        """
+        """Write an object to a file, piece by piece."""
         try:
             with self._asking(), path.open("wb") as stream:
                 for piece in self._api.get(self._store, key):
@@ -137,19 +113,21 @@ class Bucket:
         """Whether an object is there and unchanged."""
         try:
             self._read(key)
-        except (NotFound, Damaged):
+        except (NotFound, DamagedObjectError):
             return False
         return True
 
-    def under(self, prefix: str) -> Iterator[Stored]:
+    def under(self, prefix: str) -> Iterator[StoredObject]:
         """Objects whose keys begin with whole parts."""
         moment = datetime.now(UTC)
         with self._asking():
             for chunk in self._api.list(self._store, prefix.rstrip("/")):
-                for found in chunk:
+                for entry in chunk:
                     with suppress(ValueError):
-                        digest_of(found["path"])
-                        yield Stored(found["path"], (moment - found["last_modified"]).total_seconds(), found["size"])
+                        digest_from_key(entry["path"])
+                        yield StoredObject(
+                            entry["path"], (moment - entry["last_modified"]).total_seconds(), entry["size"]
+                        )
 
     def remove(self, key: str) -> None:
         """Remove an object, wherever a sweep has put it; one that is not there is removed already."""
@@ -157,11 +135,9 @@ class Bucket:
             self._api.delete(self._store, [key, _SWEPT + key])
 
     def sweep(self, prefix: str, used: Callable[[list[str]], set[str]], older_than: float) -> int:
-        """Move aside what nobody uses, and remove what was moved aside before and is still unused.
-
-        A bucket cannot remove an object on the condition that nobody stores it again meanwhile. What is moved aside is
-        still found by ``get``, so a row that comes late loses nothing.
-        """
+        """Move aside what nobody uses, and remove what was moved aside before and is still unused."""
+        # A bucket cannot remove an object on the condition that nobody stores it again meanwhile. What is moved aside
+        # is still found by ``get``, so a row that comes late loses nothing.
         removed = 0
         for aside in self._unused(_SWEPT + prefix, used, older_than):
             with suppress(NotFound), self._asking():
@@ -174,11 +150,11 @@ class Bucket:
         return removed
 
     def _unused(self, prefix: str, used: Callable[[list[str]], set[str]], older_than: float) -> Iterator[str]:
-        old = [found.key for found in self.under(prefix) if found.age > older_than]
+        old = [blob.key for blob in self.under(prefix) if blob.age > older_than]
         for start in range(0, len(old), 500):
             batch = old[start : start + 500]
-            kept = used([digest_of(key) for key in batch])
-            yield from (key for key in batch if digest_of(key) not in kept)
+            kept = used([digest_from_key(key) for key in batch])
+            yield from (key for key in batch if digest_from_key(key) not in kept)
 
     def check(self) -> None:
         """Ask for an object that is not there, without patience."""
@@ -186,18 +162,11 @@ class Bucket:
             self._api.head(self._probe, "0" * 64)
 
 
-class CachedBucket(Bucket):
-    """A bucket with copies on this disk of what was read; they may be deleted at any time.
+class CachedBucket(BucketStore):
+    """A bucket with copies on this disk of what was read; they may be deleted at any time."""
 
-    A copy is checked by its digest whenever it is read, and leaves after a day: what is erased on one machine is not
-    kept on another.
-
-    Args:
-        url: address of the bucket.
-        folder: of the copies.
-        limit: bytes of all copies together, about.
-        keep: seconds after which a copy leaves.
-    """
+    # A copy is checked by its digest whenever it is read, and leaves after a day: what is erased on one machine is not
+    # kept on another.
 
     def __init__(self, url: str, folder: Path, limit: int, keep: float = 86_400.0) -> None:
         super().__init__(url)
@@ -211,7 +180,7 @@ class CachedBucket(Bucket):
             data = path.read_bytes()
             require_digest(key, hashlib.sha256(data).hexdigest())
             return data
-        except (OSError, Damaged):
+        except (OSError, DamagedObjectError):
             data = super().get(key)
         self._copy(path, data)
         return data
@@ -234,21 +203,17 @@ class CachedBucket(Bucket):
             self.trim()
 
     def trim(self, erased: float = 0.0) -> None:
-        """Delete copies that are old, and the oldest ones where there are too many.
-
-        Args:
-            erased: when a patient was erased last, in seconds since 1970: older copies may be theirs, and go.
-        """
+        """Delete copies that are old, and the oldest ones where there are too many."""
         self._added, self._trimmed, total = 0, time.monotonic(), 0
-        for written, size, path in sorted(_files(self._folder), reverse=True):
+        for written, size, path in sorted(_list_cached_files(self._folder), reverse=True):
             total += size
             if total > self._limit * 0.9 or written < max(erased, time.time() - self._keep):
                 with suppress(OSError):
                     path.unlink()
 
 
-def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
-    """When each file was written, its bytes and its path."""
+def _list_cached_files(folder: Path) -> Iterator[tuple[float, int, Path]]:
+    """List files with their modification time and size."""
     for path in folder.rglob("*"):
         with suppress(OSError):
             if path.is_file():

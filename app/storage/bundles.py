@@ -1,4 +1,4 @@
-"""Folders of files that are written once, as a whole: releases, frozen evaluations, snapshots.
+"""Bundles: folders that are written once as a whole, such as releases and snapshots.
 
 They lie in HOME. With a bucket that is where every process finds them: each is one object there, packed, named by the
 folder and by the SHA-256 of the package, so that it is there as a whole or not at all; HOME has copies that may be
@@ -11,51 +11,30 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.http.errors import StorageFull, Unavailable
-from app.storage.blobs import BlobStore, Damaged
+from app.http.errors import ServiceUnavailable, StorageFull
+from app.storage.blobs import BlobStore, DamagedObjectError
 from ml.util.files import file_sha256, read_json, write_json
 
 _PACKAGE = ".package.tar"
 
 
 class SharedFolders:
-    """Folders by their names, such as ``releases/<id>``.
-
-    Args:
-        home: where they lie.
-        bucket: where they lie for all processes; None where HOME is the only place.
-    """
+    """Folders by their names, such as ``releases/<id>``."""
 
     def __init__(self, home: Path, bucket: BlobStore | None) -> None:
         self.home, self.bucket = home, bucket
         self._seen: dict[str, tuple[object, ...]] = {}
 
     def path(self, name: str) -> Path:
-        """A folder in HOME, brought from the bucket unless it is here and whole; it may not be there at all.
-
-        Args:
-            name: of the folder.
-
-        Raises:
-            StorageFull: there is no room for a copy.
-            Unavailable: what the bucket has is damaged.
-        """
+        """A folder in HOME, brought from the bucket unless it is here and whole; it may not be there at all."""
         try:
             self.bring(name)
-        except Damaged as exc:
-            raise Unavailable("the files cannot be brought: what the bucket has is damaged") from exc
+        except DamagedObjectError as exc:
+            raise ServiceUnavailable("the files cannot be brought: what the bucket has is damaged") from exc
         return self.home / name
 
     def bring(self, name: str) -> None:
-        """Bring a folder from the bucket unless it is here and whole, or not there at all.
-
-        Args:
-            name: of the folder.
-
-        Raises:
-            Damaged: what the bucket has is damaged.
-            StorageFull: there is no room for a copy.
-        """
+        """Bring a folder from the bucket unless it is here and whole, or not there at all."""
         if self.bucket is None or self._is_whole(name):
             return
         packages = sorted(self.bucket.under(name), key=lambda found: found.age)
@@ -66,7 +45,7 @@ class SharedFolders:
         try:
             unfinished.mkdir(parents=True)
             self.bucket.fetch(packages[0].key, unfinished / _PACKAGE)
-            digests = _unpack(unfinished)
+            digests = _unpack_folder(unfinished)
             folder.parent.mkdir(parents=True, exist_ok=True)
             if not self._is_whole(name):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -98,21 +77,13 @@ class SharedFolders:
         return True
 
     def publish(self, name: str, folder: Path) -> None:
-        """Store a folder where every process finds it; without a bucket it is where it should be.
-
-        Args:
-            name: by which others ask for it.
-            folder: with files, and nothing else.
-
-        Raises:
-            StorageFull: there is no room to pack it.
-        """
+        """Store a folder where every process finds it; without a bucket it is where it should be."""
         if self.bucket is None:
             return
         package = self.home / f".{uuid.uuid4().hex}.part"
         try:
             self.home.mkdir(parents=True, exist_ok=True)
-            _pack(folder, package)
+            _pack_folder(folder, package)
             self.bucket.put(f"{name}/{file_sha256(package)}.tar", package)
         except OSError as exc:
             raise StorageFull("the files could not be copied; is the disk full?") from exc
@@ -123,21 +94,21 @@ class SharedFolders:
         """Whether the bucket has a folder, undamaged; where there is none, nothing can be missing in it."""
         if self.bucket is None:
             return True
-        return any(self.bucket.intact(found.key) for found in self.bucket.under(name))
+        return any(self.bucket.intact(blob.key) for blob in self.bucket.under(name))
 
     def shared(self, prefix: str) -> dict[str, float]:
         """Names of the folders in the bucket, each with the age of its newest package in seconds."""
         ages: dict[str, float] = {}
-        for found in () if self.bucket is None else self.bucket.under(prefix):
-            name = found.key.rpartition("/")[0]
-            ages[name] = min(found.age, ages.get(name, found.age))
+        for blob in () if self.bucket is None else self.bucket.under(prefix):
+            name = blob.key.rpartition("/")[0]
+            ages[name] = min(blob.age, ages.get(name, blob.age))
         return ages
 
     def remove(self, name: str) -> None:
         """Remove a folder everywhere but from other processes' HOMEs."""
         if self.bucket is not None:
-            for found in list(self.bucket.under(name)):
-                self.bucket.remove(found.key)
+            for blob in list(self.bucket.under(name)):
+                self.bucket.remove(blob.key)
         self.discard_copy(name)
 
     def discard_copy(self, name: str) -> None:
@@ -146,21 +117,21 @@ class SharedFolders:
         self._digests(name).unlink(missing_ok=True)
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _list_folder_files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith("."))
 
 
-def _pack(folder: Path, package: Path) -> None:
+def _pack_folder(folder: Path, package: Path) -> None:
     """Write the files of a folder into one; the same files make the same package."""
     with tarfile.open(package, "w") as archive:
-        for path in _files(folder):
+        for path in _list_folder_files(folder):
             about = tarfile.TarInfo(path.name)
             about.size = path.stat().st_size
             with path.open("rb") as stream:
                 archive.addfile(about, stream)
 
 
-def _unpack(folder: Path) -> dict[str, str]:
+def _unpack_folder(folder: Path) -> dict[str, str]:
     """Take the files out of the package in a folder; gives their digests."""
     with tarfile.open(folder / _PACKAGE) as archive:
         for about in archive:
@@ -170,4 +141,4 @@ def _unpack(folder: Path) -> dict[str, str]:
             with (folder / about.name).open("wb") as out:
                 shutil.copyfileobj(stream, out, 1 << 20)
     (folder / _PACKAGE).unlink()
-    return {path.name: file_sha256(path) for path in _files(folder)}
+    return {path.name: file_sha256(path) for path in _list_folder_files(folder)}

@@ -1,4 +1,4 @@
-"""How much of a disk uploads may take: what is kept free stays for labels."""
+"""Reserves free disk space for labels: uploads are refused when little is left."""
 
 import shutil
 from pathlib import Path
@@ -7,15 +7,6 @@ from app.http.errors import StorageFull
 
 
 def require_space(folder: Path, min_free_bytes: int, size: int = 0) -> None:
-    """Refuse to store more where too little space is left.
-
-    Args:
-        folder: where it would be stored.
-        min_free_bytes: free space below which nothing more is stored.
-        size: bytes to store.
-
-    Raises:
-        StorageFull: too little space is left.
-    """
+    """Refuse to store more where too little space is left."""
     if shutil.disk_usage(folder).free < max(min_free_bytes, size):
         raise StorageFull("too little disk space is left for uploads; labels are still accepted")

@@ -1,1 +1,4 @@
-"""Triage: whom to ask next. Rules, plans and the versioned policies behind them."""
+"""Triage: rules, read plans and versioned policies.
+
+Rules, plans and the versioned policies behind them.
+"""

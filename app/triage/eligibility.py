@@ -1,4 +1,4 @@
-"""Whether an annotator may read alone: where the policy asks for it, new annotators pass a qualification first."""
+"""Eligibility to read alone, by a qualification where the policy requires it."""
 
 import uuid
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from typing import Literal
 from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session
 
-from app.accounts.annotators import annotator_of_account, reading_annotators
+from app.accounts.service import annotator_of_account, reading_annotators
 from app.database.tables import Annotator, Label, PolicyRow, Qualification
 from app.http.errors import Forbidden
 from app.triage.queries import current_policy
 from ml.messages import Message
 
 #: Why somebody may read, or may not yet.
-Because = Literal["not-required", "passed", "qualified", "earlier-labels", "withdrawn", "not-yet"]
+EligibilityReason = Literal["not-required", "passed", "qualified", "earlier-labels", "withdrawn", "not-yet"]
 
 NOT_YET = Message(
     "you are given cases once you are qualified: open Practice (/practice, GET /v1/practice), take a qualification "
@@ -30,16 +30,13 @@ class NotQualified(Forbidden):
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Whether an annotator may be given reads.
+class ReadEligibility:
+    """Eligibility of an annotator to be given reads."""
 
-    Attributes:
-        required: the policy in force asks for a qualification.
-        because: why they may or may not.
-    """
-
+    # the policy in force asks for a qualification
     required: bool
-    because: Because
+    # why they may or may not
+    because: EligibilityReason
 
     @property
     def may_read(self) -> bool:
@@ -47,27 +44,20 @@ class Standing:
         return self.because not in {"withdrawn", "not-yet"}
 
 
-def standing_of(session: Session, annotator: Annotator | None, policy: PolicyRow | None = None) -> Standing:
-    """Whether an annotator may be given reads.
-
-    Labels from before the policy began to ask count as a qualification, until somebody withdraws it.
-
-    Args:
-        session: for reading.
-        annotator: who; None for an account that has not read yet.
-        policy: in force, where the caller has it.
-    """
+def eligibility_of(session: Session, annotator: Annotator | None, policy: PolicyRow | None = None) -> ReadEligibility:
+    """Return an annotator's eligibility to be given reads."""
+    # Labels from before the policy began to ask count as a qualification, until somebody withdraws it.
     policy = policy or current_policy(session)
     if not policy.require_qualification:
-        return Standing(False, "not-required")
+        return ReadEligibility(False, "not-required")
     if annotator is None:
-        return Standing(True, "not-yet")
+        return ReadEligibility(True, "not-yet")
     decision = newest_decision(session, annotator.id)
     if decision is not None:
-        kinds: dict[str, Because] = {"passed": "passed", "qualified": "qualified"}
-        return Standing(True, kinds.get(decision.kind, "withdrawn"))
+        kinds: dict[str, EligibilityReason] = {"passed": "passed", "qualified": "qualified"}
+        return ReadEligibility(True, kinds.get(decision.kind, "withdrawn"))
     given = exists().where(Label.annotator_id == annotator.id, Label.created_at < _required_since(session, policy))
-    return Standing(True, "earlier-labels" if session.execute(select(given)).scalar_one() else "not-yet")
+    return ReadEligibility(True, "earlier-labels" if session.execute(select(given)).scalar_one() else "not-yet")
 
 
 def newest_decision(session: Session, annotator_id: uuid.UUID) -> Qualification | None:
@@ -78,32 +68,28 @@ def newest_decision(session: Session, annotator_id: uuid.UUID) -> Qualification 
 
 
 def _required_since(session: Session, policy: PolicyRow) -> datetime:
-    """When the policies began to ask for a qualification, as they have without a break since."""
+    """Return the time since which policies have required a qualification without a break."""
     before = select(func.max(PolicyRow.version)).where(PolicyRow.require_qualification.is_(False)).scalar_subquery()
     since = select(func.min(PolicyRow.created_at)).where(PolicyRow.version > func.coalesce(before, 0))
     return session.execute(since).scalar_one_or_none() or policy.created_at
 
 
 def require_qualified(session: Session, annotator: Annotator, policy: PolicyRow) -> None:
-    """Stop an annotator who has to be qualified before they read.
-
-    Raises:
-        NotQualified: they have.
-    """
-    if not standing_of(session, annotator, policy).may_read:
+    """Stop an annotator who has to be qualified before they read."""
+    if not eligibility_of(session, annotator, policy).may_read:
         raise NotQualified(NOT_YET)
 
 
-def standing_of_account(session: Session, account_id: uuid.UUID) -> Standing:
-    """Whether the person of an account may be given reads."""
+def eligibility_of_account(session: Session, account_id: uuid.UUID) -> ReadEligibility:
+    """Return the eligibility of an account's annotator to be given reads."""
     policy = current_policy(session)
     if not policy.require_qualification:
-        return Standing(False, "not-required")
-    return standing_of(session, annotator_of_account(session, account_id), policy)
+        return ReadEligibility(False, "not-required")
+    return eligibility_of(session, annotator_of_account(session, account_id), policy)
 
 
-def who_may_read(session: Session) -> list[Annotator]:
-    """Annotators who can be asked for a read, ordered: where the policy asks for it, qualified ones."""
+def list_eligible_annotators(session: Session) -> list[Annotator]:
+    """List annotators who can be assigned a read, in order; qualified ones where the policy asks for it."""
     annotators, policy = reading_annotators(session), current_policy(session)
     if not policy.require_qualification:
         return annotators

@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 
 from app.database.engine import insert_if_absent
 from app.database.tables import Case, CasePrediction, DailyThreshold, PolicyRow, time_of
-from app.predictions.stored import shown_first
-from app.triage.rules import Rule, Score, capacity_scale, capacity_threshold
+from app.predictions.service import champion_first_order
+from app.triage.rules import Score, TriageRule, capacity_scale, capacity_threshold
 
 #: Rules that spend a number of second reads per day: the cases of earlier days set their threshold, or scale.
 DAILY = ("capacity", "graded")
@@ -35,15 +35,10 @@ def all_policies(session: Session) -> list[PolicyRow]:
     return list(session.execute(select(PolicyRow).order_by(PolicyRow.version.desc())).scalars())
 
 
-def rule_of(policy: PolicyRow, threshold: float | None) -> Rule:
-    """A policy as a pure rule.
-
-    Args:
-        policy: one version.
-        threshold: by ``threshold_of``; None selects no case, and is enough for whatever follows the planned reads.
-    """
+def rule_of(policy: PolicyRow, threshold: float | None) -> TriageRule:
+    """A policy as a pure rule."""
     scores: dict[str, Score] = {"expected_gain": "expected_gain", "graded": "graded"}
-    return Rule(
+    return TriageRule(
         score=scores.get(policy.rule, "disagreement"),
         threshold=math.inf if threshold is None else threshold,
         audit_rate=policy.audit_rate,
@@ -53,17 +48,15 @@ def rule_of(policy: PolicyRow, threshold: float | None) -> Rule:
     )
 
 
-def current_rule(session: Session) -> Rule:
+def current_rule(session: Session) -> TriageRule:
     """The rule in force now."""
     policy = current_policy(session)
     return rule_of(policy, threshold_of(session, policy, time_of(session)))
 
 
 def threshold_of(session: Session, policy: PolicyRow, at: datetime) -> float | None:
-    """Threshold of a policy on a day, of the graded rule its scale; None where it selects no case; nothing is stored.
-
-    Before the day's threshold of a rule that spends a number of reads is set, this is what it will be.
-    """
+    """Return the threshold of a policy on a day, or the scale of a graded rule; None selects no case."""
+    # Before the day's threshold of a rule that spends a number of reads is set, this is what it will be.
     if policy.rule not in DAILY:
         return policy.threshold
     stored = session.get(DailyThreshold, (policy.version, at.date().isoformat()))
@@ -71,13 +64,7 @@ def threshold_of(session: Session, policy: PolicyRow, at: datetime) -> float | N
 
 
 def set_threshold(session: Session, policy: PolicyRow, at: datetime) -> float | None:
-    """Threshold of a policy on a day; a rule that spends reads sets it once and keeps it until midnight (UTC).
-
-    Args:
-        session: writing session.
-        policy: the one in force.
-        at: a time of that day.
-    """
+    """Threshold of a policy on a day; a rule that spends reads sets it once and keeps it until midnight (UTC)."""
     if policy.rule not in DAILY:
         return policy.threshold
     day = at.date().isoformat()
@@ -96,15 +83,15 @@ def _threshold_before(session: Session, policy: PolicyRow, at: datetime) -> tupl
     if not n_cases:
         return None, 0
     newest = select(Case.id).where(*span).order_by(Case.id.desc()).limit(_CAPACITY_CASES).subquery()
-    place = func.row_number().over(partition_by=newest.c.id, order_by=shown_first())
+    place = func.row_number().over(partition_by=newest.c.id, order_by=champion_first_order())
     ranked = (
         select(CasePrediction.disagreement_prob, place.label("place"))
         .join(newest, newest.c.id == CasePrediction.case_id)
         .subquery()
     )
-    shown = select(ranked.c.disagreement_prob).where(ranked.c.place == 1)
-    scores = np.array(session.execute(shown).scalars().all(), dtype=np.float64)
+    scores_statement = select(ranked.c.disagreement_prob).where(ranked.c.place == 1)
+    scores = np.array(session.execute(scores_statement).scalars().all(), dtype=np.float64)
     days = max(1.0, (midnight - first).total_seconds() / 86_400) * scores.size / n_cases
-    found = capacity_scale if policy.rule == "graded" else capacity_threshold
-    threshold = found(scores, policy.capacity_per_day or 0, days, policy.audit_rate)
+    capacity_function = capacity_scale if policy.rule == "graded" else capacity_threshold
+    threshold = capacity_function(scores, policy.capacity_per_day or 0, days, policy.audit_rate)
     return (None if math.isinf(threshold) else threshold), int(n_cases)

@@ -1,4 +1,4 @@
-"""Whom to ask next: pure rules on a predictive distribution.
+"""Triage rules: pure functions of a predictive distribution.
 
 The number of planned reads of a case follows from its image and its prediction only, never from a label. Most rules
 select it for a second read, and of those that they do not select a share ε, the audit rate, is read twice as well; the
@@ -40,78 +40,64 @@ _REASONS = messages(
 
 
 @dataclass(frozen=True)
-class Rule:
-    """What decides about reads, with every number resolved.
+class TriageRule:
+    """Triage rule with every number resolved."""
 
-    Attributes:
-        score: what is compared with the threshold; graded: what the probability of a second read grows with.
-        threshold: score above which a second read is asked; infinite: of no case. Of the graded rule the scale c of
-            π = c √φ; infinite: not known yet.
-        audit_rate: ε, probability of a second read of a case that is not selected; the least π of the graded rule.
-        target_error: expected squared error of the class probabilities at which labels are enough.
-        adjudicate_below: probability that the leading class is the majority, below which another annotator is
-            asked once the planned reads are in; None for never.
-        max_labels: labels of one case at which nobody else is asked.
-    """
-
+    # what is compared with the threshold; graded: what the probability of a second read grows with
     score: Score
+    # score above which a second read is asked; infinite: of no case. Of the graded rule the scale c of π = c √φ;
+    # infinite: not known yet
     threshold: float
+    # ε, probability of a second read of a case that is not selected; the least π of the graded rule
     audit_rate: float
+    # expected squared error of the class probabilities at which labels are enough
     target_error: float
+    # probability that the leading class is the majority, below which another annotator is asked once the planned reads
+    # are in; None for never
     adjudicate_below: float | None
+    # labels of one case at which nobody else is asked
     max_labels: int
 
 
 @dataclass(frozen=True)
-class Triage:
-    """Decision for one case.
+class TriageResult:
+    """Decision for one case."""
 
-    Attributes:
-        decision: whether the rule selects the case for a second read.
-        priority: disagreement probability as a share of the largest possible one, 1 − 1/K.
-        expected_gain: fall of the expected squared error by one more label; None without a concentration.
-        reason: in words.
-        pi: probability of a second read by this decision.
-    """
-
+    # whether the rule selects the case for a second read
     decision: Decision
+    # disagreement probability as a share of the largest possible one, 1 − 1/K
     priority: float
+    # fall of the expected squared error by one more label; None without a concentration
     expected_gain: float | None
     reason: str
+    # probability of a second read by this decision
     pi: float
 
 
-def triage(
+def decide_triage(
     distribution: PredictiveDistribution,
-    rule: Rule,
+    rule: TriageRule,
     *,
     out_of_distribution: bool = False,
     near_duplicate: bool = False,
-) -> Triage:
-    """Decide about the single case of a distribution.
-
-    Args:
-        distribution: prediction of one case.
-        rule: resolved policy.
-        out_of_distribution: the image is far from the training cells; it is always selected.
-        near_duplicate: a near-duplicate of the same patient was selected before; it is not selected again.
-    """
+) -> TriageResult:
+    """Decide about the single case of a distribution."""
     disagreement = float(distribution.disagreement_probs[0])
     calibrated = has_concentration(distribution)
     gain = float(expected_gain(distribution)[0]) if calibrated else None
     priority = min(1.0, disagreement / (1 - 1 / distribution.class_probs.shape[1]))
-    pi, reason = _judge(rule, disagreement, gain)
+    pi, reason = _second_read_probability(rule, disagreement, gain)
     if out_of_distribution:  # what the network says of such a cell is no ground for a priority or a gain
         pi, reason, priority, gain = 1.0, Message("unlike the cells that the network was trained on"), 1.0, None
     elif pi > rule.audit_rate and near_duplicate:
         pi, reason = rule.audit_rate, Message("near-duplicate of a cell of this patient that is read twice")
-    return Triage("second_read" if pi >= 1 else "single_read", priority, gain, reason, pi)
+    return TriageResult("second_read" if pi >= 1 else "single_read", priority, gain, reason, pi)
 
 
-def _judge(rule: Rule, disagreement: float, gain: float | None) -> tuple[float, str]:
+def _second_read_probability(rule: TriageRule, disagreement: float, gain: float | None) -> tuple[float, str]:
     """Probability of a second read, and why in words."""
     if rule.score == "graded":
-        return _graded(rule, disagreement)
+        return _graded_read_probability(rule, disagreement)
     by_gain = rule.score == "expected_gain" and gain is not None
     value = gain if by_gain and gain is not None else disagreement
     name, digits = (Message("expected gain"), 4) if by_gain else ("disagreement", 2)
@@ -125,7 +111,7 @@ def _judge(rule: Rule, disagreement: float, gain: float | None) -> tuple[float, 
     return 1.0 if selected else rule.audit_rate, reason
 
 
-def _graded(rule: Rule, disagreement: float) -> tuple[float, str]:
+def _graded_read_probability(rule: TriageRule, disagreement: float) -> tuple[float, str]:
     """Probability of a second read by the graded rule, and why in words."""
     if math.isinf(rule.threshold):
         return rule.audit_rate, Message("no scale for disagreement yet: too few earlier cases")
@@ -136,49 +122,27 @@ def _graded(rule: Rule, disagreement: float) -> tuple[float, str]:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How often a case is to be read.
+class ReadPlan:
+    """Read plan of a case."""
 
-    Attributes:
-        pi: probability of a second planned read, the largest over all looks.
-        arm: why, if it is read twice; None for one planned read.
-    """
-
+    # probability of a second planned read, the largest over all looks
     pi: float
+    # why, if it is read twice; None for one planned read
     arm: Arm | None
 
 
-def plan(u: float, selected: bool, audit_rate: float, earlier_pi: float = 0.0) -> Plan:
-    """Plan the reads of a case by the coin that was tossed when it came.
-
-    The coin u ~ U(0, 1) is tossed once. A later look with another policy or release uses the same u, and π is the
-    largest of all looks, so that P(second planned read) = π whatever the order of looks.
-
-    Args:
-        u: of the case, in [0, 1).
-        selected: whether this look's rule selects the case.
-        audit_rate: ε of this look.
-        earlier_pi: π before this look, 0 for none.
-    """
+def plan_reads(u: float, selected: bool, audit_rate: float, earlier_pi: float = 0.0) -> ReadPlan:
+    """Plan the reads of a case by the coin that was tossed when it came."""
+    # The coin u ~ U(0, 1) is tossed once. A later look with another policy or release uses the same u, and π is the
+    # largest of all looks, so that P(second planned read) = π whatever the order of looks.
     pi = max(earlier_pi, 1.0 if selected else audit_rate)
-    return Plan(pi, None if u >= pi else "triage" if pi >= 1 else "audit")
+    return ReadPlan(pi, None if u >= pi else "triage" if pi >= 1 else "audit")
 
 
 def capacity_threshold(scores: FloatArray, capacity_per_day: float, days: float, audit_rate: float) -> float:
-    """Score above which a rule by capacity selects, from the scores of earlier days.
-
-    With capacity c per day and n cases per day a share s of the cases is selected so that s + ε (1 − s) = c / n; the
-    threshold is the (1 − s) quantile. Today's queue never enters.
-
-    Args:
-        scores: (N,) of the cases of earlier days.
-        capacity_per_day: second reads per day, audit reads included.
-        days: number of those days.
-        audit_rate: ε.
-
-    Returns:
-        The threshold; infinite without earlier cases or where audit reads alone fill the capacity.
-    """
+    """Score above which a rule by capacity selects, from the scores of earlier days."""
+    # With capacity c per day and n cases per day a share s of the cases is selected so that s + ε (1 − s) = c / n; the
+    # threshold is the (1 − s) quantile. Today's queue never enters.
     if scores.size == 0:
         return math.inf
     share = (capacity_per_day * days / scores.size - audit_rate) / (1 - audit_rate) if audit_rate < 1 else 0.0
@@ -188,30 +152,13 @@ def capacity_threshold(scores: FloatArray, capacity_per_day: float, days: float,
 
 
 def capacity_scale(scores: FloatArray, capacity_per_day: float, days: float, audit_rate: float) -> float:
-    """Scale c of the graded rule π = clip(c √φ, π_min, 1), from the disagreement probabilities of earlier days.
-
-    With capacity c per day and n cases per day the mean of π over those cases is c / n. Today's queue never enters.
-
-    Args:
-        scores: (N,) of the cases of earlier days.
-        capacity_per_day: second reads per day.
-        days: number of those days.
-        audit_rate: π_min.
-
-    Returns:
-        The scale; infinite without earlier cases, where every case has π_min.
-    """
+    """Scale c of the graded rule π = clip(c √φ, π_min, 1), from the disagreement probabilities of earlier days."""
+    # With capacity c per day and n cases per day the mean of π over those cases is c / n. Today's queue never enters.
     return graded_scale(scores, capacity_per_day * days / scores.size, audit_rate) if scores.size else math.inf
 
 
-def another_annotator(posterior: PredictiveDistribution, n_labels: int, rule: Rule) -> bool:
-    """Whether the labels so far call for an adjudication; never changes the number of planned reads.
-
-    Args:
-        posterior: of one case, after all its blind labels.
-        n_labels: how many there are.
-        rule: resolved policy.
-    """
+def needs_adjudication(posterior: PredictiveDistribution, n_labels: int, rule: TriageRule) -> bool:
+    """Whether the labels so far call for an adjudication; never changes the number of planned reads."""
     if rule.adjudicate_below is None or not 2 <= n_labels < rule.max_labels or not has_concentration(posterior):
         return False
     if not float(further_labels_expected(posterior, rule.target_error)[0]) > 0:
@@ -220,57 +167,49 @@ def another_annotator(posterior: PredictiveDistribution, n_labels: int, rule: Ru
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What is shown of the prediction of one case; None where there is no concentration.
-
-    Attributes:
-        class_probs: (K,).
-        log_concentration: a; None for an ensemble, whose members have one each.
-        disagreement_prob: φ.
-        disagreement_calibrated: whether a concentration was learned.
-        disagreement_constant: whether φ is one number for every case without labels.
-        class_intervals: (K, 2), 95 %.
-    """
+class PredictionSummary:
+    """Summary of the prediction of one case; None where there is no concentration."""
 
     class_probs: list[float]
+    # a; None for an ensemble, whose members have one each
     log_concentration: float | None
     disagreement_prob: float
+    # whether a concentration was learned
     disagreement_calibrated: bool
+    # whether φ is one number for every case without labels
     disagreement_constant: bool
+    # (K, 2), 95 %
     class_intervals: list[tuple[float, float]] | None
 
 
 @dataclass(frozen=True)
-class Summary(Shown):
-    """What is reported of the distribution of one case after its labels.
+class PosteriorSummary(PredictionSummary):
+    """Summary of the distribution of one case after its labels."""
 
-    Attributes:
-        majority_prob: probability that the leading class has the largest true probability.
-        further_labels_expected: labels still needed for the policy's target error.
-    """
-
+    # probability that the leading class has the largest true probability
     majority_prob: float | None
+    # labels still needed for the policy's target error
     further_labels_expected: int | None
 
 
-def shown(distribution: PredictiveDistribution) -> Shown:
-    """What is shown of the prediction of a single case."""
+def summarise_prediction(distribution: PredictiveDistribution) -> PredictionSummary:
+    """Summarise the prediction of a single case."""
     probs = [float(p) for p in distribution.class_probs[0]]
     disagreement, stated = float(distribution.disagreement_probs[0]), distribution.stated_disagreement
     constant = stated is not None and not np.isnan(stated[0])
     if not has_concentration(distribution):
-        return Shown(probs, None, disagreement, False, constant, None)
+        return PredictionSummary(probs, None, disagreement, False, constant, None)
     intervals = [(float(low), float(high)) for low, high in class_intervals(distribution)[0]]
     a = float(distribution.log_concentration[0]) if isinstance(distribution, DirichletCpe) else None
-    return Shown(probs, a, disagreement, True, constant, intervals)
+    return PredictionSummary(probs, a, disagreement, True, constant, intervals)
 
 
-def summarise(distribution: PredictiveDistribution, target_error: float) -> Summary:
-    """Summarise the single case of a distribution."""
-    of_prediction = vars(shown(distribution))
+def summarise_posterior(distribution: PredictiveDistribution, target_error: float) -> PosteriorSummary:
+    """Summarise the posterior of a single case."""
+    of_prediction = vars(summarise_prediction(distribution))
     if not has_concentration(distribution):
-        return Summary(**of_prediction, majority_prob=None, further_labels_expected=None)
+        return PosteriorSummary(**of_prediction, majority_prob=None, further_labels_expected=None)
     # counts beyond the range of a database integer mean "more than anybody will give"
     needed = int(np.minimum(further_labels_expected(distribution, target_error)[0], 2**31 - 1))
     majority = float(majority_prob(distribution)[0])
-    return Summary(**of_prediction, majority_prob=majority, further_labels_expected=needed)
+    return PosteriorSummary(**of_prediction, majority_prob=majority, further_labels_expected=needed)

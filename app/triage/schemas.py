@@ -1,15 +1,15 @@
-"""What the routes of policies accept and answer."""
+"""Request and response models of the policy routes."""
 
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from app.http.models import In, Line, Out
+from app.http.models import Line, RequestModel, ResponseModel
 from ml.messages import Message
 
 
-class PolicyIn(In):
+class PolicyIn(RequestModel):
     """A new version of the policy, whole; what is left out takes its default."""
 
     rule: Literal["disagreement", "expected_gain", "capacity", "graded"] = "disagreement"
@@ -29,25 +29,21 @@ class PolicyIn(In):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        """Each rule needs its own number, and no other.
-
-        Raises:
-            ValueError: it is missing, or the other is given.
-        """
-        wanted, other = (
+        """Each rule needs its own number, and no other."""
+        needed, other = (
             ("capacity_per_day", "threshold")
             if self.rule in {"capacity", "graded"}
             else ("threshold", "capacity_per_day")
         )
         name = "the graded rule" if self.rule == "graded" else f"the rule by {self.rule.replace('_', ' ')}"
-        if getattr(self, wanted) is None:
-            raise ValueError(Message("{name} needs {wanted}", name=name, wanted=wanted))
+        if getattr(self, needed) is None:
+            raise ValueError(Message("{name} needs {wanted}", name=name, wanted=needed))
         if getattr(self, other) is not None:
             raise ValueError(Message("{name} takes no {other}", name=name, other=other))
         return self
 
 
-class PolicyOut(Out):
+class PolicyOut(ResponseModel):
     """A version of the policy."""
 
     version: int
@@ -69,7 +65,7 @@ class PolicyOut(Out):
     created_at: datetime
 
 
-class DrawsOut(Out):
+class DrawsOut(ResponseModel):
     """What became of planned reads that were asked of annotators who were drawn.
 
     Attributes:
@@ -85,7 +81,7 @@ class DrawsOut(Out):
     n_overdue: int
 
 
-class PoliciesOut(Out):
+class PoliciesOut(ResponseModel):
     """Every version, newest first; ``draws`` is null until somebody was drawn."""
 
     items: list[PolicyOut]

@@ -1,4 +1,4 @@
-"""Changing the policy: a new version, audited; cases already planned keep their coin."""
+"""Change the policy by a new, audited version; planned cases keep their random draw."""
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -8,10 +8,89 @@ from app.audit.chain.keys import AuditKeys
 from app.database.tables import Label, PolicyRow, ReaderDraw, ReadRequest, time_of
 from app.http.errors import Conflict
 from app.http.principal import Principal
-from app.triage.assignment import GRACE
-from app.triage.planning import withdraw_repeats
-from app.triage.queries import all_policies, current_policy
+from app.triage.assignment import (
+    GRACE_PERIOD,
+    list_assignable_annotators,
+    next_position,
+    pick_annotator,
+    redraw_annotator,
+    twins_of_case,
+)
+from app.triage.eligibility import (
+    ReadEligibility,
+    eligibility_of,
+    eligibility_of_account,
+    list_eligible_annotators,
+    require_qualified,
+)
+from app.triage.planning import (
+    new_request,
+    plan_case,
+    policy_for_planning,
+    refresh_waiting,
+    triage_case,
+    uniform_draw,
+    withdraw_repeats,
+)
+from app.triage.queries import (
+    DAILY,
+    all_policies,
+    current_policy,
+    current_rule,
+    policy_of_version,
+    rule_of,
+    threshold_of,
+)
+from app.triage.rules import (
+    TriageResult,
+    TriageRule,
+    decide_triage,
+    needs_adjudication,
+    summarise_posterior,
+    summarise_prediction,
+)
 from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut
+from app.triage.twins import ImageIdentity, are_twins, may_be_twin
+
+__all__ = [
+    "DAILY",
+    "GRACE_PERIOD",
+    "ImageIdentity",
+    "PolicyIn",
+    "PolicyOut",
+    "ReadEligibility",
+    "TriageResult",
+    "TriageRule",
+    "add_policy",
+    "are_twins",
+    "current_policy",
+    "current_rule",
+    "decide_triage",
+    "eligibility_of",
+    "eligibility_of_account",
+    "list_assignable_annotators",
+    "list_eligible_annotators",
+    "list_policies",
+    "may_be_twin",
+    "needs_adjudication",
+    "new_request",
+    "next_position",
+    "pick_annotator",
+    "plan_case",
+    "policy_for_planning",
+    "policy_of_version",
+    "redraw_annotator",
+    "refresh_waiting",
+    "require_qualified",
+    "rule_of",
+    "summarise_posterior",
+    "summarise_prediction",
+    "threshold_of",
+    "triage_case",
+    "twins_of_case",
+    "uniform_draw",
+    "withdraw_repeats",
+]
 
 
 def policy_out(row: PolicyRow, current: int) -> PolicyOut:
@@ -28,12 +107,12 @@ def list_policies(session: Session) -> PoliciesOut:
 
 
 def draws_so_far(session: Session) -> DrawsOut | None:
-    """What became of the planned reads for which annotators were drawn; None where none ever was."""
+    """Count the outcomes of planned reads with drawn annotators; None where none was drawn."""
     counted = (
         select(
             func.count(ReadRequest.label_id),
             func.count().filter(Label.annotator_id == ReadRequest.annotator_id),
-            func.count().filter(ReadRequest.state == "open", ReadRequest.due_at < time_of(session) - GRACE),
+            func.count().filter(ReadRequest.state == "open", ReadRequest.due_at < time_of(session) - GRACE_PERIOD),
             func.count(),
         )
         .select_from(ReaderDraw)
@@ -50,29 +129,22 @@ def draws_so_far(session: Session) -> DrawsOut | None:
 
 
 def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: PolicyIn) -> tuple[int, PolicyOut]:
-    """Make a new version, which is in force from now on.
-
-    Returns:
-        201 and the version.
-
-    Raises:
-        Conflict: it says what the current one says.
-    """
+    """Make a new version, which is in force from now on."""
     before = current_policy(session)
-    wanted = body.model_dump()
-    if all(getattr(before, name) == value for name, value in wanted.items() if name != "reason"):
+    values = body.model_dump()
+    if all(getattr(before, name) == value for name, value in values.items() if name != "reason"):
         raise Conflict("this is the policy in force already")
-    row = PolicyRow(version=before.version + 1, created_by=principal.account_id, **wanted)
+    row = PolicyRow(version=before.version + 1, created_by=principal.account_id, **values)
     session.add(row)
     session.flush()
     if body.repeat_rate == 0 or body.reveal == "after_commit":
         withdraw_repeats(session)
     changed = {
         name: [getattr(before, name), value]
-        for name, value in wanted.items()
+        for name, value in values.items()
         if name != "reason" and getattr(before, name) != value
     }
-    events.record(
+    events.record_event(
         session,
         keys,
         actor=principal.name,

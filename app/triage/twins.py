@@ -1,4 +1,4 @@
-"""Twins: cases with one image, by the digest of their pixels, or by the perceptual hash among a patient's cases.
+"""Twins: cases with the same image, by pixel digest, or by perceptual hash within a patient.
 
 Pixels are what stays the same of a picture that is encoded anew.
 """
@@ -16,20 +16,20 @@ from ml.images.image_statistics import hash_distance
 _NO_HASH = 0
 
 
-class Pictured(Protocol):
-    """What of a case its likeness to another one follows from: a case, or a row with these columns."""
+class ImageIdentity(Protocol):
+    """Columns of a case, or of a row, that decide whether it is a twin of another one."""
 
     @property
     def id(self) -> uuid.UUID:
-        """Of the case."""
+        """Identifier of the case."""
 
     @property
     def pixels_sha256(self) -> str | None:
-        """Of the pixels."""
+        """SHA-256 of the pixels."""
 
     @property
     def patient(self) -> str | None:
-        """Whose image it is."""
+        """Patient of the case."""
 
     @property
     def image_hash(self) -> int | None:
@@ -48,13 +48,13 @@ def _has_pixels(pixels_sha256: Any) -> ColumnElement[bool]:
 
 
 def may_be_twin(pixels_sha256: Any, patient: Any) -> ColumnElement[bool]:
-    """The same by what it follows from, values or parameters; without a patient where the case has none."""
+    """Build the condition from values or parameters; the patient is None where the case has none."""
     same = _has_pixels(pixels_sha256)
     of_patient = and_(Case.patient == patient, Case.image_hash.is_not(None))
     return and_(Case.erased_at.is_(None), same if patient is None else or_(same, of_patient))
 
 
-def are_near(case: Pictured, other: Pictured) -> bool:
+def are_near(case: ImageIdentity, other: ImageIdentity) -> bool:
     """Whether two cases of one patient have nearly the same image."""
     if case.patient is None or case.patient != other.patient:
         return False
@@ -63,7 +63,7 @@ def are_near(case: Pictured, other: Pictured) -> bool:
     return hash_distance(case.image_hash, other.image_hash) <= NEAR_DUPLICATE_BITS
 
 
-def are_twins(case: Pictured, other: Pictured) -> bool:
+def are_twins(case: ImageIdentity, other: ImageIdentity) -> bool:
     """Whether two cases show the same image, or are one case."""
     same = case.pixels_sha256 is not None and case.pixels_sha256 == other.pixels_sha256
     return case.id == other.id or same or are_near(case, other)

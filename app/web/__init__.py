@@ -1,1 +1,1 @@
-"""Server-rendered pages for people."""
+"""Pages for people."""

@@ -1,9 +1,9 @@
-"""The page about the API: a viewer that ships with the service shows its OpenAPI document."""
+"""API page, rendered from the OpenAPI document without a script, for the service and the docs."""
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import HTMLResponse
 
-from app.accounts.permissions import GuardedRoute, public
+from app.accounts.service import GuardedRoute, allow_everyone
 from app.web.render import ENVIRONMENT, POLICY
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
@@ -11,7 +11,7 @@ router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _POLICY = POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'")
 
 
-@router.get("/v1/docs", dependencies=[Depends(public)])
+@router.get("/v1/docs", dependencies=[Depends(allow_everyone)])
 def show_api() -> HTMLResponse:
     """Every operation with its access, fields, errors and an example."""
     headers = {"Cache-Control": "no-cache", "Content-Security-Policy": _POLICY}

@@ -1,4 +1,4 @@
-"""HTML routes of the audit: who did what, in words, and as a file."""
+"""HTML routes of the audit: events as sentences, and as a CSV file."""
 
 import json
 from dataclasses import dataclass
@@ -10,28 +10,27 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BeforeValidator
 from sqlalchemy.orm import Session
 
-from app.accounts.permissions import GuardedRoute, Policy
-from app.accounts.queries import all_accounts
+from app.accounts.service import GuardedRoute, RequireScope, all_accounts
 from app.audit.chain import events as chain_events
-from app.audit.events import AuditEventsOut, Days, page_of_events
-from app.audit.sentences import WORDS, Part, Say, plain, sentences, short
-from app.context import Parts
-from app.database.engine import Reader
+from app.audit.events import AuditEventsOut, DayRange, list_audit_event_page
+from app.audit.sentences import WORDS, Say, SentencePart, describe_events, strip_links, summarize_action
+from app.context import AppContext
+from app.database.engine import ReadSession
 from app.http import languages
 from app.http.models import PageText
 from app.http.principal import Principal
 from app.web.filters import csv_file
-from app.web.render import page
+from app.web.render import render_page
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
-_Manager = Annotated[Principal, Depends(Policy("manage"))]
+_Manager = Annotated[Principal, Depends(RequireScope("manage"))]
 _Day = Annotated[date | None, BeforeValidator(lambda text: text or None), Query()]
 #: Who acts without an account.
 _PROGRAMS = ("command line", "gate", "readers", "recalibration", "service", "worker")
 
 
 @dataclass(frozen=True)
-class Asked:
+class AuditFilter:
     """Which events a page shows."""
 
     actor: str
@@ -48,7 +47,7 @@ class Asked:
         return {name: value for name, value in values.items() if value}
 
 
-def _asked(
+def _read_audit_filter(
     actor: Annotated[PageText, Query(max_length=100)] = "",
     action: Annotated[PageText, Query(max_length=50)] = "",
     about: Annotated[PageText, Query(max_length=200)] = "",
@@ -56,62 +55,69 @@ def _asked(
     since: _Day = None,
     until: _Day = None,
     cursor: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
-) -> Asked:
-    return Asked(actor.strip(), action, about.strip() or object_id, since, until, cursor)
+) -> AuditFilter:
+    return AuditFilter(actor.strip(), action, about.strip() or object_id, since, until, cursor)
 
 
-_Asked = Annotated[Asked, Depends(_asked)]
+_FilterQuery = Annotated[AuditFilter, Depends(_read_audit_filter)]
 
 
-def _say(text: str) -> str:
-    """What an event says in words, and codes in it; names of people, cases and classes do not come here."""
-    found = languages.said(text)
-    return languages.term(text) if found == text else found
+def _translate_event_text(text: str) -> str:
+    """Translate an event's sentence or a code in it; names of people, cases and classes stay."""
+    translated = languages.translate_sentence(text)
+    return languages.translate_term(text) if translated == text else translated
 
 
-def _events(session: Session, asked: Asked, say: Say = str) -> tuple[AuditEventsOut, dict[int, list[Part]]]:
+def _load_event_page(
+    session: Session, asked: AuditFilter, say: Say = str
+) -> tuple[AuditEventsOut, dict[int, list[SentencePart]]]:
     """A page of events, and what each says."""
-    events = page_of_events(
+    events = list_audit_event_page(
         session,
         cursor=asked.cursor,
         actor=asked.actor or None,
         action=asked.action or None,
-        days=Days(asked.since, asked.until),
+        days=DayRange(asked.since, asked.until),
         about=asked.about or None,
     )
-    return events, sentences(session, events.items, say)
+    return events, describe_events(session, events.items, say)
 
 
 @router.get("/audit")
-def audit(request: Request, context: Parts, principal: _Manager, session: Reader, asked: _Asked) -> Response:
+def show_audit(
+    request: Request, context: AppContext, principal: _Manager, session: ReadSession, asked: _FilterQuery
+) -> Response:
     """Who did what, newest first."""
-    events, said = _events(session, asked, _say)
+    events, texts_by_event = _load_event_page(session, asked, _translate_event_text)
     details = {event.stamp: json.dumps(event.details, ensure_ascii=False) for event in events.items}
-    return page(
+    return render_page(
         request,
         "audit.html",
         principal,
         events=events,
-        said=said,
+        said=texts_by_event,
         details=details,
         asked=asked,
         here=urlencode(asked.query(str(asked.cursor or ""))),
         older=urlencode(asked.query(events.next_cursor)),
         actors=[*(account.name for account in all_accounts(session)), *_PROGRAMS],
-        actions=sorted(((action, short(action, _say)) for action in WORDS), key=lambda choice: choice[1]),
-        head=chain_events.newest(session),
+        actions=sorted(
+            ((action, summarize_action(action, _translate_event_text)) for action in WORDS),
+            key=lambda choice: choice[1],
+        ),
+        head=chain_events.read_head_text(session),
         public_key=context.keys.audit.public_key,
     )
 
 
-@router.get("/audit.csv", dependencies=[Depends(Policy("manage"))])
-def audit_file(session: Reader, asked: _Asked) -> Response:
+@router.get("/audit.csv", dependencies=[Depends(RequireScope("manage"))])
+def audit_file(session: ReadSession, asked: _FilterQuery) -> Response:
     """The events that the page shows."""
-    events, said = _events(session, asked)
+    events, texts_by_event = _load_event_page(session, asked)
     header = ("number", "time", "who", "what", "why", "action", "object")
     rows = [
         (
-            *(event.sequence, event.created_at, event.actor, plain(said[event.stamp])),
+            *(event.sequence, event.created_at, event.actor, strip_links(texts_by_event[event.stamp])),
             *(event.reason, event.action, event.object),
         )
         for event in events.items

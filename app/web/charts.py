@@ -7,9 +7,9 @@ from datetime import date
 
 import numpy as np
 
-from app.http.languages import decimal, gettext
+from app.http.languages import gettext, localize_decimal
 from app.http.models import DistributionOut
-from app.metrics.annotator_drift import ReaderWeekOut
+from app.metrics.service import ReaderWeekOut
 
 ROW, LABEL, WIDTH = 34, 200, 380
 #: Of a letter of a class's name, and how many letters are shown at most; the table below has the whole name.
@@ -35,7 +35,7 @@ class BarRow:
 
 
 @dataclass(frozen=True)
-class Bars:
+class PosteriorChart:
     """Prior and posterior of a case as bars."""
 
     rows: list[BarRow]
@@ -45,16 +45,16 @@ class Bars:
 
     @property
     def width(self) -> int:
-        """Of names, bars and numbers."""
+        """Width of names, bars and numbers together."""
         return self.left + self.scale + 90
 
 
 def posterior_bars(
     names: dict[str, str], prior: DistributionOut, posterior: DistributionOut, counts: dict[str, int]
-) -> Bars:
+) -> PosteriorChart:
     """Lay out prior and posterior class probabilities, class by class, beside names that fit."""
-    shown = {code: name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…" for code, name in names.items()}
-    longest = max((len(name) for name in shown.values()), default=0) + len(_COUNT)
+    short_names = {code: name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…" for code, name in names.items()}
+    longest = max((len(name) for name in short_names.values()), default=0) + len(_COUNT)
     left = max(LABEL, math.ceil(LETTER * longest) + 10)
 
     def interval(distribution: DistributionOut, code: str) -> tuple[float, float] | None:
@@ -66,7 +66,7 @@ def posterior_bars(
     rows = [
         BarRow(
             name=name,
-            shown=shown[code],
+            shown=short_names[code],
             y=index * ROW,
             prior=WIDTH * prior.class_probs[code],
             posterior=WIDTH * posterior.class_probs[code],
@@ -78,7 +78,7 @@ def posterior_bars(
         )
         for index, (code, name) in enumerate(names.items())
     ]
-    return Bars(rows, ROW * len(rows) + 22, left)
+    return PosteriorChart(rows, ROW * len(rows) + 22, left)
 
 
 WEEKS, _PLOT_HEIGHT, _PLOT_LEFT, _STEP_WIDTH = 26, 120, 52, 22
@@ -97,18 +97,15 @@ class WeekMark:
 
 @dataclass(frozen=True)
 class WeekChart:
-    """Means of the last weeks with their bands, beside the line of zero.
-
-    Attributes:
-        ticks: of the vertical axis, value and y.
-        first: Monday of the first week that is shown.
-        last: Monday of the last one.
-    """
+    """Means of the last weeks with their bands, beside the line of zero."""
 
     marks: list[WeekMark]
+    # of the vertical axis, value and y
     ticks: list[tuple[float, float]]
     zero: float
+    # Monday of the first week that is shown
     first: date
+    # Monday of the last one
     last: date
     width: int
     height: int = _PLOT_HEIGHT + 24
@@ -117,9 +114,9 @@ class WeekChart:
 
 def week_chart(weeks: Sequence[ReaderWeekOut]) -> WeekChart:
     """Lay out the last weeks, of which there is at least one."""
-    shown = weeks[-WEEKS:]
-    top = max(*(row.high for row in shown), 0.5)
-    bottom = min(*(row.low for row in shown), -0.5)
+    recent_weeks = weeks[-WEEKS:]
+    top = max(*(row.high for row in recent_weeks), 0.5)
+    bottom = min(*(row.low for row in recent_weeks), -0.5)
     scale = _PLOT_HEIGHT / (top - bottom)
 
     def down(value: float) -> float:
@@ -127,20 +124,22 @@ def week_chart(weeks: Sequence[ReaderWeekOut]) -> WeekChart:
 
     marks = [
         WeekMark(
-            x=_PLOT_LEFT + _STEP_WIDTH * ((row.week - shown[0].week).days // 7) + _STEP_WIDTH // 2,
+            x=_PLOT_LEFT + _STEP_WIDTH * ((row.week - recent_weeks[0].week).days // 7) + _STEP_WIDTH // 2,
             y=down(row.excess_loss),
             low=down(row.low),
             high=down(row.high),
             title=gettext(
                 "week of %(week)s: %(value)s (%(low)s to %(high)s)",
                 week=row.week,
-                value=decimal(f"{row.excess_loss:+.2f}"),
-                low=decimal(f"{row.low:+.2f}"),
-                high=decimal(f"{row.high:+.2f}"),
+                value=localize_decimal(f"{row.excess_loss:+.2f}"),
+                low=localize_decimal(f"{row.low:+.2f}"),
+                high=localize_decimal(f"{row.high:+.2f}"),
             ),
         )
-        for row in shown
+        for row in recent_weeks
     ]
     step = 0.5 if top - bottom < 3 else 1.0
     ticks = [(value, down(value)) for value in step * np.arange(np.ceil(bottom / step), np.floor(top / step) + 1)]
-    return WeekChart(marks, ticks, down(0.0), shown[0].week, shown[-1].week, width=marks[-1].x + _STEP_WIDTH)
+    return WeekChart(
+        marks, ticks, down(0.0), recent_weeks[0].week, recent_weeks[-1].week, width=marks[-1].x + _STEP_WIDTH
+    )

@@ -1,4 +1,4 @@
-"""Cases of an annotator that have been settled since they last looked: where they stood with the others."""
+"""Closed cases that an annotator has not reviewed yet, with the other annotators' labels."""
 
 import uuid
 from collections import Counter
@@ -7,16 +7,14 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from app.accounts.annotators import annotator_of_account
-from app.audit.chain.keys import ReaderKeys
-from app.cases.blindness import hidden_because, shown_to
-from app.cases.opaque_ids import NamedCase, case_handle
-from app.cases.queries import blind_opinions, label_history
+from app.accounts.service import annotator_of_account
+from app.audit.chain.keys import AnnotatorKeys
+from app.cases.service import ResolvedCase, blind_opinions, case_handle, exposed_case_ids, hidden_because, label_history
 from app.database.tables import Case
 from app.http.languages import gettext, ngettext
 from app.http.principal import Principal
-from app.labels.annotator_day import LISTED, labelled_cases
-from app.releases.queries import reading_classes
+from app.labels.service import LISTED, labelled_cases
+from app.releases.service import reading_classes
 from app.web.reading import case_number
 
 #: Shown at once.
@@ -25,30 +23,25 @@ MOST = 20
 
 @dataclass(frozen=True)
 class SettledCase:
-    """A case that its annotator may be shown, and has not been yet.
-
-    Attributes:
-        id: of the case.
-        handle: what the annotator knows it by.
-        number: its short number.
-        own: name of the class that they gave.
-        others: names of the classes that others gave, blind, with how many did, the most first.
-        agrees: how many of the others said the same.
-        pair: the own class and what most of those said who differ, for the address of their reference cells; empty
-            where nobody differs.
-    """
+    """A closed case that its annotator may review, and has not reviewed yet."""
 
     id: uuid.UUID
+    # what the annotator knows it by
     handle: uuid.UUID
     number: str
+    # name of the class that they gave
     own: str
+    # names of the classes that others gave, blind, with how many did, the most first
     others: Sequence[tuple[str, int]]
+    # how many of the others said the same
     agrees: int
+    # the own class and what most of those said who differ, for the address of their reference cells; empty where nobody
+    # differs
     pair: Sequence[tuple[str, str]]
 
     @property
     def n_others(self) -> int:
-        """How many others have read it."""
+        """Number of other annotators."""
         return sum(n for _, n in self.others)
 
     @property
@@ -63,7 +56,7 @@ class SettledCase:
 
     @property
     def sentence(self) -> str:
-        """Where the annotator stood, in words."""
+        """Sentence on the annotator's label among the others'."""
         if self.agrees == self.n_others:
             return ngettext(
                 "You said “%(own)s”, as did the one other annotator.",
@@ -85,41 +78,43 @@ class SettledCase:
         )
 
 
-def settled_since(session: Session, keys: ReaderKeys, principal: Principal) -> list[SettledCase]:
-    """Newest cases of an annotator that are closed, that others have read too, and that they have not been shown.
-
-    A case that nobody else has read teaches nothing about others; one that is kept closed for a second visit is not
-    listed, as on every page.
-    """
+def settled_since(session: Session, keys: AnnotatorKeys, principal: Principal) -> list[SettledCase]:
+    """Newest closed cases of an annotator that others have read too and that were not reviewed."""
+    # A case that nobody else has read teaches nothing about others; one that is kept closed for a second visit is not
+    # listed, as on every page.
     annotator = annotator_of_account(session, principal.account_id)
     if annotator is None:
         return []
-    seen = shown_to(session, annotator.id)
-    names, found = {info.code: info.name for info in reading_classes(session)}, []
+    seen = exposed_case_ids(session, annotator.id)
+    names, cases = {info.code: info.name for info in reading_classes(session)}, []
     for case_id in labelled_cases(session, principal, LISTED):
         case = session.get(Case, case_id)  # None: a second visit, which stays closed
         if case is None or case.erased_at is not None or case_id in seen:
             continue
-        if hidden_because(session, principal, NamedCase(case_id)) is not None:
+        if hidden_because(session, principal, ResolvedCase(case_id)) is not None:
             continue
-        settled = _of(session, keys, principal, case_id, names)
-        found += [] if settled is None else [settled]
-        if len(found) == MOST:
+        settled = _build_settled_case(session, keys, principal, case_id, names)
+        cases += [] if settled is None else [settled]
+        if len(cases) == MOST:
             break
-    return found
+    return cases
 
 
-def _of(
-    session: Session, keys: ReaderKeys, principal: Principal, case_id: uuid.UUID, names: dict[str, str]
+def _build_settled_case(
+    session: Session, keys: AnnotatorKeys, principal: Principal, case_id: uuid.UUID, names: dict[str, str]
 ) -> SettledCase | None:
     opinions = blind_opinions(label_history(session, case_id))
     own = [opinion.label.class_code for opinion in opinions if opinion.annotator == principal.name]
-    said = Counter(opinion.label.class_code for opinion in opinions if opinion.annotator != principal.name)
-    if not own or not said:
+    label_counts = Counter(opinion.label.class_code for opinion in opinions if opinion.annotator != principal.name)
+    if not own or not label_counts:
         return None
     handle = case_handle(keys, principal, case_id)
-    others = [(names.get(str(code), str(code)), n) for code, n in said.most_common()]
+    others = [(names.get(str(code), str(code)), n) for code, n in label_counts.most_common()]
     mine = str(own[0])
-    pair = next(([("class", mine), ("class", str(code))] for code, _ in said.most_common() if code != own[0]), [])
-    shown = pair if all(code in names for _, code in pair) else []
-    return SettledCase(case_id, handle, case_number(handle), names.get(mine, mine), others, said[own[0]], shown)
+    pair = next(
+        ([("class", mine), ("class", str(code))] for code, _ in label_counts.most_common() if code != own[0]), []
+    )
+    known_pair = pair if all(code in names for _, code in pair) else []
+    return SettledCase(
+        case_id, handle, case_number(handle), names.get(mine, mine), others, label_counts[own[0]], known_pair
+    )

@@ -8,50 +8,50 @@ from datetime import datetime
 from fastapi import Response
 
 from app.http import formats
-from app.http.languages import decimal, gettext, language, said, term
+from app.http.languages import get_page_language, gettext, localize_decimal, translate_sentence, translate_term
 from ml.util import number_format
 from ml.util.number_format import NOTHING, HasInterval, HasNewInterval
 
 
 def probability(value: float | None, digits: int = 3) -> str:
     """A probability or a metric."""
-    return decimal(number_format.probability(value, digits))
+    return localize_decimal(number_format.probability(value, digits))
 
 
 def change(value: float | None, digits: int = 3) -> str:
     """A difference, with its sign."""
-    return decimal(number_format.change(value, digits))
+    return localize_decimal(number_format.change(value, digits))
 
 
 def count(value: int | None) -> str:
     """A whole number."""
-    return decimal(number_format.count(value))
+    return localize_decimal(number_format.count(value))
 
 
 def share(value: float | None) -> str:
     """A share in per cent."""
-    return decimal(number_format.share(value))
+    return localize_decimal(number_format.share(value))
 
 
-def _between(low: float | None, high: float | None, digits: int) -> str:
+def _format_range(low: float | None, high: float | None, digits: int) -> str:
     return gettext("%(low)s to %(high)s", low=probability(low, digits), high=probability(high, digits))
 
 
 def interval(estimate: HasInterval | None, digits: int = 4) -> str:
     """The 95 % interval of an estimate."""
-    return NOTHING if estimate is None or estimate.low is None else _between(estimate.low, estimate.high, digits)
+    return NOTHING if estimate is None or estimate.low is None else _format_range(estimate.low, estimate.high, digits)
 
 
 def new_interval(estimate: HasNewInterval | None, digits: int = 4) -> str:
     """The 95 % interval of an estimate for new annotators."""
     if estimate is None or estimate.low_new is None:
         return NOTHING
-    return _between(estimate.low_new, estimate.high_new, digits)
+    return _format_range(estimate.low_new, estimate.high_new, digits)
 
 
 def sentence(text: str) -> str:
-    """The end of a sentence as a whole one, with the full stop of the language."""
-    return formats.sentence(text, "。" if language() == "ja" else ".")
+    """Complete a sentence with a capital letter and the full stop of the language."""
+    return formats.complete_sentence(text, "。" if get_page_language() == "ja" else ".")
 
 
 #: By their names in templates.
@@ -62,10 +62,10 @@ FILTERS: dict[str, Callable[..., str]] = {
     "share": share,
     "interval": interval,
     "new_interval": new_interval,
-    "decimal": decimal,
-    "said": said,
+    "decimal": localize_decimal,
+    "said": translate_sentence,
     "sentence": sentence,
-    "term": term,
+    "term": translate_term,
 }
 
 
@@ -109,25 +109,19 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_file(name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> Response:
-    """Rows as a file to download.
-
-    Args:
-        name: of the file, without its ending.
-        header: names of the columns.
-        rows: of numbers, times, texts or None; texts that a spreadsheet would compute begin with an apostrophe.
-    """
+    """Rows as a file to download."""
     stream = io.StringIO()
     writer = csv.writer(stream)
     writer.writerow(header)
-    writer.writerows([_cell(value) for value in row] for row in rows)
+    writer.writerows([_format_csv_cell(value) for value in row] for row in rows)
     headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
     return Response(stream.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
 
 
-def _cell(value: object) -> object:
-    """A value as it stands in a file.
+def _format_csv_cell(value: object) -> object:
+    """Format a value for a CSV cell.
 
-    >>> _cell("=1+1"), _cell(-1), _cell(None)
+    >>> _format_csv_cell("=1+1"), _format_csv_cell(-1), _format_csv_cell(None)
     ("'=1+1", -1, '')
     """
     if value is None:

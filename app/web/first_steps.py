@@ -1,4 +1,4 @@
-"""The first steps of an empty service: what is done, what comes next, and what waits for what."""
+"""Setup steps of an empty service: done, next, possible later, or blocked."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,10 +6,10 @@ from typing import Literal
 
 from sqlalchemy.orm import Session
 
-from app.accounts.queries import count_annotators
-from app.cases.queries import is_empty
-from app.releases.queries import champion_since
-from app.triage.queries import current_policy
+from app.accounts.service import count_annotators
+from app.cases.service import is_empty
+from app.releases.service import champion_since
+from app.triage.service import current_policy
 
 State = Literal["done", "next", "later", "waits"]
 #: A second opinion needs another annotator.
@@ -18,18 +18,15 @@ ENOUGH_ANNOTATORS = 2
 
 @dataclass(frozen=True)
 class FirstSteps:
-    """How far a service is from its first case.
+    """Progress of a service towards its first case."""
 
-    Attributes:
-        states: of the steps release, people, policy, import: done, next, later (can be done now too) or waits.
-        release_since: when the release that is served was added; None without one.
-        n_annotators: accounts of annotators that may sign in.
-        policy_version: in force; the first came with the tables.
-    """
-
+    # of the steps release, people, policy, import: done, next, later (can be done now too) or waits
     states: dict[str, State]
+    # when the release that is served was added; None without one
     release_since: datetime | None
+    # accounts of annotators that may sign in
     n_annotators: int
+    # in force; the first came with the tables
     policy_version: int
 
 

@@ -12,57 +12,54 @@ from typing import Annotated, Any, Literal, TypeVar
 from fastapi import Depends, Form, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from app.audit.chain.keys import ReaderKeys
+from app.audit.chain.keys import AnnotatorKeys
 from app.database.idempotency import Once
-from app.http.errors import Invalid, NotFound, OtherAccount, in_words
-from app.http.languages import said
+from app.http.errors import Forbidden, InvalidValue, NotFound, describe_fault
+from app.http.languages import translate_sentence
 from app.http.models import PageText
 from app.http.principal import Principal
-from app.reports.targets import TargetsIn
-from app.triage.schemas import PolicyIn, PolicyOut
+from app.reports.service import TargetsIn
+from app.triage.service import PolicyIn, PolicyOut
+
+
+class OtherAccount(Forbidden):
+    """A form comes from a page that was made for somebody else, who used the same browser."""
+
+    code, title = "other-account", "Somebody else is signed in"
+
 
 _HANDLE = re.compile(r"([0-9a-f]{32}\.[0-9a-f]{32})(?:\.([0-9]{1,6}))?")
 
 
-def _digest(keys: ReaderKeys, *parts: bytes) -> str:
+def _page_digest(keys: AnnotatorKeys, *parts: bytes) -> str:
     return keys.pages.digest(b":".join(parts)).hex()[:32]
 
 
-def account_handle(keys: ReaderKeys, account_id: uuid.UUID) -> str:
-    """Name of an account inside its browser, which says nothing to anybody else."""
-    return _digest(keys, b"account", account_id.bytes)
+def account_handle(keys: AnnotatorKeys, account_id: uuid.UUID) -> str:
+    """Opaque name of an account for its own browser."""
+    return _page_digest(keys, b"account", account_id.bytes)
 
 
-def read_handle(keys: ReaderKeys, account_id: uuid.UUID, read_id: uuid.UUID) -> str:
-    """Name of a read in the pages of the account that has it."""
-    return f"{read_id.hex}.{_digest(keys, b'read', account_id.bytes, read_id.bytes)}"
+def read_handle(keys: AnnotatorKeys, account_id: uuid.UUID, read_id: uuid.UUID) -> str:
+    """Opaque name of a read for the pages of its annotator."""
+    return f"{read_id.hex}.{_page_digest(keys, b'read', account_id.bytes, read_id.bytes)}"
 
 
-def correction_handle(keys: ReaderKeys, account_id: uuid.UUID, read_id: uuid.UUID, position: int) -> str:
-    """Name of a read's answer that a page would replace, by its place in the chain: sent twice, it replaces one."""
+def correction_handle(keys: AnnotatorKeys, account_id: uuid.UUID, read_id: uuid.UUID, position: int) -> str:
+    """Opaque name of the answer that a correction replaces, by its position in the chain."""
     return f"{read_handle(keys, account_id, read_id)}.{position}"
 
 
-def read_of_handle(keys: ReaderKeys, principal: Principal, handle: str) -> uuid.UUID:
-    """The read that a form of this caller's pages is about.
-
-    Raises:
-        NotFound: this is no handle of a read.
-        OtherAccount: the page was made for somebody else.
-    """
+def read_of_handle(keys: AnnotatorKeys, principal: Principal, handle: str) -> uuid.UUID:
+    """The read that a form of this caller's pages is about."""
     read_id, position = answer_of_handle(keys, principal, handle)
     if position is not None:
         raise NotFound("there is no such read")
     return read_id
 
 
-def answer_of_handle(keys: ReaderKeys, principal: Principal, handle: str) -> tuple[uuid.UUID, int | None]:
-    """The read that a form of this caller's pages answers, and the place of the answer that it replaces, if any.
-
-    Raises:
-        NotFound: this is no handle.
-        OtherAccount: the page was made for somebody else.
-    """
+def answer_of_handle(keys: AnnotatorKeys, principal: Principal, handle: str) -> tuple[uuid.UUID, int | None]:
+    """The read that a form of this caller's pages answers, and the place of the answer that it replaces, if any."""
     parts = _HANDLE.fullmatch(handle)
     if parts is None:
         raise NotFound("there is no such read")
@@ -75,16 +72,14 @@ def answer_of_handle(keys: ReaderKeys, principal: Principal, handle: str) -> tup
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class WrongFields(Invalid):
-    """Fields of a form that are not acceptable.
-
-    Args:
-        faults: what is wrong with each, the end of a sentence; under "" what is wrong with all of them together.
-    """
+class WrongFields(InvalidValue):
+    """Fields of a form that are not acceptable."""
 
     def __init__(self, faults: dict[str, str]) -> None:
-        told = [f"{name.replace('_', ' ')} {said(what)}" if name else what for name, what in faults.items()]
-        super().__init__("; ".join(told))
+        sentences = [
+            f"{name.replace('_', ' ')} {translate_sentence(what)}" if name else what for name, what in faults.items()
+        ]
+        super().__init__("; ".join(sentences))
         self.faults = faults
 
 
@@ -101,13 +96,9 @@ class MoveForm(BaseModel):
 
 
 async def _once_by_form(request: Request, form_key: Annotated[PageText, Form(max_length=64)] = "") -> Once:
-    """A form with the key that its page gave it.
-
-    Raises:
-        Invalid: a form that was not made here.
-    """
+    """A form with the key that its page gave it."""
     if not form_key:
-        raise Invalid("open the page again: the form was not complete")
+        raise InvalidValue("open the page again: the form was not complete")
     return Once.of(request, form_key)
 
 
@@ -115,18 +106,14 @@ async def _once_by_form(request: Request, form_key: Annotated[PageText, Form(max
 IdempotentForm = Annotated[Once, Depends(_once_by_form)]
 
 
-def checked(model: type[_Model], **values: Any) -> _Model:
-    """The values of a form as what the API takes.
-
-    Raises:
-        WrongFields: what is wrong with them, in words.
-    """
+def validate_form(model: type[_Model], **values: Any) -> _Model:
+    """Validate a form's values by a model of the API."""
     try:
         return model(**values)
     except ValidationError as exc:
         faults: dict[str, str] = {}
         for fault in exc.errors():
-            faults.setdefault(str(fault["loc"][0]) if fault["loc"] else "", in_words(fault))
+            faults.setdefault(str(fault["loc"][0]) if fault["loc"] else "", describe_fault(fault))
         raise WrongFields(faults) from exc
 
 
@@ -170,28 +157,24 @@ class PolicyForm(BaseModel):
     reason: str = ""
 
     def policy(self) -> PolicyIn:
-        """The new version of the policy.
-
-        Raises:
-            WrongFields: what is wrong with the form, in words.
-        """
+        """The new version of the policy."""
         daily = self.rule in {"capacity", "graded"}
         unused, needed = ("threshold", "capacity_per_day") if daily else ("capacity_per_day", "threshold")
         typed = {name: as_number(text) if name in _NUMBERS else text for name, text in self.model_dump().items()}
         values = {name: text for name, text in typed.items() if text != "" and name != unused}
         if needed not in values:
             raise WrongFields({needed: "is needed by this rule"})
-        return checked(PolicyIn, **{"adjudicate_below": None} | values)
+        return validate_form(PolicyIn, **{"adjudicate_below": None} | values)
 
     @classmethod
     def of(cls, policy: PolicyOut) -> "PolicyForm":
-        """The form as a version fills it, without a reason."""
+        """Fill the form from a version of the policy, without a reason."""
         values = {name: getattr(policy, name) for name in cls.model_fields if name != "reason"}
-        return cls(**{name: _typed(value) for name, value in values.items()})
+        return cls(**{name: _format_form_value(value) for name, value in values.items()})
 
 
-def _typed(value: object) -> str:
-    """A value as somebody would type it."""
+def _format_form_value(value: object) -> str:
+    """Format a value as a person would type it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)
@@ -210,18 +193,14 @@ class TargetsForm(BaseModel):
     reason: str = ""
 
     def targets(self) -> TargetsIn:
-        """The new targets; an empty field takes its default.
-
-        Raises:
-            WrongFields: what is wrong with the form, in words.
-        """
+        """The new targets; an empty field takes its default."""
         typed = {name: as_number(text) for name, text in self.model_dump(exclude={"reason"}).items()}
         values = {name: text if name == "hours" else _from_percent(text) for name, text in typed.items() if text}
-        return checked(TargetsIn, **values, reason=self.reason)
+        return validate_form(TargetsIn, **values, reason=self.reason)
 
 
 def _from_percent(text: str) -> float | str:
-    """A share that was typed in per cent; what is no number as it is, for whoever checks it."""
+    """Convert a percentage to a share; other text is returned unchanged for the model to reject."""
     try:
         return float(text) / 100
     except ValueError:

@@ -10,26 +10,35 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from sqlalchemy.orm import Session
 
-from app.accounts.permissions import GuardedRoute, Policy
-from app.context import Parts
-from app.database.engine import Reader, Writer
-from app.http.errors import BadRequest, Invalid, Problem, StorageFull, TooLarge
+from app.accounts.service import GuardedRoute, RequireScope
+from app.context import AppContext
+from app.database.engine import ReadSession, WriteSession
+from app.http.errors import BadRequest, InvalidValue, Problem, StorageFull, TooLarge
 from app.http.principal import Principal
-from app.imports.archive_storage import ReceivedArchive
-from app.imports.dry_run import begin_check, can_be_imported, check_of, import_checked, import_of
-from app.imports.import_job import CHECK, begin_import
-from app.imports.presenters import page_of_rows, show_import
-from app.imports.receiving import receive_body
-from app.imports.schemas import ImportRowOut, Status
-from app.imports.zip_contents import MAX_ENTRIES, MAX_ROWS
-from app.jobs.queries import newest_jobs
-from app.jobs.schemas import job_out
+from app.imports.service import (
+    CHECK,
+    MAX_ENTRIES,
+    MAX_ROWS,
+    ImportRowOut,
+    ReceivedArchive,
+    Status,
+    begin_check,
+    begin_import,
+    can_be_imported,
+    check_of,
+    import_checked,
+    import_of,
+    page_of_rows,
+    receive_body,
+    show_import,
+)
+from app.jobs.service import job_out, newest_jobs
 from app.web.filters import csv_file
-from app.web.render import go, page
+from app.web.render import redirect_to, render_page
 from ml.messages import Message
 
 
-class _Parts:
+class _FormFieldParser:
     """Collects the bytes of one field as a parser passes over the parts of a form."""
 
     def __init__(self, field: str) -> None:
@@ -68,22 +77,12 @@ class _Parts:
         return b"".join(pieces)
 
 
-async def file_of_form(chunks: AsyncIterable[bytes], content_type: str, field: str) -> AsyncIterator[bytes]:
-    """Bytes of the file in one field of a form, as they arrive; other fields are passed over.
-
-    Args:
-        chunks: of the request's body.
-        content_type: header of the request.
-        field: name of the form's field.
-
-    Raises:
-        BadRequest: the body cannot be read as a form.
-        Invalid: the form has no such file, or several.
-    """
+async def stream_form_file(chunks: AsyncIterable[bytes], content_type: str, field: str) -> AsyncIterator[bytes]:
+    """Bytes of the file in one field of a form, as they arrive; other fields are passed over."""
     kind, options = parse_options_header(content_type)
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
-        raise Invalid(Message("send a form, multipart/form-data, with a file in the field `{field}`", field=field))
-    parts = _Parts(field)
+        raise InvalidValue(Message("send a form, multipart/form-data, with a file in the field `{field}`", field=field))
+    parts = _FormFieldParser(field)
     try:
         parser = MultipartParser(
             options[b"boundary"],
@@ -105,36 +104,38 @@ async def file_of_form(chunks: AsyncIterable[bytes], content_type: str, field: s
     if not parts.ended:
         raise BadRequest("the multipart body ends in the middle")
     if parts.seen != 1:
-        raise Invalid(Message("the form must have one file in the field `{field}`", field=field))
+        raise InvalidValue(Message("the form must have one file in the field `{field}`", field=field))
 
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
-_Importer = Annotated[Principal, Depends(Policy("cases:write"))]
+_Importer = Annotated[Principal, Depends(RequireScope("cases:write"))]
 _Status = Annotated[Literal[""] | Status, Query()]
 _ROWS = 200
 
 
 @router.get("/imports")
-def imports(request: Request, principal: _Importer, session: Reader) -> Response:
+def show_imports(request: Request, principal: _Importer, session: ReadSession) -> Response:
     """Imports so far, and a form for another one."""
-    return _imports(request, principal, session)
+    return _render_imports(request, principal, session)
 
 
-def _imports(request: Request, principal: Principal, session: Session, problem: Problem | None = None) -> Response:
-    """The page of imports, with what is wrong with the archive that was sent."""
+def _render_imports(
+    request: Request, principal: Principal, session: Session, problem: Problem | None = None
+) -> Response:
+    """Render the page of imports, with the error of the archive that was sent."""
     jobs = [job_out(job) for job in newest_jobs(session, 50, "import")]
     status = 200 if problem is None else problem.status
     checks = [job_out(job) for job in newest_jobs(session, 20, CHECK)]
-    return page(request, "imports.html", principal, status, jobs=jobs, checks=checks, problem=problem)
+    return render_page(request, "imports.html", principal, status, jobs=jobs, checks=checks, problem=problem)
 
 
-async def _received(request: Request, context: Parts) -> AsyncIterator[ReceivedArchive | Problem]:
-    """The form's archive on disk, removed again unless the route keeps it; or why it cannot be imported."""
-    chunks = file_of_form(request.stream(), request.headers.get("content-type", ""), "archive")
+async def _receive_archive(request: Request, context: AppContext) -> AsyncIterator[ReceivedArchive | Problem]:
+    """Store the form's archive on disk; yield it, or the error that prevents its import."""
+    chunks = stream_form_file(request.stream(), request.headers.get("content-type", ""), "archive")
     async with AsyncExitStack() as stack:
         try:
             archive: ReceivedArchive | Problem = await stack.enter_async_context(receive_body(chunks, context))
-        except (BadRequest, Invalid, StorageFull, TooLarge) as exc:
+        except (BadRequest, InvalidValue, StorageFull, TooLarge) as exc:
             archive = exc
         yield archive
 
@@ -142,56 +143,52 @@ async def _received(request: Request, context: Parts) -> AsyncIterator[ReceivedA
 @router.post("/imports")
 def upload_archive(
     request: Request,
-    context: Parts,
+    context: AppContext,
     principal: _Importer,
-    archive: Annotated[ReceivedArchive | Problem, Depends(_received)],
-    session: Writer,
+    archive: Annotated[ReceivedArchive | Problem, Depends(_receive_archive)],
+    session: WriteSession,
 ) -> Response:
     """Take an archive and import it in a job; what is wrong with it stands beside the field."""
     if isinstance(archive, Problem):
-        return _refused(request, principal, session, archive)
-    return go(f"/imports/{begin_import(session, context, principal, archive).id}")
+        return _render_refused_archive(request, principal, session, archive)
+    return redirect_to(f"/imports/{begin_import(session, context, principal, archive).id}")
 
 
-def _refused(request: Request, principal: Principal, session: Session, problem: Problem) -> Response:
-    """What is wrong with an archive, to browsers beside the field.
-
-    Raises:
-        Problem: it is no browser that asks.
-    """
+def _render_refused_archive(request: Request, principal: Principal, session: Session, problem: Problem) -> Response:
+    """Render an archive's error beside the form field, for browsers."""
     if "text/html" not in request.headers.get("accept", ""):
         raise problem
-    return _imports(request, principal, session, problem)
+    return _render_imports(request, principal, session, problem)
 
 
 @router.post("/imports/checks")
 def check_archive(
     request: Request,
-    context: Parts,
+    context: AppContext,
     principal: _Importer,
-    archive: Annotated[ReceivedArchive | Problem, Depends(_received)],
-    session: Writer,
+    archive: Annotated[ReceivedArchive | Problem, Depends(_receive_archive)],
+    session: WriteSession,
 ) -> Response:
     """Take an archive and say in a job what its import would do; what is wrong with it stands beside the field."""
     if isinstance(archive, Problem):
-        return _refused(request, principal, session, archive)
-    return go(f"/imports/checks/{begin_check(session, context, principal, archive).id}")
+        return _render_refused_archive(request, principal, session, archive)
+    return redirect_to(f"/imports/checks/{begin_check(session, context, principal, archive).id}")
 
 
 @router.get("/imports/checks/{check_id}")
 def check_page(
     check_id: uuid.UUID,
     request: Request,
-    context: Parts,
+    context: AppContext,
     principal: _Importer,
-    session: Reader,
+    session: ReadSession,
     cursor: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
     status: _Status = "",
 ) -> Response:
     """What an import would do, row by row, and the button that does it."""
     check, begun = check_of(session, check_id), import_of(session, check_id)
     rows, next_cursor = page_of_rows(session, check_id, after=cursor or 0, limit=_ROWS, status=status or None)
-    return page(
+    return render_page(
         request,
         "check.html",
         principal,
@@ -204,8 +201,8 @@ def check_page(
     )
 
 
-@router.get("/imports/checks/{check_id}/rows.csv", dependencies=[Depends(Policy("cases:write"))])
-def check_rows(check_id: uuid.UUID, session: Reader, status: _Status = "") -> Response:
+@router.get("/imports/checks/{check_id}/rows.csv", dependencies=[Depends(RequireScope("cases:write"))])
+def check_rows(check_id: uuid.UUID, session: ReadSession, status: _Status = "") -> Response:
     """Rows of a check of which something is to be told, as a file."""
     check_of(session, check_id)
     rows, _ = page_of_rows(session, check_id, after=0, limit=MAX_ENTRIES + MAX_ROWS, status=status or None)
@@ -213,9 +210,11 @@ def check_rows(check_id: uuid.UUID, session: Reader, status: _Status = "") -> Re
 
 
 @router.post("/imports/checks/{check_id}/import")
-def import_what_was_checked(check_id: uuid.UUID, context: Parts, principal: _Importer, session: Writer) -> Response:
+def import_checked_archive(
+    check_id: uuid.UUID, context: AppContext, principal: _Importer, session: WriteSession
+) -> Response:
     """Import an archive that was checked."""
-    return go(f"/imports/{import_checked(session, context, principal, check_id).id}")
+    return redirect_to(f"/imports/{import_checked(session, context, principal, check_id).id}")
 
 
 @router.get("/imports/{import_id}")
@@ -223,17 +222,17 @@ def import_page(
     import_id: uuid.UUID,
     request: Request,
     principal: _Importer,
-    session: Reader,
+    session: ReadSession,
     cursor: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
     status: _Status = "",
 ) -> Response:
     """An import, row by row."""
     view = show_import(session, import_id, after=cursor or 0, limit=_ROWS, status=status or None)
-    return page(request, "import.html", principal, view=view, chosen=status)
+    return render_page(request, "import.html", principal, view=view, chosen=status)
 
 
-@router.get("/imports/{import_id}/rows.csv", dependencies=[Depends(Policy("cases:write"))])
-def import_rows(import_id: uuid.UUID, session: Reader, status: _Status = "failed") -> Response:
+@router.get("/imports/{import_id}/rows.csv", dependencies=[Depends(RequireScope("cases:write"))])
+def import_rows(import_id: uuid.UUID, session: ReadSession, status: _Status = "failed") -> Response:
     """Rows of an import as a file: those that failed, unless others are asked for."""
     view = show_import(session, import_id, after=0, limit=MAX_ENTRIES + MAX_ROWS, status=status or None)
     return _rows_file(f"import-{status or 'all'}", view.rows)

@@ -12,20 +12,19 @@ from sqlalchemy.orm import Session
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 
-from app.accounts.permissions import GuardedRoute, Policy
-from app.cases.queries import newest_label_at
-from app.context import Context, Parts
-from app.database.engine import Reader, Writer
+from app.accounts.service import GuardedRoute, RequireScope
+from app.cases.service import newest_label_at
+from app.context import AppContext, ServiceContext
+from app.database.engine import ReadSession, WriteSession
 from app.http.principal import Principal
 from app.jobs import service
-from app.jobs.queries import JobView, newest_jobs
-from app.jobs.schemas import job_out
-from app.recalibration.preconditions import is_refusal, what_is_refused
-from app.web.render import go, page
+from app.jobs.service import JobView, job_out, newest_jobs
+from app.recalibration.service import is_refusal, what_is_refused
+from app.web.render import redirect_to, render_page
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
-_Viewer = Annotated[Principal, Depends(Policy("metrics:read"))]
-_Manager = Annotated[Principal, Depends(Policy("manage"))]
+_Viewer = Annotated[Principal, Depends(RequireScope("metrics:read"))]
+_Manager = Annotated[Principal, Depends(RequireScope("manage"))]
 _SHOWN = 100
 #: Seconds between two looks at the jobs, looks without news after which the stream ends, and the browser's pause
 #: before it asks again.
@@ -33,36 +32,36 @@ _EVENT_SECONDS, _IDLE_LOOKS, _RETRY_MS = 1.0, 15, 2000
 
 
 @router.get("/jobs")
-def list_jobs(request: Request, principal: _Viewer, session: Reader) -> Response:
+def list_jobs(request: Request, principal: _Viewer, session: ReadSession) -> Response:
     """Jobs with their progress."""
     jobs = newest_jobs(session, _SHOWN)
-    refused = {str(job.id): _refusal(session, job) for job in jobs if is_refusal(job.error)}
-    return page(request, "jobs.html", principal, jobs=[job_out(job) for job in jobs], refused=refused)
+    refused = {str(job.id): _describe_refusal(session, job) for job in jobs if is_refusal(job.error)}
+    return render_page(request, "jobs.html", principal, jobs=[job_out(job) for job in jobs], refused=refused)
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """A refused recalibration: what was refused, what it would need, and whether labels have come since."""
+class RefusedRecalibration:
+    """A refused recalibration: the message, its requirements, and whether labels came since."""
 
     what: str
     sentences: list[str]
     labels_came: bool
 
 
-def _refusal(session: Session, job: JobView) -> Refusal:
+def _describe_refusal(session: Session, job: JobView) -> RefusedRecalibration:
     what, *sentences = what_is_refused(job.error or "")
     newest = newest_label_at(session)
     came = newest is not None and newest > job.created_at  # one that came meanwhile may not have been seen
-    return Refusal(what, sentences, came)
+    return RefusedRecalibration(what, sentences, came)
 
 
 def _first_line(job: JobView) -> str:
-    """What is being done, or why it failed; the page says the rest."""
+    """First line of a job's error or message."""
     return (job.error or job.message).partition("\n")[0]
 
 
-def _states(context: Context) -> tuple[str, bool]:
-    """The newest jobs as JSON, and whether one of them is queued or running."""
+def _read_job_states(context: ServiceContext) -> tuple[str, bool]:
+    """Newest jobs as JSON, and whether one of them is queued or running."""
     with context.database.read() as session:
         jobs = newest_jobs(session, _SHOWN)
         states = [
@@ -72,12 +71,12 @@ def _states(context: Context) -> tuple[str, bool]:
         return json.dumps(states), any(job.state in {"queued", "running"} for job in jobs)
 
 
-async def _changes(context: Context) -> AsyncIterator[ServerSentEvent]:
-    """The states of the jobs whenever they have changed, until nothing is under way or nothing changes for a while."""
+async def _stream_job_states(context: ServiceContext) -> AsyncIterator[ServerSentEvent]:
+    """Yield the job states whenever they change, until all jobs ended or nothing changes."""
     before, busy, idle = "", True, 0
     yield ServerSentEvent(retry=_RETRY_MS)
     while busy and idle < _IDLE_LOOKS:
-        states, busy = await run_in_threadpool(_states, context)
+        states, busy = await run_in_threadpool(_read_job_states, context)
         if states == before:
             idle += 1
         else:
@@ -86,24 +85,24 @@ async def _changes(context: Context) -> AsyncIterator[ServerSentEvent]:
         await asyncio.sleep(_EVENT_SECONDS if busy else 0)
 
 
-@router.get("/jobs/events", dependencies=[Depends(Policy("metrics:read"))])
-async def job_events(context: Parts) -> Response:
+@router.get("/jobs/events", dependencies=[Depends(RequireScope("metrics:read"))])
+async def job_events(context: AppContext) -> Response:
     """Progress of the jobs as server-sent events.
 
     When nothing is under way, or nothing changes for a while, the stream ends; browsers ask again after a few seconds.
     """
-    return EventSourceResponse(_changes(context), sep="\n")
+    return EventSourceResponse(_stream_job_states(context), sep="\n")
 
 
 @router.post("/jobs/{job_id}/cancel")
-def cancel(job_id: uuid.UUID, context: Parts, principal: _Manager) -> Response:
+def cancel_job(job_id: uuid.UUID, context: AppContext, principal: _Manager) -> Response:
     """Cancel a job."""
-    service.cancel(context, principal, job_id)
-    return go("/jobs")
+    service.cancel_job_and_parts(context, principal, job_id)
+    return redirect_to("/jobs")
 
 
 @router.post("/jobs/{job_id}/retry")
-def retry(job_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> Response:
+def retry_job(job_id: uuid.UUID, context: AppContext, principal: _Manager, session: WriteSession) -> Response:
     """Queue a job again."""
-    service.retry(session, context, principal, job_id)
-    return go("/jobs")
+    service.requeue_job(session, context, principal, job_id)
+    return redirect_to("/jobs")

@@ -9,43 +9,82 @@ from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
-from app.accounts.annotators import annotator_of_account
-from app.accounts.permissions import GuardedRoute, Policy
-from app.annotators.models.queries import model_in_use
-from app.annotators.reference_cells.selection import stands_for
-from app.audit.chain.keys import ReaderKeys
-from app.cases import queries
+from app.accounts.service import GuardedRoute, RequireScope, annotator_of_account
+from app.annotators.models.service import model_in_use
+from app.annotators.reference_cells.service import stands_for
+from app.audit.chain.keys import AnnotatorKeys
 from app.cases import service as cases
-from app.cases.blindness import answered, exposures_of, hidden_because, note_exposure
-from app.cases.ingest import microns_per_pixel_of
-from app.cases.opaque_ids import CaseInPath, NamedCase, case_handle
-from app.cases.presenters import show_case
-from app.cases.queries import CaseFilter, has_field
-from app.cases.schemas import CaseOut, RequestOut, WorklistOut
-from app.context import Parts
-from app.database.engine import Reader, Writer
-from app.http.errors import Invalid
-from app.http.languages import decimal, gettext, ngettext
+from app.cases.service import (
+    CaseFilter,
+    CaseInPath,
+    CaseOut,
+    RequestOut,
+    ResolvedCase,
+    WorklistOut,
+    case_by_id,
+    case_handle,
+    count_waiting_cases,
+    exposures_of,
+    has_answered,
+    has_field,
+    hidden_because,
+    label_history,
+    labels_of_case,
+    list_sites,
+    microns_per_pixel_of,
+    note_exposure,
+    requests_of,
+    same_images,
+    show_case,
+)
+from app.context import AppContext
+from app.database.engine import ReadSession, WriteSession
+from app.http.errors import InvalidValue
+from app.http.languages import gettext, localize_decimal, ngettext
 from app.http.models import ClassOut, PageText, PosteriorOut
 from app.http.principal import Principal
-from app.labels.annotator_day import LISTED, Progress, count_labelled_cases, labelled_cases, progress
-from app.labels.annotator_weights import remarks_on
-from app.labels.answers import answer_read, retract, revise
-from app.labels.corrections import correct_once, correctable
-from app.labels.label_rows import label_out
-from app.labels.leases import decline, lease_next, list_leases, note_display, release
-from app.labels.posterior import posterior
-from app.labels.queries import answered_late
-from app.labels.queue import look_ahead
-from app.labels.schemas import DeclineIn, LabelOut, OwnLabelIn, ReadOut, RetractionIn, RevisionIn
-from app.releases.queries import reading_classes, release_by_id
-from app.triage.eligibility import Standing, standing_of, standing_of_account
-from app.triage.queries import current_policy
-from app.web.charts import Bars, posterior_bars
+from app.labels.service import (
+    LISTED,
+    DayProgress,
+    DeclineIn,
+    LabelOut,
+    OwnLabelIn,
+    ReadOut,
+    RetractionIn,
+    RevisionIn,
+    answer_read,
+    correct_answer_once,
+    count_labelled_cases,
+    get_day_progress,
+    has_answered_late,
+    label_out,
+    labelled_cases,
+    lease_next_read,
+    list_correctable_answers,
+    list_leases,
+    note_display,
+    peek_next_case,
+    record_decline,
+    release_lease,
+    remarks_on,
+    retract_answer,
+    revise_answer,
+    show_case_posterior,
+)
+from app.releases.service import reading_classes, release_by_id
+from app.triage.service import ReadEligibility, current_policy, eligibility_of, eligibility_of_account
+from app.web.charts import PosteriorChart, posterior_bars
 from app.web.first_steps import first_steps
-from app.web.forms import IdempotentForm, answer_of_handle, checked, correction_handle, read_handle, read_of_handle
+from app.web.forms import (
+    IdempotentForm,
+    answer_of_handle,
+    correction_handle,
+    read_handle,
+    read_of_handle,
+    validate_form,
+)
 from app.web.reference_cells import ShownClass, classes_at_stake
-from app.web.render import go, page
+from app.web.render import redirect_to, render_page
 
 #: Cases shown on one page.
 WORKLIST_LENGTH = 120
@@ -71,38 +110,37 @@ class BlindWorklist:
 
     items: list[BlindItem]
     n_read: int
-    progress: Progress
-    standing: Standing
+    progress: DayProgress
+    standing: ReadEligibility
 
 
-def blind_worklist(session: Session, keys: ReaderKeys, principal: Principal, zone: tzinfo) -> BlindWorklist:
+def blind_worklist(session: Session, keys: AnnotatorKeys, principal: Principal, zone: tzinfo) -> BlindWorklist:
     """Cases that this annotator leases, then those they have read, newest first; of the others only how many wait."""
     leased = [uuid.UUID(read.case_id) for read in list_leases(session, principal)]
     read = labelled_cases(session, principal, LISTED)
     listed = [(case_id, False) for case_id in leased] + [(case_id, True) for case_id in read]
     handles = [(case_handle(keys, principal, case_id), done) for case_id, done in listed]
     items = [BlindItem(handle, case_number(handle), done) for handle, done in handles]
-    standing, day = standing_of_account(session, principal.account_id), progress(session, principal, zone)
+    standing, day = eligibility_of_account(session, principal.account_id), get_day_progress(session, principal, zone)
     if not standing.may_read:
         day = replace(day, n_waiting=0)
     return BlindWorklist(items, count_labelled_cases(session, principal), day, standing)
 
 
-def upcoming_case(session: Session, keys: ReaderKeys, principal: Principal) -> uuid.UUID | None:
+def upcoming_case(session: Session, keys: AnnotatorKeys, principal: Principal) -> uuid.UUID | None:
     """Handle of the case that this annotator would be given next, without giving it."""
     annotator = annotator_of_account(session, principal.account_id)
-    if annotator is None or not standing_of(session, annotator).may_read:
+    if annotator is None or not eligibility_of(session, annotator).may_read:
         return None
-    named = look_ahead(session, keys.order, annotator.id)
+    named = peek_next_case(session, keys.order, annotator.id)
     return None if named is None else case_handle(keys, principal, named)
 
 
 @dataclass(frozen=True)
 class LeadsWorklist:
-    """A page of the cases of which a read is wanted, how many there are in all, and what they can be narrowed by.
+    """A page of the cases that wait for a read, their total number, and the available filters."""
 
-    ``same_image``: by case the others with the same pixels, id and external id.
-    """
+    # ``same_image``: by case the others with the same pixels, id and external id.
 
     page: WorklistOut
     n_waiting: int
@@ -110,12 +148,12 @@ class LeadsWorklist:
     same_image: dict[str, list[tuple[uuid.UUID, str]]]
 
 
-def worklist(session: Session, chosen: queries.CaseFilter, cursor: str | None) -> LeadsWorklist:
-    """Cases of which a read is wanted, those in most need first."""
-    shown = cases.worklist(session, cursor, WORKLIST_LENGTH, chosen)
-    alike = queries.same_images(session, [uuid.UUID(item.case.id) for item in shown.items])
+def load_leads_worklist(session: Session, chosen: CaseFilter, cursor: str | None) -> LeadsWorklist:
+    """Cases that wait for a read, most urgent first."""
+    worklist_page = cases.get_worklist_page(session, cursor, WORKLIST_LENGTH, chosen)
+    alike = same_images(session, [uuid.UUID(item.case.id) for item in worklist_page.items])
     same_image = {str(case_id): others for case_id, others in alike.items()}
-    return LeadsWorklist(shown, queries.count_waiting_cases(session, chosen), queries.sites(session), same_image)
+    return LeadsWorklist(worklist_page, count_waiting_cases(session, chosen), list_sites(session), same_image)
 
 
 @dataclass(frozen=True)
@@ -126,7 +164,7 @@ class CaseView:
     number: str
     names: dict[str, str]
     posterior: PosteriorOut | None
-    bars: Bars | None
+    bars: PosteriorChart | None
     labels: list[LabelOut]
     history: list[LabelOut]
     requests: list[RequestOut]
@@ -135,7 +173,7 @@ class CaseView:
     own: LabelOut | None
     classes: list[ClassOut]
     form_key: str
-    progress: Progress
+    progress: DayProgress
     remarks: list[str]
     by_name: bool
     at_stake: list[ShownClass]
@@ -144,51 +182,55 @@ class CaseView:
 
 
 def case_view(
-    session: Session, keys: ReaderKeys, principal: Principal, case_id: uuid.UUID, zone: tzinfo, *, by_name: bool = True
+    session: Session,
+    keys: AnnotatorKeys,
+    principal: Principal,
+    case_id: uuid.UUID,
+    zone: tzinfo,
+    *,
+    by_name: bool = True,
 ) -> CaseView:
-    """Everything about a case; only for those who may see it.
-
-    Raises:
-        NotFound: no such case.
-    """
-    shown, classes = show_case(session, case_id), reading_classes(session)
+    """Everything about a case; only for those who may see it."""
+    case_out, classes = show_case(session, case_id), reading_classes(session)
     handle = case_handle(keys, principal, case_id)
-    known = {info.code: info.name for info in classes}
+    class_names = {info.code: info.name for info in classes}
     after = bars = None
-    if shown.prediction is not None:
-        after = posterior(session, case_id, by_name=by_name)
-        known = {code: known.get(code, code) for code in shown.prediction.classes}
-        bars = posterior_bars(known, shown.prediction, after, after.label_counts)
-    labels = [label_out(active) for active in queries.labels_of_case(session, case_id)]
-    requests = queries.requests_of(session, [case_id]).get(case_id, [])
+    if case_out.prediction is not None:
+        after = show_case_posterior(session, case_id, by_name=by_name)
+        class_names = {code: class_names.get(code, code) for code in case_out.prediction.classes}
+        bars = posterior_bars(class_names, case_out.prediction, after, after.label_counts)
+    labels = [label_out(active) for active in labels_of_case(session, case_id)]
+    requests = requests_of(session, [case_id]).get(case_id, [])
     mine = [label for label in labels if label.annotator == principal.name] if principal.blind else []
     return CaseView(
-        case=shown.model_copy(update={"id": str(handle)}),
+        case=case_out.model_copy(update={"id": str(handle)}),
         number=case_number(handle),
-        names=known,
+        names=class_names,
         posterior=after,
         bars=bars,
         labels=labels,
-        history=[label_out(active) for active in queries.label_history(session, case_id)],
+        history=[label_out(active) for active in label_history(session, case_id)],
         requests=[cases.request_out(*row) for row in requests],
         exposures=[] if principal.blind else exposures_of(session, case_id),
-        enough=_enough(session, after),
+        enough=_describe_label_need(session, after),
         own=mine[-1] if mine else None,
         classes=classes,
         form_key=uuid.uuid4().hex,
-        progress=progress(session, principal, zone) if principal.blind else Progress(0, 0),
-        remarks=_remarks(session, after, labels, known) if "manage" in principal.scopes else [],
+        progress=get_day_progress(session, principal, zone) if principal.blind else DayProgress(0, 0),
+        remarks=_list_annotator_remarks(session, after, labels, class_names) if "manage" in principal.scopes else [],
         by_name=by_name,
-        at_stake=_at_stake(session, mine, labels, after),
+        at_stake=_load_classes_at_stake(session, mine, labels, after),
         stands_for=None if principal.blind else stands_for(session, case_id),
-        release_name="" if shown.prediction is None else _release_name(session, uuid.UUID(shown.prediction.release)),
+        release_name=""
+        if case_out.prediction is None
+        else _release_name(session, uuid.UUID(case_out.prediction.release)),
     )
 
 
-def _at_stake(
+def _load_classes_at_stake(
     session: Session, mine: list[LabelOut], labels: list[LabelOut], after: PosteriorOut | None
 ) -> list[ShownClass]:
-    """The two classes between which a case is, with their reference cells."""
+    """The two classes that a case is between, with their reference cells."""
     own = mine[-1].label if mine else None
     others = [label.label for label in labels if label not in mine and label.label is not None]
     return classes_at_stake(session, own, others, {} if after is None else dict(after.class_probs))
@@ -199,18 +241,20 @@ def _release_name(session: Session, release_id: uuid.UUID) -> str:
     return "" if row is None else row.name
 
 
-def _remarks(session: Session, after: PosteriorOut | None, labels: list[LabelOut], names: dict[str, str]) -> list[str]:
-    """What the model in use holds of those who labelled a case, a sentence each; nobody is told of a colleague."""
+def _list_annotator_remarks(
+    session: Session, after: PosteriorOut | None, labels: list[LabelOut], names: dict[str, str]
+) -> list[str]:
+    """Sentences on the annotators of a case by the model in use, for admins only."""
     in_use = None if after is None or after.reader_model is None else model_in_use(session, uuid.UUID(after.release))
     return [] if in_use is None else remarks_on(in_use[1], [label.annotator for label in labels], list(names.values()))
 
 
-def _enough(session: Session, after: PosteriorOut | None) -> str:
-    """Whether a case has been read by enough annotators, in words."""
+def _describe_label_need(session: Session, after: PosteriorOut | None) -> str:
+    """Sentence on how many more labels a case needs."""
     if after is None or after.further_labels_expected is None or after.majority_prob is None:
         return ""
     policy = current_policy(session)
-    error = decimal(f"{policy.target_error:g}")
+    error = localize_decimal(f"{policy.target_error:g}")
     if after.further_labels_expected == 0:
         return gettext(
             "Enough annotators have read this case for class probabilities right to %(error)s "
@@ -229,49 +273,43 @@ def _enough(session: Session, after: PosteriorOut | None) -> str:
 
 @dataclass(frozen=True)
 class BlindCase:
-    """A case to be read, or an answer to be corrected: its image and the classes, nothing else.
+    """A case to be read, or an answer to be corrected: its image and the classes, nothing else."""
 
-    Attributes:
-        case_id: handle of the case.
-        number: its short number.
-        classes: to choose from.
-        form_key: of the form that declines.
-        read: the lease; None for a case that the annotator does not hold.
-        handle: names the read in the forms of its account's pages; None without one.
-        answer: names what the form answers: the read, or the answer that it replaces.
-        given: class code of the answer that is replaced; empty for a first answer.
-        next_page: where an answer leads.
-        back: page that corrects the answer before; None where there is none.
-        lease_seconds: of the policy.
-        progress: of the annotator's day.
-        microns_per_pixel: of the image; None where nobody said.
-        field: whether the wider field around the cell is there.
-        resident: whether the page goes on by itself: what is shown after each answer needs a page of its own.
-    """
-
+    # handle of the case
     case_id: uuid.UUID
     number: str
     classes: list[ClassOut]
+    # of the form that declines
     form_key: str
+    # the lease; None for a case that the annotator does not hold
     read: ReadOut | None
+    # names the read in the forms of its account's pages; None without one
     handle: str | None
+    # names what the form answers: the read, or the answer that it replaces
     answer: str | None
+    # class code of the answer that is replaced; empty for a first answer
     given: str
+    # where an answer leads
     next_page: str
+    # page that corrects the answer before; None where there is none
     back: str | None
     lease_seconds: int
-    progress: Progress
+    # of the annotator's day
+    progress: DayProgress
+    # of the image; None where nobody said
     microns_per_pixel: float | None
+    # whether the wider field around the cell is there
     field: bool
+    # whether the page goes on by itself: what is shown after each answer needs a page of its own
     resident: bool
 
 
 def case_to_read(
-    session: Session, keys: ReaderKeys, principal: Principal, case: NamedCase, zone: tzinfo
+    session: Session, keys: AnnotatorKeys, principal: Principal, case: ResolvedCase, zone: tzinfo
 ) -> BlindCase | None:
     """The blind view of a case, None once this annotator has committed a label."""
-    queries.case_by_id(session, case.id)
-    if not principal.blind or answered(session, principal, case):
+    case_by_id(session, case.id)
+    if not principal.blind or has_answered(session, principal, case):
         return None
     leased = [read for read in list_leases(session, principal) if read.case_id == str(case.named)]
     policy = current_policy(session)
@@ -289,18 +327,18 @@ def case_to_read(
         next_page=f"/cases/{known_as}",
         back=page_back(session, keys, principal),
         lease_seconds=policy.lease_seconds,
-        progress=progress(session, principal, zone),
+        progress=get_day_progress(session, principal, zone),
         microns_per_pixel=microns_per_pixel_of(session, case.named),
-        field=queries.has_field(session, case.named),
+        field=has_field(session, case.named),
         resident=read is not None and policy.reveal != "after_commit",
     )
 
 
 def case_to_correct(
-    session: Session, keys: ReaderKeys, principal: Principal, read_id: uuid.UUID, zone: tzinfo
+    session: Session, keys: AnnotatorKeys, principal: Principal, read_id: uuid.UUID, zone: tzinfo
 ) -> BlindCase | None:
     """The blind view of a case whose answer the annotator may still correct; None where they may not."""
-    answer = next((row for row in correctable(session, principal) if row.read_id == read_id), None)
+    answer = next((row for row in list_correctable_answers(session, principal) if row.read_id == read_id), None)
     if answer is None:
         return None
     leased = [case_handle(keys, principal, uuid.UUID(read.case_id)) for read in list_leases(session, principal)]
@@ -317,24 +355,26 @@ def case_to_correct(
         next_page=f"/cases/{leased[0]}" if leased else "/worklist",
         back=page_back(session, keys, principal, before=read_id),
         lease_seconds=current_policy(session).lease_seconds,
-        progress=progress(session, principal, zone),
+        progress=get_day_progress(session, principal, zone),
         microns_per_pixel=microns_per_pixel_of(session, answer.named),
-        field=queries.has_field(session, answer.named),
+        field=has_field(session, answer.named),
         resident=False,
     )
 
 
-def page_back(session: Session, keys: ReaderKeys, principal: Principal, before: uuid.UUID | None = None) -> str | None:
+def page_back(
+    session: Session, keys: AnnotatorKeys, principal: Principal, before: uuid.UUID | None = None
+) -> str | None:
     """Page that corrects the newest answer, or the one before that of a read; None where there is none."""
-    reads = [answer.read_id for answer in correctable(session, principal)]
+    reads = [answer.read_id for answer in list_correctable_answers(session, principal)]
     if before is not None:
         reads = reads[reads.index(before) + 1 :] if before in reads else []
     return f"/reads/{read_handle(keys, principal.account_id, reads[0])}/correction" if reads else None
 
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
-_People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
-_Annotator = Annotated[Principal, Depends(Policy("reads:own"))]
+_People = Annotated[Principal, Depends(RequireScope("cases:read", "reads:own"))]
+_Annotator = Annotated[Principal, Depends(RequireScope("reads:own"))]
 _Text = Annotated[PageText, Form(max_length=2000)]
 
 
@@ -343,11 +383,11 @@ class _CaseId(BaseModel):
 
 
 @router.get("/worklist")
-def worklist(
+def show_worklist(
     request: Request,
-    context: Parts,
+    context: AppContext,
     principal: _People,
-    session: Reader,
+    session: ReadSession,
     site: Annotated[PageText, Query(max_length=200)] = "",
     search: Annotated[PageText, Query(max_length=200)] = "",
     cursor: Annotated[PageText | None, Query(max_length=100)] = None,
@@ -356,22 +396,22 @@ def worklist(
     if principal.blind:
         back = page_back(session, context.keys.readers, principal)
         view = blind_worklist(session, context.keys.readers, principal, context.settings.zone)
-        return page(request, "to_read.html", principal, view=view, back=back)
+        return render_page(request, "to_read.html", principal, view=view, back=back)
     steps = first_steps(session) if "manage" in principal.scopes else None
     if steps is not None:
-        return page(request, "first_steps.html", principal, view=steps)
+        return render_page(request, "first_steps.html", principal, view=steps)
     chosen = CaseFilter(site=site or None, search=search.strip() or None)
-    cases = worklist(session, chosen, cursor)
-    return page(request, "worklist.html", principal, view=cases, site=site, search=search)
+    cases = load_leads_worklist(session, chosen, cursor)
+    return render_page(request, "worklist.html", principal, view=cases, site=site, search=search)
 
 
 @router.get("/cases/{case_id}")
 def show_case_page(
     asked: CaseInPath,
     request: Request,
-    context: Parts,
+    context: AppContext,
     principal: _People,
-    session: Reader,
+    session: ReadSession,
     annotators: Annotated[Literal["named", "alike"], Query()] = "named",
 ) -> Response:
     """A case: to read, or in full once that is allowed."""
@@ -380,11 +420,11 @@ def show_case_page(
     if blind is not None:
         if blind.read is not None:
             note_display(context.database, session, uuid.UUID(blind.read.id))
-        return page(request, "read.html", principal, view=blind)
+        return render_page(request, "read.html", principal, view=blind)
     hidden = hidden_because(session, principal, case)
     if hidden is not None:
         handle = case_handle(context.keys.readers, principal, case.named)
-        return page(
+        return render_page(
             request,
             "committed.html",
             principal,
@@ -392,47 +432,47 @@ def show_case_page(
             case_id=handle,
             field=has_field(session, case.named),
             hidden=hidden,
-            late=answered_late(session, principal, case.id) and case.repeat is None,
-            progress=progress(session, principal, context.settings.zone),
+            late=has_answered_late(session, principal, case.id) and case.repeat is None,
+            progress=get_day_progress(session, principal, context.settings.zone),
             back=page_back(session, context.keys.readers, principal),
         )
     by_name = annotators == "named"
-    shown = case_view(session, context.keys.readers, principal, case.id, context.settings.zone, by_name=by_name)
+    full_view = case_view(session, context.keys.readers, principal, case.id, context.settings.zone, by_name=by_name)
     note_exposure(context.database, session, principal, case.id)
-    return page(request, "case.html", principal, view=shown)
+    return render_page(request, "case.html", principal, view=full_view)
 
 
 @router.post("/reads/next")
-def read_next(context: Parts, principal: _Annotator, session: Writer) -> Response:
+def read_next(context: AppContext, principal: _Annotator, session: WriteSession) -> Response:
     """Continue with the open read, or lease the next one."""
     held = list_leases(session, principal)
-    read = held[0] if held else lease_next(session, context, principal)
+    read = held[0] if held else lease_next_read(session, context, principal)
     if read is None:
-        return go("/worklist")
-    return go(f"/cases/{case_handle(context.keys.readers, principal, uuid.UUID(read.case_id))}")
+        return redirect_to("/worklist")
+    return redirect_to(f"/cases/{case_handle(context.keys.readers, principal, uuid.UUID(read.case_id))}")
 
 
 @router.get("/reads/upcoming")
-def upcoming(context: Parts, principal: _Annotator, session: Reader) -> Response:
+def redirect_to_upcoming_image(context: AppContext, principal: _Annotator, session: ReadSession) -> Response:
     """The image that probably comes next, for the browser to fetch ahead: nothing but pixels."""
     handle = upcoming_case(session, context.keys.readers, principal)
     if handle is None:
         return Response(status_code=204)
-    return go(f"/v1/cases/{handle}/image")
+    return redirect_to(f"/v1/cases/{handle}/image")
 
 
-def _done(request: Request, path: str) -> Response:
-    """Send a browser on after a form; a script that sent it gets 204, which no proxy or portal answers by chance."""
-    return go(path) if "text/html" in request.headers.get("accept", "") else Response(status_code=204)
+def _respond_to_form(request: Request, path: str) -> Response:
+    """Redirect a browser after a form; scripts get 204, which proxies do not send by chance."""
+    return redirect_to(path) if "text/html" in request.headers.get("accept", "") else Response(status_code=204)
 
 
 @router.post("/reads/{handle}/label")
-def answer(
+def submit_answer_form(
     handle: str,
     request: Request,
-    context: Parts,
+    context: AppContext,
     principal: _Annotator,
-    session: Writer,
+    session: WriteSession,
     label: Annotated[PageText, Form(max_length=200)] = "",
     note: _Text = "",
     confidence: Annotated[PageText, Form(max_length=8)] = "",
@@ -446,76 +486,78 @@ def answer(
     """
     read_id, position = answer_of_handle(context.keys.readers, principal, handle)
     if not label:
-        raise Invalid("choose a class")
+        raise InvalidValue("choose a class")
     more = {"second_choice": second_choice or None, "flag": bool(flag)}
-    body: OwnLabelIn = checked(OwnLabelIn, label=label, note=note or None, confidence=confidence or None, **more)
+    body: OwnLabelIn = validate_form(OwnLabelIn, label=label, note=note or None, confidence=confidence or None, **more)
     if position is not None:
-        correct_once(session, context, principal, read_id, position, body)
-        return _done(request, "/worklist")
+        correct_answer_once(session, context, principal, read_id, position, body)
+        return _respond_to_form(request, "/worklist")
     case_id = answer_read(session, context, principal, read_id, body)
-    return _done(request, f"/cases/{case_handle(context.keys.readers, principal, case_id)}")
+    return _respond_to_form(request, f"/cases/{case_handle(context.keys.readers, principal, case_id)}")
 
 
 @router.get("/reads/{handle}/correction")
-def correction(handle: str, request: Request, context: Parts, principal: _Annotator, session: Reader) -> Response:
+def show_correction(
+    handle: str, request: Request, context: AppContext, principal: _Annotator, session: ReadSession
+) -> Response:
     """A case that this annotator has answered, once more and still blind, while the answer may be corrected."""
     read_id = read_of_handle(context.keys.readers, principal, handle)
     view = case_to_correct(session, context.keys.readers, principal, read_id, context.settings.zone)
-    return go("/worklist") if view is None else page(request, "read.html", principal, view=view)
+    return redirect_to("/worklist") if view is None else render_page(request, "read.html", principal, view=view)
 
 
 @router.post("/reads/{handle}/decline")
 def decline_read(
     handle: str,
     request: Request,
-    context: Parts,
+    context: AppContext,
     principal: _Annotator,
     once: IdempotentForm,
-    session: Writer,
+    session: WriteSession,
     reason: Annotated[PageText, Form(max_length=40)] = "",
     note: _Text = "",
 ) -> Response:
     """Decline a read, with a reason, and continue."""
     read_id = read_of_handle(context.keys.readers, principal, handle)
-    body: DeclineIn = checked(DeclineIn, reason=reason, note=note or None)
-    once(session, body, lambda: decline(session, context, principal, read_id, body))
-    return _done(request, "/worklist")
+    body: DeclineIn = validate_form(DeclineIn, reason=reason, note=note or None)
+    once(session, body, lambda: record_decline(session, context, principal, read_id, body))
+    return _respond_to_form(request, "/worklist")
 
 
 @router.post("/reads/{handle}/release")
-def release_read(handle: str, context: Parts, principal: _Annotator, session: Writer) -> Response:
+def release_read(handle: str, context: AppContext, principal: _Annotator, session: WriteSession) -> Response:
     """Give a read back: it may come again."""
-    release(session, principal, read_of_handle(context.keys.readers, principal, handle))
-    return go("/worklist")
+    release_lease(session, principal, read_of_handle(context.keys.readers, principal, handle))
+    return redirect_to("/worklist")
 
 
 @router.post("/labels/{label_id}/revise")
 def revise_label(
     label_id: uuid.UUID,
-    context: Parts,
+    context: AppContext,
     principal: _Annotator,
     once: IdempotentForm,
-    session: Writer,
+    session: WriteSession,
     label: Annotated[PageText, Form(max_length=200)] = "",
     reason: _Text = "",
     case_id: Annotated[PageText, Form(max_length=40)] = "",
 ) -> Response:
     """Correct one's own label: both stay."""
-    body: RevisionIn = checked(RevisionIn, label=label, reason=reason)
-    once(session, body, lambda: revise(session, context, principal, label_id, body))
-    return go(f"/cases/{checked(_CaseId, id=case_id).id}")
+    body: RevisionIn = validate_form(RevisionIn, label=label, reason=reason)
+    once(session, body, lambda: revise_answer(session, context, principal, label_id, body))
+    return redirect_to(f"/cases/{validate_form(_CaseId, id=case_id).id}")
 
 
 @router.post("/labels/{label_id}/retract")
 def retract_label(
     label_id: uuid.UUID,
-    context: Parts,
+    context: AppContext,
     principal: _Annotator,
     once: IdempotentForm,
-    session: Writer,
+    session: WriteSession,
     reason: _Text = "",
 ) -> Response:
     """Take one's own label back: both stay."""
-    body: RetractionIn = checked(RetractionIn, reason=reason)
-    once(session, body, lambda: retract(session, context, principal, label_id, body))
-    return go("/worklist")
+    body: RetractionIn = validate_form(RetractionIn, reason=reason)
+    once(session, body, lambda: retract_answer(session, context, principal, label_id, body))
+    return redirect_to("/worklist")

@@ -7,22 +7,27 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Form, Response
 from sqlalchemy.orm import Session
 
-from app.accounts.permissions import GuardedRoute, Policy
-from app.cases.ingest import microns_per_pixel_of
-from app.cases.opaque_ids import case_handle
-from app.context import Context, Parts
-from app.database.engine import Reader, Writer
-from app.http.errors import OtherAccount
-from app.http.models import Out, PageText
+from app.accounts.service import GuardedRoute, RequireScope
+from app.cases.service import case_handle, microns_per_pixel_of
+from app.context import AppContext, ServiceContext
+from app.database.engine import ReadSession, WriteSession
+from app.http.models import PageText, ResponseModel
 from app.http.principal import Principal
-from app.labels.annotator_day import progress
-from app.labels.leases import MAX_LEASES, give_back_overdue, lease_next, list_leases, note_display, show
-from app.triage.queries import current_policy
-from app.web.forms import account_handle, read_handle, read_of_handle
+from app.labels.service import (
+    MAX_LEASES,
+    expire_overdue_leases,
+    get_day_progress,
+    lease_next_read,
+    list_leases,
+    note_display,
+    show_own_read,
+)
+from app.triage.service import current_policy
+from app.web.forms import OtherAccount, account_handle, read_handle, read_of_handle
 from app.web.reading import case_number
 
 
-class CaseAheadOut(Out):
+class CaseAheadOut(ResponseModel):
     """A case to be read, without the reason for asking and without anything of the model.
 
     Attributes:
@@ -46,7 +51,7 @@ class CaseAheadOut(Out):
     lease_seconds: float
 
 
-class AheadOut(Out):
+class AheadOut(ResponseModel):
     """What is to be read next, oldest lease first, and how far the day is.
 
     Attributes:
@@ -62,19 +67,14 @@ class AheadOut(Out):
     resident: bool
 
 
-def cases_ahead(session: Session, context: Context, principal: Principal) -> AheadOut:
-    """Lease until the caller holds as many cases as they may, and give all that they hold.
-
-    Raises:
-        Forbidden: the caller's account may see more of cases than their pixels.
-        NotQualified: the caller has to be qualified first.
-    """
-    give_back_overdue(session)  # those of the caller too: what is given has its time
+def cases_ahead(session: Session, context: ServiceContext, principal: Principal) -> AheadOut:
+    """Lease until the caller holds as many cases as they may, and give all that they hold."""
+    expire_overdue_leases(session)  # those of the caller too: what is given has its time
     n_held = len(list_leases(session, principal))
-    while n_held < MAX_LEASES and lease_next(session, context, principal) is not None:
+    while n_held < MAX_LEASES and lease_next_read(session, context, principal) is not None:
         n_held += 1
     keys, time, reads = context.keys.readers, context.clock(), []
-    day = progress(session, principal, context.settings.zone)
+    day = get_day_progress(session, principal, context.settings.zone)
     for held in list_leases(session, principal):
         named = uuid.UUID(held.case_id)
         handle = case_handle(keys, principal, named)
@@ -99,12 +99,15 @@ def cases_ahead(session: Session, context: Context, principal: Principal) -> Ahe
 
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
-_Annotator = Annotated[Principal, Depends(Policy("reads:own"))]
+_Annotator = Annotated[Principal, Depends(RequireScope("reads:own"))]
 
 
 @router.post("/reads/ahead")
-def ahead(
-    context: Parts, principal: _Annotator, session: Writer, account: Annotated[PageText, Form(max_length=64)] = ""
+def lease_cases_ahead(
+    context: AppContext,
+    principal: _Annotator,
+    session: WriteSession,
+    account: Annotated[PageText, Form(max_length=64)] = "",
 ) -> AheadOut:
     """Lease the cases that come next, as many as one annotator may hold: nothing of them but pixels and handles.
 
@@ -117,15 +120,15 @@ def ahead(
 
 
 @router.post("/reads/{handle}/display")
-def display(
+def record_first_display(
     handle: str,
-    context: Parts,
+    context: AppContext,
     principal: _Annotator,
-    session: Reader,
+    session: ReadSession,
     seconds_ago: Annotated[float, Form(ge=0, le=86400)] = 0.0,
 ) -> Response:
     """Record that the case of a read was shown for the first time: since then it is being read."""
     read_id = read_of_handle(context.keys.readers, principal, handle)
-    show(session, principal, read_id)
+    show_own_read(session, principal, read_id)
     note_display(context.database, session, read_id, seconds_ago)
     return Response(status_code=204)

@@ -11,30 +11,33 @@ from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
-from app.accounts.permissions import GuardedRoute, Policy
+from app.accounts.service import GuardedRoute, RequireScope
 from app.annotators.reference_cells import service
-from app.annotators.reference_cells.selection import (
+from app.annotators.reference_cells.service import (
     N_CELLS,
-    Cell,
-    candidates,
+    CellDecision,
+    DefinitionIn,
     cells_of,
+    list_definition_versions,
+    list_definitions,
+    list_reference_candidates,
     pair_at_stake,
     select_cells,
     shown_case,
     shown_cells,
+    update_definition,
 )
-from app.annotators.reference_cells.service import DefinitionIn, define, definitions, versions
-from app.audit.chain.keys import ReaderKeys
-from app.cases.presenters import image_answer
-from app.context import Parts
-from app.database.engine import Reader, Writer
+from app.audit.chain.keys import AnnotatorKeys
+from app.cases.service import image_response
+from app.context import AppContext
+from app.database.engine import ReadSession, WriteSession
 from app.database.tables import ClassDefinition
 from app.http.errors import NotFound
 from app.http.models import ClassOut, PageText
 from app.http.principal import Principal
-from app.releases.queries import reading_classes
-from app.web.forms import checked
-from app.web.render import go, page
+from app.releases.service import reading_classes
+from app.web.forms import validate_form
+from app.web.render import redirect_to, render_page
 
 #: Candidates that an admin is shown.
 _OFFERED = 2 * N_CELLS
@@ -42,7 +45,7 @@ _OFFERED = 2 * N_CELLS
 
 @dataclass(frozen=True)
 class ShownCell:
-    """A reference cell: where its pixels are, how many annotators have read it, and how many said its class."""
+    """A reference cell: URL of its pixels, number of annotators, and number who gave its class."""
 
     image: str
     n_readers: int
@@ -60,41 +63,37 @@ class ShownClass:
 
 
 def shown_classes(session: Session, codes: Sequence[str]) -> list[ShownClass]:
-    """Some classes as everybody sees them.
-
-    Raises:
-        NotFound: one of them is none.
-    """
+    """Some classes as everybody sees them."""
     names = {info.code: info.name for info in reading_classes(session)}
     if not names.keys() >= set(codes):
         raise NotFound("there is no such class")
-    texts, known = definitions(session), cells_of(session, codes)
+    texts, cells_by_class = list_definitions(session), cells_of(session, codes)
     return [
-        ShownClass(code, names[code], texts.get(code, ""), [_shown(cell) for cell in shown_cells(known.get(code, []))])
+        ShownClass(
+            code,
+            names[code],
+            texts.get(code, ""),
+            [_build_shown_cell(cell) for cell in shown_cells(cells_by_class.get(code, []))],
+        )
         for code in dict.fromkeys(codes)
     ]
 
 
-def _shown(cell: Cell) -> ShownCell:
+def _build_shown_cell(cell: CellDecision) -> ShownCell:
     return ShownCell(f"/references/cells/{cell.row.id}/image", cell.row.n_readers, cell.row.n_same)
 
 
 def classes_at_stake(
     session: Session, own: str | None, others: Sequence[str], probs: dict[str, float]
 ) -> list[ShownClass]:
-    """The two classes that a settled case is between, where either has cells; else none.
-
-    Args:
-        session: for reading.
-        own: class that whoever looks has given; None for others.
-        others: class by each of the others.
-        probs: probability of each class for the next answer; empty where there is no prediction.
-    """
-    known = {info.code for info in reading_classes(session)}
-    said = Counter(code for code in others if code in known)
-    pair = pair_at_stake(own if own in known else None, said, {code: p for code, p in probs.items() if code in known})
-    shown = [] if pair is None else shown_classes(session, pair)
-    return shown if any(one.cells for one in shown) else []
+    """The two classes that a closed case is between, where either has reference cells; else none."""
+    known_codes = {info.code for info in reading_classes(session)}
+    label_counts = Counter(code for code in others if code in known_codes)
+    pair = pair_at_stake(
+        own if own in known_codes else None, label_counts, {code: p for code, p in probs.items() if code in known_codes}
+    )
+    pair_classes = [] if pair is None else shown_classes(session, pair)
+    return pair_classes if any(one.cells for one in pair_classes) else []
 
 
 @dataclass(frozen=True)
@@ -108,9 +107,9 @@ class ListedClass:
 
 def listed_classes(session: Session) -> list[ListedClass]:
     """Every class of the reading task."""
-    known, texts = cells_of(session), definitions(session)
+    cells_by_class, texts = cells_of(session), list_definitions(session)
     return [
-        ListedClass(info, len(shown_cells(known.get(info.code, []))), info.code in texts)
+        ListedClass(info, len(shown_cells(cells_by_class.get(info.code, []))), info.code in texts)
         for info in reading_classes(session)
     ]
 
@@ -126,48 +125,41 @@ class OfferedCell:
 
 @dataclass(frozen=True)
 class ManagedClass:
-    """A class as an admin sees it.
+    """A class as an admin sees it."""
 
-    Attributes:
-        shown: as everybody sees it.
-        cells: those that are shown, with the decision on each.
-        others: dropped and excluded ones.
-        offered: candidates that are neither, the worthiest first.
-        versions: of the definition, newest first, with who wrote each.
-    """
-
+    # as everybody sees it
     shown: ShownClass
-    cells: list[Cell]
-    others: list[Cell]
+    # those that are shown, with the decision on each
+    cells: list[CellDecision]
+    # dropped and excluded ones
+    others: list[CellDecision]
+    # candidates that are neither, the worthiest first
     offered: list[OfferedCell]
+    # of the definition, newest first, with who wrote each
     versions: list[tuple[ClassDefinition, str]]
 
 
-def managed_class(session: Session, keys: ReaderKeys, code: str) -> ManagedClass:
-    """A class with everything that may be decided on it.
-
-    Raises:
-        NotFound: there is no such class.
-    """
-    (shown,) = shown_classes(session, [code])
-    known = cells_of(session, [code]).get(code, [])
-    cells = shown_cells(known)
-    met = {cell.row.case_id for cell in known}
+def managed_class(session: Session, keys: AnnotatorKeys, code: str) -> ManagedClass:
+    """A class with everything that may be decided on it."""
+    (public_view,) = shown_classes(session, [code])
+    class_cells = cells_of(session, [code]).get(code, [])
+    cells = shown_cells(class_cells)
+    met = {cell.row.case_id for cell in class_cells}
     all_shown = {cell.row.case_id for of_class in cells_of(session).values() for cell in of_class if cell.shown}
-    found = candidates(session, keys.order, all_shown).get(code, [])
-    offered = select_cells([one for one in found if one.case_id not in met], n_cells=_OFFERED)
+    candidate_cells = list_reference_candidates(session, keys.order, all_shown).get(code, [])
+    offered = select_cells([one for one in candidate_cells if one.case_id not in met], n_cells=_OFFERED)
     return ManagedClass(
-        shown=shown,
+        shown=public_view,
         cells=cells,
-        others=[cell for cell in known if cell not in cells],
+        others=[cell for cell in class_cells if cell not in cells],
         offered=[OfferedCell(one.case_id, one.n_readers, one.n_same) for one in offered],
-        versions=versions(session, code),
+        versions=list_definition_versions(session, code),
     )
 
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
-_People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
-_Manager = Annotated[Principal, Depends(Policy("manage"))]
+_People = Annotated[Principal, Depends(RequireScope("cases:read", "reads:own"))]
+_Manager = Annotated[Principal, Depends(RequireScope("manage"))]
 _Code = Annotated[PageText, Form(alias="class", max_length=100)]
 
 
@@ -176,69 +168,73 @@ class _CaseId(BaseModel):
 
 
 @router.get("/references")
-def references(
+def show_references(
     request: Request,
-    context: Parts,
+    context: AppContext,
     principal: _People,
-    session: Reader,
+    session: ReadSession,
     codes: Annotated[list[PageText] | None, Query(alias="class", max_length=2)] = None,
 ) -> Response:
     """Every class; the cells of one; or those of two side by side. To annotators the same bytes, whoever asks.
 
     So it says nothing of who is signed in, and nothing of the case from which they come.
     """
-    asked = codes or []
+    class_codes = codes or []
     manages = "manage" in principal.scopes
-    if manages and len(asked) == 1:
-        view = managed_class(session, context.keys.readers, asked[0])
-        return page(request, "references_managed.html", principal, view=view)
+    if manages and len(class_codes) == 1:
+        view = managed_class(session, context.keys.readers, class_codes[0])
+        return render_page(request, "references_managed.html", principal, view=view)
     named = None if principal.blind else principal
-    if not asked:
-        return page(request, "references_list.html", named, classes=listed_classes(session), manages=manages)
-    return page(request, "references.html", named, classes=shown_classes(session, asked), reads=principal.blind)
+    if not class_codes:
+        return render_page(request, "references_list.html", named, classes=listed_classes(session), manages=manages)
+    return render_page(
+        request, "references.html", named, classes=shown_classes(session, class_codes), reads=principal.blind
+    )
 
 
 @router.get("/references/cells/{cell_id}/image")
-def reference_image(cell_id: uuid.UUID, context: Parts, principal: _People, session: Reader) -> Response:
+def reference_image(cell_id: uuid.UUID, context: AppContext, principal: _People, session: ReadSession) -> Response:
     """The pixels of a reference cell that is shown now, as PNG."""
-    return image_answer(context, shown_case(session, cell_id).stored_sha256)
+    return image_response(context, shown_case(session, cell_id).stored_sha256)
 
 
-def _of_class(code: str) -> Response:
-    return go("/references?" + urlencode({"class": code}) if code else "/references")
+def _redirect_to_class(code: str) -> Response:
+    return redirect_to("/references?" + urlencode({"class": code}) if code else "/references")
 
 
 @router.post("/references/choice")
-def choose(context: Parts, principal: _Manager, session: Writer, code: _Code = "") -> Response:
+def choose_reference_cells(
+    context: AppContext, principal: _Manager, session: WriteSession, code: _Code = ""
+) -> Response:
     """Choose the cells of a class, or of all, anew."""
-    service.choose(session, context, principal, code or None)
-    return _of_class(code)
+    service.choose_reference_cells(session, context, principal, code or None)
+    return _redirect_to_class(code)
 
 
 @router.post("/references/decisions")
-def decide(
-    context: Parts,
+def decide_reference_cell(
+    context: AppContext,
     principal: _Manager,
-    session: Writer,
+    session: WriteSession,
     code: _Code = "",
     case_id: Annotated[PageText, Form(alias="case", max_length=40)] = "",
     kind: Annotated[PageText, Form(max_length=20)] = "",
     reason: Annotated[PageText, Form(max_length=200)] = "",
 ) -> Response:
     """Pin a cell, exclude it, or take either back; sending the form twice decides once."""
-    body: service.CellIn = checked(service.CellIn, kind=kind, reason=reason or None)
-    service.decide(session, context, principal, code, checked(_CaseId, id=case_id).id, body)
-    return _of_class(code)
+    body: service.CellIn = validate_form(service.CellIn, kind=kind, reason=reason or None)
+    service.decide_reference_cell(session, context, principal, code, validate_form(_CaseId, id=case_id).id, body)
+    return _redirect_to_class(code)
 
 
 @router.post("/references/definitions")
 def write_definition(
-    context: Parts,
+    context: AppContext,
     principal: _Manager,
-    session: Writer,
+    session: WriteSession,
     code: _Code = "",
     text: Annotated[PageText, Form(max_length=2000)] = "",
 ) -> Response:
     """Write what the guidelines say of a class; earlier versions stay."""
-    define(session, context, principal, code, checked(DefinitionIn, text=text))
-    return _of_class(code)
+    update_definition(session, context, principal, code, validate_form(DefinitionIn, text=text))
+    return _redirect_to_class(code)

@@ -13,17 +13,14 @@ from fastapi.responses import RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.accounts.people import SEEN_EVERY, SESSION_IDLE
-from app.accounts.permissions import caller_of
-from app.accounts.sign_in import is_secure
+from app.accounts.service import SEEN_EVERY, SESSION_IDLE, caller_of, is_secure
 from app.http import languages
 from app.http.errors import Problem, Unauthenticated
 from app.http.formats import templates_in
 from app.http.principal import Principal
-from app.reports.report import FILTERS, STYLE, TEMPLATES
+from app.reports.service import FILTERS, STYLE, TEMPLATES
 from app.web import filters
 from app.web.forms import account_handle
 
@@ -46,11 +43,7 @@ _HEADERS = (
 
 
 class SecurityHeaders:
-    """ASGI middleware that adds the headers, and forbids storing pages and answers unless a route says otherwise.
-
-    Args:
-        app: the application inside.
-    """
+    """ASGI middleware that adds the headers, and forbids storing pages and answers unless a route says otherwise."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -60,9 +53,9 @@ class SecurityHeaders:
 
         async def add(message: Message) -> None:
             if message["type"] == "http.response.start":
-                wanted = [*_HEADERS, _HSTS] if is_secure(Request(scope)) else _HEADERS
+                headers = [*_HEADERS, _HSTS] if is_secure(Request(scope)) else _HEADERS
                 present = {name.lower() for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(one for one in wanted if one[0] not in present)]
+                message["headers"] = [*message["headers"], *(one for one in headers if one[0] not in present)]
             await send(message)
 
         await self.app(scope, receive, add if scope["type"] == "http" else send)
@@ -74,8 +67,8 @@ _OF_REPORTS = STYLE.parent
 
 
 @cache
-def _version() -> str:
-    """Digest of all of them: one for the folder, since scripts name each other by the place beside them."""
+def _digest_static_files() -> str:
+    """Digest of all static files together, since scripts name each other by relative paths."""
     digest = hashlib.sha256()
     files = [file for folder in (FOLDER, _OF_REPORTS) for file in folder.rglob("*") if file.is_file()]
     for file in sorted(files):
@@ -84,12 +77,12 @@ def _version() -> str:
 
 
 @cache
-def asset(name: str) -> str:
-    """Address of a static file, with the digest of what all of them hold."""
-    return f"/static/{_version()}/{name}"
+def asset_url(name: str) -> str:
+    """URL of a static file, with the digest of all of them."""
+    return f"/static/{_digest_static_files()}/{name}"
 
 
-class Assets(StaticFiles):
+class StaticAssets(StaticFiles):
     """Static files: kept for a year under an address with a digest, revalidated without one."""
 
     def __init__(self) -> None:
@@ -106,7 +99,7 @@ class Assets(StaticFiles):
     ) -> Response:
         """The file, with how long it may be kept."""
         response = super().file_response(full_path, stat_result, scope, status_code)
-        kept = super().get_path(scope).startswith(_version() + os.sep)
+        kept = super().get_path(scope).startswith(_digest_static_files() + os.sep)
         response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if kept else "no-cache"
         return response
 
@@ -116,20 +109,24 @@ _FAILED = 500
 
 #: Of pages, with those of reports.
 ENVIRONMENT = templates_in(Path(__file__).parent / "templates", TEMPLATES)
-ENVIRONMENT.globals |= {"asset": asset, "language": languages.language, "script_words": languages.script_words}
+ENVIRONMENT.globals |= {
+    "asset": asset_url,
+    "language": languages.get_page_language,
+    "script_words": languages.script_words,
+}
 ENVIRONMENT.filters |= FILTERS | filters.FILTERS
 ENVIRONMENT.install_gettext_callables(  # type: ignore[attr-defined]
-    lambda text: languages.known().gettext(text),
-    lambda one, many, n: languages.known().ngettext(one, many, n),
+    lambda text: languages.get_page_catalogue().gettext(text),
+    lambda one, many, n: languages.get_page_catalogue().ngettext(one, many, n),
     newstyle=True,
-    pgettext=lambda context, text: languages.known().pgettext(context, text),
-    npgettext=lambda context, one, many, n: languages.known().npgettext(context, one, many, n),
+    pgettext=lambda context, text: languages.get_page_catalogue().pgettext(context, text),
+    npgettext=lambda context, one, many, n: languages.get_page_catalogue().npgettext(context, one, many, n),
 )
 _templates = Jinja2Templates(env=ENVIRONMENT)
 
 
-def page(request: Request, name: str, principal: Principal | None, status: int = 200, **values: Any) -> Response:
-    """A page from its template."""
+def render_page(request: Request, name: str, principal: Principal | None, status: int = 200, **values: Any) -> Response:
+    """Render a template as a page."""
     values |= {"principal": principal, "path": request.url.path}
     if principal is not None:
         values["account"] = account_handle(request.app.state.context.keys.readers, principal.account_id)
@@ -145,8 +142,8 @@ def _session_times(principal: Principal, at: datetime) -> dict[str, int | None]:
     return {"session_idle": int(idle.total_seconds()), "session_rest": int(rest.total_seconds())}
 
 
-def go(path: str) -> Response:
-    """Send the browser on after a form."""
+def redirect_to(path: str) -> Response:
+    """Redirect the browser after a form (303)."""
     return RedirectResponse(path, SEE_OTHER)
 
 
@@ -156,18 +153,18 @@ def problem_page(request: Request, problem: Problem) -> Response | None:
     if path.startswith("/v1"):
         return None
     if "text/html" not in request.headers.get("accept", ""):
-        problem.detail = languages.said(problem.detail)  # which the page's script shows
+        problem.detail = languages.translate_sentence(problem.detail)  # which the page's script shows
         return None
     if isinstance(problem, Unauthenticated) and path != "/login":
-        return go("/login")
-    return page(request, "problem.html", _caller(request, problem), problem.status, problem=problem)
+        return redirect_to("/login")
+    return render_page(request, "problem.html", _find_caller(request, problem), problem.status, problem=problem)
 
 
-def _caller(request: Request, problem: Problem) -> Principal | None:
-    """Who asked, so that the page keeps its navigation; where something failed, nobody is looked up any more."""
+def _find_caller(request: Request, problem: Problem) -> Principal | None:
+    """Find the caller for the page's navigation; no look-up after a server error."""
     if hasattr(request.state, "caller") or problem.status >= _FAILED:
-        known: Principal | None = getattr(request.state, "caller", None)
-        return known
+        earlier_caller: Principal | None = getattr(request.state, "caller", None)
+        return earlier_caller
     try:
         return caller_of(request)
     except Problem:

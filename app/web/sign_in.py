@@ -4,59 +4,63 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 
-from app.accounts import people as auth
-from app.accounts import single_sign_on
-from app.accounts.permissions import GuardedRoute, Policy, public
-from app.accounts.sign_in import (
-    COOKIE,
-    SECURE_COOKIE,
+from app.accounts import service as accounts
+from app.accounts.service import (
+    COOKIE_SECONDS,
+    GuardedRoute,
+    OidcProvider,
+    RequireScope,
+    allow_everyone,
+    begin_oidc_session,
+    begin_oidc_sign_in,
+    finish_oidc_sign_in,
     is_secure,
     refuse_cross_site,
     session_cookie,
     session_token,
     sign_in,
 )
-from app.cases import correction_window
-from app.context import Context, Parts
-from app.database.engine import Reader, Writer
-from app.demo.people import notice_of
-from app.http.errors import Forbidden, Invalid, NotFound, Problem, Unauthenticated
+from app.cases.service import close_windows_of_account
+from app.context import AppContext, ServiceContext
+from app.database.engine import ReadSession, WriteSession
+from app.demo.people import read_notice
+from app.http.errors import Forbidden, InvalidValue, NotFound, Problem, Unauthenticated
 from app.http.languages import COOKIE as LANGUAGE_COOKIE
 from app.http.languages import LANGUAGES
 from app.http.models import PageText
-from app.http.principal import Principal
-from app.web.render import go, page
+from app.http.principal import COOKIE, SECURE_COOKIE, Principal
+from app.web.render import redirect_to, render_page
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
-_People = Annotated[Principal, Depends(Policy("cases:read", "reads:own"))]
+_People = Annotated[Principal, Depends(RequireScope("cases:read", "reads:own"))]
 
 
-@router.get("/", dependencies=[Depends(public)])
-def start() -> Response:
+@router.get("/", dependencies=[Depends(allow_everyone)])
+def redirect_to_worklist() -> Response:
     """Go to the worklist."""
-    return go("/worklist")
+    return redirect_to("/worklist")
 
 
-@router.get("/login", dependencies=[Depends(public)])
-def login_form(request: Request, context: Parts) -> Response:
+@router.get("/login", dependencies=[Depends(allow_everyone)])
+def login_form(request: Request, context: AppContext) -> Response:
     """Ask for name and password, or send to single sign-on."""
     return _login_page(request, context)
 
 
 def _login_page(
-    request: Request, context: Context, status: int = 200, problem: Problem | None = None, typed: str = ""
+    request: Request, context: ServiceContext, status: int = 200, problem: Problem | None = None, typed: str = ""
 ) -> Response:
-    """The page that asks for name and password, with the name that was typed; that of a demo names its accounts."""
+    """Render the sign-in page with the typed name; a demo's page lists its accounts."""
     settings = context.settings
-    sign_on, demo = settings.oidc_issuer is not None, notice_of(settings.home)
+    sign_on, demo = settings.oidc_issuer is not None, read_notice(settings.home)
     values = {"problem": problem, "sign_on": sign_on, "demo": demo, "languages": LANGUAGES, "typed": typed}
-    return page(request, "login.html", None, status, **values)
+    return render_page(request, "login.html", None, status, **values)
 
 
-@router.post("/login", dependencies=[Depends(public)])
-async def login(
+@router.post("/login", dependencies=[Depends(allow_everyone)])
+async def log_in(
     request: Request,
-    context: Parts,
+    context: AppContext,
     name: Annotated[PageText, Form(max_length=100)] = "",
     password: Annotated[PageText, Form(max_length=300)] = "",
 ) -> Response:
@@ -68,7 +72,7 @@ async def login(
     """
     refuse_cross_site(request)
     if "\x00" in name:
-        raise Invalid("the name is not acceptable")
+        raise InvalidValue("the name is not acceptable")
     address = "" if request.client is None else request.client.host
     throttle = request.app.state.sign_in_throttle
     attempt = await sign_in(context.database, context.keys.audit, throttle, address, name, password)
@@ -79,25 +83,21 @@ async def login(
 
 def signed_in(request: Request, token: str, path: str = "/worklist") -> Response:
     """Go to a page with a session cookie: the worklist, or where somebody first chooses a password of their own."""
-    response = go(path)
-    seconds, secure = int(auth.SESSION_LIFETIME.total_seconds()), is_secure(request)
+    response = redirect_to(path)
+    seconds, secure = int(accounts.SESSION_LIFETIME.total_seconds()), is_secure(request)
     response.set_cookie(session_cookie(request), token, max_age=seconds, secure=secure, httponly=True, samesite="lax")
     return response
 
 
-def _provider(context: Parts) -> single_sign_on.Provider:
-    """The OpenID provider.
-
-    Raises:
-        NotFound: single sign-on is not set up.
-    """
-    provider = single_sign_on.Provider.of(context.settings)
+def _require_provider(context: AppContext) -> OidcProvider:
+    """The OpenID provider."""
+    provider = OidcProvider.of(context.settings)
     if provider is None:
         raise NotFound("single sign-on is not set up here")
     return provider
 
 
-_SignOn = Annotated[single_sign_on.Provider, Depends(_provider)]
+_SignOn = Annotated[OidcProvider, Depends(_require_provider)]
 
 
 def _oidc_cookie(request: Request) -> str:
@@ -105,19 +105,19 @@ def _oidc_cookie(request: Request) -> str:
     return "__Host-sr_oidc" if is_secure(request) else "sr_oidc"
 
 
-def _callback(context: Parts) -> str:
+def _callback_url(context: AppContext) -> str:
     return f"{(context.settings.public_url or '').rstrip('/')}/login/oidc/callback"
 
 
-@router.get("/login/oidc", dependencies=[Depends(public)])
-async def begin_sign_on(request: Request, context: Parts, provider: _SignOn) -> Response:
+@router.get("/login/oidc", dependencies=[Depends(allow_everyone)])
+async def begin_sign_on(request: Request, context: AppContext, provider: _SignOn) -> Response:
     """Send the browser to the OpenID provider."""
-    url, kept = await single_sign_on.begin(request, provider, context.keys.cookies, _callback(context))
-    response = go(url)
+    url, kept = await begin_oidc_sign_in(request, provider, context.keys.cookies, _callback_url(context))
+    response = redirect_to(url)
     response.set_cookie(
         _oidc_cookie(request),
         kept,
-        max_age=single_sign_on.COOKIE_SECONDS,
+        max_age=COOKIE_SECONDS,
         secure=is_secure(request),
         httponly=True,
         samesite="lax",
@@ -125,28 +125,28 @@ async def begin_sign_on(request: Request, context: Parts, provider: _SignOn) -> 
     return response
 
 
-async def _subject(
+async def _verify_subject(
     request: Request,
-    context: Parts,
+    context: AppContext,
     provider: _SignOn,
     _state: Annotated[PageText, Query(alias="state", max_length=200)] = "",
     _code: Annotated[PageText, Query(alias="code", max_length=4000)] = "",
 ) -> str | Unauthenticated:
-    """Who signed in at the provider, or why nobody did."""
+    """Verify the provider's answer; return the subject, or the error."""
     try:
-        return await single_sign_on.finish(
+        return await finish_oidc_sign_in(
             request, provider, context.keys.cookies, request.cookies.get(_oidc_cookie(request), "")
         )
     except Unauthenticated as exc:
         return exc
 
 
-@router.get("/login/oidc/callback", dependencies=[Depends(public)])
+@router.get("/login/oidc/callback", dependencies=[Depends(allow_everyone)])
 def finish_sign_on(
     request: Request,
-    context: Parts,
-    session: Writer,
-    subject: Annotated[str | Unauthenticated, Depends(_subject)],
+    context: AppContext,
+    session: WriteSession,
+    subject: Annotated[str | Unauthenticated, Depends(_verify_subject)],
 ) -> Response:
     """The browser comes back from the OpenID provider.
 
@@ -156,7 +156,7 @@ def finish_sign_on(
     try:
         if isinstance(subject, Unauthenticated):
             raise subject
-        response = signed_in(request, single_sign_on.session_of(session, context.keys.audit, subject))
+        response = signed_in(request, begin_oidc_session(session, context.keys.audit, subject))
     except (Unauthenticated, Forbidden) as exc:
         response = _login_page(request, context, exc.status, exc)
     response.delete_cookie(_oidc_cookie(request), secure=is_secure(request))
@@ -167,10 +167,10 @@ _Language = Annotated[PageText, Form(max_length=10)]
 _YEAR = 365 * 24 * 3600
 
 
-@router.post("/login/language", dependencies=[Depends(public)])
-def speak(request: Request, language: _Language = "") -> Response:
+@router.post("/login/language", dependencies=[Depends(allow_everyone)])
+def choose_sign_in_language(request: Request, language: _Language = "") -> Response:
     """Choose the language of the sign-in page, which the browser keeps for those who have chosen none of their own."""
-    response = go("/login")
+    response = redirect_to("/login")
     if language in LANGUAGES:
         secure = is_secure(request)
         response.set_cookie(LANGUAGE_COOKIE, language, max_age=_YEAR, secure=secure, httponly=True, samesite="lax")
@@ -178,41 +178,43 @@ def speak(request: Request, language: _Language = "") -> Response:
 
 
 @router.post("/account/language")
-def choose_language(principal: _People, session: Writer, language: _Language = "") -> Response:
+def choose_language(principal: _People, session: WriteSession, language: _Language = "") -> Response:
     """Choose the language of one's own pages; without one they follow the browser."""
-    auth.choose_language(session, principal, language if language in LANGUAGES else None)
-    return go("/account")
+    accounts.choose_language(session, principal, language if language in LANGUAGES else None)
+    return redirect_to("/account")
 
 
-def _account_page(request: Request, context: Context, principal: Principal, status: int, **values: Any) -> Response:
-    """The page of one's own password; whoever has none sees nothing else on it, and what happens without one."""
-    values |= {"is_demo": notice_of(context.settings.home) is not None, "languages": LANGUAGES}
-    return page(request, "account.html", principal, status, **values)
+def _account_page(
+    request: Request, context: ServiceContext, principal: Principal, status: int, **values: Any
+) -> Response:
+    """Render the account page; without a password of one's own it shows nothing else."""
+    values |= {"is_demo": read_notice(context.settings.home) is not None, "languages": LANGUAGES}
+    return render_page(request, "account.html", principal, status, **values)
 
 
 @router.get("/account")
-def account_form(request: Request, context: Parts, principal: _People, session: Reader) -> Response:
+def account_form(request: Request, context: AppContext, principal: _People, session: ReadSession) -> Response:
     """Ask for a new password."""
-    first = auth.needs_password(session, principal)
+    first = accounts.needs_password(session, principal)
     return _account_page(request, context, principal, 200, faults={}, done=False, first=first)
 
 
 @router.post("/account")
 def choose_password(
     request: Request,
-    context: Parts,
+    context: AppContext,
     principal: _People,
-    session: Writer,
+    session: WriteSession,
     present: Annotated[PageText, Form(max_length=300)] = "",
     wanted: Annotated[PageText, Form(max_length=300)] = "",
 ) -> Response:
     """Choose a password."""
-    first = auth.needs_password(session, principal)
+    first = accounts.needs_password(session, principal)
     try:
-        auth.choose_password(session, context.keys.audit, principal, present, wanted)
+        accounts.choose_password(session, context.keys.audit, principal, present, wanted)
     except Problem as exc:
         session.rollback()
-        field = {Forbidden: "present", Invalid: "wanted"}.get(type(exc), "")
+        field = {Forbidden: "present", InvalidValue: "wanted"}.get(type(exc), "")
         return _account_page(
             request, context, principal, exc.status, faults={field: exc.detail}, done=False, first=first
         )
@@ -226,11 +228,11 @@ def keep_session(principal: _People) -> Response:
 
 
 @router.post("/logout")
-def logout(request: Request, principal: _People, session: Writer) -> Response:
+def log_out(request: Request, principal: _People, session: WriteSession) -> Response:
     """End the session, and the time for corrections."""
-    auth.sign_out(session, session_token(request) or "")
-    correction_window.signed_out(session, principal.account_id)
-    response = go("/login")
+    accounts.sign_out(session, session_token(request) or "")
+    close_windows_of_account(session, principal.account_id)
+    response = redirect_to("/login")
     response.headers["Clear-Site-Data"] = '"cache"'  # images of patients, on a computer that others use too
     for name in (COOKIE, SECURE_COOKIE):
         response.delete_cookie(name, secure=name == SECURE_COOKIE)  # a browser ignores the prefix without it

@@ -1,4 +1,4 @@
-"""Agreement between annotators, and what speaks against their independence.
+"""Agreement between annotators, and evidence against their independence.
 
 What reads tables is loaded when it is first used: a service needs the rest all the time, and tables rarely.
 """

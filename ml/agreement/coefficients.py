@@ -1,4 +1,6 @@
-"""How well annotators agree: Cohen, Fleiss and Krippendorff coefficients with jackknife intervals.
+"""Agreement coefficients by Cohen, Fleiss and Krippendorff, with jackknife intervals.
+
+Cohen, Fleiss and Krippendorff coefficients with jackknife intervals.
 
 Labels come as a matrix (N, A): the class number that each of A annotators gave each case, −1 where there is
 none. Coefficients are ratios of sums over cases, so leaving a case (or a patient) out is a subtraction.
@@ -97,10 +99,9 @@ def _nominal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
 
 
 def _ordinal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
-    """The same with squared distances between mid-ranks b_k, which leaving out a cluster moves.
-
-    With coincidences C and totals T, Σ C_kl (b_k − b_l)² = 2(Σ T_k b_k² − bᵀCb), so no case needs a matrix of its own.
-    """
+    """The same with squared distances between mid-ranks b_k, which leaving out a cluster moves."""
+    # With coincidences C and totals T, Σ C_kl (b_k − b_l)² = 2(Σ T_k b_k² − bᵀCb), so no case needs a matrix of its
+    # own.
     spare = (y.sum(axis=1) - 1)[:, None]
     coincidences = (y / spare).T @ y - np.diag((y / spare).sum(axis=0))
     parts = _per_cluster(y, sample)

@@ -1,4 +1,4 @@
-"""What each annotator makes of each class: confusion matrices without a gold standard (Dawid and Skene 1979).
+"""Annotators' confusion matrices without a gold standard (Dawid and Skene 1979).
 
 A case has one true class; annotator a gives label l with probability π_a[true class, l], independently of the
 others. Expectation–maximisation finds the class shares, the confusion matrices and each case's class probabilities.
@@ -93,16 +93,8 @@ def fit_long(long: LongLabels, prior_labels: float = 1.0, tolerance: float = 1e-
 
 
 def _patterns(one_hot: csr_array) -> tuple[IntArray, IntArray]:
-    """Cases with the same labels by the same annotators have the same probabilities: the first of each, and whose.
-
-    Where most cases have one or two labels, patterns are few, and each step costs as much as there are patterns.
-
-    Args:
-        one_hot: (N, A · K) which annotator gave which label, rows sorted.
-
-    Returns:
-        (P,) a case of each pattern, and (N,) the pattern of each case.
-    """
+    """Cases with the same labels by the same annotators have the same probabilities: the first of each, and whose."""
+    # Where most cases have one or two labels, patterns are few, and each step costs as much as there are patterns.
     one_hot.sort_indices()
     lengths = np.diff(one_hot.indptr)
     first: list[IntArray] = []
@@ -119,13 +111,7 @@ def _patterns(one_hot: csr_array) -> tuple[IntArray, IntArray]:
 
 
 def _maximise(one_hot: csr_array, weights: FloatArray, pseudo: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-    """Class shares, confusion matrices, and the logarithm of their prior density up to a constant.
-
-    Args:
-        one_hot: (P, A · K) labels of patterns.
-        weights: (P, K) how many cases of each pattern are of each true class.
-        pseudo: (K, K) labels added for each annotator.
-    """
+    """Class shares, confusion matrices, and the logarithm of their prior density up to a constant."""
     n_classes = weights.shape[1]
     given = np.asarray(one_hot.T @ weights).reshape(-1, n_classes, n_classes)  # annotator, label, true class
     seen = given.transpose(0, 2, 1) + pseudo

@@ -1,4 +1,4 @@
-"""Labels one by one: memory grows with their number, not with cases times annotators."""
+"""Labels in long form: memory grows with their number, not with cases × annotators."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,10 +42,12 @@ class LongLabels:
         cls, case: IntArray, names: Sequence[str], label: IntArray, n_cases: int, n_classes: int
     ) -> tuple["LongLabels", list[str]]:
         """Take labels (M,) in any order, and name the annotators, sorted."""
-        known, annotator = np.unique(np.array(names, dtype=object), return_inverse=True)
+        annotator_names, annotator = np.unique(np.array(names, dtype=object), return_inverse=True)
         order = np.argsort(case, kind="stable")
-        long = cls(case[order], annotator[order].astype(np.int64), label[order], n_cases, len(known), n_classes)
-        return long, [str(name) for name in known]
+        long = cls(
+            case[order], annotator[order].astype(np.int64), label[order], n_cases, len(annotator_names), n_classes
+        )
+        return long, [str(name) for name in annotator_names]
 
     @cached_property
     def per_case(self) -> IntArray:

@@ -1,4 +1,4 @@
-"""One annotator next to the others: shares, means and confusions, pulled towards all annotators where labels are few.
+"""Statistics of one annotator, shrunk towards all annotators where labels are few.
 
 What an annotator said of a case is compared with what the others' posterior says of the next answer, never with a
 single "truth": an annotator who differs from a divided room has made no error. The posterior must come from the labels
@@ -20,8 +20,8 @@ _LEVEL = 0.95
 
 
 @dataclass(frozen=True)
-class Pulled:
-    """An estimate of one annotator, pulled towards all annotators.
+class ShrunkEstimate:
+    """An annotator's statistic, shrunk towards all annotators.
 
     Attributes:
         value: posterior mean.
@@ -38,7 +38,7 @@ class Pulled:
     everybody: float
 
 
-def pulled_share(hits: float, n: int, everybody: float, strength: float = STRENGTH) -> Pulled:
+def shrunk_share(hits: float, n: int, everybody: float, strength: float = STRENGTH) -> ShrunkEstimate:
     """Share of answers with a property, Beta(s q + h, s (1 − q) + n − h) with q everybody's share and s the strength.
 
     Source: Gelman et al., Bayesian Data Analysis, 3rd ed., section 2.4 (conjugate Beta prior).
@@ -55,14 +55,14 @@ def pulled_share(hits: float, n: int, everybody: float, strength: float = STRENG
     Raises:
         ValueError: the counts or shares are none.
 
-    >>> pulled_share(0, 0, 0.8).value
+    >>> shrunk_share(0, 0, 0.8).value
     0.8
     """
     if not 0 <= hits <= n or not 0 < everybody < 1 or strength <= 0:
         raise ValueError(f"hits {hits} of {n} with everybody's share {everybody} and strength {strength}")
     a, b = hits + strength * everybody, n - hits + strength * (1 - everybody)
     tail = (1 - _LEVEL) / 2
-    return Pulled(a / (a + b), float(betaincinv(a, b, tail)), float(betaincinv(a, b, 1 - tail)), n, everybody)
+    return ShrunkEstimate(a / (a + b), float(betaincinv(a, b, tail)), float(betaincinv(a, b, 1 - tail)), n, everybody)
 
 
 def rate_of_all(hits: float, n: int) -> float:
@@ -70,7 +70,7 @@ def rate_of_all(hits: float, n: int) -> float:
     return (hits + 0.5) / (n + 1)
 
 
-def pulled_mean(values: FloatArray, deviation: float, everybody: float, spread: float = SPREAD) -> Pulled:
+def shrunk_mean(values: FloatArray, deviation: float, everybody: float, spread: float = SPREAD) -> ShrunkEstimate:
     """Mean of an annotator's values with a normal prior of mean ``everybody`` and standard deviation ``spread``.
 
     Source: Gelman et al., section 2.5 (normal mean with known variance).
@@ -92,15 +92,11 @@ def pulled_mean(values: FloatArray, deviation: float, everybody: float, spread: 
     precision = len(values) / deviation**2 + 1 / spread**2
     value = (float(np.sum(values)) / deviation**2 + everybody / spread**2) / precision
     half = float(ndtri(0.5 + _LEVEL / 2)) / precision**0.5
-    return Pulled(value, value - half, value + half, len(values), everybody)
+    return ShrunkEstimate(value, value - half, value + half, len(values), everybody)
 
 
-def _checked(others: FloatArray, answers: IntArray) -> tuple[FloatArray, IntArray]:
-    """Probabilities and answers of the same cases.
-
-    Raises:
-        ValueError: the shapes do not fit, or an answer is no class.
-    """
+def _check_answers(others: FloatArray, answers: IntArray) -> tuple[FloatArray, IntArray]:
+    """Probabilities and answers of the same cases."""
     if others.ndim != 2 or answers.shape != others.shape[:1]:
         raise ValueError(f"others must be (N, K) and answers (N,), not {others.shape} and {answers.shape}")
     if answers.size and not (answers.min() >= 0 and answers.max() < others.shape[1]):
@@ -109,7 +105,9 @@ def _checked(others: FloatArray, answers: IntArray) -> tuple[FloatArray, IntArra
 
 
 def soft_confusions(others: FloatArray, answers: IntArray) -> FloatArray:
-    """How often each class was said where the others say which: C[k, y] = Σᵢ πᵢ[k] 1[yᵢ = y].
+    """Confusions with the others' class probabilities as truth: C[k, y] = Σᵢ πᵢ[k] 1[yᵢ = y].
+
+    C[k, y] = Σᵢ πᵢ[k] 1[yᵢ = y].
 
     Args:
         others: (N, K) πᵢ, probability of each class for the next answer by the others' posterior.
@@ -121,7 +119,7 @@ def soft_confusions(others: FloatArray, answers: IntArray) -> FloatArray:
     Raises:
         ValueError: the shapes do not fit, or an answer is no class.
     """
-    others, answers = _checked(others, answers)
+    others, answers = _check_answers(others, answers)
     counts = np.zeros((others.shape[1], others.shape[1]))
     np.add.at(counts.T, answers, others)
     return counts
@@ -129,7 +127,7 @@ def soft_confusions(others: FloatArray, answers: IntArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Confusions:
-    """Confusions of one annotator, pulled towards those of all annotators.
+    """Confusion matrix of one annotator, shrunk towards that of all annotators.
 
     Attributes:
         value: (K, K) share of each answer, in rows by what the others say.
@@ -148,7 +146,7 @@ class Confusions:
     notable: IntArray
 
 
-def pulled_confusions(counts: FloatArray, everybody: FloatArray, strength: float = STRENGTH) -> Confusions:
+def shrunk_confusions(counts: FloatArray, everybody: FloatArray, strength: float = STRENGTH) -> Confusions:
     """Rows of confusions with a Dirichlet prior of everybody's rows, Dirichlet(C[k] + s P[k]).
 
     A cell is notable where its posterior probability of being at most everybody's is below .05 divided by the number of
@@ -190,7 +188,7 @@ def agreement_with_others(others: FloatArray, answers: IntArray) -> tuple[FloatA
     Raises:
         ValueError: the shapes do not fit, or an answer is no class.
     """
-    others, answers = _checked(others, answers)
+    others, answers = _check_answers(others, answers)
     return others[np.arange(len(answers)), answers], np.einsum("nk,nk->n", others, others)
 
 
@@ -204,6 +202,6 @@ def log_score_surplus(others: FloatArray, answers: IntArray) -> FloatArray:
     Raises:
         ValueError: the shapes do not fit, or an answer is no class.
     """
-    others, answers = _checked(others, answers)
-    said = np.maximum(others[np.arange(len(answers)), answers], 1e-12)
-    return np.asarray(np.log(said) - xlogy(others, others).sum(axis=1))
+    others, answers = _check_answers(others, answers)
+    answer_probs = np.maximum(others[np.arange(len(answers)), answers], 1e-12)
+    return np.asarray(np.log(answer_probs) - xlogy(others, others).sum(axis=1))

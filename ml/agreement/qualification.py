@@ -1,4 +1,4 @@
-"""Whether somebody reads like the others: a test on cells that others have answered, which brands nobody for chance.
+"""Qualification test of an annotator against the labels of others, with a bounded false alarm rate.
 
 There is no key of right answers. What counts is how probable an answer is by the labels of the others, and the
 question is whether a reader who answers by chance, or who confuses two classes half of the time, explains the answers
@@ -43,8 +43,8 @@ def slip_rate(left_out: FloatArray, answers: IntArray) -> float:
     >>> float(slip_rate(np.full((3, 2), 0.5), np.array([0, 1, 1])))
     0.03
     """
-    said, _ = agreement_with_others(left_out, answers)
-    likelihood = np.log((1 - _SLIPS) * said[:, None] + _SLIPS / left_out.shape[1]).sum(axis=0)
+    answer_probs, _ = agreement_with_others(left_out, answers)
+    likelihood = np.log((1 - _SLIPS) * answer_probs[:, None] + _SLIPS / left_out.shape[1]).sum(axis=0)
     return float(_SLIPS[np.argmax(likelihood)])
 
 
@@ -53,35 +53,34 @@ def like_the_others(others: FloatArray, slips: float) -> FloatArray:
     return np.asarray((1 - slips) * others + slips / others.shape[1])
 
 
-def _habits(n_classes: int) -> FloatArray:
-    """What the test looks for, (1 + K², K, K): rows are opinions, columns answers.
-
-    Guessing half of the time; saying any other class for one half of the time; saying one certain other class for one.
-    """
-    found = [0.5 * np.eye(n_classes) + 0.5 / n_classes]
+def _alternative_confusions(n_classes: int) -> FloatArray:
+    """Alternatives of the test, (1 + K², K, K): rows are opinions, columns answers."""
+    # Guessing half of the time; saying any other class for one half of the time; saying one certain other class for
+    # one.
+    confusions = [0.5 * np.eye(n_classes) + 0.5 / n_classes]
     for k in range(n_classes):
         anything = np.eye(n_classes)
         anything[k] = 0.5 / (n_classes - 1)
         anything[k, k] = 0.5
-        found.append(anything)
+        confusions.append(anything)
         for answer in (other for other in range(n_classes) if other != k):
             confused = np.eye(n_classes)
             confused[k, k] = confused[k, answer] = 0.5
-            found.append(confused)
-    return np.array(found)
+            confusions.append(confused)
+    return np.array(confusions)
 
 
 def _evidence(others: FloatArray, slips: float) -> FloatArray:
     """Log-likelihood ratio of each habit by each answer to each cell, (H, N, K)."""
-    by_habit = np.einsum("nk,hky->hny", like_the_others(others, slips), _habits(others.shape[1]))
+    by_habit = np.einsum("nk,hky->hny", like_the_others(others, slips), _alternative_confusions(others.shape[1]))
     return np.asarray(np.log(by_habit / like_the_others(others, slips)))
 
 
-def _greatest(evidence: FloatArray, answers: IntArray) -> FloatArray:
+def _largest_evidence(evidence: FloatArray, answers: IntArray) -> FloatArray:
     """Greatest evidence of any habit in each of R sets of answers (R, N)."""
     n_habits, n_cells, n_classes = evidence.shape
-    said = np.eye(n_classes, dtype=np.float32)[answers].reshape(*answers.shape[:-1], n_cells * n_classes)
-    sums = said @ evidence.reshape(n_habits, -1).T.astype(np.float32)
+    one_hot = np.eye(n_classes, dtype=np.float32)[answers].reshape(*answers.shape[:-1], n_cells * n_classes)
+    sums = one_hot @ evidence.reshape(n_habits, -1).T.astype(np.float32)
     return np.asarray(sums.max(axis=-1), dtype=np.float64)
 
 
@@ -93,8 +92,8 @@ def _draw(rng: np.random.Generator, probs: FloatArray, n: int) -> IntArray:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What a test found.
+class QualificationVerdict:
+    """Result of a qualification test.
 
     Attributes:
         n: cells.
@@ -117,7 +116,7 @@ class Verdict:
     passed: bool
 
 
-def judge(others: FloatArray, answers: IntArray, slips: float, seed: int = 0) -> Verdict:
+def judge_answers(others: FloatArray, answers: IntArray, slips: float, seed: int = 0) -> QualificationVerdict:
     """Judge a reader's answers to cells that others have answered.
 
     The statistic is the greatest log-likelihood ratio of a habit (guessing half of the time, or taking one class for
@@ -134,23 +133,25 @@ def judge(others: FloatArray, answers: IntArray, slips: float, seed: int = 0) ->
     Raises:
         ValueError: the shapes do not fit, an answer is no class, or there are fewer than two cells.
     """
-    said, _ = agreement_with_others(others, answers)
-    if len(said) < 2:
-        raise ValueError(f"{len(said)} cells are too few for a test")
+    answer_probs, _ = agreement_with_others(others, answers)
+    if len(answer_probs) < 2:
+        raise ValueError(f"{len(answer_probs)} cells are too few for a test")
     evidence, like = _evidence(others, slips), like_the_others(others, slips)
-    drawn = _greatest(evidence, _draw(np.random.default_rng(seed), like, _DRAWS))
-    found = float(_greatest(evidence, answers))
-    p = float((1 + (drawn >= found - _TIE).sum()) / (1 + _DRAWS))
+    drawn = _largest_evidence(evidence, _draw(np.random.default_rng(seed), like, _DRAWS))
+    evidence_sum = float(_largest_evidence(evidence, answers))
+    p = float((1 + (drawn >= evidence_sum - _TIE).sum()) / (1 + _DRAWS))
     expected = np.einsum("nk,nk->n", others, like)
-    apart = said - expected
-    half = float(stdtrit(len(said) - 1, 0.975) * apart.std(ddof=1) / np.sqrt(len(said)))
-    mean, of_pool = float(said.mean()), float(expected.mean())
-    return Verdict(len(said), mean, of_pool, mean - of_pool, mean - of_pool - half, mean - of_pool + half, p, p > LEVEL)
+    apart = answer_probs - expected
+    half = float(stdtrit(len(answer_probs) - 1, 0.975) * apart.std(ddof=1) / np.sqrt(len(answer_probs)))
+    mean, of_pool = float(answer_probs.mean()), float(expected.mean())
+    return QualificationVerdict(
+        len(answer_probs), mean, of_pool, mean - of_pool, mean - of_pool - half, mean - of_pool + half, p, p > LEVEL
+    )
 
 
 @dataclass(frozen=True)
 class PassRates:
-    """Who would pass a test on certain cells, by simulation.
+    """Simulated pass rates on certain cells: a reader like the others, one who guesses, one who confuses.
 
     Attributes:
         like_the_others: somebody who answers like the others.
@@ -165,7 +166,7 @@ class PassRates:
 
 
 def pass_rates(others: FloatArray, slips: float, n_runs: int = 200, seed: int = 0) -> PassRates:
-    """Who would pass a test on these cells.
+    """Simulate the pass rates of good, guessing and confusing readers on these cells.
 
     Args:
         others: (N, K) posterior of each cell by the labels of the others.
@@ -180,11 +181,11 @@ def pass_rates(others: FloatArray, slips: float, n_runs: int = 200, seed: int = 
         raise ValueError(f"cells of shape {others.shape} are too few for a test")
     rng, n_classes = np.random.default_rng(seed), others.shape[1]
     evidence, like = _evidence(others, slips), like_the_others(others, slips)
-    null = np.sort(_greatest(evidence, _draw(rng, like, _DRAWS)))
+    null = np.sort(_largest_evidence(evidence, _draw(rng, like, _DRAWS)))
 
     def share(probs: FloatArray) -> float:
-        found = _greatest(evidence, _draw(rng, probs, n_runs))
-        above = _DRAWS - np.searchsorted(null, found - _TIE)
+        evidence_sums = _largest_evidence(evidence, _draw(rng, probs, n_runs))
+        above = _DRAWS - np.searchsorted(null, evidence_sums - _TIE)
         return float(np.mean((1 + above) / (1 + _DRAWS) > LEVEL))
 
     confusing = np.full(n_classes, np.nan)

@@ -1,4 +1,4 @@
-"""What measuring agreement finds, as typed results and as JSON values."""
+"""Agreement report as typed results and as JSON."""
 
 from dataclasses import dataclass
 from typing import Any, TypedDict

@@ -57,7 +57,7 @@ _FEW = messages(
 
 @dataclass(frozen=True)
 class AgreementOptions:
-    """What is asked of LABELS.
+    """Options of an agreement measurement.
 
     Attributes:
         cluster: column that names the patient.
@@ -106,10 +106,10 @@ def measure_agreement(
     (0.444, 0.667)
     """
     options = AgreementOptions(cluster, level, classes, min_shared, seed)
-    found = agreement_by_finding(labels, options)
-    if None not in found:
+    reports = agreement_by_finding(labels, options)
+    if None not in reports:
         raise TableError(f"{place_of(labels, 'LABELS')}: the table has several findings: use agreement_by_finding")
-    return found[None]
+    return reports[None]
 
 
 def agreement_by_finding(
@@ -132,21 +132,17 @@ def agreement_by_finding(
 
 
 def _classes(table: pa.Table, where: Where, options: AgreementOptions) -> list[str] | None:
-    """Classes in their order where there is one; None leaves them to the table.
-
-    Raises:
-        TableError: ordinal labels of a long table whose order nothing says.
-    """
+    """Classes in their order where there is one; None leaves them to the table."""
     if options.classes is not None:
         return list(options.classes)
     if options.level == "nominal" or is_wide(table):
         return None
-    found = classes_of_labels(table, where)
+    class_names = classes_of_labels(table, where)
     try:
-        return sorted(found, key=float)
+        return sorted(class_names, key=float)
     except ValueError as exc:
         raise TableError(
-            f"{where}: nothing says in which order {', '.join(found)} stand: give --classes, lowest first, "
+            f"{where}: nothing says in which order {', '.join(class_names)} stand: give --classes, lowest first, "
             "or labels that are numbers"
         ) from exc
 

@@ -1,4 +1,4 @@
-"""Readers with names: what each annotator makes of an opinion, and what their labels then say of a case.
+"""Models of named annotators: confusion matrices, and posteriors of their labels.
 
 An opinion is drawn from the case's true shares q ~ Dir(α0 f); annotator r turns opinion k into answer l with
 probability C⁽ʳ⁾_kl (``confusions``). Labels y of annotators r give the exact posterior of q, a mixture of Dirichlets

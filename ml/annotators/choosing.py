@@ -1,4 +1,4 @@
-"""How strongly annotators are pulled together, chosen by labels that were left out; infinitely means alike.
+"""Cross-validated strength of pooling between annotators; infinite means exchangeable.
 
 Patients are dealt into folds; matrices are fitted on the others and judged by the log-likelihood of the labels of each
 fold, by annotator. The pull is towards one rate of other answers per annotator, itself pulled towards the identity, or
@@ -13,7 +13,7 @@ import numpy as np
 
 from ml.agreement.long_labels import LongLabels
 from ml.annotators.confusions import ReaderModel
-from ml.annotators.fitting import TOLERANCE, Anchor, Fit, Material, case_log_likelihoods, fit_rates, fit_readers
+from ml.annotators.fitting import TOLERANCE, Anchor, Fit, FitInputs, case_log_likelihoods, fit_rates, fit_readers
 from ml.annotators.posterior import Opinions
 from ml.distributions.families import PredictiveDistribution
 from ml.util.arrays import FloatArray, IntArray
@@ -74,7 +74,7 @@ def choose_readers(
     unknown = sorted(set(experts) - set(names))
     if unknown:
         raise ValueError(f"no label by {', '.join(unknown)}, whose answers would be the population's")
-    material = Material(Opinions.of(prior), long).of_cases(long.per_case > 0)
+    material = FitInputs(Opinions.of(prior), long).of_cases(long.per_case > 0)
     patient = np.unique(np.arange(long.n_cases) if groups is None else groups, return_inverse=True)[1]
     patient = patient[long.per_case > 0]
     fold, weights = _folds(patient), _population_weights(material.long, [name in experts for name in names])
@@ -85,15 +85,15 @@ def choose_readers(
         return {kind: case_log_likelihoods(held_out.adjusted(f.shift), f.confusions) for kind, f in path.items()}
 
     with ThreadPoolExecutor(2) as workers:
-        found = []
+        fold_losses = []
         for values in workers.map(judged, range(FOLDS)):
-            found.append(values)
-            progress(len(found) / (FOLDS + 1))
-    by_kind = {kind: np.concatenate([values[kind] for values in found]) for kind in found[0]}
+            fold_losses.append(values)
+            progress(len(fold_losses) / (FOLDS + 1))
+    by_kind = {kind: np.concatenate([values[kind] for values in fold_losses]) for kind in fold_losses[0]}
     order = np.concatenate([patient[fold == number] for number in range(FOLDS)])
     losses = {kind: -float(values.sum()) / len(long.case) for kind, values in by_kind.items()}
     best = min(losses, key=lambda kind: losses[kind])
-    if not _surely(by_kind[best] - by_kind[ALIKE], order):
+    if not _is_significant_gain(by_kind[best] - by_kind[ALIKE], order):
         best = ALIKE
     final = _path(material, weights, only=best)
     n_labels = np.bincount(long.annotator, minlength=len(names))
@@ -112,20 +112,18 @@ def _model(fitted: Fit, names: tuple[str, ...], n_labels: IntArray, population: 
 
 
 def _folds(patient: IntArray) -> IntArray:
-    """Fold (N,) of each case; cases of one patient share one.
-
-    Raises:
-        ValueError: fewer patients than folds.
-    """
-    known, number = np.unique(patient, return_inverse=True)
-    if len(known) < FOLDS:
-        raise ValueError(f"{len(known)} patients with labels: at least {FOLDS} are needed to choose by left-out labels")
-    dealt = np.random.default_rng(0).permutation(len(known)) % FOLDS
+    """Fold (N,) of each case; cases of one patient share one."""
+    patients, number = np.unique(patient, return_inverse=True)
+    if len(patients) < FOLDS:
+        raise ValueError(
+            f"{len(patients)} patients with labels: at least {FOLDS} are needed to choose by left-out labels"
+        )
+    dealt = np.random.default_rng(0).permutation(len(patients)) % FOLDS
     return np.asarray(dealt[number], dtype=np.int64)
 
 
-def _surely(gain: FloatArray, patient: IntArray) -> bool:
-    """Whether gains (N,) of cases are above zero by more than one standard error, patients being drawn."""
+def _is_significant_gain(gain: FloatArray, patient: IntArray) -> bool:
+    """True if the cases' gains (N,) exceed one standard error, clustered by patient."""
     by_patient = np.bincount(patient, gain)
     by_patient = by_patient[np.unique(patient)]
     spread = float(np.sqrt(((by_patient - by_patient.mean()) ** 2).sum()))
@@ -140,7 +138,7 @@ def _population_weights(long: LongLabels, expert: Sequence[bool]) -> FloatArray:
     return np.asarray(weights / weights.sum())
 
 
-def _path(material: Material, weights: FloatArray, only: str | None = None) -> dict[str, Fit]:
+def _path(material: FitInputs, weights: FloatArray, only: str | None = None) -> dict[str, Fit]:
     """Fits from alike to hardly pulled at all, each beginning where the last ended; ``only`` one of them to the end."""
     n_classes = material.long.n_classes
     identity = np.eye(n_classes)

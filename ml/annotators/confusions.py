@@ -1,4 +1,4 @@
-"""What each annotator makes of an opinion, and with it how opinions are spread: a fitted model of named readers."""
+"""Fitted model of named annotators: their confusion matrices and the spread of opinions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,8 +59,8 @@ class ReaderModel:
     def matrices(self, names: Sequence[str]) -> FloatArray:
         """(A, K, K) matrix of each of these annotators, the population's of those that are not known."""
         row_of = {name: row for row, name in enumerate(self.names)}
-        found = [self.confusions[row_of[name]] if name in row_of else self.population for name in names]
-        return np.array(found, dtype=np.float64).reshape(-1, *self.population.shape)
+        confusions = [self.confusions[row_of[name]] if name in row_of else self.population for name in names]
+        return np.array(confusions, dtype=np.float64).reshape(-1, *self.population.shape)
 
     def opinions(self, prior: PredictiveDistribution) -> Opinions:
         """Prior of opinions that a release's prediction stands for."""

@@ -1,4 +1,4 @@
-"""Whether an annotator answers less as foreseen than they did: weeks with a band, and an alarm.
+"""Drift of an annotator: weekly excess loss with a band, and an alarm.
 
 The score of an answer is its excess loss, −log p(y) less what that is on average for somebody who answers as predicted,
 Σ_l p_l (−log p_l): hard cells in a week raise both. An annotator with habits of their own has an excess all the time,
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ml.metrics.betting_monitor import FLOOR, LARGEST, LEVEL, TOLERANCE, CapitalPath, capital_path, daily_stakes
+from ml.metrics.betting_monitor import FLOOR, LARGEST, LEVEL, TOLERANCE, CapitalPath, compute_capital_path, daily_stakes
 from ml.util.arrays import FloatArray, IntArray, as_vector
 
 # shares of the capital at risk in a week's bets
@@ -82,10 +82,8 @@ def weekly_bands(excess: FloatArray, week: IntArray, n_classes: int, *, level: f
 
 
 def _mean_by_betting(share: FloatArray, level: float) -> tuple[float, float]:
-    """Confidence limits of the mean of values in [0, 1]: no m outside them has had bets worth 2 / level or more.
-
-    Bets on "more than m" are worth less the larger m is, so that the limits are found by a grid, rounded outwards.
-    """
+    """Confidence limits of the mean of values in [0, 1]: no m outside them has had bets worth 2 / level or more."""
+    # Bets on "more than m" are worth less the larger m is, so that the limits are found by a grid, rounded outwards.
     m = (np.arange(_GRID) + 0.5) / _GRID
     threshold = np.log(2 / level)
 
@@ -120,6 +118,6 @@ def drift_paths(
     low = -float(np.log(n_classes))
     scale = LARGEST / (LARGEST - low)
     return [
-        capital_path((own - low) * scale, days, stake, tolerance=tolerance * scale)
+        compute_capital_path((own - low) * scale, days, stake, tolerance=tolerance * scale)
         for own, days, stake in zip(excess, day, daily_stakes(day), strict=True)
     ]

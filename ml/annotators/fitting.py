@@ -37,8 +37,8 @@ RATE, RATE_LABELS = 0.02, 10.0
 
 
 @dataclass(frozen=True)
-class Material:
-    """What a fit reads.
+class FitInputs:
+    """Inputs of a fit.
 
     Attributes:
         opinions: the release's prior of N cases.
@@ -48,11 +48,11 @@ class Material:
     opinions: Opinions
     long: LongLabels
 
-    def adjusted(self, shift: tuple[float, float]) -> "Material":
+    def adjusted(self, shift: tuple[float, float]) -> "FitInputs":
         """The same with opinions sharpened and shifted by ln T and b."""
         return replace(self, opinions=self.opinions.adjusted(*shift))
 
-    def of_cases(self, chosen: npt.NDArray[np.bool_]) -> "Material":
+    def of_cases(self, chosen: npt.NDArray[np.bool_]) -> "FitInputs":
         """Some of the cases, renumbered."""
         long, rows = self.long, np.flatnonzero(chosen)
         kept = chosen[long.case]
@@ -65,12 +65,15 @@ class Material:
             long.n_annotators,
             long.n_classes,
         )
-        return Material(self.opinions.rows(rows), some)
+        return FitInputs(self.opinions.rows(rows), some)
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """What matrices are pulled towards: M (K, K), or one each (A, K, K), with a strength κ in labels per row."""
+    """Target of the shrinkage: matrix (K, K) or (A, K, K), with a strength κ in labels per row.
+
+    M (K, K), or one each (A, K, K), with a strength κ in labels per row.
+    """
 
     matrix: FloatArray
     strength: float
@@ -94,7 +97,7 @@ class Fit:
     shift: tuple[float, float]
 
 
-def left_out(material: Material, confusions: FloatArray) -> tuple[FloatArray, FloatArray]:
+def left_out(material: FitInputs, confusions: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Opinions (M, K) before each label, E[q_k | the other labels of its case], and log-likelihoods (N,) of the cases.
 
     Args:
@@ -136,7 +139,7 @@ def opinion_means(opinions: Opinions, batch: Batch) -> tuple[FloatArray, FloatAr
     return np.asarray(np.einsum("sb,sbk->bk", share, np.array(means))), total
 
 
-def case_log_likelihoods(material: Material, confusions: FloatArray) -> FloatArray:
+def case_log_likelihoods(material: FitInputs, confusions: FloatArray) -> FloatArray:
     """Log-likelihood (N,) of each case's labels."""
     result = np.zeros(material.long.n_cases)
     for batch in batches(material.long, confusions):
@@ -153,7 +156,7 @@ def _last_label(opinions: Opinions, batch: Batch) -> tuple[FloatArray, FloatArra
         return before, evidence + np.log((before * batch.likelihood[:, last]).sum(axis=1))
 
 
-def opinion_counts(material: Material, confusions: FloatArray, expected: FloatArray) -> FloatArray:
+def opinion_counts(material: FitInputs, confusions: FloatArray, expected: FloatArray) -> FloatArray:
     """Expected number (A, K, K) of labels by annotator, opinion and answer, given all labels.
 
     Args:
@@ -177,14 +180,14 @@ def log_prior(confusions: FloatArray, pseudo_counts: FloatArray) -> float:
         return float((pseudo_counts[used] * np.log(confusions[used])).sum())
 
 
-def em_step(material: Material, confusions: FloatArray, anchor: Anchor) -> FloatArray:
+def em_step(material: FitInputs, confusions: FloatArray, anchor: Anchor) -> FloatArray:
     """Matrices (A, K, K) after a step of expectation–maximisation, opinions as they are."""
     counts = opinion_counts(material, confusions, left_out(material, confusions)[0])
     counts = counts + anchor.pseudo_counts(len(confusions))
     return np.asarray(counts / counts.sum(axis=2, keepdims=True))
 
 
-def fit_readers(material: Material, anchor: Anchor, start: Fit | None = None, tolerance: float = TOLERANCE) -> Fit:
+def fit_readers(material: FitInputs, anchor: Anchor, start: Fit | None = None, tolerance: float = TOLERANCE) -> Fit:
     """Fit matrices and the spread of opinions by the penalised likelihood.
 
     Args:
@@ -201,8 +204,8 @@ def fit_readers(material: Material, anchor: Anchor, start: Fit | None = None, to
     anchored = np.broadcast_to(anchor.matrix, shape)
     shift = np.array((0.0, 0.0) if start is None else start.shift)
     if np.isinf(anchor.strength):
-        found = _search(material, lambda _: (anchored, 0.0), lambda _, __: np.zeros(0), shift, tolerance)
-        return Fit(np.array(anchored), _spread(found))
+        optimum = _search(material, lambda _: (anchored, 0.0), lambda _, __: np.zeros(0), shift, tolerance)
+        return Fit(np.array(anchored), _spread(optimum))
     pseudo = anchor.pseudo_counts(long.n_annotators)
     first = (1 - _POSSIBLE) * anchored + _POSSIBLE / long.n_classes if start is None else start.confusions
 
@@ -216,11 +219,11 @@ def fit_readers(material: Material, anchor: Anchor, start: Fit | None = None, to
 
     # an answer that is all but impossible has hardly a slope to come back by
     begun = np.log(np.maximum(first, 1e-4)).ravel()
-    found = _search(material, at, slope, np.append(begun, shift), tolerance)
-    return Fit(at(found[:-2])[0], _spread(found))
+    optimum = _search(material, at, slope, np.append(begun, shift), tolerance)
+    return Fit(at(optimum[:-2])[0], _spread(optimum))
 
 
-def fit_rates(material: Material, other: FloatArray, tolerance: float = TOLERANCE) -> Fit:
+def fit_rates(material: FitInputs, other: FloatArray, tolerance: float = TOLERANCE) -> Fit:
     """Fit one number per annotator, the share ε of labels that are not what they think: C = (1 − ε) I + ε H.
 
     Args:
@@ -245,8 +248,8 @@ def fit_rates(material: Material, other: FloatArray, tolerance: float = TOLERANC
         return np.asarray(changed * (1 - rate) - kept * rate)
 
     begun = np.full(n_readers, np.log(RATE / (1 - RATE)))
-    found = _search(material, at, slope, np.append(begun, (0.0, 0.0)), tolerance)
-    return Fit(at(found[:-2])[0], _spread(found))
+    optimum = _search(material, at, slope, np.append(begun, (0.0, 0.0)), tolerance)
+    return Fit(at(optimum[:-2])[0], _spread(optimum))
 
 
 def _spread(found: FloatArray) -> tuple[float, float]:
@@ -254,21 +257,13 @@ def _spread(found: FloatArray) -> tuple[float, float]:
 
 
 def _search(
-    material: Material,
+    material: FitInputs,
     at: Callable[[FloatArray], tuple[FloatArray, float]],
     slope: Callable[[FloatArray, FloatArray], FloatArray],
     start: FloatArray,
     tolerance: float,
 ) -> FloatArray:
-    """Maximise the penalised likelihood over parameters of the matrices and, last, ln T and b.
-
-    Args:
-        material: cases with labels.
-        at: parameters → matrices, log prior.
-        slope: expected counts and matrices → slope of the whole by the parameters.
-        start: parameters, ln T, b.
-        tolerance: as of ``TOLERANCE``.
-    """
+    """Maximise the penalised likelihood over parameters of the matrices and, last, ln T and b."""
     n_labels = len(material.long.case)
 
     def loss(x: FloatArray) -> tuple[float, FloatArray]:
@@ -285,8 +280,8 @@ def _search(
         return -(value + prior) / n_labels, -np.append(by_matrices, by_spread) / n_labels
 
     bounds: list[tuple[float | None, float | None]] = [(None, None)] * (len(start) - 2)
-    found, _ = minimise(loss, start, "annotators", [*bounds, *[(-_WIDEST, _WIDEST)] * 2], tolerance)
-    return found
+    optimum, _ = minimise(loss, start, "annotators", [*bounds, *[(-_WIDEST, _WIDEST)] * 2], tolerance)
+    return optimum
 
 
 @dataclass(frozen=True)
@@ -320,7 +315,7 @@ def next_label_losses(
         model: of the annotators.
     """
     confusions = model.matrices(names)
-    expected, _ = left_out(Material(model.opinions(prior), long), confusions)
+    expected, _ = left_out(FitInputs(model.opinions(prior), long), confusions)
     chance = (expected * confusions[long.annotator, :, long.label]).sum(axis=1)
     with np.errstate(divide="ignore"):
         return np.asarray(-np.log(chance))

@@ -74,7 +74,7 @@ def count_vectors(n_opinions: int, n_classes: int) -> CountVectors:
     return CountVectors(counts, following)
 
 
-def heaviest_weights(
+def top_k_weights(
     class_probs: FloatArray, log_concentration: FloatArray, likelihood: FloatArray, labels: IntArray, keep: int
 ) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
     """Weights of the ``keep`` heaviest count vectors of each case, case by case.
@@ -90,17 +90,19 @@ def heaviest_weights(
         Weights (B, S), count vectors (B, S, K), log-likelihoods (B,) and the mass dropped (B,): an upper bound of what
         it would weigh in the end cannot be given, so it is the sum of the shares dropped on the way.
     """
-    made = [_one(*row, keep) for row in zip(class_probs, log_concentration, likelihood, labels, strict=True)]
-    widest = max((len(weights) for weights, *_ in made), default=0)
+    by_case = [
+        _top_k_of_case(*row, keep) for row in zip(class_probs, log_concentration, likelihood, labels, strict=True)
+    ]
+    widest = max((len(weights) for weights, *_ in by_case), default=0)
     n_classes = class_probs.shape[1]
-    weights, counts = np.zeros((len(made), widest)), np.zeros((len(made), widest, n_classes), dtype=np.int64)
-    for row, (some, states, _, _) in enumerate(made):
+    weights, counts = np.zeros((len(by_case), widest)), np.zeros((len(by_case), widest, n_classes), dtype=np.int64)
+    for row, (some, states, _, _) in enumerate(by_case):
         weights[row, : len(some)], counts[row, : len(some)] = some, states
-    rest = np.array([(log_likelihood, dropped) for _, _, log_likelihood, dropped in made]).reshape(-1, 2)
+    rest = np.array([(log_likelihood, dropped) for _, _, log_likelihood, dropped in by_case]).reshape(-1, 2)
     return weights, counts, rest[:, 0], rest[:, 1]
 
 
-def _one(
+def _top_k_of_case(
     class_probs: FloatArray, log_concentration: float, likelihood: FloatArray, labels: IntArray, keep: int
 ) -> tuple[FloatArray, IntArray, float, float]:
     n_classes = len(class_probs)
@@ -270,8 +272,8 @@ def state_weights(class_probs: FloatArray, log_concentration: FloatArray, batch:
     """
     n_labels, n_classes = batch.likelihood.shape[1:]
     if n_count_vectors(n_labels, n_classes) > MAX_STATES:
-        found = heaviest_weights(class_probs, log_concentration, batch.likelihood, batch.labels, MAX_STATES)
-        return Weights(*found)
+        heaviest = top_k_weights(class_probs, log_concentration, batch.likelihood, batch.labels, MAX_STATES)
+        return Weights(*heaviest)
     # states by rows: a step then adds whole rows
     weights, log_likelihood = np.ones((1, len(class_probs))), np.zeros(len(class_probs))
     for j in range(n_labels):
@@ -326,7 +328,10 @@ class NamedPosterior:
     dropped: FloatArray
 
     def answer_probs(self, confusions: FloatArray) -> FloatArray:
-        """What an annotator will answer (N, K): E[q]ᵀ C, of one matrix (K, K) or one per case (N, K, K)."""
+        """Answer probabilities of an annotator (N, K): E[q]ᵀ C, C (K, K) or (N, K, K).
+
+        E[q]ᵀ C, of one matrix (K, K) or one per case (N, K, K).
+        """
         if confusions.ndim == 2:
             return self.opinion_probs @ confusions
         return np.asarray(np.einsum("nk,nkl->nl", self.opinion_probs, confusions))
@@ -373,9 +378,9 @@ def named_posterior(opinions: Opinions, long: LongLabels, confusions: FloatArray
     mean, products = np.zeros((n_cases, n_classes)), np.zeros((n_cases, n_classes, n_classes))
     log_likelihood, dropped = np.zeros(n_cases), np.zeros(n_cases)
     for batch in batches(long, confusions):
-        found = _batch_posterior(opinions.rows(batch.cases), batch)
-        mean[batch.cases], products[batch.cases] = found.opinion_probs, found.opinion_products
-        log_likelihood[batch.cases], dropped[batch.cases] = found.log_likelihood, found.dropped
+        batch_result = _batch_posterior(opinions.rows(batch.cases), batch)
+        mean[batch.cases], products[batch.cases] = batch_result.opinion_probs, batch_result.opinion_products
+        log_likelihood[batch.cases], dropped[batch.cases] = batch_result.log_likelihood, batch_result.dropped
     return NamedPosterior(mean, products, log_likelihood, dropped)
 
 
@@ -432,7 +437,7 @@ def _opinion_moments(
 def answer_distribution(
     opinions: Opinions, long: LongLabels, confusions: FloatArray, population: FloatArray, keep: float = 1e-9
 ) -> DirichletMixtureCpe:
-    """What annotators of a population answer, as a mixture of Dirichlets over their shares C̄ᵀq (few cases).
+    """Distribution of a population's answers: a mixture of Dirichlets of the shares C̄ᵀq (few cases).
 
     Its mean and its disagreement are exact. Each member has the mean and the disagreement of its opinions seen through
     C̄; that its shape is then a Dirichlet's is exact for C̄ = I and for two classes at its ends, and close where C̄ is
@@ -449,10 +454,10 @@ def answer_distribution(
         ValueError: cases with different numbers of labels.
     """
     require_fit(opinions, long, confusions)
-    found = list(batches(long, confusions))
-    if len(found) != 1:
+    label_batches = list(batches(long, confusions))
+    if len(label_batches) != 1:
         raise ValueError("the cases must have the same number of labels, and be few")
-    batch, members = found[0], []
+    batch, members = label_batches[0], []
     n_labels = batch.labels.shape[1]
     seen = [
         state_weights(probs, a, batch)

@@ -1,4 +1,4 @@
-"""What a model holds of an annotator, in a sentence that ten labels do not make harsh."""
+"""One sentence on an annotator's habits, shrunk so that few labels never sound harsh."""
 
 from collections.abc import Sequence
 
@@ -30,8 +30,8 @@ def share_in_words(share: float) -> str:
     return next(words for limit, words in _SHARES if share <= limit)
 
 
-def remark(model: ReaderModel, name: str, classes: Sequence[str]) -> str | None:
-    """What an annotator calls otherwise than the population does, the most frequent such answer; None: nothing.
+def describe_annotator_habit(model: ReaderModel, name: str, classes: Sequence[str]) -> str | None:
+    """Sentence on an annotator's most frequent deviation from the population; None without one.
 
     Args:
         model: of the annotators, whose matrices are shrunk: few labels make no habit.
@@ -42,10 +42,10 @@ def remark(model: ReaderModel, name: str, classes: Sequence[str]) -> str | None:
         return None
     confusions = model.confusions[model.names.index(name)]
     more = np.where(np.eye(len(classes), dtype=bool), -np.inf, confusions - model.population)
-    told = (more >= MORE_THAN_OTHERS) & (confusions >= OFTEN)
-    if not told.any():
+    notable = (more >= MORE_THAN_OTHERS) & (confusions >= OFTEN)
+    if not notable.any():
         return None
-    opinion, answer = divmod(int(np.where(told, confusions, -np.inf).argmax()), len(classes))
+    opinion, answer = divmod(int(np.where(notable, confusions, -np.inf).argmax()), len(classes))
     share = share_in_words(float(confusions[opinion, answer]))
     return Message(
         "{name} calls {opinion} {answer} in {share}: counted for less.",

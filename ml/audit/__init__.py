@@ -1,1 +1,1 @@
-"""An audit of predictions against labels: every answer of two tables, and one page that can be filed."""
+"""Audit of predictions against labels, with every finding on one page."""

@@ -1,4 +1,4 @@
-"""Everything that LABELS and PREDICTIONS say together, finding by finding: metrics, comparison, what was left out."""
+"""Evaluation of every finding of two tables: metrics, comparison, cases left out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,8 +28,8 @@ class FindingsDocument(TypedDict):
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What the tables say about one finding.
+class FindingAudit:
+    """Evaluation of one finding of the tables.
 
     Attributes:
         cases: the matched tables.
@@ -55,9 +55,9 @@ class Answer:
         return document
 
 
-def answer(
+def audit_findings(
     labels: TableSource, predictions: TableSource, options: Options, against: TableSource | None = None
-) -> list[Answer]:
+) -> list[FindingAudit]:
     """Evaluate PREDICTIONS against LABELS; one answer, or one per finding where both tables have such a column.
 
     Args:
@@ -69,19 +69,21 @@ def answer(
     Raises:
         TableError: a table cannot be used; the message names file, row and column.
     """
-    return [_answer(cases, options) for cases in match_tables(labels, predictions, options, against)]
+    return [_audit_finding(cases, options) for cases in match_tables(labels, predictions, options, against)]
 
 
-def _answer(cases: Cases, options: Options) -> Answer:
+def _audit_finding(cases: Cases, options: Options) -> FindingAudit:
     evaluation = evaluate_cases(cases, options)
     if options.level == "ordinal":
         alpha = krippendorff_alpha(cases.counts, level="ordinal", cluster=cases.cluster)
         evaluation = replace(evaluation, metrics=evaluation.metrics | {"krippendorff_alpha": alpha})
-    return Answer(cases, options, evaluation, None if cases.rival is None else compare(cases, options))
+    return FindingAudit(cases, options, evaluation, None if cases.rival is None else compare(cases, options))
 
 
-def by_finding(answers: Sequence[Answer]) -> FindingsDocument | None:
-    """The document of ``secondread evaluate --json`` where there are findings; None where there are not."""
+def document_by_finding(answers: Sequence[FindingAudit]) -> FindingsDocument | None:
+    """JSON document of ``secondread evaluate`` by finding; None without findings."""
     if answers[0].cases.finding is None:
         return None
-    return {"findings": {str(found.cases.finding): found.to_dict() for found in answers}}
+    return {
+        "findings": {str(answer_of_finding.cases.finding): answer_of_finding.to_dict() for answer_of_finding in answers}
+    }

@@ -1,4 +1,4 @@
-"""What each metric says, in words for people who do not compute it."""
+"""Glossary of the metrics for readers who do not compute them."""
 
 import re
 

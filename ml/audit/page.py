@@ -16,11 +16,11 @@ from markupsafe import Markup
 
 from ml.agreement import AgreementReport
 from ml.agreement.tables import AgreementOptions, agreement_of
-from ml.audit.evaluate_findings import Answer
+from ml.audit.evaluate_findings import FindingAudit
 from ml.audit.glossary import LARGER_IS_BETTER, MEANING, by_order, symbol
-from ml.audit.provenance import Record
-from ml.audit.sentences import compared, summary
-from ml.audit.tail_bins import Ends, end_bins
+from ml.audit.provenance import ProvenanceRecord
+from ml.audit.sentences import comparison_sentences, summary_sentences
+from ml.audit.tail_bins import TailBins, compute_tail_bins
 from ml.charts.reliability import reliability_by_class, reliability_diagram
 from ml.charts.tail_bins import ends_chart
 from ml.metrics.evaluation import ClassEvaluation
@@ -72,7 +72,7 @@ OVERVIEW = ("agreement", "L", "skill", "CE", "skill_D", "CE_D", "skill_RPS")
 
 @dataclass(frozen=True)
 class Section:
-    """What the page says about one finding.
+    """Section of the page on one finding.
 
     Attributes:
         name: of the finding; None where the tables have none.
@@ -89,9 +89,9 @@ class Section:
 
     name: str | None
     anchor: str
-    answer: Answer
+    answer: FindingAudit
     agreement: AgreementReport
-    ends: Ends
+    ends: TailBins
     sentences: list[str]
     comparison: list[str]
     classes: list[ClassEvaluation]
@@ -99,26 +99,26 @@ class Section:
     warnings: list[str]
 
 
-def section_of(answer: Answer, number: int) -> Section:
+def section_of(answer: FindingAudit, number: int) -> Section:
     """Everything that the page says about one finding."""
     options = AgreementOptions(cluster=answer.options.cluster, level=answer.options.level)
     agreement = agreement_of(answer.cases.labels, answer.cases.place, options)
-    ends, classes, anchor = end_bins(answer.cases), _shown_classes(answer), f"finding-{number}"
+    ends, classes, anchor = compute_tail_bins(answer.cases), _shown_classes(answer), f"finding-{number}"
     return Section(
         name=answer.cases.finding,
         anchor=anchor,
         answer=answer,
         agreement=agreement,
         ends=ends,
-        sentences=summary(answer, agreement, ends),
-        comparison=[] if answer.comparison is None else compared(answer.comparison),
+        sentences=summary_sentences(answer, agreement, ends),
+        comparison=[] if answer.comparison is None else comparison_sentences(answer.comparison),
         classes=classes,
         charts=_charts(answer, ends, classes, anchor),
         warnings=list(dict.fromkeys((*answer.evaluation.warnings, *agreement.warnings))),
     )
 
 
-def _shown_classes(answer: Answer) -> list[ClassEvaluation]:
+def _shown_classes(answer: FindingAudit) -> list[ClassEvaluation]:
     classes = list(answer.evaluation.classes)
     if len(classes) <= MAX_CLASSES:
         return classes
@@ -126,17 +126,17 @@ def _shown_classes(answer: Answer) -> list[ClassEvaluation]:
     return [row for row in classes if row in worst]
 
 
-def _charts(answer: Answer, ends: Ends, classes: Sequence[ClassEvaluation], anchor: str) -> dict[str, Markup]:
-    found = answer.evaluation
+def _charts(answer: FindingAudit, ends: TailBins, classes: Sequence[ClassEvaluation], anchor: str) -> dict[str, Markup]:
+    evaluation = answer.evaluation
     charts = {}
-    if any(row.n for row in found.class_bins):
-        charts["classes"] = reliability_diagram(found.class_bins, title="All classes", what="probability")
+    if any(row.n for row in evaluation.class_bins):
+        charts["classes"] = reliability_diagram(evaluation.class_bins, title="All classes", what="probability")
         charts["each-class"] = reliability_by_class({row.name: row.bins for row in classes})
     if ends.classes:
         charts["classes-ends"] = ends_chart(ends.classes, what="probability")
-    if any(row.n for row in found.disagreement_bins):
+    if any(row.n for row in evaluation.disagreement_bins):
         charts["disagreement"] = reliability_diagram(
-            found.disagreement_bins, title="Disagreement of two annotators", what="disagreement"
+            evaluation.disagreement_bins, title="Disagreement of two annotators", what="disagreement"
         )
     if ends.disagreement:
         charts["disagreement-ends"] = ends_chart(ends.disagreement, what="disagreement")
@@ -174,7 +174,7 @@ def _environment() -> Environment:
     return environment
 
 
-def page(answers: Sequence[Answer], record: Record) -> str:
+def render_audit_page(answers: Sequence[FindingAudit], record: ProvenanceRecord) -> str:
     """The audit as HTML, in one file that opens offline.
 
     Args:
@@ -198,13 +198,13 @@ def page(answers: Sequence[Answer], record: Record) -> str:
     return _environment().get_template("audit.html").render(values)
 
 
-def write_page(answers: Sequence[Answer], record: Record, path: Path) -> str:
+def write_page(answers: Sequence[FindingAudit], record: ProvenanceRecord, path: Path) -> str:
     """Write the page and return the SHA-256 of its bytes.
 
     Raises:
         OSError: it cannot be written.
     """
-    content = page(answers, record).encode()
+    content = render_audit_page(answers, record).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return hashlib.sha256(content).hexdigest()

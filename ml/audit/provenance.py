@@ -1,4 +1,4 @@
-"""Which files, programs and options a page rests on, so that it can be filed and made again."""
+"""Provenance of an audit page: files, program versions and options."""
 
 import hashlib
 import platform
@@ -42,8 +42,8 @@ class FileRecord:
 
 
 @dataclass(frozen=True)
-class Record:
-    """What a page rests on.
+class ProvenanceRecord:
+    """Provenance of a page: files, versions and options.
 
     Attributes:
         files: the tables.
@@ -58,7 +58,7 @@ class Record:
     versions: dict[str, str]
 
     @classmethod
-    def now(cls, files: Sequence[FileRecord], command: str) -> "Record":
+    def now(cls, files: Sequence[FileRecord], command: str) -> "ProvenanceRecord":
         """Record this moment and this installation."""
         versions = {"secondread": __version__, "Python": platform.python_version()}
         versions |= {name: version(name) for name in _PACKAGES}

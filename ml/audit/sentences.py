@@ -1,4 +1,4 @@
-"""What an evaluation says, in sentences that can be filed by people who are no statisticians.
+"""Evaluation results as sentences for readers who are not statisticians.
 
 Every sentence states a number with its 95 % interval and what it is a number of; a verdict (better, worse, not shown)
 follows from the interval, never from the value.
@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ml.agreement import AgreementReport
-from ml.audit.evaluate_findings import Answer
+from ml.audit.evaluate_findings import FindingAudit
 from ml.audit.glossary import LARGER_IS_BETTER, symbol
-from ml.audit.tail_bins import Ends
+from ml.audit.tail_bins import TailBins
 from ml.metrics.evaluation import ReliabilityBin
 from ml.metrics.homogeneity_test import differ
 from ml.metrics.jackknife import Estimate
@@ -19,24 +19,30 @@ from ml.tables.comparison import Comparison
 from ml.util.number_format import change, count, probability, share
 
 
-def summary(answer: Answer, agreement: AgreementReport, ends: Ends) -> list[str]:
+def summary_sentences(answer: FindingAudit, agreement: AgreementReport, ends: TailBins) -> list[str]:
     """The page's summary of one finding."""
     metrics = answer.evaluation.metrics
     return [
-        _counted(answer, agreement),
-        *_agreeing(metrics),
-        *_skill(metrics.get("skill"), "the class probabilities", "always stating the class frequencies"),
-        *_calibrated(metrics["CL"], metrics["CE"], "class probabilities", "the share of annotators who name the class"),
-        *_at_the_ends(ends.classes, "a class", "annotators named it"),
-        *_skill(metrics.get("skill_RPS"), "by rank, the class probabilities", "always stating the class frequencies"),
-        *_skill(metrics.get("skill_D"), "the disagreement probability", "always stating the same rate"),
-        *_calibrated(metrics["CL_D"], metrics["CE_D"], "disagreement probability", "how often two annotators differ"),
-        *_at_the_ends(ends.disagreement, "disagreement", "two annotators differed"),
-        *_annotators(agreement),
+        _sample_size_sentence(answer, agreement),
+        *_agreement_sentences(metrics),
+        *_skill_sentences(metrics.get("skill"), "the class probabilities", "always stating the class frequencies"),
+        *_calibration_sentences(
+            metrics["CL"], metrics["CE"], "class probabilities", "the share of annotators who name the class"
+        ),
+        *_tail_sentences(ends.classes, "a class", "annotators named it"),
+        *_skill_sentences(
+            metrics.get("skill_RPS"), "by rank, the class probabilities", "always stating the class frequencies"
+        ),
+        *_skill_sentences(metrics.get("skill_D"), "the disagreement probability", "always stating the same rate"),
+        *_calibration_sentences(
+            metrics["CL_D"], metrics["CE_D"], "disagreement probability", "how often two annotators differ"
+        ),
+        *_tail_sentences(ends.disagreement, "disagreement", "two annotators differed"),
+        *_annotator_sentences(agreement),
     ]
 
 
-def _counted(answer: Answer, agreement: AgreementReport) -> str:
+def _sample_size_sentence(answer: FindingAudit, agreement: AgreementReport) -> str:
     evaluation, per_case = answer.evaluation, answer.cases.counts.sum(axis=1)
     labelled, twice = int((per_case >= 1).sum()), int((per_case >= 2).sum())
     who = "annotators who are not named"
@@ -53,35 +59,37 @@ def _counted(answer: Answer, agreement: AgreementReport) -> str:
     return text + f" The labelled cases are of {count(patients)} patients, which the intervals account for."
 
 
-def _agreeing(metrics: dict[str, Estimate]) -> list[str]:
+def _agreement_sentences(metrics: dict[str, Estimate]) -> list[str]:
     estimate = metrics.get("agreement")
-    if not _known(estimate):
+    if not _is_finite_estimate(estimate):
         return []
     text = f"{_share(estimate)} of annotators name the class that the predictions call the most probable"
     return [f"{text}{_for_new_annotators(estimate)}."]
 
 
-def _skill(estimate: Estimate | None, what: str, constant: str) -> list[str]:
+def _skill_sentences(estimate: Estimate | None, what: str, constant: str) -> list[str]:
     if estimate is None or not np.isfinite(estimate.value):
         return []
     be = "are" if what.endswith("probabilities") else "is"
-    known = _between(estimate)
+    interval_text = _between(estimate)
     if estimate.low is None or estimate.high is None:
         verdict = f"cannot be compared with {constant}: there are too few cases for an interval"
     elif estimate.low > 0:
         ends = f"{share(estimate.low)} to {share(estimate.high)}"
         verdict = f"{be} better than {constant}: the error is {share(estimate.value)} smaller (95 % interval {ends})"
-        verdict += _by_these_alone(estimate)
+        verdict += _new_annotators_clause(estimate)
     elif estimate.high < 0:
         ends = f"{share(-estimate.high)} to {share(-estimate.low)}"
         verdict = f"{be} worse than {constant}: the error is {share(-estimate.value)} larger (95 % interval {ends})"
-        verdict += _by_these_alone(estimate)
+        verdict += _new_annotators_clause(estimate)
     else:
-        verdict = f"{be} not shown to be better than {constant}: the skill is {probability(estimate.value)} ({known})"
+        verdict = (
+            f"{be} not shown to be better than {constant}: the skill is {probability(estimate.value)} ({interval_text})"
+        )
     return [f"{what[0].upper()}{what[1:]} {verdict}."]
 
 
-def _calibrated(loss: Estimate, error: Estimate, what: str, against: str) -> list[str]:
+def _calibration_sentences(loss: Estimate, error: Estimate, what: str, against: str) -> list[str]:
     if not np.isfinite(loss.value):
         return []
     text = f"Calibration: the {what} and {against} are {probability(error.value)} apart ({_between(error)})"
@@ -92,8 +100,8 @@ def _calibrated(loss: Estimate, error: Estimate, what: str, against: str) -> lis
     return [text + ", which is more than chance explains."]
 
 
-def _at_the_ends(bins: Sequence[ReliabilityBin], said: str, seen: str) -> list[str]:
-    """The ranges where what was said lies outside the interval of what was seen."""
+def _tail_sentences(bins: Sequence[ReliabilityBin], said: str, seen: str) -> list[str]:
+    """Sentences on tail bins whose mean probability lies outside the observed interval."""
     texts = []
     for row in bins:
         if row.mean_prob is None or row.mean_freq is None or row.freq_low is None or row.freq_high is None:
@@ -111,7 +119,7 @@ def _at_the_ends(bins: Sequence[ReliabilityBin], said: str, seen: str) -> list[s
     return texts
 
 
-def _annotators(agreement: AgreementReport) -> list[str]:
+def _annotator_sentences(agreement: AgreementReport) -> list[str]:
     alpha = agreement.krippendorff_alpha
     if not np.isfinite(alpha.value):
         return ["How well annotators agree with each other cannot be told from these labels."]
@@ -129,8 +137,8 @@ def _annotators(agreement: AgreementReport) -> list[str]:
     return texts
 
 
-def compared(comparison: Comparison) -> list[str]:
-    """What is said of two predictions of the same cases."""
+def comparison_sentences(comparison: Comparison) -> list[str]:
+    """Sentences on the comparison of two predictions."""
     texts = [
         f"Both were judged by the same labels of the same {count(comparison.first.n_cases)} cases; a change is the "
         "second less the first, case by case, so it is known better than either value."
@@ -141,19 +149,19 @@ def compared(comparison: Comparison) -> list[str]:
         better = estimate.low > 0 if name in LARGER_IS_BETTER else estimate.high < 0
         worse = estimate.high < 0 if name in LARGER_IS_BETTER else estimate.low > 0
         verdict = "better" if better else "worse" if worse else "not shown to differ"
-        known = f"{change(estimate.low, 4)} to {change(estimate.high, 4)}"
+        interval_text = f"{change(estimate.low, 4)} to {change(estimate.high, 4)}"
         second = "The second is" if better or worse else "The two are"
-        alone = _by_these_alone(estimate, lambda end: change(end, 4)) if better or worse else ""
-        texts.append(f"{second} {verdict} in {symbol(name)}: {change(estimate.value, 4)} ({known}){alone}.")
+        alone = _new_annotators_clause(estimate, lambda end: change(end, 4)) if better or worse else ""
+        texts.append(f"{second} {verdict} in {symbol(name)}: {change(estimate.value, 4)} ({interval_text}){alone}.")
     return texts
 
 
-def _known(estimate: Estimate | None) -> bool:
+def _is_finite_estimate(estimate: Estimate | None) -> bool:
     return estimate is not None and bool(np.isfinite(estimate.value))
 
 
-def _by_these_alone(estimate: Estimate, shown: Callable[[float], str] = share) -> str:
-    """What must be added where other annotators might turn a verdict."""
+def _new_annotators_clause(estimate: Estimate, shown: Callable[[float], str] = share) -> str:
+    """Clause on new annotators where they might change the verdict."""
     low, high = estimate.low_new, estimate.high_new
     if low is None or high is None or not low <= 0 <= high:
         return ""
@@ -161,7 +169,7 @@ def _by_these_alone(estimate: Estimate, shown: Callable[[float], str] = share) -
 
 
 def _for_new_annotators(estimate: Estimate | None) -> str:
-    """The interval for others, where it is known."""
+    """Clause with the interval for new annotators, where it is known."""
     if estimate is None or estimate.low_new is None or estimate.high_new is None:
         return ""
     return f"; for new annotators like these {share(estimate.low_new)} to {share(estimate.high_new)}"

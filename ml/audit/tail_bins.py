@@ -1,4 +1,4 @@
-"""Reliability where decisions are made: among the very small and the very large probabilities.
+"""Reliability of very small and very large probabilities, where decisions are made.
 
 Equal-width bins put everything below .07 into one bin, and whether a case is read twice is decided inside of it.
 """
@@ -21,7 +21,7 @@ _MIDDLE = 4
 
 
 @dataclass(frozen=True)
-class Ends:
+class TailBins:
     """Bins of the smallest and of the largest probabilities; those without cases are left out.
 
     Attributes:
@@ -33,7 +33,7 @@ class Ends:
     disagreement: tuple[ReliabilityBin, ...]
 
 
-def end_bins(cases: Cases) -> Ends:
+def compute_tail_bins(cases: Cases) -> TailBins:
     """Bin the probabilities of matched tables finely at both ends."""
     counts = cases.counts if cases.first_counts is None else cases.first_counts
     data = check_inputs(counts, cases.predictions.class_probs, cases.weights, cases.cluster)
@@ -41,13 +41,13 @@ def end_bins(cases: Cases) -> Ends:
     weights2 = check_weights(cases.weights if cases.weights2 is None else cases.weights2, len(totals))
     second = select_sample(totals >= 2, weights2, data.cluster)
     observed = observed_disagreement(cases.counts[second.rows])[:, None]
-    said = cases.predictions.disagreement_probs[second.rows][:, None]
-    return Ends(
-        _at_ends(class_frequencies(data.counts[first.rows]), data.probs[first.rows], first),
-        _at_ends(observed, said, second),
+    predicted = cases.predictions.disagreement_probs[second.rows][:, None]
+    return TailBins(
+        _bins_in_tails(class_frequencies(data.counts[first.rows]), data.probs[first.rows], first),
+        _bins_in_tails(observed, predicted, second),
     )
 
 
-def _at_ends(freqs: FloatArray, probs: FloatArray, sample: Sample) -> tuple[ReliabilityBin, ...]:
+def _bins_in_tails(freqs: FloatArray, probs: FloatArray, sample: Sample) -> tuple[ReliabilityBin, ...]:
     bins = Binned.of(freqs, probs, sample, 1, EDGES, None).diagram()
     return tuple(row for number, row in enumerate(bins) if number != _MIDDLE and row.n > 0)

@@ -1,4 +1,4 @@
-"""What turns a network's outputs into a predictive distribution: parameters, their document, their application."""
+"""Calibration: parameters from network outputs to a predictive distribution, their document and application."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from ml.calibration.concentration import ConcentrationHead
 from ml.calibration.disagreement_map import AnyMap, DisagreementMap, PiecewiseMap
-from ml.calibration.disagreement_matching import put_back
+from ml.calibration.disagreement_matching import match_disagreement
 from ml.calibration.scaling import Scaling
 from ml.calibration.summaries import N_SUMMARIES, Summaries
 from ml.dataframes import refuse_row_names
@@ -33,12 +33,12 @@ _VERSIONS = (CALIBRATION_VERSION, _WITH_CONSTANT, _REFINED)
 
 @dataclass(frozen=True)
 class Refinement:
-    """What head and temperature read beside features and logits, and what φ is mapped to.
+    """Extra inputs of head and temperature besides features and logits, and the map of φ.
 
     Attributes:
         summaries: of the logits; the head's last four weights are theirs. None where nothing reads them.
         temperature_weight: (4,) by which log T depends on the summaries; None with them.
-        disagreement_map: φ → φ′, put back into the distribution (``ml.calibration.disagreement_matching``); None for φ as it is.
+        disagreement_map: φ → φ′, matched by the distribution (``disagreement_matching``); None for φ as it is.
     """
 
     summaries: Summaries | None = None
@@ -72,17 +72,17 @@ class Refinement:
             raise ValueError("not a calibration document: temperature_weight is misshapen or not finite")
         if (by_case is None) != (summaries is None):
             raise ValueError("not a calibration document: summaries and temperature_weight go together")
-        found: AnyMap | None = None
+        disagreement_map: AnyMap | None = None
         if mapped is not None:
             if mapped["kind"] not in _MAPS:
                 raise ValueError(f"unknown map of disagreement probabilities {mapped['kind']!r}")
-            found = _MAPS[mapped["kind"]].from_dict(mapped)
-        return cls(None if summaries is None else Summaries.from_dict(summaries), by_case, found)
+            disagreement_map = _MAPS[mapped["kind"]].from_dict(mapped)
+        return cls(None if summaries is None else Summaries.from_dict(summaries), by_case, disagreement_map)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What turns a network's outputs into a predictive distribution.
+    """Parameters from a network's outputs to a predictive distribution.
 
     Attributes:
         scaling: how class probabilities are calibrated.
@@ -123,7 +123,7 @@ class Calibration:
         dirichlet = DirichletCpe if scaled.ndim == 2 else DirichletMixtureCpe
         if self.refinement.disagreement_map is not None:
             own = dirichlet(softmax_probs(scaled), a).own_disagreement_probs
-            scaled, a = put_back(scaled, a, self.refinement.disagreement_map(own))
+            scaled, a = match_disagreement(scaled, a, self.refinement.disagreement_map(own))
         return dirichlet(softmax_probs(scaled), a, stated_disagreement=stated)
 
     def _scaled(self, logits: npt.ArrayLike, features: npt.ArrayLike) -> tuple[FloatArray, npt.ArrayLike]:
@@ -177,11 +177,7 @@ class Calibration:
 
 
 def _probability(value: Any) -> float:
-    """Check a probability of a document.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Check a probability of a document."""
     number = float(value)
     if not 0 <= number <= 1:
         raise ValueError(f"not a calibration document: constant_disagreement is {number}")

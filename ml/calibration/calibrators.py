@@ -21,7 +21,7 @@ from ml.calibration.optimise import FitError
 from ml.calibration.refining import RefinementChoice, refine
 from ml.calibration.scaling import Method, Scaling, choose_scaling
 from ml.calibration.summaries import Summaries
-from ml.calibration.variants import PLAIN, Outputs, started
+from ml.calibration.variants import PLAIN, Outputs, start_without_summaries
 from ml.dataframes import refuse_names, same_rows
 from ml.distributions.families import softmax_probs
 from ml.util.arrays import FloatArray, IntArray, as_label_counts
@@ -99,10 +99,10 @@ def calibrate(
         probs = softmax_probs(chosen(scores)), softmax_probs(scaling(scores))
         head, kind, head_choice = choose_head(hidden, probs, counts, fit, cv)
         if method == "temperature" and kind is not None:
-            scaling, head, joint = _joined(parts, chosen.log_temperature, scaling, head, kind)
+            scaling, head, joint = _fit_jointly(parts, chosen.log_temperature, scaling, head, kind)
     calibration, refinement = Calibration(scaling, head), None
     if refined and head is not None and kind is not None:
-        calibration, refinement = _refined(parts, calibration, head, kind, groups, seed)
+        calibration, refinement = _refine_calibration(parts, calibration, head, kind, groups, seed)
     sizes = int(fit.sum()), int(cv.sum())
     return FitReport(calibration, *sizes, method, scaling_choice, head_choice, joint, refinement)
 
@@ -122,14 +122,12 @@ class _Parts:
         return self.logits[..., rows, :], self.features[..., rows, :], self.counts[rows]
 
 
-def _joined(
+def _fit_jointly(
     parts: _Parts, log_temperature: float, scaling: Scaling, head: ConcentrationHead, kind: HeadKind
 ) -> tuple[Scaling, ConcentrationHead, JointFit]:
-    """Temperature and head fitted together, where that lowers the loss on the cv part; else as they were.
-
-    A temperature fitted alone takes the class probabilities for the truth, and explains the labels' extra spread,
-    which belongs to the concentration, by flatter probabilities (or in an ensemble by its members).
-    """
+    """Temperature and head fitted together, where that lowers the loss on the cv part; else as they were."""
+    # A temperature fitted alone takes the class probabilities for the truth, and explains the labels' extra spread,
+    # which belongs to the concentration, by flatter probabilities (or in an ensemble by its members).
     logits, features, counts = parts.take(parts.cv)
 
     def cv_loss(log_t: float, fitted: ConcentrationHead) -> float:
@@ -150,7 +148,7 @@ def _joined(
     return Scaling("temperature", log_t), joint, report
 
 
-def _refined(
+def _refine_calibration(
     parts: _Parts, calibration: Calibration, head: ConcentrationHead, kind: HeadKind, groups: list[str], seed: int
 ) -> tuple[Calibration, RefinementChoice]:
     """Summaries and a map of φ, where they help on folds that no fit has seen; else the calibration as it was."""
@@ -159,9 +157,9 @@ def _refined(
     # of another scaling only the result is read
     logits = parts.logits if by_temperature else scaling(parts.logits)
     outputs = Outputs(logits, parts.features, summaries(parts.logits), parts.counts)
-    start = started(scaling.log_temperature, head)
+    start = start_without_summaries(scaling.log_temperature, head)
     try:
-        found = refine(
+        refined = refine(
             outputs,
             start,
             kind,
@@ -172,11 +170,11 @@ def _refined(
         )
     except FitError as exc:  # the fit on all cases alone did not converge
         return calibration, RefinementChoice(failed=str(exc))
-    if found.variant == PLAIN:
-        refinement = Refinement(disagreement_map=found.disagreement_map)
-        return Calibration(scaling, head, refinement=refinement), found.choice
-    fitted = found.fitted
-    refinement = Refinement(summaries, fitted.temperature_weight, found.disagreement_map)
+    if refined.variant == PLAIN:
+        refinement = Refinement(disagreement_map=refined.disagreement_map)
+        return Calibration(scaling, head, refinement=refinement), refined.choice
+    fitted = refined.fitted
+    refinement = Refinement(summaries, fitted.temperature_weight, refined.disagreement_map)
     if by_temperature:
         scaling = Scaling("temperature", fitted.log_temperature)
-    return Calibration(scaling, fitted.head, refinement=refinement), found.choice
+    return Calibration(scaling, fitted.head, refinement=refinement), refined.choice

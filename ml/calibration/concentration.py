@@ -20,20 +20,16 @@ from ml.util.arrays import FloatArray, IntArray, as_label_counts
 
 @dataclass(frozen=True)
 class _Step:
-    """What the labels after the first ``step`` of a sequence add to its likelihood.
-
-    Attributes:
-        log_step: ln step.
-        longer: (L,) cases with more labels than ``step``.
-        cells: (M,) case of each class with more labels than ``step``: few, so they are picked.
-        log_probs: (..., M) ln f of those classes; 0 where f is zero.
-        impossible: (..., M) where f is zero, None where it nowhere is: such a term has no f in the limit.
-    """
+    """Likelihood terms of the labels after the first ``step`` of a sequence."""
 
     log_step: float
+    # (L,) cases with more labels than ``step``
     longer: npt.NDArray[np.intp]
+    # (M,) case of each class with more labels than ``step``: few, so they are picked
     cells: npt.NDArray[np.intp]
+    # (..., M) ln f of those classes; 0 where f is zero
     log_probs: FloatArray
+    # (..., M) where f is zero, None where it nowhere is: such a term has no f in the limit
     impossible: npt.NDArray[np.bool_] | None
 
     @classmethod
@@ -63,7 +59,7 @@ class SequenceLikelihood:
 
     @classmethod
     def of_probs(cls, label_counts: IntArray, class_probs: FloatArray) -> "SequenceLikelihood":
-        """Of class probabilities (..., N, K), which may be zero."""
+        """Build from class probabilities (..., N, K), which may be zero."""
         with np.errstate(divide="ignore"):
             return cls(label_counts, np.log(class_probs))
 
@@ -209,10 +205,9 @@ def fit_concentration(
 
 @dataclass(frozen=True)
 class _Design:
-    """Centred features (M, D) with what standardises them and undoes it; no column for a constant head.
+    """Centred features (M, D) with what standardises them and undoes it; no column for a constant head."""
 
-    Dividing D weights by the spread is standardising M · D features without a pass through them.
-    """
+    # Dividing D weights by the spread is standardising M · D features without a pass through them.
 
     centred: FloatArray
     centre: FloatArray

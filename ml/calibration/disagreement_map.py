@@ -67,10 +67,10 @@ class DisagreementMap:
         Raises:
             ValueError: it would turn an order round, or a number is not finite.
         """
-        found = cls(*(float(document[name]) for name in ("low", "high", "offset")))
-        if not (np.isfinite(found._parameters).all() and min(found.low, found.high) >= 0):
+        mapping = cls(*(float(document[name]) for name in ("low", "high", "offset")))
+        if not (np.isfinite(mapping._parameters).all() and min(mapping.low, mapping.high) >= 0):
             raise ValueError("not a calibration document: the map of disagreement probabilities is not increasing")
-        return found
+        return mapping
 
 
 @dataclass(frozen=True)
@@ -146,9 +146,9 @@ def _piecewise_design(dpe: FloatArray, knots: FloatArray) -> FloatArray:
 def _knots(dpe: FloatArray) -> FloatArray:
     """Logits of DPEs (N,) that part what pairs tell, φ(1 − φ) a case, in given shares: dense where most is known."""
     ordered = np.sort(dpe)
-    told = np.cumsum(ordered * (1 - ordered))
-    found = ordered[np.searchsorted(told, np.array(_KNOTS) * told[-1]).clip(max=len(ordered) - 1)]
-    return np.unique(np.log(found) - np.log1p(-found))
+    information = np.cumsum(ordered * (1 - ordered))
+    knots = ordered[np.searchsorted(information, np.array(_KNOTS) * information[-1]).clip(max=len(ordered) - 1)]
+    return np.unique(np.log(knots) - np.log1p(-knots))
 
 
 def pair_loss(logits: FloatArray, differ: FloatArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""A disagreement probability put back into the distribution that it belongs to.
+"""Concentration and temperature that give a distribution a calibrated disagreement probability.
 
 A map of φ must not be a second truth beside the distribution. For a Dirichlet with φ = σ(a)(1 − Σf²) the concentration
 that says φ′ is a′ = ln φ′ − ln(1 − Σf² − φ′). A larger a′ makes the posterior slower, and exists only below 1 − Σf²; so
@@ -24,7 +24,7 @@ _FARTHEST = 80.0
 _STEPS = 60
 
 
-def put_back(
+def match_disagreement(
     logits: FloatArray, log_concentration: FloatArray, disagreement_probs: npt.ArrayLike
 ) -> tuple[FloatArray, FloatArray]:
     """Logits and log concentrations whose distribution has the given DPEs, or the nearest that it can have.
@@ -37,25 +37,25 @@ def put_back(
     Returns:
         Logits, flattened by a temperature where that was needed, and log concentrations, in the shapes given.
     """
-    wanted = np.asarray(disagreement_probs, dtype=np.float64)
+    target = np.asarray(disagreement_probs, dtype=np.float64)
     differ = gini(softmax_probs(logits))
-    a = _moved(differ, log_concentration, wanted)
-    short = np.flatnonzero(_said(differ, a) < wanted * (1 - 1e-12))
+    a = _matching_concentration(differ, log_concentration, target)
+    short = np.flatnonzero(_mixture_disagreement(differ, a) < target * (1 - 1e-12))
     if not short.size:
         return logits, a
     flat = logits.copy()
-    flat[..., short, :] *= _sharpness(logits[..., short, :], a[..., short], wanted[short])[:, None]
+    flat[..., short, :] *= _inverse_temperature(logits[..., short, :], a[..., short], target[short])[:, None]
     return flat, a
 
 
-def _said(differ: FloatArray, log_concentration: FloatArray) -> FloatArray:
-    """DPE (N,) of a mixture whose members' 1 − Σf² are given, (..., N)."""
+def _mixture_disagreement(differ: FloatArray, log_concentration: FloatArray) -> FloatArray:
+    """DPE (N,) of a mixture from its members' 1 − Σf², (..., N)."""
     members = expit(log_concentration) * differ
     return members if members.ndim == 1 else np.asarray(members.mean(axis=0))
 
 
-def _moved(differ: FloatArray, a: FloatArray, wanted: FloatArray) -> FloatArray:
-    """Log concentrations (..., N) that say what is wanted, or as far towards it as they may rise."""
+def _matching_concentration(differ: FloatArray, a: FloatArray, wanted: FloatArray) -> FloatArray:
+    """Log concentrations (..., N) with the target DPEs, or as near as they may rise."""
     highest = np.maximum(a + LARGEST_RISE, ALWAYS_ALLOWED)
     if a.ndim == 1:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -64,16 +64,16 @@ def _moved(differ: FloatArray, a: FloatArray, wanted: FloatArray) -> FloatArray:
     low, high = np.full(wanted.shape, -_FARTHEST), np.full(wanted.shape, _FARTHEST)
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        enough = _said(differ, np.minimum(a + middle, highest)) >= wanted
+        enough = _mixture_disagreement(differ, np.minimum(a + middle, highest)) >= wanted
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return np.asarray(np.minimum(a + high, highest))
 
 
-def _sharpness(logits: FloatArray, a: FloatArray, wanted: FloatArray) -> FloatArray:
-    """Inverse temperature (N,) in (0, 1] at which the DPE is as wanted: 1 − Σf² falls as it rises."""
+def _inverse_temperature(logits: FloatArray, a: FloatArray, wanted: FloatArray) -> FloatArray:
+    """Inverse temperature (N,) in (0, 1] at which the DPE reaches its target."""
     low, high = np.zeros(wanted.shape), np.ones(wanted.shape)
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        enough = _said(gini(softmax_probs(logits * middle[:, None])), a) >= wanted
+        enough = _mixture_disagreement(gini(softmax_probs(logits * middle[:, None])), a) >= wanted
         low, high = np.where(enough, middle, low), np.where(enough, high, middle)
     return high

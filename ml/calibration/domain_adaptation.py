@@ -1,4 +1,4 @@
-"""A shipped calibration fitted anew to other annotators, from few cases with two labels each.
+"""Adaptation of a calibration to new annotators from a few double-read cases.
 
 Fifty double reads cannot teach a concentration head, but three numbers: a change of the temperature, and level and
 slope of logit φ. Each is drawn to what was shipped by a penalty worth some pairs of labels, and the map goes back into
@@ -48,8 +48,8 @@ class AdaptationDocument(TypedDict):
 
 
 @dataclass(frozen=True)
-class Unseen:
-    """What is said of N cases by fits that have not seen them: class probabilities (N, K) and DPEs (N,)."""
+class HeldOutPredictions:
+    """Cross-fitted class probabilities (N, K) and DPEs (N,) of N cases."""
 
     class_probs: FloatArray
     disagreement_probs: FloatArray
@@ -57,7 +57,7 @@ class Unseen:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """A calibration for other annotators, and what became of the one that was shipped.
+    """A calibration adapted to other annotators, with its figures before and after.
 
     Attributes:
         calibration: the result.
@@ -92,7 +92,7 @@ class Adaptation:
     mean_after: float
     verdict: Verdict
     constant: float | None
-    unseen: Unseen
+    unseen: HeldOutPredictions
     own_unseen: FloatArray
 
     def to_dict(self) -> AdaptationDocument:
@@ -100,7 +100,7 @@ class Adaptation:
         return cast(AdaptationDocument, {name: getattr(self, name) for name in AdaptationDocument.__annotations__})
 
 
-def adapt(
+def adapt_calibration(
     calibration: Calibration, logits: npt.ArrayLike, features: npt.ArrayLike, label_counts: npt.ArrayLike
 ) -> Calibration:
     """Calibration for the annotators of these labels, as near to the one given as they allow.
@@ -114,12 +114,12 @@ def adapt(
     Raises:
         FitError: fewer than 20 cases with two labels, no concentration head, or no convergence.
     """
-    reads = _Reads.of(logits, features, label_counts)
-    _require(calibration, reads)
-    return _fitted(calibration, reads).calibration
+    reads = _LabelledOutputs.of(logits, features, label_counts)
+    _require_adaptable(calibration, reads)
+    return _fit_adaptation(calibration, reads).calibration
 
 
-def relearn(
+def recalibrate_for_annotators(
     calibration: Calibration,
     logits: npt.ArrayLike,
     features: npt.ArrayLike,
@@ -148,42 +148,42 @@ def relearn(
     Raises:
         FitError: fewer than 20 cases with two labels, or all of one patient; no concentration head; no convergence.
     """
-    reads = _Reads.of(logits, features, label_counts, pair_label_counts)
-    _require(calibration, reads)
-    found = _fitted(calibration, reads)
+    reads = _LabelledOutputs.of(logits, features, label_counts, pair_label_counts)
+    _require_adaptable(calibration, reads)
+    fitted = _fit_adaptation(calibration, reads)
     fold = split_partitions(groups, {str(k): 1 / FOLDS for k in range(FOLDS)}, seed)
     probs, own, rate = _out_of_fold(calibration, reads, fold)
     cluster = np.array(groups) if len(set(groups)) < len(groups) else None
     verdict = judge_disagreement(reads.paired, own, cluster=cluster)
     stating = verdict != "better" if calibration.constant_disagreement is not None else verdict == "worse"
     stating = stating and reads.logits.ndim == 2
-    adapted, seen = found.calibration, float(reads.differ.mean())
+    adapted, seen = fitted.calibration, float(reads.differ.mean())
     if stating:
         adapted = replace(adapted, constant_disagreement=seen)
-    before, after = (reads.rows(reads.pairs).mean_disagreement(made) for made in (calibration, adapted))
-    t = np.exp([calibration.scaling.log_temperature, calibration.scaling.log_temperature + found.log_t_change])
+    before, after = (reads.rows(reads.pairs).mean_disagreement(candidate) for candidate in (calibration, adapted))
+    t = np.exp([calibration.scaling.log_temperature, calibration.scaling.log_temperature + fitted.log_t_change])
     return Adaptation(
         calibration=adapted,
         n_cases=int((reads.counts.sum(axis=1) > 0).sum()),
         n_double_reads=int(reads.pairs.sum()),
         temperature_before=float(t[0]),
         temperature_after=float(t[1]),
-        rise=found.rise,
-        slope=found.slope,
-        level=found.level,
+        rise=fitted.rise,
+        slope=fitted.slope,
+        level=fitted.level,
         seen=seen,
         mean_before=before,
         mean_after=after,
         verdict=verdict,
         constant=seen if stating else None,
-        unseen=Unseen(probs, rate if stating else own),
+        unseen=HeldOutPredictions(probs, rate if stating else own),
         own_unseen=own,
     )
 
 
 @dataclass(frozen=True)
-class _Reads:
-    """Outputs of a network for N cases, their labels, and those of them whose pairs count."""
+class _LabelledOutputs:
+    """Network outputs and labels of N cases, and the labels whose pairs count."""
 
     logits: FloatArray
     features: FloatArray
@@ -197,7 +197,7 @@ class _Reads:
         features: npt.ArrayLike,
         label_counts: npt.ArrayLike,
         pair_label_counts: npt.ArrayLike | None = None,
-    ) -> "_Reads":
+    ) -> "_LabelledOutputs":
         counts = as_label_counts(label_counts)
         paired = counts if pair_label_counts is None else as_label_counts(pair_label_counts)
         if paired.shape != counts.shape or (paired > counts).any():
@@ -206,7 +206,7 @@ class _Reads:
 
     @property
     def pairs(self) -> npt.NDArray[np.bool_]:
-        """Whether each case was read twice."""
+        """Mask of the cases that were read twice."""
         return np.asarray(self.paired.sum(axis=1) >= 2)
 
     @property
@@ -214,8 +214,10 @@ class _Reads:
         """Share of pairs that differ, of each case that was read twice."""
         return observed_disagreement(self.paired[self.pairs])
 
-    def rows(self, rows: npt.NDArray[np.bool_]) -> "_Reads":
-        return _Reads(self.logits[..., rows, :], self.features[..., rows, :], self.counts[rows], self.paired[rows])
+    def rows(self, rows: npt.NDArray[np.bool_]) -> "_LabelledOutputs":
+        return _LabelledOutputs(
+            self.logits[..., rows, :], self.features[..., rows, :], self.counts[rows], self.paired[rows]
+        )
 
     def said(self, calibration: Calibration) -> PredictiveDistribution:
         return calibration.apply(self.logits, self.features)
@@ -237,12 +239,8 @@ def require_head(calibration: Calibration) -> None:
         )
 
 
-def _require(calibration: Calibration, reads: _Reads) -> None:
-    """Refuse what cannot be adapted.
-
-    Raises:
-        FitError: no concentration head, or too few pairs.
-    """
+def _require_adaptable(calibration: Calibration, reads: _LabelledOutputs) -> None:
+    """Refuse what cannot be adapted."""
     require_head(calibration)
     if reads.pairs.sum() < FEWEST_PAIRS:
         raise FitError(
@@ -252,7 +250,7 @@ def _require(calibration: Calibration, reads: _Reads) -> None:
 
 
 @dataclass(frozen=True)
-class _Fitted:
+class _FittedAdaptation:
     """A calibration that states its own disagreement probabilities, and the numbers that made it."""
 
     calibration: Calibration
@@ -262,27 +260,27 @@ class _Fitted:
     level: float
 
 
-def _fitted(calibration: Calibration, reads: _Reads) -> _Fitted:
+def _fit_adaptation(calibration: Calibration, reads: _LabelledOutputs) -> _FittedAdaptation:
     own = replace(calibration, constant_disagreement=None)
-    change = _changed(own, reads, rises=False)
+    change = _fit_scale_changes(own, reads, rises=False)
     paired, differ = reads.rows(reads.pairs), reads.differ
     # a map may lower a concentration as far as it will, but hardly raise it: beyond, it would blur the classes
-    if paired.mean_disagreement(_tempered(own, float(change[0]))) < differ.mean():
-        change = _changed(own, reads, rises=True)
-    tempered = _risen(own, change)
-    slope, level = _affine(paired.said(tempered).own_disagreement_probs, differ)
-    mapped = _then(tempered.refinement.disagreement_map or IDENTITY, slope, level)
+    if paired.mean_disagreement(_change_temperature(own, float(change[0]))) < differ.mean():
+        change = _fit_scale_changes(own, reads, rises=True)
+    tempered = _apply_scale_changes(own, change)
+    slope, level = _fit_affine_map(paired.said(tempered).own_disagreement_probs, differ)
+    mapped = _compose_affine_map(tempered.refinement.disagreement_map or IDENTITY, slope, level)
     adapted = replace(tempered, refinement=replace(tempered.refinement, disagreement_map=mapped))
-    return _Fitted(adapted, float(change[0]), float(change[1]), slope, level)
+    return _FittedAdaptation(adapted, float(change[0]), float(change[1]), slope, level)
 
 
-def _changed(own: Calibration, reads: _Reads, *, rises: bool) -> FloatArray:
+def _fit_scale_changes(own: Calibration, reads: _LabelledOutputs, *, rises: bool) -> FloatArray:
     """Change of log T and, where it may, rise of every log concentration, by the likelihood of all labels."""
     n_labels = reads.counts.sum()
     pull = np.array([PULL_TEMPERATURE, PULL_LEVEL])[: 1 + rises]
 
     def likelihood(x: FloatArray) -> float:
-        return _nll(reads.said(_risen(own, x)), reads.counts)
+        return _nll(reads.said(_apply_scale_changes(own, x)), reads.counts)
 
     def loss(x: FloatArray) -> tuple[float, FloatArray]:
         # two numbers: a difference is as good as a derivative
@@ -296,30 +294,30 @@ def _changed(own: Calibration, reads: _Reads, *, rises: bool) -> FloatArray:
     return np.append(change, np.zeros(2 - len(change)))
 
 
-def _risen(calibration: Calibration, change: FloatArray) -> Calibration:
-    """With another log T and, where the second number is given, larger log concentrations."""
-    tempered, head = _tempered(calibration, float(change[0])), calibration.concentration
+def _apply_scale_changes(calibration: Calibration, change: FloatArray) -> Calibration:
+    """Apply a change of log T and, if given, a rise of all log concentrations."""
+    tempered, head = _change_temperature(calibration, float(change[0])), calibration.concentration
     if head is None or len(change) == 1:
         return tempered
     return replace(tempered, concentration=ConcentrationHead(head.weight, head.bias + float(change[1])))
 
 
 def _out_of_fold(
-    calibration: Calibration, reads: _Reads, fold: npt.NDArray[np.str_]
+    calibration: Calibration, reads: _LabelledOutputs, fold: npt.NDArray[np.str_]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Class probabilities (N, K), own DPEs (N,) and rate of disagreement (N,) by the other folds of each case.
-
-    Raises:
-        FitError: all double reads are in one fold.
-    """
+    """Class probabilities (N, K), own DPEs (N,) and rate of disagreement (N,) by the other folds of each case."""
     probs = np.empty(reads.counts.shape)
     own, rate = np.empty(len(fold)), np.empty(len(fold))
     for k in np.unique(fold):
         others, unseen = reads.rows(fold != k), fold == k
         if not others.pairs.any():
             raise FitError("the cases with two labels must be of at least two patients")
-        said = reads.rows(unseen).said(_fitted(calibration, others).calibration)
-        probs[unseen], own[unseen], rate[unseen] = said.class_probs, said.disagreement_probs, others.differ.mean()
+        predicted = reads.rows(unseen).said(_fit_adaptation(calibration, others).calibration)
+        probs[unseen], own[unseen], rate[unseen] = (
+            predicted.class_probs,
+            predicted.disagreement_probs,
+            others.differ.mean(),
+        )
     return probs, own, rate
 
 
@@ -328,8 +326,8 @@ def _nll(said: PredictiveDistribution, counts: npt.NDArray[np.int64]) -> float:
     return float(-said.log_likelihood(counts).sum() / counts.sum())
 
 
-def _tempered(calibration: Calibration, change: float) -> Calibration:
-    """With a log T that is larger by ``change``."""
+def _change_temperature(calibration: Calibration, change: float) -> Calibration:
+    """Add ``change`` to log T."""
     scaling = calibration.scaling
     if scaling.weight is None or scaling.bias is None:
         return replace(calibration, scaling=Scaling("temperature", scaling.log_temperature + change))
@@ -337,7 +335,7 @@ def _tempered(calibration: Calibration, change: float) -> Calibration:
     return replace(calibration, scaling=replace(scaling, weight=scaling.weight * cooler, bias=scaling.bias * cooler))
 
 
-def _affine(dpe: FloatArray, differ: FloatArray) -> tuple[float, float]:
+def _fit_affine_map(dpe: FloatArray, differ: FloatArray) -> tuple[float, float]:
     """Slope s ≥ 0 and level c of logit φ′ = s logit φ + c."""
     certain = np.clip(dpe, 1e-9, 1 - 1e-9)
     z = np.log(certain) - np.log1p(-certain)
@@ -358,8 +356,8 @@ def _affine(dpe: FloatArray, differ: FloatArray) -> tuple[float, float]:
     return float(slope), float(at_centre - slope * centre)
 
 
-def _then(mapped: AnyMap, slope: float, level: float) -> AnyMap:
-    """A map followed by logit φ″ = slope · logit φ′ + level."""
+def _compose_affine_map(mapped: AnyMap, slope: float, level: float) -> AnyMap:
+    """Compose a map with logit φ″ = slope · logit φ′ + level."""
     offset = slope * mapped.offset + level
     if isinstance(mapped, PiecewiseMap):
         return PiecewiseMap(mapped.knots, slope * mapped.slopes, offset)

@@ -1,4 +1,4 @@
-"""How a calibration was chosen: what each step tried, and its losses on cases that no fit had seen."""
+"""Report of how a calibration was chosen: each step tried, and its loss on held-out cases."""
 
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict
@@ -10,7 +10,7 @@ from ml.calibration.scaling import Choice, ChoiceDocument, Method
 
 
 class JointFitDocument(TypedDict):
-    """What is known of a ``JointFit``, as JSON values."""
+    """``JointFit`` as JSON values."""
 
     kept: bool
     cv_before: NotRequired[float]
@@ -20,7 +20,7 @@ class JointFitDocument(TypedDict):
 
 
 class FitDocument(TypedDict):
-    """How a calibration was chosen, as JSON values: numbers of cases, and a key for each step that was tried.
+    """Choice of a calibration as JSON values: numbers of cases, and a key for each step tried.
 
     ``adaptation``: what other annotators changed afterwards.
     """
@@ -94,7 +94,7 @@ class FitReport:
 
     @property
     def report(self) -> FitDocument:
-        """How it was chosen, as JSON values."""
+        """Return the report as JSON values."""
         document: FitDocument = {"n_fit": self.n_fit, "n_cv": self.n_cv}
         if self.method != "none" and self.scaling is not None:
             document[self.method] = self.scaling.to_dict()

@@ -1,4 +1,4 @@
-"""Which concentrations help, and which is best: the paper's Theorem 1 as functions of three moments.
+"""Beneficial and optimal concentrations: the paper's Theorem 1 as functions of three moments.
 
 For a case (or a group of cases alike to the network) with prediction f and unknown true class probabilities q:
 

@@ -1,4 +1,4 @@
-"""Minimising a smooth loss with SciPy's L-BFGS, in float64 with analytic gradients."""
+"""Minimisation of smooth losses by SciPy's L-BFGS, in float64 with analytic gradients."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,4 +1,4 @@
-"""Choosing what reads the summaries and how φ is mapped, on folds that no fit has seen.
+"""Cross-validated choice of the summaries' use and of the disagreement map.
 
 What reads the summaries is chosen by the likelihood of the labels, the map by the pairs among them, both predicted
 out of fold; the map is fitted on out-of-fold predictions too, since a head says less disagreement of cases that it was
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ml.calibration.concentration import HeadKind
 from ml.calibration.disagreement_map import AnyMap, MapKind, fit_map, pair_loss
-from ml.calibration.disagreement_matching import put_back
+from ml.calibration.disagreement_matching import match_disagreement
 from ml.calibration.optimise import FitError
 from ml.calibration.variants import PLAIN, VARIANTS, Fitted, Outputs, Variant, fit_variant
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, softmax_probs
@@ -46,7 +46,7 @@ class RefinementDocument(TypedDict):
 
 @dataclass(frozen=True)
 class RefinementChoice:
-    """What was chosen, by losses on folds that no fit has seen.
+    """Cross-validated choice among refinements, with its losses.
 
     Attributes:
         variant: what reads the summaries.
@@ -70,7 +70,7 @@ class RefinementChoice:
 
 
 @dataclass(frozen=True)
-class Refined:
+class RefinedFit:
     """A fit that reads summaries or not, its map, and how both were chosen."""
 
     fitted: Fitted
@@ -88,7 +88,7 @@ def refine(
     seed: int,
     temperature_fixed: bool,
     pair_label_counts: IntArray | None = None,
-) -> Refined:
+) -> RefinedFit:
     """Choose what reads the summaries and how φ is mapped, and fit both.
 
     Args:
@@ -105,26 +105,28 @@ def refine(
     pairs = paired.sum(axis=1) >= 2
     if pairs.sum() < FEWEST_PAIRS:
         failed = f"{int(pairs.sum())} cases with two labels, fewer than {FEWEST_PAIRS}"
-        return Refined(start, PLAIN, None, RefinementChoice(failed=failed))
+        return RefinedFit(start, PLAIN, None, RefinementChoice(failed=failed))
     fold = split_partitions(groups, {str(k): 1 / FOLDS for k in range(FOLDS)}, seed)
     if any(not pairs[fold != k].any() or not pairs[fold == k].any() for k in np.unique(fold)):
-        return Refined(start, PLAIN, None, RefinementChoice(failed="too few patients with cases that have two labels"))
+        return RefinedFit(
+            start, PLAIN, None, RefinementChoice(failed="too few patients with cases that have two labels")
+        )
     problem = _Folds(outputs, paired, fold, kind, temperature_fixed)
     variants = [variant for variant in VARIANTS if not (variant.temperature and temperature_fixed)]
     tried = {variant: problem.tried(start, variant) for variant in variants}
-    losses = {str(variant): None if found is None else found.said.loss(outputs) for variant, found in tried.items()}
-    converged = {variant: found for variant, found in tried.items() if found is not None}
+    losses = {str(variant): None if trial is None else trial.said.loss(outputs) for variant, trial in tried.items()}
+    converged = {variant: trial for variant, trial in tried.items() if trial is not None}
     if not converged:
-        return Refined(start, PLAIN, None, RefinementChoice(failed="no fit converged"))
+        return RefinedFit(start, PLAIN, None, RefinementChoice(failed="no fit converged"))
     best = min(converged, key=lambda variant: converged[variant].said.loss(outputs))
     mapped, name, pair_losses = problem.choose_map(converged[best].said)
     fitted = start if best == PLAIN else converged[best].whole
-    return Refined(fitted, best, mapped, RefinementChoice(str(best), losses, name, pair_losses))
+    return RefinedFit(fitted, best, mapped, RefinementChoice(str(best), losses, name, pair_losses))
 
 
 @dataclass(frozen=True)
-class _Said:
-    """Calibrated logits and log concentrations of cases by fits that have not seen them."""
+class _FoldPredictions:
+    """Cross-fitted calibrated logits and log concentrations."""
 
     logits: FloatArray
     log_concentration: FloatArray
@@ -139,16 +141,16 @@ class _Said:
         counts = outputs.label_counts
         return float(-self.distribution.log_likelihood(counts).sum() / counts.sum())
 
-    def mapped(self, dpe: FloatArray) -> "_Said":
-        return _Said(*put_back(self.logits, self.log_concentration, dpe))
+    def mapped(self, dpe: FloatArray) -> "_FoldPredictions":
+        return _FoldPredictions(*match_disagreement(self.logits, self.log_concentration, dpe))
 
 
 @dataclass(frozen=True)
-class _Tried:
-    """A variant fitted on all cases, and what it says of cases that its fit has not seen."""
+class _VariantTrial:
+    """A variant fitted on all cases, and its cross-fitted predictions."""
 
     whole: Fitted
-    said: _Said
+    said: _FoldPredictions
 
 
 class _Folds:
@@ -160,7 +162,7 @@ class _Folds:
         self.outputs, self.paired, self.fold = outputs, paired, fold
         self.kind, self.temperature_fixed = kind, temperature_fixed
 
-    def tried(self, start: Fitted, variant: Variant) -> "_Tried | None":
+    def tried(self, start: Fitted, variant: Variant) -> "_VariantTrial | None":
         """A variant fitted on all cases, and what it says of each fold; None where a fit did not converge."""
         fixed = self.temperature_fixed
         logits, a = np.empty(self.outputs.logits.shape), np.empty(self.outputs.logits.shape[:-1])
@@ -168,18 +170,18 @@ class _Folds:
             whole = fit_variant(self.outputs, start, self.kind, variant, temperature_fixed=fixed)
             for k in np.unique(self.fold):
                 inside, unseen = self.outputs.rows(self.fold != k), self.fold == k
-                found = fit_variant(inside, whole, self.kind, variant, temperature_fixed=fixed, rough=True)
-                logits[..., unseen, :], a[..., unseen] = found.predicted(self.outputs.rows(unseen))
+                fitted = fit_variant(inside, whole, self.kind, variant, temperature_fixed=fixed, rough=True)
+                logits[..., unseen, :], a[..., unseen] = fitted.predicted(self.outputs.rows(unseen))
         except FitError:
             return None
-        return _Tried(whole, _Said(logits, a))
+        return _VariantTrial(whole, _FoldPredictions(logits, a))
 
-    def choose_map(self, said: _Said) -> tuple[AnyMap | None, str, dict[str, float | None]]:
+    def choose_map(self, said: _FoldPredictions) -> tuple[AnyMap | None, str, dict[str, float | None]]:
         """The map of out-of-fold φ with the lowest loss of pairs on folds that it was not fitted on, None for none."""
         usable = self.paired.sum(axis=1) >= 2
         differ, dpe = observed_disagreement(self.paired[usable]), said.distribution.disagreement_probs
         losses: dict[str, float | None] = {_UNMAPPED: _loss_of_pairs(dpe[usable], differ)}
-        found: dict[str, AnyMap] = {}
+        maps: dict[str, AnyMap] = {}
         for name, (kind, pull) in MAPS.items():
             try:
                 mapped = np.empty(len(dpe))
@@ -188,12 +190,12 @@ class _Folds:
                     seen = observed_disagreement(self.paired[others])
                     mapped[self.fold == k] = fit_map(dpe[others], seen, kind, pull=pull)(dpe[self.fold == k])
                 served = said.mapped(mapped).distribution.disagreement_probs
-                found[name] = fit_map(dpe[usable], differ, kind, pull=pull)
+                maps[name] = fit_map(dpe[usable], differ, kind, pull=pull)
                 losses[name] = _loss_of_pairs(served[usable], differ)
             except FitError:
                 losses[name] = None
         best = min(losses, key=lambda name: np.inf if losses[name] is None else losses[name] or 0.0)
-        return found.get(best), best, losses
+        return maps.get(best), best, losses
 
 
 def _loss_of_pairs(dpe: FloatArray, differ: FloatArray) -> float:

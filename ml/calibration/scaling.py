@@ -177,9 +177,9 @@ def fit_temperature(logits: npt.ArrayLike, label_counts: npt.ArrayLike) -> tuple
         FitError: no label, or no convergence.
     """
     scores, counts = _checked(logits, label_counts, "temperature")
-    found = _newton_temperature(scores, counts) if scores.ndim == 2 else None
-    if found is not None:
-        return found
+    newton_fit = _newton_temperature(scores, counts) if scores.ndim == 2 else None
+    if newton_fit is not None:
+        return newton_fit
 
     def objective(x: FloatArray) -> tuple[float, FloatArray]:
         loss, slope = temperature_loss(scores, counts, float(x[0]))
@@ -190,19 +190,17 @@ def fit_temperature(logits: npt.ArrayLike, label_counts: npt.ArrayLike) -> tuple
 
 
 def _newton_temperature(logits: FloatArray, label_counts: IntArray) -> tuple[float, int] | None:
-    """Log T and the number of Newton's steps in β = 1/T, in which the loss of one network is convex.
-
-    None where that leads nowhere: labels that say T = 0 or T < 0, for which the bounded search in log T has its ends.
-    """
+    """Log T and the number of Newton's steps in β = 1/T, in which the loss of one network is convex."""
+    # None where that leads nowhere: labels that say T = 0 or T < 0, for which the bounded search in log T has its ends.
     totals = np.einsum("nk->n", label_counts).astype(np.float64)
     below = logits - logits.max(axis=1, keepdims=True)  # so that no exponential overflows
-    wanted, beta = float(np.einsum("nk,nk->", label_counts, below)), 1.0
+    target, beta = float(np.einsum("nk,nk->", label_counts, below)), 1.0
     for step in range(1, _NEWTON_STEPS + 1):
         weight = np.exp(beta * below)
         total = np.einsum("nk->n", weight)
         weight *= below
         mean = np.einsum("nk->n", weight) / total
-        slope = float(totals @ mean) - wanted
+        slope = float(totals @ mean) - target
         curvature = float(totals @ (np.einsum("nk,nk->n", weight, below) / total - mean**2))
         if not curvature > 0:
             return None

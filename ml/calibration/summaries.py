@@ -1,4 +1,4 @@
-"""What a network's logits say of a case beyond their largest class: four numbers that calibrators may read.
+"""Logit summaries: four numbers per case beyond its leading class, as inputs of calibrators.
 
 They are functions of the logits, so nothing new is stored, and a release, its fused graph and a service that has stored
 logits compute the same ones.

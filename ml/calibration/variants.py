@@ -23,7 +23,7 @@ ROUGHLY = 1e-6
 
 @dataclass(frozen=True)
 class Variant:
-    """What reads the summaries.
+    """Parameters that read the summaries.
 
     Attributes:
         head: the concentration head.
@@ -98,8 +98,8 @@ class Fitted:
         return case_temperature_loss(outputs.logits, outputs.label_counts, log_t, a, 0.0)[0]
 
 
-def started(log_temperature: float, head: ConcentrationHead) -> Fitted:
-    """What was fitted without summaries, which then have no weight."""
+def start_without_summaries(log_temperature: float, head: ConcentrationHead) -> Fitted:
+    """Extend a fit without summaries by zero weights for them."""
     none = np.zeros(N_SUMMARIES)
     return Fitted(log_temperature, none, ConcentrationHead(np.append(head.weight, none), head.bias))
 

@@ -1,4 +1,4 @@
-"""Charts: one specification for SVG and PNG, drawn without a browser and without the network.
+"""Chart specifications shared by SVG and PNG, drawn without a browser or network access.
 
 Colour-blind people can tell the colours apart, and every series also differs in shape or dash.
 """
@@ -19,7 +19,7 @@ _INK, GREY, _PAIR = "#1b1f24", "#8b949e", ["#0072b2", "#d55e00"]
 FIVE = ["#0072b2", "#56b4e9", "#d55e00", "#cc79a7", "#009e73"]
 
 
-def styled(chart: ChartType) -> ChartType:
+def apply_chart_style(chart: ChartType) -> ChartType:
     """Apply the house's colours and fonts."""
     configured: ChartType = (
         chart.configure_view(stroke=None)
@@ -71,7 +71,7 @@ def learning_curves(history: Sequence[EpochMetrics]) -> ChartType:
             y=alt.Y("valid_agreement:Q", title="validation agreement", scale=alt.Scale(zero=False)),
         )
     )
-    return styled(curves | agreement)
+    return apply_chart_style(curves | agreement)
 
 
 def reliability_diagram(bins: Sequence[ReliabilityBin], *, title: str, what: str) -> ChartType:
@@ -90,9 +90,9 @@ def reliability_diagram(bins: Sequence[ReliabilityBin], *, title: str, what: str
         x=alt.X("mean_prob:Q", title=f"predicted {what}", scale=unit),
     )
     observed = alt.Y("mean_freq:Q", title=f"observed {what}", scale=unit)
-    known = alt.Chart(alt.Data(values=[row for row in filled if row["freq_low"] is not None]))
-    intervals = known.mark_rule(color=_PAIR[0]).encode(x="mean_prob:Q", y="freq_low:Q", y2="freq_high:Q")
-    lines = alt.Chart(alt.Data(values=_joined(filled))).mark_line(color=_PAIR[0])
+    with_interval = alt.Chart(alt.Data(values=[row for row in filled if row["freq_low"] is not None]))
+    intervals = with_interval.mark_rule(color=_PAIR[0]).encode(x="mean_prob:Q", y="freq_low:Q", y2="freq_high:Q")
+    lines = alt.Chart(alt.Data(values=_line_runs(filled))).mark_line(color=_PAIR[0])
     lines = lines.encode(x=alt.X("mean_prob:Q", scale=unit), y=observed, detail="run:N")
     points = base.mark_circle(color=_PAIR[0], size=50).encode(y=observed)
     curve = (diagonal + intervals + lines + points).properties(width=300, height=300, title=title)
@@ -100,7 +100,7 @@ def reliability_diagram(bins: Sequence[ReliabilityBin], *, title: str, what: str
     counts = bars.encode(
         x=alt.X("low:Q", bin="binned", title=None, scale=unit), x2="high:Q", y=alt.Y("n:Q", title="cases")
     ).properties(width=300, height=60)
-    return styled(alt.vconcat(curve, counts, spacing=6))
+    return apply_chart_style(alt.vconcat(curve, counts, spacing=6))
 
 
 class _RunDocument(BinDocument):
@@ -109,15 +109,15 @@ class _RunDocument(BinDocument):
     run: int
 
 
-def _joined(bins: Sequence[BinDocument]) -> list[_RunDocument]:
+def _line_runs(bins: Sequence[BinDocument]) -> list[_RunDocument]:
     """Bins through which a line may go, each with the number of its run: a bin of one case ends a run."""
-    run, found = 0, list[_RunDocument]()
+    run, rows = 0, list[_RunDocument]()
     for row in bins:
         if row["n"] == 1:
             run += 1
         else:
-            found.append({**row, "run": run})
-    return found
+            rows.append({**row, "run": run})
+    return rows
 
 
 def reliability_by_class(classes: Mapping[str, Sequence[ReliabilityBin]], *, columns: int = 4) -> ChartType:
@@ -149,7 +149,7 @@ def reliability_by_class(classes: Mapping[str, Sequence[ReliabilityBin]], *, col
     )
     panel = alt.layer(diagonal, intervals, line, points).properties(width=150, height=150)
     facet = alt.Facet("class:N", title=None, sort=names)
-    return styled(panel.facet(facet, columns=columns, data=alt.Data(values=values)))
+    return apply_chart_style(panel.facet(facet, columns=columns, data=alt.Data(values=values)))
 
 
 def debias_figure(rows: Sequence[ZeroMeanRow]) -> ChartType:
@@ -168,4 +168,6 @@ def debias_figure(rows: Sequence[ZeroMeanRow]) -> ChartType:
     bars = base.mark_rule().encode(y="low:Q", y2="high:Q", color=colour)
     zero = alt.Chart().mark_rule(color=GREY).encode(y=alt.datum(0))
     panel = alt.layer(zero, bars, lines).properties(width=300, height=260)
-    return styled(panel.facet(column=alt.Column("n_labels:O", title="labels per case"), data=alt.Data(values=values)))
+    return apply_chart_style(
+        panel.facet(column=alt.Column("n_labels:O", title="labels per case"), data=alt.Data(values=values))
+    )

@@ -10,7 +10,7 @@ import altair as alt
 import numpy as np
 from altair.typing import ChartType
 
-from ml.charts.reliability import GREY, styled
+from ml.charts.reliability import GREY, apply_chart_style
 from ml.charts.rows import (
     ConcentrationPoint,
     CoverageRow,
@@ -40,9 +40,9 @@ def shift_chart(rows: Sequence[ShiftPoint]) -> ChartType:
     panels = []
     for title, field in zip(_PANELS, ("agreement", "flagged"), strict=True):
         values = [{"kind": row["kind"], "strength": row["strength"], "value": row[field]} for row in rows]  # type: ignore[literal-required]
-        known = [row for row in values if row["value"] is not None]
+        present_rows = [row for row in values if row["value"] is not None]
         points = (
-            alt.Chart(alt.Data(values=known))
+            alt.Chart(alt.Data(values=present_rows))
             .mark_point(filled=True, size=80, opacity=1)
             .encode(
                 x=alt.X("value:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%")),
@@ -62,10 +62,12 @@ def shift_chart(rows: Sequence[ShiftPoint]) -> ChartType:
             )
         )
         rule = (
-            alt.Chart().mark_rule(color=GREY, strokeDash=[3, 3]).encode(x=alt.datum(known[0]["value"] if known else 0))
+            alt.Chart()
+            .mark_rule(color=GREY, strokeDash=[3, 3])
+            .encode(x=alt.datum(present_rows[0]["value"] if present_rows else 0))
         )
         panels.append(alt.layer(rule, points).properties(width=260, height=22 * len(kinds)))
-    return styled(alt.hconcat(*panels, spacing=24))
+    return apply_chart_style(alt.hconcat(*panels, spacing=24))
 
 
 #: Told apart by the colour-blind, most different first.
@@ -98,11 +100,13 @@ def calibration_dispersion_map(rows: Sequence[MethodLosses]) -> ChartType:
         shape=alt.Shape("family:N", sort=families, scale=alt.Scale(domain=families, range=_SHAPES), title=None),
     )
     names = points.mark_text(align="left", dx=7, fontSize=10).encode(text="method:N")
-    return styled((iso + marks + names).properties(width=440, height=320))
+    return apply_chart_style((iso + marks + names).properties(width=440, height=320))
 
 
 def temperature_chart(rows: Sequence[TemperaturePoint], fitted: float) -> ChartType:
-    """How class and disagreement probabilities change with the temperature (paper App. E.2).
+    """Class and disagreement probabilities by temperature (paper App. E.2).
+
+    E.2).
 
     Args:
         rows: measures of both panels.
@@ -119,7 +123,7 @@ def temperature_chart(rows: Sequence[TemperaturePoint], fitted: float) -> ChartT
     rule = alt.Chart().mark_rule(color=GREY, strokeDash=[4, 4]).encode(x=alt.datum(fitted))
     panel = alt.layer(rule, lines).properties(width=280, height=220)
     chart = panel.facet(column=alt.Column("panel:N", title=None, sort=None), data=alt.Data(values=rows))
-    return styled(chart.resolve_scale(y="independent"))
+    return apply_chart_style(chart.resolve_scale(y="independent"))
 
 
 def concentration_chart(rows: Sequence[ConcentrationPoint], optima: Sequence[Optimum]) -> ChartType:
@@ -146,7 +150,7 @@ def concentration_chart(rows: Sequence[ConcentrationPoint], optima: Sequence[Opt
         .mark_rule(strokeDash=[4, 4])
         .encode(x="log_concentration:Q", color=_colour("curve", names))
     )
-    return styled((rules + lines + dots).properties(width=440, height=280))
+    return apply_chart_style((rules + lines + dots).properties(width=440, height=280))
 
 
 def triage_chart(rows: Sequence[TriagePoint]) -> ChartType:
@@ -163,7 +167,7 @@ def triage_chart(rows: Sequence[TriagePoint]) -> ChartType:
     )
     chance = alt.Chart(alt.Data(values=[{"x": 0, "y": 0}, {"x": 1, "y": 1}]))
     line = chance.mark_line(color=GREY, strokeDash=[4, 4]).encode(x="x:Q", y="y:Q")
-    return styled((line + band + lines).properties(width=380, height=320))
+    return apply_chart_style((line + band + lines).properties(width=380, height=320))
 
 
 def method_chart(rows: Sequence[MethodPoint], *, measure: str) -> ChartType:
@@ -183,7 +187,7 @@ def method_chart(rows: Sequence[MethodPoint], *, measure: str) -> ChartType:
     )
     bars = base.mark_rule().encode(x="low:Q", x2="high:Q", color=_colour("who", who))
     panel = alt.layer(bars, points).properties(width=280, height=22 * len(methods))
-    return styled(panel.facet(column=alt.Column("labels:N", title=None), data=alt.Data(values=rows)))
+    return apply_chart_style(panel.facet(column=alt.Column("labels:N", title=None), data=alt.Data(values=rows)))
 
 
 def thinning_chart(rows: Sequence[ThinningRow]) -> ChartType:
@@ -201,7 +205,7 @@ def thinning_chart(rows: Sequence[ThinningRow]) -> ChartType:
     full = alt.Chart().mark_rule(color=GREY, strokeDash=[4, 4]).encode(y="full:Q")
     panel = alt.layer(full, bars, points).properties(width=180, height=220)
     chart = panel.facet(column=alt.Column("metric:N", title=None, sort=None), data=alt.Data(values=rows))
-    return styled(chart.resolve_scale(y="independent"))
+    return apply_chart_style(chart.resolve_scale(y="independent"))
 
 
 def coverage_chart(rows: Sequence[CoverageRow]) -> ChartType:
@@ -221,7 +225,9 @@ def coverage_chart(rows: Sequence[CoverageRow]) -> ChartType:
         shape=alt.Shape("size:N", sort=sizes, scale=alt.Scale(domain=sizes, range=_SHAPES[: len(sizes)]), title=None),
     )
     panel = alt.layer(band, points).properties(width=260, height=20 * len(names))
-    return styled(panel.facet(column=alt.Column("panel:N", title=None, sort=None), data=alt.Data(values=values)))
+    return apply_chart_style(
+        panel.facet(column=alt.Column("panel:N", title=None, sort=None), data=alt.Data(values=values))
+    )
 
 
 def gate_chart(rows: Sequence[PassRow]) -> ChartType:
@@ -231,9 +237,9 @@ def gate_chart(rows: Sequence[PassRow]) -> ChartType:
     )
     scale = alt.Scale(domain=[0, 1])
     x = alt.X("share:Q", title="share of runs that pass", scale=scale, axis=alt.Axis(format="%"))
-    wanted = base.mark_bar(opacity=0.25, color=GREY, height=14).encode(
+    target_bars = base.mark_bar(opacity=0.25, color=GREY, height=14).encode(
         x=alt.X("wanted_low:Q", scale=scale), x2="wanted_high:Q"
     )
     bars = base.mark_rule(color=SERIES[0]).encode(x="low:Q", x2="high:Q")
     points = base.mark_point(filled=True, size=60, color=SERIES[0], opacity=1).encode(x=x)
-    return styled(alt.layer(wanted, bars, points).properties(width=380, height=26 * len(rows)))
+    return apply_chart_style(alt.layer(target_bars, bars, points).properties(width=380, height=26 * len(rows)))

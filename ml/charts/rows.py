@@ -1,4 +1,4 @@
-"""Rows that charts are drawn from; this module draws nothing, so that whoever makes rows needs no drawing library."""
+"""Chart data as rows, without a dependency on a drawing library."""
 
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict
@@ -165,7 +165,7 @@ class CoverageRow:
 
 @dataclass(frozen=True)
 class PassRow:
-    """How often a gate passes candidates of one kind.
+    """Pass rate of a gate for candidates of one kind.
 
     Attributes:
         world: what the candidates are.

@@ -1,1 +1,1 @@
-"""The offline half of the command line."""
+"""Offline commands of the command line."""

@@ -51,29 +51,29 @@ def adapt(
             bar.update(task, completed=done, total=total)
 
         report = adapt_release(release, images, labels, out, cluster=cluster, name=name, fuse=fuse, observer=observe)
-    for sentence in _cautions(report):
+    for sentence in _adaptation_warnings(report):
         say(sentence)
-    emit(report, as_json, _text(report))
+    emit(report, as_json, _adaptation_text(report))
 
 
-def _cautions(report: "AdaptReport") -> list[str]:
-    """What was left out, and what speaks against the result."""
-    found = []
+def _adaptation_warnings(report: "AdaptReport") -> list[str]:
+    """Warnings about omitted images and doubtful results."""
+    warnings = []
     if report["n_left_out"]:
-        found.append(f"{report['n_left_out']:,} images are left out because the release was made with them")
+        warnings.append(f"{report['n_left_out']:,} images are left out because the release was made with them")
     if report["trained_on"] == "unknown":
-        found.append("which images the release was made with is unknown: it carries no digests of them")
+        warnings.append("which images the release was made with is unknown: it carries no digests of them")
     if report["n_without_labels"]:
-        found.append(f"{report['n_without_labels']:,} images have no label")
+        warnings.append(f"{report['n_without_labels']:,} images have no label")
     if report["n_unlike"]:
-        found.append(
+        warnings.append(
             f"warning: {report['n_unlike']:,} images are unlike those of the release; other annotators are adapted "
             "to here, another stain or microscope is not"
         )
-    return found
+    return warnings
 
 
-def _text(report: "AdaptReport") -> str:
+def _adaptation_text(report: "AdaptReport") -> str:
     """Before and after, for people."""
     change = report["adaptation"]
     lines = [f"{change['n_cases']:,} labelled images, {change['n_double_reads']:,} of them read twice"]
@@ -101,8 +101,8 @@ def _text(report: "AdaptReport") -> str:
     if high is None or high >= 0:
         lines.append("these labels do not show that its disagreement probability suits your annotators better")
     if change["constant"] is not None:
-        told = "what the network says of single cells is not shown to be better than a constant"
-        lines.append(f"{told}: the release says {change['seen']:.4f} of every cell")
+        reason = "what the network says of single cells is not shown to be better than a constant"
+        lines.append(f"{reason}: the release says {change['seen']:.4f} of every cell")
     elif change["verdict"] != "better":
         lines.append("the disagreement probability is no better than a constant so far: have more images read twice")
     return "\n".join([*lines, f"release {report['release']}"])

@@ -1,4 +1,4 @@
-"""The command that makes a faster release of a release: its network in whole numbers."""
+"""Command that quantises a release's network to whole numbers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -54,22 +54,24 @@ def quantize(
     test. Images that the release was made with judge nothing.
     """
     from ml.release.artifact import read_release, require_empty
-    from ml.training.quantize import Wish, quantize_release
+    from ml.training.quantize import QuantizationRequest, quantize_release
 
     source = read_release(release)
     require_empty(out)
     drawn = int(source.card["seed"]) if seed is None else seed
     say(f"loading data set {data}")
-    dataset = _loaded(source, data, cases, valid_labels, drawn)
-    wish = Wish(ranges, images, drawn, name, despite_gate, shifts, 7 if weight_bits == 7 else 8)
+    dataset = _load_release_dataset(source, data, cases, valid_labels, drawn)
+    wish = QuantizationRequest(ranges, images, drawn, name, despite_gate, shifts, 7 if weight_bits == 7 else 8)
     with _Bars() as bars:
         report = quantize_release(release, dataset, out, wish, bars.show)
-    for sentence in _cautions(report):
+    for sentence in _quantization_warnings(report):
         say(sentence)
-    emit(report, as_json, _text(report))
+    emit(report, as_json, _quantization_text(report))
 
 
-def _loaded(release: "Release", data: str, cases: int | None, valid_labels: int | None, seed: int) -> "ImageDataset":
+def _load_release_dataset(
+    release: "Release", data: str, cases: int | None, valid_labels: int | None, seed: int
+) -> "ImageDataset":
     """The data set; a folder is read as the release's network sees it."""
     from ml.datasets.registry import DATASET_NAMES, load_dataset
 
@@ -105,34 +107,38 @@ class _Bars:
         self.bars.update(self.tasks[what], completed=done, total=total)
 
 
-def _cautions(report: "QuantizeReport") -> list[str]:
-    """What was left out, and what speaks against the result."""
-    found, left_out = [], report["left_out"]
+def _quantization_warnings(report: "QuantizeReport") -> list[str]:
+    """Warnings about omitted images and doubtful results."""
+    warnings, left_out = [], report["left_out"]
     if left_out["test"]:
-        found.append(f"{left_out['test']:,} images of the partition test judge nothing: the release was made with them")
+        warnings.append(
+            f"{left_out['test']:,} images of the partition test judge nothing: the release was made with them"
+        )
     if left_out["calibration"]:
-        found.append(f"{left_out['calibration']:,} images of the partition calibration trained the network: left out")
+        warnings.append(
+            f"{left_out['calibration']:,} images of the partition calibration trained the network: left out"
+        )
     if report["trained_on"] == "unknown":
-        found.append("which images the release was made with is unknown: it carries no digests of them")
-    found += [f"warning: made despite the gate: {harm}" for harm in report["quantized"]["harms"]]
-    return found
+        warnings.append("which images the release was made with is unknown: it carries no digests of them")
+    warnings += [f"warning: made despite the gate: {harm}" for harm in report["quantized"]["harms"]]
+    return warnings
 
 
 _METRICS = ("agreement", "L", "skill", "CE", "L_D", "skill_D", "CE_D")
 
 
-def _text(report: "QuantizeReport") -> str:
+def _quantization_text(report: "QuantizeReport") -> str:
     """Both networks on the same cells, for people."""
-    made = report["quantized"]
+    quantized = report["quantized"]
     sizes = [f"{size / 1e6:.1f} MB" for size in report["network_bytes"].values()]
     lines = [
-        f"{made['n_layers']} convolutions in whole numbers, ranges by {made['ranges']} on "
-        f"{made['n_range_images']:,} images; network {sizes[0]} -> {sizes[1]}",
+        f"{quantized['n_layers']} convolutions in whole numbers, ranges by {quantized['ranges']} on "
+        f"{quantized['n_range_images']:,} images; network {sizes[0]} -> {sizes[1]}",
         f"{report['n_held_out']:,} held-out cells".ljust(22) + "".join(f"{step:>28}" for step in report["figures"]),
     ]
     before, after = report["figures"].values()
     lines += [f"{metric:<22}{_figure(before[metric]):>28}{_figure(after[metric]):>28}" for metric in _METRICS]
-    lines += [f"change of {name:<12}{_figure(change, '+'):>56}" for name, change in made["changes"].items()]
+    lines += [f"change of {name:<12}{_figure(change, '+'):>56}" for name, change in quantized["changes"].items()]
     return "\n".join([*lines, f"release {report['release']}"])
 
 

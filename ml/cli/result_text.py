@@ -90,8 +90,8 @@ def comparison_table(document: "ComparisonDocument") -> str:
         between = "–" if row["low"] is None else f"{change(row['low'], 4)} to {change(row['high'], 4)}"
         new = "–" if row["low_new"] is None else f"{change(row['low_new'], 4)} to {change(row['high_new'], 4)}"
         also = f"{new:>24}" if others else ""
-        shown = "".join(f"{probability(value, 4):>10}" for value in values)
-        lines.append(f"{name:<12}{shown}{change(row['value'], 4):>10}{between:>24}{also}{row['n']:>9,}")
+        value_cells = "".join(f"{probability(value, 4):>10}" for value in values)
+        lines.append(f"{name:<12}{value_cells}{change(row['value'], 4):>10}{between:>24}{also}{row['n']:>9,}")
     if document["left_out"]:
         lines.append(f"warning: {len(document['left_out']):,} labelled cases are not predicted by the second")
     return "\n".join(lines)

@@ -55,7 +55,7 @@ Against = Annotated[
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ml.audit.evaluate_findings import Answer
+    from ml.audit.evaluate_findings import FindingAudit
     from ml.tables.matching import Options
 
 commands = typer.Typer()
@@ -85,8 +85,8 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="Folder of shards, which `evaluate-finish` joins.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Evaluate predictions against label histograms."""  # noqa: DOC501
-    from ml.audit.evaluate_findings import answer, by_finding
+    """Evaluate predictions against label histograms."""
+    from ml.audit.evaluate_findings import audit_findings, document_by_finding
     from ml.tables.matching import Options
 
     form = None if debias == "none" else debias
@@ -99,11 +99,11 @@ def evaluate(
             raise typer.BadParameter(f"{given} goes through the tables once and keeps no cases; leave {name} out")
         _in_one_pass(labels, predictions, options, shard, out, as_json)
         return
-    answers = answer(labels, predictions, options, against)
-    _draw(answers, plots)
+    answers = audit_findings(labels, predictions, options, against)
+    _draw_diagrams(answers, plots)
     if report is not None:
-        _write(answers, labels, predictions, against, report)
-    documents = by_finding(answers)
+        _write_audit_page(answers, labels, predictions, against, report)
+    documents = document_by_finding(answers)
     if documents is None:
         document = answers[0].to_dict()
         emit(document, as_json, answer_table(document))
@@ -128,53 +128,55 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Write the page: evaluation, agreement, skill, warnings, comparison."""
-    from ml.audit.evaluate_findings import answer
+    from ml.audit.evaluate_findings import audit_findings
     from ml.tables.matching import Options
 
     form = None if debias == "none" else debias
     options = Options(n_bins, form, weights, weights2, cluster, missing, binary, level)
-    answers = answer(labels, predictions, options, against)
-    digest = _write(answers, labels, predictions, against, out)
-    findings = [found.cases.finding for found in answers if found.cases.finding is not None]
+    answers = audit_findings(labels, predictions, options, against)
+    digest = _write_audit_page(answers, labels, predictions, against, out)
+    findings = [
+        answer_of_finding.cases.finding for answer_of_finding in answers if answer_of_finding.cases.finding is not None
+    ]
     emit({"report": str(out), "sha256": digest, "findings": findings}, as_json, f"{out}\nSHA-256 {digest}")
 
 
-def _write(answers: "Sequence[Answer]", labels: Path, predictions: Path, against: Path | None, out: Path) -> str:
+def _write_audit_page(
+    answers: "Sequence[FindingAudit]", labels: Path, predictions: Path, against: Path | None, out: Path
+) -> str:
     """Write the page with the digests of its tables."""
     from ml.audit.page import write_page
-    from ml.audit.provenance import FileRecord, Record
+    from ml.audit.provenance import FileRecord, ProvenanceRecord
 
     files = [FileRecord.of("LABELS", labels), FileRecord.of("PREDICTIONS", predictions)]
     if against is not None:
         files.append(FileRecord.of("PREDICTIONS compared with", against))
-    digest = write_page(answers, Record.now(files, shlex.join(["secondread", *sys.argv[1:]])), out)
+    digest = write_page(answers, ProvenanceRecord.now(files, shlex.join(["secondread", *sys.argv[1:]])), out)
     say(f"wrote {out}")
     return digest
 
 
-def _draw(answers: "Sequence[Answer]", folder: Path | None) -> None:
+def _draw_diagrams(answers: "Sequence[FindingAudit]", folder: Path | None) -> None:
     """Write reliability diagrams, those of a finding into a folder of its own."""
     if folder is None:
         return
     from ml.tables.evaluate import safe_name, write_diagrams
 
-    for found in answers:
-        finding = found.cases.finding
-        for path in write_diagrams(found.evaluation, folder if finding is None else folder / safe_name(finding)):
+    for answer_of_finding in answers:
+        finding = answer_of_finding.cases.finding
+        for path in write_diagrams(
+            answer_of_finding.evaluation, folder if finding is None else folder / safe_name(finding)
+        ):
             say(f"wrote {path}")
 
 
 def _in_one_pass(
     labels: Path, predictions: Path, options: "Options", shard: str | None, out: Path | None, as_json: bool
 ) -> None:
-    """Evaluate sorted tables, or one of their shards.
-
-    Raises:
-        BadParameter: only one of --shard and --out, or what a shard does not depend on.
-    """
+    """Evaluate sorted tables, or one of their shards."""
     from ml.scoring.evaluation_shards import evaluate_shard
     from ml.scoring.shards import parse_shard
-    from ml.tables.sorted_spans import whole
+    from ml.tables.sorted_spans import whole_span
     from ml.tables.streaming import Streaming, document_of_sums
 
     if (shard is None) != (out is None):
@@ -183,27 +185,27 @@ def _in_one_pass(
         raise typer.BadParameter("a shard does not depend on --debias: give it to `evaluate-finish`")
     columns = (options.weights, options.weights2, options.cluster)
     stream = Streaming(labels, predictions, options.n_bins, *columns)
-    with _done("evaluating", "cases") as observe:
+    with _show_row_progress("evaluating", "cases") as observe:
         if shard is None or out is None:
-            sums = stream.sums(whole(predictions), observe)
+            sums = stream.sums(whole_span(predictions), observe)
             document = document_of_sums(*sums, options.debias)
             emit(document, as_json, metrics_table(document))
             return
         done = evaluate_shard(stream, out, parse_shard(shard), observe)
-    found = {"shard": done.shard, "n_shards": done.n_shards, "n_cases": done.n_cases, "n_labels": done.n_labels}
+    shard_counts = {"shard": done.shard, "n_shards": done.n_shards, "n_cases": done.n_cases, "n_labels": done.n_labels}
     text = f"shard {done.shard} of {done.n_shards}: {done.n_cases:,} cases, {done.n_labels:,} labels in {done.path}"
-    emit(found | {"file": str(done.path)}, as_json, text)
+    emit(shard_counts | {"file": str(done.path)}, as_json, text)
 
 
 @contextmanager
-def _done(doing: str, what: str) -> "Iterator[Callable[[int], None]]":
-    """What is done, where somebody looks."""
+def _show_row_progress(doing: str, what: str) -> "Iterator[Callable[[int], None]]":
+    """Show the number of rows done, on a terminal."""
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    shown = (TextColumn(f"{doing}: {{task.completed:,.0f}} {what}"), TimeElapsedColumn())
-    with Progress(*shown, console=console, disable=not console.is_terminal) as bar:
+    columns = (TextColumn(f"{doing}: {{task.completed:,.0f}} {what}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(doing, total=None)
         yield lambda done: bar.update(task, completed=done)
 
@@ -233,7 +235,7 @@ def sort(
     """Sort a table by case_id, for `evaluate --stream` and `evaluate --shard`."""
     from ml.tables.sorting import sort_table
 
-    with _done("sorting", "rows read") as observe:
+    with _show_row_progress("sorting", "rows read") as observe:
         rows = sort_table(table, out, memory=memory, observer=observe)
     emit({"rows": rows, "file": str(out)}, as_json, f"{rows:,} rows in {out}")
 
@@ -257,7 +259,7 @@ def reproduce(
     network: Annotated[str | None, typer.Option(help="cifar10h: compact instead of vgg16, without a GPU.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Reproduce a figure or table, with numbers next to the paper's."""  # noqa: DOC501
+    """Reproduce a figure or table, with numbers next to the paper's."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -306,9 +308,9 @@ def agreement(
     from ml.agreement import AgreementOptions, agreement_by_finding
 
     order = None if classes is None else [name.strip() for name in classes.split(",")]
-    found = agreement_by_finding(labels, AgreementOptions(cluster, level, order, min_shared, seed))
-    if None in found:
-        emit(found[None].to_dict(), as_json, agreement_table(found[None]))
+    reports = agreement_by_finding(labels, AgreementOptions(cluster, level, order, min_shared, seed))
+    if None in reports:
+        emit(reports[None].to_dict(), as_json, agreement_table(reports[None]))
         return
-    document = {"findings": {name: report.to_dict() for name, report in found.items()}}
-    emit(document, as_json, "\n\n".join(f"{name}\n{agreement_table(report)}" for name, report in found.items()))
+    document = {"findings": {name: report.to_dict() for name, report in reports.items()}}
+    emit(document, as_json, "\n\n".join(f"{name}\n{agreement_table(report)}" for name, report in reports.items()))

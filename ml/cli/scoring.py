@@ -38,7 +38,7 @@ def score(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Predict many images; those that cannot be read are rows of a table of errors."""  # noqa: DOC501
+    """Predict many images; those that cannot be read are rows of a table of errors."""
     if shard is not None and engine is not None:
         raise ValueError("--shard runs one shard and --engine all that are missing: leave one of them out")
     if ray_address is not None and engine != "ray":
@@ -69,12 +69,12 @@ def _score_table(
 
     with _progress() as observe:
         done = score_images(release, images, out, observe, tta=tta, seed=seed, device=device)
-    found = {"n_cases": done.n_predictions, "predictions": str(out)}
-    found |= {"n_errors": done.n_errors, "errors": str(done.errors)}
+    document = {"n_cases": done.n_predictions, "predictions": str(out)}
+    document |= {"n_errors": done.n_errors, "errors": str(done.errors)}
     text = f"{done.n_predictions:,} predictions in {out}"
     if done.n_errors:
         text += f"\n{done.n_errors:,} images could not be read: {done.errors}"
-    emit(found, as_json, text)
+    emit(document, as_json, text)
 
 
 def _score_shard(
@@ -105,9 +105,9 @@ def score_finish(
     as_json: Json = False,
 ) -> None:
     """Check that every shard is there, and join them into predictions.parquet and errors.parquet."""
-    from ml.scoring.merge_shards import finish
+    from ml.scoring.merge_shards import merge_job_shards
 
-    done = finish(folder)
+    done = merge_job_shards(folder)
     document = {
         "n_shards": done.n_shards,
         "n_cases": done.n_predictions,
@@ -129,7 +129,7 @@ def _counts(n_predictions: int, n_errors: int) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar with the images done and the time left, where somebody looks."""
+    """Show the images done and the time left, on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

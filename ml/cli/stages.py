@@ -62,7 +62,7 @@ class TrainingBar:
 
 @contextmanager
 def reading_bar(*, shown: bool) -> "Iterator[Observer]":
-    """How many images have been decoded of how many; nothing where none has to be.
+    """Show the progress of decoding images; nothing where none must be decoded.
 
     Args:
         shown: whether this process shows anything.
@@ -165,7 +165,7 @@ def train(
     options = data_options(data, cases, valid_labels, size, crop, seed)
     with started_processes() as processes:
         where = processes.device(choose_device(device))
-        dataset = _loaded(data, options, processes)
+        dataset = _load_dataset(data, options, processes)
         n_images, n_epochs = dataset.rows("train").size, epochs or EPOCHS
         batch = batch_size or batch_for(n_images)
         wide_or_light = augmentation or augmentation_for(dataset.orientation)
@@ -192,7 +192,7 @@ def train(
         _train(dataset, config, out, where, processes, as_json)
 
 
-def _loaded(data: str, options: dict[str, int], processes: "Processes") -> "ImageDataset":
+def _load_dataset(data: str, options: dict[str, int], processes: "Processes") -> "ImageDataset":
     """A data set; the first process says so, and shows what is decoded."""
     pass
     from ml.datasets.registry import load_dataset
@@ -220,17 +220,19 @@ def _train(
         return
     together = "" if processes.size == 1 else f", {processes.size} processes together"
     n_images = dataset.rows("train").size
-    _announce(dataset, f"training {config.network} on {n_images:,} images, {device}, {config.precision}{together}")
+    _announce_training(
+        dataset, f"training {config.network} on {n_images:,} images, {device}, {config.precision}{together}"
+    )
     with TrainingBar(config.epochs) as bar:
         best = run(dataset, config, RunFolder(out), device=device, observer=bar.update, processes=processes)
     _report(best, out, as_json)
 
 
-def _announce(dataset: "ImageDataset", what: str) -> None:
-    """What is too small, before it is trained on, and what is trained."""
-    from ml.training.small_sets import shortages
+def _announce_training(dataset: "ImageDataset", what: str) -> None:
+    """Announce the training, and warn of too small parts."""
+    from ml.training.small_sets import describe_shortages
 
-    for sentence in shortages(dataset):
+    for sentence in describe_shortages(dataset):
         say(f"small: {sentence}")
     say(what)
 
@@ -267,7 +269,7 @@ def calibrate(
     seed: Annotated[int, typer.Option(help="Of the 80/20 split and the dropout masks.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Fit temperature and concentration head on cached outputs (stage 2)."""  # noqa: DOC501
+    """Fit temperature and concentration head on cached outputs (stage 2)."""
     from ml.calibration.scaling import METHODS
     from ml.release.card import refinement_sentence
     from ml.training.calibrate import calibrate_run
@@ -289,7 +291,7 @@ def calibrate(
 
 
 def _on_disagreement(judged: "DisagreementDocument | None") -> list[str]:
-    """What held-out cases say of the disagreement probability, for people."""
+    """Lines on the disagreement probability's held-out performance."""
     if judged is None:
         return ["the disagreement probability was not judged: no held-out case has two labels"]
     if judged["constant"] is not None:
@@ -323,7 +325,7 @@ def export(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a release: ONNX network, calibration and card, after a parity check (stage 3)."""  # noqa: DOC501
+    """Write a release: ONNX network, calibration and card, after a parity check (stage 3)."""
     if triton is not None and out is None:
         _serve_elsewhere(run, triton, as_json=as_json)
         return
@@ -348,15 +350,15 @@ def export(
         trial = ShiftTrial(pixels, observe) if shifts else None
         release = export_run(RunFolder(run), out, fused=fused, name=name, shifts=trial)
     _draw_shifts(release.card.get("shifts", []), run)
-    emit(release.card, as_json, _exported(release, out))
+    emit(release.card, as_json, _export_text(release, out))
     if triton is not None:
         from ml.release.triton import write_repository
 
         say(f"model {write_repository(release, triton)} in {triton}")
 
 
-def _exported(release: "Release", out: Path) -> str:
-    """What an export made, for people."""
+def _export_text(release: "Release", out: Path) -> str:
+    """Summary text of an export."""
     text, parity = f"release {release.card['name']} in {out}", release.card["parity"]
     if parity is not None:
         text += (
@@ -373,8 +375,8 @@ def _serve_elsewhere(path: Path, triton: Path, *, as_json: bool) -> None:
 
     release = read_release(path)
     model = write_repository(release, triton)
-    told = {"model": model, "network_sha256": release.network_sha256}
-    emit(told, as_json, f"model {model} in {triton}")
+    document = {"model": model, "network_sha256": release.network_sha256}
+    emit(document, as_json, f"model {model} in {triton}")
 
 
 #: Images of another data set that are tried out.

@@ -1,4 +1,4 @@
-"""Sets of classes for the next annotator's answer, calibrated without assumptions about the predictions."""
+"""Conformal sets of classes for the next annotator's answer, free of assumptions about predictions."""
 
 from ml.conformal.sets import SetQuality, answer_scores, answer_sets, judge_sets, scores
 from ml.conformal.thresholds import MISSES, Thresholds, calibrate, fewest_patients, patient_masses

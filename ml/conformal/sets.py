@@ -12,7 +12,7 @@ from ml.util.arrays import FloatArray, IntArray, as_class_probs
 
 @dataclass(frozen=True)
 class SetQuality:
-    """What sets were worth to patients, each of whom counts once.
+    """Coverage and size of sets by patient, each of whom counts once.
 
     Attributes:
         coverage: share of the answers that lie in their set.

@@ -1,4 +1,4 @@
-"""Thresholds of scores that new patients' answers exceed with a stated probability at most, for any number of them.
+"""Score thresholds that new patients' answers exceed with at most a stated probability.
 
 Patients are the units: all that is known of one is exchangeable with all that is known of another, and nothing is
 assumed about cells of the same patient. Each patient has a mass of one on average, shared between their cells; a cell

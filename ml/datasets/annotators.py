@@ -50,10 +50,10 @@ class AnnotatorPool:
         Raises:
             ValueError: more labels per case than annotators.
         """
-        wanted = np.broadcast_to(np.asarray(n_labels, dtype=np.int64), len(true_probs))
-        if wanted.max(initial=0) > self.size:
-            raise ValueError(f"{wanted.max()} labels per case need as many annotators, there are {self.size}")
-        width = int(wanted.max(initial=0))
+        labels_per_case = np.broadcast_to(np.asarray(n_labels, dtype=np.int64), len(true_probs))
+        if labels_per_case.max(initial=0) > self.size:
+            raise ValueError(f"{labels_per_case.max()} labels per case need as many annotators, there are {self.size}")
+        width = int(labels_per_case.max(initial=0))
         people = rng.permuted(np.tile(np.arange(self.size), (len(true_probs), 1)), axis=1)[:, :width]
         labels = np.empty((len(true_probs), width), dtype=np.int64)
         shifted = (1 - self.bias) * true_probs + self.bias * np.roll(true_probs, 1, axis=1)
@@ -65,7 +65,7 @@ class AnnotatorPool:
             if column > 0:
                 copies = rng.random(len(probs)) < self.copying
                 labels[copies, column] = labels[copies, 0]
-        absent = np.arange(width) >= wanted[:, None]
+        absent = np.arange(width) >= labels_per_case[:, None]
         return np.where(absent, -1, people), np.where(absent, -1, labels)
 
 

@@ -1,4 +1,4 @@
-"""What every data set is: images with label histograms, classes, partitions and their preprocessing."""
+"""Common data set type: images, label histograms, classes, partitions, preprocessing."""
 
 import os
 from dataclasses import dataclass, replace

@@ -79,7 +79,7 @@ def simulate_cells(count: int, seed: int, size: int = RENDER_SIZE) -> list[Simul
 
 
 def _morphology(index: int, seed: int) -> tuple[Morphology, np.random.Generator]:
-    """What a cell looks like, and the source of chance that draws it."""
+    """Draw a cell's morphology; return it with the generator of its image."""
     rng = np.random.default_rng([seed, 1, index])
     return draw_morphology(rng), rng
 

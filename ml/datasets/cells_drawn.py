@@ -1,4 +1,4 @@
-"""Some simulated cells, drawn by a process of their own; it writes their pixels on stdout.
+"""Subprocess that draws simulated cells and writes their pixels to stdout.
 
 A cell depends on its number and the seed alone, so that it does not matter which process draws it.
 """

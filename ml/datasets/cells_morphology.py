@@ -28,7 +28,7 @@ CLASSES = (
 
 @dataclass(frozen=True)
 class Morphology:
-    """What a simulated cell looks like; every value is visible in its image.
+    """Morphology of a simulated cell; every value is visible in its image.
 
     Attributes:
         granulocyte: True for the granulocyte line, False for mononuclear cells.

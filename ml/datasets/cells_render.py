@@ -25,7 +25,7 @@ _ORANGE = (0.06, 0.62, 0.78)
 
 @dataclass(frozen=True)
 class Stain:
-    """How one patient's smear is stained and lit.
+    """Stain and illumination of one patient's smear.
 
     Attributes:
         vectors: (4 stains, 3 channels) optical density of eosin, azure, methylene blue and of eosin in granules.

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from ml.datasets.base import ClassInfo, ImageDataset, datasets_folder
-from ml.datasets.dataset_cache import unpacked
+from ml.datasets.dataset_cache import unpack_pixels
 from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation
 from ml.util.arrays import IntArray
 from ml.util.splits import split_partitions
@@ -25,7 +25,7 @@ PART_SIZE = 10_000
 @functools.lru_cache(maxsize=len(PARTS))
 def _part(folder: Path, part: str) -> Pixels:
     """Photographs (10000, 32, 32, 3) of a part: 30 MB, which take three seconds to unpack for the first time."""
-    pixels = unpacked(folder / f"images_{part}.npy.xz", {"what": "npy.xz"}, _from_xz)
+    pixels = unpack_pixels(folder / f"images_{part}.npy.xz", {"what": "npy.xz"}, _from_xz)
     pixels.flags.writeable = False
     return pixels
 

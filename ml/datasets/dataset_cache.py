@@ -1,4 +1,4 @@
-"""Where decoded images of data sets are kept between runs, and what is unpacked from one file."""
+"""Cache of decoded data set images between runs."""
 
 import hashlib
 import os
@@ -35,8 +35,8 @@ def store_for(folder: Path | None) -> PackStore | None:
     return PackStore(caches / "secondread" / "decoded")
 
 
-def unpacked(source: Path, what: Recipe, unpack: Callable[[bytes], Pixels]) -> Pixels:
-    """Pixels (N, H, W, C) of one file, unpacked once.
+def unpack_pixels(source: Path, what: Recipe, unpack: Callable[[bytes], Pixels]) -> Pixels:
+    """Unpack the pixels (N, H, W, C) of one file once.
 
     Args:
         source: the file.
@@ -56,7 +56,7 @@ def unpacked(source: Path, what: Recipe, unpack: Callable[[bytes], Pixels]) -> P
             return pack.pixels
         pixels = unpack(data)
         if mine:
-            with store.new(what, names, pixels.shape) as made:
-                if made is not None:
-                    made.pixels[...] = pixels
+            with store.new(what, names, pixels.shape) as new_pack:
+                if new_pack is not None:
+                    new_pack.pixels[...] = pixels
     return pixels

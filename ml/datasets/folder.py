@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset
 from ml.datasets.dataset_cache import store_for
-from ml.images.image_decoding import Observer, UnreadableImageError, decoded, silent
+from ml.images.image_decoding import Observer, UnreadableImageError, decode_files, ignore_progress
 from ml.images.preprocess import Orientation, Pixels, Preprocessing, fit_normalisation
 from ml.release.training_index import parse_patient_hmac
 from ml.tables.files import Labels, TableError, case_column, read_labels, read_table, text_column
@@ -48,11 +48,7 @@ def _classes(folder: Path, codes: list[str]) -> tuple[ClassInfo, ...]:
 
 
 def _inside(folder: Path, name: str, table_path: Path) -> Path:
-    """A file by its path in the folder.
-
-    Raises:
-        TableError: the path leads out of the folder.
-    """
+    """A file by its path in the folder."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise TableError(f"{table_path}: {name!r} must be a path inside {folder}")
     return folder / name
@@ -76,16 +72,12 @@ def _image_paths(folder: Path, labels: Labels, table_path: Path) -> list[Path]:
 def _read_pixels(
     folder: Path, paths: list[Path], preprocessing: Preprocessing, observer: Observer
 ) -> tuple[Pixels, list[bytes]]:
-    """What the network sees of each image, and the digest of its decoded pixels.
-
-    Raises:
-        TableError: an image cannot be read.
-    """
+    """Network pixels of each image, with the digest of its decoded pixels."""
     try:
-        found = decoded(paths, preprocessing, store_for(folder), observer)
+        images = decode_files(paths, preprocessing, store_for(folder), observer)
     except UnreadableImageError as exc:
         raise TableError(str(exc)) from exc
-    return found.pixels, found.digests
+    return images.pixels, images.digests
 
 
 def own_partitions(groups: list[str], label_counts: IntArray, seed: int) -> npt.NDArray[np.str_]:
@@ -104,11 +96,7 @@ def _partition(labels: Labels, groups: list[str], path: Path, seed: int) -> npt.
 
 
 def _patient_hmacs(labels: Labels, path: Path) -> list[str] | None:
-    """Digests of the patients, where a service exported them.
-
-    Raises:
-        TableError: one is malformed.
-    """
+    """Digests of the patients, where a service exported them."""
     if "patient_hmac" not in labels.columns:
         return None
     given = [str(text) for text in case_column(labels, "patient_hmac", path)]
@@ -128,7 +116,7 @@ def load_folder(
     grey: bool = False,
     orientation: Orientation = "any",
     seed: int = 0,
-    observer: Observer = silent,
+    observer: Observer = ignore_progress,
 ) -> ImageDataset:
     """Read a folder of images with a LABELS table; what was decoded before is not decoded again.
 
@@ -148,10 +136,10 @@ def load_folder(
     if not folder.is_dir():
         raise TableError(f"{folder}: no such folder")
     path = _labels_path(folder)
-    known = None
+    class_codes = None
     if (folder / "classes.csv").is_file():
-        known = text_column(read_table(folder / "classes.csv"), "code", folder / "classes.csv")
-    labels = read_labels(path, known)
+        class_codes = text_column(read_table(folder / "classes.csv"), "code", folder / "classes.csv")
+    labels = read_labels(path, class_codes)
     if len(labels.classes) < 2:
         raise TableError(f"{path}: at least two classes are needed, found {', '.join(labels.classes) or 'none'}")
     patients = [str(p) for p in case_column(labels, "patient", path)] if "patient" in labels.columns else None

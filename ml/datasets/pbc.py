@@ -18,7 +18,7 @@ from PIL import Image
 from pyarrow import csv
 
 from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset, datasets_folder
-from ml.datasets.dataset_cache import unpacked
+from ml.datasets.dataset_cache import unpack_pixels
 from ml.images.image_decoding import recipe_of
 from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation
 from ml.util.splits import split_partitions
@@ -59,7 +59,7 @@ def _text(table: pa.Table, column: str) -> npt.NDArray[np.str_]:
 
 def _images(folder: Path, rows: npt.NDArray[np.intp]) -> Pixels:
     plain = Preprocessing(3, None, _SIZE, (0.0,) * 3, (1.0,) * 3)
-    return unpacked(folder / "pbc_images_48.zip", recipe_of(plain), _from_zip)[rows]
+    return unpack_pixels(folder / "pbc_images_48.zip", recipe_of(plain), _from_zip)[rows]
 
 
 def _from_zip(data: bytes) -> Pixels:

@@ -1,16 +1,16 @@
-"""Data sets by name, as the command line calls them."""
+"""Registry of data sets by their command-line names."""
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from ml.datasets.base import ImageDataset
-from ml.images.image_decoding import Observer, silent
+from ml.images.image_decoding import Observer, ignore_progress
 
 DATASET_NAMES = ("cells", "mix_mnist", "mix_cifar10", "cifar10h", "pbc", "pbc_nucleus")
 
 
-def load_dataset(data: str, options: dict[str, int], observer: Observer = silent) -> ImageDataset:
+def load_dataset(data: str, options: dict[str, int], observer: Observer = ignore_progress) -> ImageDataset:
     """Load a data set by name, or a folder by path.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a predictive distribution says beyond its mean: intervals, majority, the worth of one more label.
+"""Decision quantities of predictive distributions: intervals, majority, value of one more label.
 
 A single Dirichlet has closed forms. A mixture has its mixture CDF, its members' weighted probabilities, and for
 the labels still needed the single Dirichlet with the same first two moments. Points are members without spread.
@@ -184,11 +184,9 @@ def _prob_largest(probs: FloatArray, alpha: float, leader: int, rule: tuple[Floa
 
 
 def _share_below(others: FloatArray, leader: float, nodes: FloatArray) -> FloatArray:
-    """Probability that gammas of shapes ``others`` (J,) all lie below the leader's quantiles (nodes,).
-
-    A gamma of a tiny shape has quantiles below the smallest float; there F(x) = x^s / Γ(s + 1) is exact to all
-    digits, and its logarithm is computed instead.
-    """
+    """Probability that gammas of shapes ``others`` (J,) all lie below the leader's quantiles (nodes,)."""
+    # A gamma of a tiny shape has quantiles below the smallest float; there F(x) = x^s / Γ(s + 1) is exact to all
+    # digits, and its logarithm is computed instead.
     quantiles = gammaincinv(leader, nodes)
     log_quantiles = (np.log(nodes) + gammaln(leader + 1)) / leader
     tiny = log_quantiles < _LOG_TINY

@@ -119,12 +119,7 @@ def _normalised_log_weights(log_weights: npt.ArrayLike, members: FloatArray) -> 
 
 @dataclass(frozen=True)
 class _Stated:
-    """A disagreement probability that is stated apart from the distribution, where its own was found worth less.
-
-    Args:
-        stated_disagreement: (N,) what is stated before there are labels, NaN where the distribution's own holds; None
-            where it holds everywhere.
-    """
+    """A disagreement probability that is stated apart from the distribution, where its own was found worth less."""
 
     stated_disagreement: FloatArray | None = field(default=None, kw_only=True)
 
@@ -137,7 +132,7 @@ class _Stated:
         object.__setattr__(self, "stated_disagreement", stated)
 
     def _stated_after(self, label_counts: IntArray) -> FloatArray | None:
-        """What is still stated once there are labels (N, K): the same of cases without, nothing of the others."""
+        """Stated disagreement after labels (N, K): unchanged for cases without labels, else none."""
         if self.stated_disagreement is None:
             return None
         return np.where(label_counts.sum(axis=-1) == 0, self.stated_disagreement, np.nan)

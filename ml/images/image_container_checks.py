@@ -1,4 +1,4 @@
-"""Whether a picture's file is put together as programs put files together, found without decoding anything.
+"""Container checks of image files: structure and declared sizes, without decoding.
 
 What it takes to decode such a file follows from its pixels. Decoders follow whatever a file says, though: ten kilobytes
 may name the same packed tile a thousand times, a marker of two bytes may stand there a million times, and to open such
@@ -44,7 +44,7 @@ _DEEP, _MOST_SAMPLES = 8, 5
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What a picture's file says of itself.
+    """Facts that an image file declares about itself.
 
     Attributes:
         width: in px; 0 where it was not found.
@@ -58,7 +58,7 @@ class FileFacts:
 
 
 def file_facts(data: bytes) -> FileFacts | None:
-    """What a file says of itself; None of a file that begins as none of the formats that are read.
+    """Read the facts that a file declares; None for a format that is not read.
 
     Args:
         data: of the file.
@@ -143,14 +143,7 @@ def _is_plain_tiff(directory: "_Directory", width: int, height: int) -> bool:
 
 
 class _Directory:
-    """The first directory of a TIFF.
-
-    Args:
-        data: of the file.
-
-    Raises:
-        struct.error: it ends before the directory does.
-    """
+    """The first directory of a TIFF."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self.size = data, len(data)
@@ -175,16 +168,7 @@ class _Directory:
         return kind in self._entries
 
     def numbers(self, kind: int, without: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """The whole numbers of an entry.
-
-        Args:
-            kind: of the entry.
-            without: what they are where there is none.
-
-        Raises:
-            KeyError: there is none, or it has no whole numbers.
-            ValueError: there are too many.
-        """
+        """The whole numbers of an entry."""
         if without is not None and kind not in self._entries:
             return without
         of, count, at = self._entries[kind]

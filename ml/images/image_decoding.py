@@ -1,4 +1,4 @@
-"""Image files as a network sees them, decoded once and kept on disk by their content.
+"""Decoded network inputs of image files, cached on disk by content.
 
 The key is made of the bytes of the files, the preprocessing and the versions of what decodes: a file that has changed,
 another size or another decoder has another key, so that nothing stale is ever used, whatever names and clocks say.
@@ -37,7 +37,7 @@ class UnreadableImageError(ValueError):
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedImages:
     """Decoded images.
 
     Attributes:
@@ -49,7 +49,7 @@ class Decoded:
     digests: list[bytes]
 
 
-def silent(_done: int, _total: int) -> None:
+def ignore_progress(_done: int, _total: int) -> None:
     """Show nothing."""
 
 
@@ -66,14 +66,14 @@ def recipe_of(preprocessing: Preprocessing) -> Recipe:
     }
 
 
-def decoded(
+def decode_files(
     paths: Sequence[Path],
     preprocessing: Preprocessing,
     store: PackStore | None,
-    observer: Observer = silent,
+    observer: Observer = ignore_progress,
     threads: int | None = None,
-) -> Decoded:
-    """What a network sees of image files, in their order.
+) -> DecodedImages:
+    """Decode image files to network pixels, in their order.
 
     Args:
         paths: of N files.
@@ -89,17 +89,17 @@ def decoded(
         decoder = _Decoder(pool, preprocessing, observer)
         pack = None if store is None else decoder.kept(paths, store)
         if pack is not None:
-            return Decoded(pack.pixels, [row.tobytes() for row in pack.digests])
+            return DecodedImages(pack.pixels, [row.tobytes() for row in pack.digests])
         side = preprocessing.size
         pixels = np.empty((len(paths), side, side, preprocessing.channels), dtype=np.uint8)
         digests = np.empty((len(paths), 32), dtype=np.uint8)
         decoder.fill(pixels, digests, range(len(paths)), paths)
-        return Decoded(pixels, [row.tobytes() for row in digests])
+        return DecodedImages(pixels, [row.tobytes() for row in digests])
 
 
 @dataclass(frozen=True)
 class _Decoder:
-    """Threads that decode in one way."""
+    """Thread pool that decodes with one preprocessing."""
 
     pool: ThreadPoolExecutor
     preprocessing: Preprocessing
@@ -118,13 +118,13 @@ class _Decoder:
         return store.find(recipe, names)
 
     def _make(self, recipe: Recipe, names: list[bytes], paths: Sequence[Path], store: PackStore) -> None:
-        side, known = self.preprocessing.size, store.known(recipe)
+        side, digests_by_name = self.preprocessing.size, store.known(recipe)
         with store.new(recipe, names, (len(paths), side, side, self.preprocessing.channels)) as pack:
             if pack is None:
                 return
-            missing = [row for row, name in enumerate(names) if name not in known]
+            missing = [row for row, name in enumerate(names) if name not in digests_by_name]
             for row in set(range(len(names))).difference(missing):
-                other, place = known[names[row]]
+                other, place = digests_by_name[names[row]]
                 pack.pixels[row], pack.digests[row] = other.pixels[place], other.digests[place]
             self.fill(pack.pixels, pack.digests, missing, paths, names)
 
@@ -136,15 +136,7 @@ class _Decoder:
         paths: Sequence[Path],
         names: Sequence[bytes] | None = None,
     ) -> None:
-        """Decode some rows of a set.
-
-        Args:
-            pixels: (N, size, size, C), to be filled.
-            digests: (N, 32), to be filled.
-            rows: that are decoded.
-            paths: of N files.
-            names: of N files, which they must still have; None: whatever they contain.
-        """
+        """Decode some rows of a set."""
 
         def decode(row: int) -> None:
             image, digest = _decode(paths[row], self.preprocessing, None if names is None else names[row])
@@ -155,11 +147,7 @@ class _Decoder:
 
 
 def _name(path: Path) -> bytes:
-    """SHA-256 of a file.
-
-    Raises:
-        UnreadableImageError: it cannot be read.
-    """
+    """SHA-256 of a file."""
     try:
         return hashlib.sha256(path.read_bytes()).digest()
     except OSError as exc:
@@ -167,11 +155,7 @@ def _name(path: Path) -> bytes:
 
 
 def _decode(path: Path, preprocessing: Preprocessing, name: bytes | None) -> tuple[Pixels, bytes]:
-    """What the network sees of a file, and the digest of its picture.
-
-    Raises:
-        UnreadableImageError: it cannot be read, or has another name than a moment ago.
-    """
+    """Network pixels of a file, with the digest of its picture."""
     try:
         data = path.read_bytes()
         image = decode_image(data)

@@ -1,4 +1,4 @@
-"""What pixels tell about how an image was taken: size and place of the object, focus and grain, stain.
+"""Image quality features: position and size of the object, focus, grain and stain.
 
 All are smooth functions of the pixels that the network sees, none depends on which way up a cell lies, and none needs
 a network: they notice what a network learns not to see.
@@ -33,10 +33,8 @@ _DENSITY = -np.log10((np.arange(256, dtype=np.float64) + 1) / _WHITE)
 
 @cache
 def _moments(height: int, width: int) -> FloatArray:
-    """What weights of pixels are summed with (H · W, 3 + R).
-
-    Row, column and squared distance from the middle, in sides, and each ring as a share of its area.
-    """
+    """Weights (H · W, 3 + R) of the pixel moments."""
+    # Row, column and squared distance from the middle, in sides, and each ring as a share of its area.
     middle = np.array([height - 1, width - 1])[:, None, None] / 2
     y, x = (np.mgrid[:height, :width] - middle) / min(height, width)
     radius = np.hypot(y, x)
@@ -47,11 +45,7 @@ def _moments(height: int, width: int) -> FloatArray:
 
 @cache
 def _places(n_pixels: int) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
-    """Where the quantiles of ``Densities.ends`` lie among so many pixels in order.
-
-    Returns:
-        (2,) neighbours below, neighbours above, how far from the one to the other, and all these neighbours.
-    """
+    """Where the quantiles of ``Densities.ends`` lie among so many pixels in order."""
     at = np.array([_GROUND, 1 - _GROUND]) * (n_pixels - 1)
     below = np.floor(at).astype(int)
     above = np.minimum(below + 1, n_pixels - 1)
@@ -86,8 +80,8 @@ class Densities:
         # pixels in a row are ordered only as far as these four need it
         ordered = np.partition(self.flat, neighbours, axis=-1)
         lower, upper = ordered[..., below], ordered[..., above]
-        found = lower + (upper - lower) * share
-        return found[..., 0], found[..., 1]
+        quantiles = lower + (upper - lower) * share
+        return quantiles[..., 0], quantiles[..., 1]
 
     @cached_property
     def moments(self) -> FloatArray:
@@ -100,13 +94,13 @@ class Densities:
         return np.asarray(weight @ _moments(*self.planes.shape[2:]) / total)
 
 
-def place(density: Densities) -> FloatArray:
-    """How far the stain's centre lies from the middle (N, C), in sides, channel by channel."""
+def stain_position(density: Densities) -> FloatArray:
+    """Distance of the stain's centre from the middle (N, C), in sides, by channel."""
     return np.asarray(np.hypot(density.moments[..., 0], density.moments[..., 1]))
 
 
-def size(density: Densities) -> FloatArray:
-    """How widely the stain spreads (N, F): root mean square radius of each channel, and profile by rings."""
+def stain_extent(density: Densities) -> FloatArray:
+    """Spread of the stain (N, F): root mean square radius by channel, and profile by rings."""
     spread, profile = np.sqrt(density.moments[..., 2]), np.log(density.moments[..., 3:] + 0.01)
     return np.concatenate([spread, profile.reshape(len(profile), -1)], axis=1)
 
@@ -129,7 +123,7 @@ def _mean_square(planes: FloatArray) -> FloatArray:
     return np.asarray(np.einsum("nchw,nchw->nc", planes, planes) / (planes.shape[2] * planes.shape[3]))
 
 
-def focus(density: Densities) -> FloatArray:
+def focus_energies(density: Densities) -> FloatArray:
     """Energy of second differences by octave, along and across (N, F): focus, grain, compression, magnification."""
     energies, edges = [], []
     level = density.planes
@@ -147,8 +141,8 @@ def focus(density: Densities) -> FloatArray:
     return logs.transpose(2, 3, 1, 0).reshape(len(level), -1)
 
 
-def stain(density: Densities) -> FloatArray:
-    """Mean, spread, ground and darkest tenth of each channel's optical density, and how channels go together (N, F)."""
+def stain_statistics(density: Densities) -> FloatArray:
+    """Mean, spread, background, darkest tenth and channel correlations of optical density (N, F)."""
     _, channels, n_pixels = density.flat.shape
     mean = density.flat.mean(axis=-1)
     centred = density.flat - mean[..., None]
@@ -163,10 +157,10 @@ def stain(density: Densities) -> FloatArray:
 
 
 #: What pixels are checked for.
-CHECKS = {"place": place, "size": size, "focus": focus, "stain": stain}
+CHECKS = {"place": stain_position, "size": stain_extent, "focus": focus_energies, "stain": stain_statistics}
 
 
-def appearance(pixels: Pixels) -> npt.NDArray[np.float32]:
+def compute_quality_features(pixels: Pixels) -> npt.NDArray[np.float32]:
     """Statistics (N, F) of images (N, H, W, C), uint8: those of each check, one after the other."""
     parts = []
     for start in range(0, max(len(pixels), 1), _CHUNK):
@@ -177,7 +171,7 @@ def appearance(pixels: Pixels) -> npt.NDArray[np.float32]:
 
 
 @cache
-def columns_of(side: int, channels: int) -> Mapping[str, slice]:
+def feature_columns(side: int, channels: int) -> Mapping[str, slice]:
     """Where the statistics of each check stand among those of images of a side and number of channels."""
     blank = Densities(np.zeros((1, channels, side, side)))
     lengths = [check(blank).shape[1] for check in CHECKS.values()]

@@ -1,4 +1,4 @@
-"""What an image reveals without a network: a perceptual hash, and how it was stained."""
+"""Network-free image statistics: a perceptual hash and stain colours."""
 
 import numpy as np
 import numpy.typing as npt

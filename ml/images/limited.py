@@ -1,4 +1,4 @@
-"""A picture read in a process of its own, with limits on its memory and its time, which ends with it.
+"""Image decoding in a subprocess with limits on memory and time.
 
 The process gets the file on stdin and answers with a line of JSON, the network's pixels and the PNG: nothing that could
 be run. Whatever a decoder does in it, the service goes on, and its memory is given back.
@@ -41,9 +41,9 @@ def read_limited(data: bytes, preprocessing: Preprocessing, *, png: bool, memory
     Raises:
         ImageRejectedError: it cannot be read safely, or not within the limits.
     """
-    asked = {"preprocessing": preprocessing.to_dict(), "png": png, "memory": memory, "seconds": seconds}
+    request = {"preprocessing": preprocessing.to_dict(), "png": png, "memory": memory, "seconds": seconds}
     try:
-        answer = run_limited("ml.images.limited", json.dumps(asked), data=data, seconds=2 * seconds)
+        answer = run_limited("ml.images.limited", json.dumps(request), data=data, seconds=2 * seconds)
     except LimitError as exc:
         what = "took longer than it may" if exc.slow else "failed, or took more memory or time than its size allows"
         raise ImageRejectedError("broken", f"decoding {what}") from exc
@@ -54,11 +54,7 @@ def read_limited(data: bytes, preprocessing: Preprocessing, *, png: bool, memory
 
 
 def _picture(header: _Header, rest: bytes) -> Picture:
-    """The picture of an answer.
-
-    Raises:
-        ImageRejectedError: the answer says that it cannot be read.
-    """
+    """The picture of an answer."""
     if header.reason:
         raise ImageRejectedError(header.reason, header.message)  # type: ignore[arg-type]
     size = int(np.prod(header.shape))
@@ -69,11 +65,11 @@ def _picture(header: _Header, rest: bytes) -> Picture:
 
 def main() -> None:
     """Read the picture on stdin; the arguments say how."""
-    asked = json.loads(sys.argv[1])
+    request = json.loads(sys.argv[1])
     data = sys.stdin.buffer.read()
-    limit_this_process(asked["memory"], asked["seconds"])
+    limit_this_process(request["memory"], request["seconds"])
     try:
-        picture = read_picture(data, Preprocessing.from_dict(asked["preprocessing"]), png=asked["png"])
+        picture = read_picture(data, Preprocessing.from_dict(request["preprocessing"]), png=request["png"])
     except ImageRejectedError as exc:
         _answer(_Header(exc.reason, str(exc)))
         return

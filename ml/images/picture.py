@@ -1,4 +1,4 @@
-"""What the service keeps of an uploaded picture, and what it costs to find out."""
+"""Stored form of an uploaded image, and the cost of decoding it."""
 
 from dataclasses import dataclass
 
@@ -36,8 +36,8 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What decoding takes.
+class DecodingCost:
+    """Cost of decoding an image.
 
     Attributes:
         memory: bytes.
@@ -48,16 +48,16 @@ class Cost:
     cheap: bool
 
 
-def cost_of(data: bytes) -> Cost:
-    """What decoding a picture takes, by what its file says of itself; a file that is no picture costs nothing more.
+def estimate_decoding_cost(data: bytes) -> DecodingCost:
+    """Estimate an image's decoding cost from its file header; a file that is no image costs nothing.
 
     Nothing is opened for it: what is not cheap may be made to take minutes of whoever opens it.
     """
-    found = file_facts(data)
-    if found is None:
-        return Cost(0, True)  # decoding says so
-    n_pixels = min(found.width * found.height or MAX_PIXELS, MAX_PIXELS)  # more are refused before they are decoded
-    return Cost(BYTES_PER_PIXEL * n_pixels, found.plain and 0 < n_pixels <= CHEAP_PIXELS)
+    facts = file_facts(data)
+    if facts is None:
+        return DecodingCost(0, True)  # decoding says so
+    n_pixels = min(facts.width * facts.height or MAX_PIXELS, MAX_PIXELS)  # more are refused before they are decoded
+    return DecodingCost(BYTES_PER_PIXEL * n_pixels, facts.plain and 0 < n_pixels <= CHEAP_PIXELS)
 
 
 def read_picture(data: bytes, preprocessing: Preprocessing, *, png: bool) -> Picture:

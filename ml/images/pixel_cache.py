@@ -1,4 +1,4 @@
-"""Packs: decoded pixels on disk, named by what they were made of, whole or not there, and mapped into memory.
+"""Cache of decoded pixels on disk: written atomically, named by their source, memory-mapped.
 
 A pack is a header, names of what it was made of with a digest each, and pixels. It is written under the lock of its
 folder, next to its place, and renamed when it is on the disk; readers need no lock. Whoever finds a damaged one deletes
@@ -37,7 +37,7 @@ _HEADER = 4096
 
 
 class _Header(TypedDict):
-    """What stands before everything else, with its digest."""
+    """First block of a pack, with its digest."""
 
     recipe: dict[str, str | int | None]
     names: int
@@ -165,7 +165,7 @@ class PackStore:
         for path in self.folder.glob(f"*{_SUFFIX}"):
             with suppress(FileNotFoundError):  # copies may be deleted at any time
                 packs[path] = path.stat()
-        total = sum(found.st_size for found in packs.values())
+        total = sum(stat.st_size for stat in packs.values())
         for path in sorted(packs, key=lambda path: packs[path].st_mtime):
             if total <= self.limit or path == newest:
                 return

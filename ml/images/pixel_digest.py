@@ -1,4 +1,4 @@
-"""A name for decoded pixels: the same for every PNG, TIFF or JPEG that decodes to the same picture."""
+"""Digest of decoded pixels; equal for every PNG, TIFF or JPEG of the same image."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""From an encoded image to the network's input; the same code trains and serves.
+"""Preprocessing from an encoded image to the network's input, shared by training and serving.
 
 Decoding turns any accepted file into plain 8-bit pixels, grey or RGB: EXIF rotation applied, transparency
 laid on white, 16-bit grey scaled to 8, CMYK converted. Decoding a PNG of decoded pixels gives them back,
@@ -85,11 +85,7 @@ def _check_header(image: Image.Image) -> None:
 
 
 def _plain(image: Image.Image) -> Image.Image:
-    """Mode L or RGB, upright, opaque.
-
-    Raises:
-        ImageRejectedError: floating-point pixels.
-    """
+    """Mode L or RGB, upright, opaque."""
     ImageOps.exif_transpose(image, in_place=True)
     upright = image
     mode = upright.mode
@@ -133,7 +129,7 @@ class PreprocessingDocument(TypedDict):
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What happens between decoded pixels and the network, part of every release card.
+    """Steps between decoded pixels and the network, part of every release card.
 
     Attributes:
         channels: 1 (grey) or 3 (RGB).

@@ -1,4 +1,4 @@
-"""Standard shifts of an image: what another microscope, stain, camera or hand makes of the same cell.
+"""Standard image shifts that imitate another microscope, stain, camera or preparation.
 
 Each kind is a pure function of pixels, a strength and a seed. Strength 0 leaves the image as it is, 1 is the standard
 shift that release cards report, and a larger one goes on in the same way. What comes into view at the edges is folded

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ml.dataframes import by_class, same_rows
 from ml.distributions.families import gini
-from ml.metrics.binning import SUMMED, BinSums, Debias, Slots, contributions, merge_map, usable_bins
+from ml.metrics.binning import SUMMED, BinIndex, BinSums, Debias, contributions, merge_map, usable_bins
 from ml.metrics.cluster_bin_sums import Batch
 from ml.metrics.cluster_sums import ClusterCells
 from ml.metrics.histograms import CaseTerms, class_frequencies, statistic_terms
@@ -60,7 +60,7 @@ class Accumulator:
         self.used = {1: 0, 2: 0, 3: 0}
         self.weight = {1: 0.0, 2: 0.0, 3: 0.0}
         self.sums = dict.fromkeys(MEANS, 0.0)
-        classes, disagreement = (Slots.of(np.empty((0, columns)), n_bins, "uniform") for columns in (n_classes, 1))
+        classes, disagreement = (BinIndex.of(np.empty((0, columns)), n_bins, "uniform") for columns in (n_classes, 1))
         self.slots = {"single": classes, "several": classes, "disagreement": disagreement}
         self.tables = {name: BinSums.zeros(len(slots)) for name, slots in self.slots.items()}
         #: names of the classes, in their order in the sums, once tables have named them
@@ -276,7 +276,7 @@ class Accumulator:
 
 
 def values_of_cases(terms: CaseTerms, disagreement_probs: FloatArray | None) -> dict[str, FloatArray]:
-    """What the means of ``MEANS`` are taken of, (n,) each.
+    """Per-case values (n,) behind the means of ``MEANS``.
 
     Args:
         terms: of n cases.

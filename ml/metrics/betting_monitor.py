@@ -1,4 +1,4 @@
-"""An alarm that may be looked at every morning, on a log score that has become worse than it was.
+"""Anytime-valid alarm for a deterioration of the log score.
 
 A gambler puts money on "worse". Every day they get a stake, a year's stakes add up to 1. At each unit (a patient) they
 risk a share c of it, which comes back multiplied by loss / (μ + τ): μ is the mean loss of the reference period, τ the
@@ -103,7 +103,7 @@ def daily_stakes(series: Sequence[IntArray]) -> list[FloatArray]:
     return stakes
 
 
-def capital_path(
+def compute_capital_path(
     loss: FloatArray,
     day: IntArray,
     stake: FloatArray,
@@ -112,7 +112,7 @@ def capital_path(
     n_reference: int = N_REFERENCE,
     mean: float | None = None,
 ) -> CapitalPath:
-    """How the capital of one series of units went.
+    """Capital of the bets on one series of units, day by day.
 
     Args:
         loss: (N,) mean clipped log loss of each unit, nats, in the order in which the units were completed.
@@ -138,49 +138,43 @@ def capital_path(
     level = np.rint(loss / _STEP).astype(np.int64)
     values = _STEP * np.arange(int(np.rint(LARGEST / _STEP)) + 1)
     numbers = np.repeat(np.arange(len(days)), np.diff(np.append(starts, len(loss))))
-    told = np.arange(len(loss)) < n_reference
-    counts, counts_told = (_counts(numbers[rows], level[rows], len(days), len(values)) for rows in (slice(None), told))
+    in_reference = np.arange(len(loss)) < n_reference
+    counts, counts_told = (
+        _counts(numbers[rows], level[rows], len(days), len(values)) for rows in (slice(None), in_reference)
+    )
     rising = _growth(counts, _RISING, values / (high + tolerance)[:, None])
     falling = _growth(counts_told, _FALLING, (values[-1] - values) / (values[-1] - low)[:, None])
     with np.errstate(divide="ignore"):  # nothing is at stake on the first days
-        put_in = np.log(np.asarray(stake))[:, None] + _mean_of(_before(falling), axis=1)
+        put_in = np.log(np.asarray(stake))[:, None] + _mean_of(_log_growth_before(falling), axis=1)
         # log Σ_{days s ≤ t} stake_s · (growth from s to t), by adding up what each stake is worth on the first day
-        worth = np.logaddexp.accumulate(put_in[:, None, :] - _before(rising), axis=0)
+        worth = np.logaddexp.accumulate(put_in[:, None, :] - _log_growth_before(rising), axis=0)
         capital = _mean_of(np.cumsum(rising, axis=0) + worth, axis=1)
     return CapitalPath(days, np.append(starts[1:], len(loss)), capital.min(axis=1))
 
 
 def _cells(loss: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Lower and upper ends of cells that contain every mean; narrow where that of the first units is.
-
-    Capital on "worse" falls with the mean of the reference period, that on "smaller" rises with it: the one at the
-    upper end times the other at the lower end is below what any mean in the cell gives.
-    """
+    """Lower and upper ends of cells that contain every mean; narrow where that of the first units is."""
+    # Capital on "worse" falls with the mean of the reference period, that on "smaller" rises with it: the one at the
+    # upper end times the other at the lower end is below what any mean in the cell gives.
     around = max(float(loss[:N_FIRST].mean()), _STEP) * _CELLS
     inside = around[around < LARGEST - _STEP]
     return np.concatenate([[0.0], inside]), np.concatenate([inside, [LARGEST]])
 
 
 def _counts(number: IntArray, level: IntArray, n_days: int, n_levels: int) -> FloatArray:
-    """How often each loss occurred on each day (D, L)."""
+    """Count each loss on each day (D, L)."""
     counts = np.bincount(number * n_levels + level, minlength=n_days * n_levels)
     return counts.reshape(n_days, n_levels).astype(np.float64)
 
 
 def _growth(counts: FloatArray, shares: FloatArray, returns: FloatArray) -> FloatArray:
-    """Log of what each day does to the capital (D, S, J).
-
-    Args:
-        counts: (D, L) units.
-        shares: (S,) of the capital at risk.
-        returns: (J, L) by which a unit multiplies what is at risk.
-    """
+    """Log growth of the capital by each day (D, S, J)."""
     by_unit = np.log1p(shares[:, None, None] * (returns - 1))
     return np.asarray(np.tensordot(counts, by_unit, axes=(1, 2)))
 
 
-def _before(growth: FloatArray) -> FloatArray:
-    """Log of what the days before each day did."""
+def _log_growth_before(growth: FloatArray) -> FloatArray:
+    """Log growth by the days before each day."""
     return np.asarray(np.cumsum(growth, axis=0) - growth)
 
 

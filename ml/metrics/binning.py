@@ -120,7 +120,7 @@ def sums_by_slot(slot: npt.NDArray[np.intp], values: npt.NDArray[Any], size: int
 
 
 @dataclass(frozen=True)
-class Slots:
+class BinIndex:
     """Bins of all columns, numbered through.
 
     Attributes:
@@ -134,7 +134,7 @@ class Slots:
     uniform: bool
 
     @classmethod
-    def of(cls, probs: FloatArray, n_bins: int, strategy: Strategy | FloatArray) -> "Slots":
+    def of(cls, probs: FloatArray, n_bins: int, strategy: Strategy | FloatArray) -> "BinIndex":
         """Bins of columns of probabilities (n, C)."""
         edges = tuple(bin_edges(prob, n_bins, strategy) for prob in probs.T)
         first = np.cumsum([0, *(len(column) - 1 for column in edges)])
@@ -228,11 +228,11 @@ def contributions_without(
     twice = {"cases"} & needed if even else set()
     left = {name: getattr(sums, name).take(slot) - getattr(cells, name) for name in needed - twice}
     left |= {name: left["weight"] for name in twice}
-    found = {}
+    by_debias = {}
     for debias in forms:
         form, names = _form(debias)
-        found[debias] = form(*(left[name] for name in names))
-    return found
+        by_debias[debias] = form(*(left[name] for name in names))
+    return by_debias
 
 
 def _form(debias: Debias) -> tuple[Callable[..., FloatArray], tuple[str, ...]]:
@@ -241,7 +241,7 @@ def _form(debias: Debias) -> tuple[Callable[..., FloatArray], tuple[str, ...]]:
     return _FORMS[debias]
 
 
-def lonely_weight(sums: BinSums, debias: Debias) -> float:
+def singleton_weight(sums: BinSums, debias: Debias) -> float:
     """Weight in bins that a debiased form cannot use, because one member stands alone in them."""
     if debias is None:
         return 0.0
@@ -250,7 +250,7 @@ def lonely_weight(sums: BinSums, debias: Debias) -> float:
 
 
 def usable_bins(sums: BinSums) -> npt.NDArray[np.bool_]:
-    """Whether each bin has a pair of cells that both weigh something."""
+    """Mask of the bins that hold a pair of cells with positive weights."""
     return np.asarray((sums.cells >= 2) & (sums.weight**2 - sums.cell_weight_sq > _NO_PAIRS * sums.cell_weight_sq))
 
 

@@ -1,4 +1,4 @@
-"""The streaming kernel: a batch of cases → sums by (cluster, bin) cell and by bin.
+"""Streaming kernel: sums of a batch by (cluster, bin) cell and by bin.
 
 Both engines run on it. The evaluation in memory keeps the cells, from which intervals and diagrams follow; the
 accumulator keeps the sums by bin, and of the cells what the clustered pair form needs.
@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ml.metrics.binning import BinSums, Slots, sums_by_slot
+from ml.metrics.binning import BinIndex, BinSums, sums_by_slot
 from ml.util.arrays import FloatArray
 
 
 @dataclass(frozen=True)
-class Cells:
+class ClusterBinSums:
     """Sums of M (cluster, slot) cells, by the names of ``BinSums``; the squares only where they were asked for."""
 
     slot: npt.NDArray[np.int32]
@@ -43,7 +43,7 @@ class Cells:
         """(Σwd)² of each."""
         return self.diff**2
 
-    def merged(self, target: npt.NDArray[np.intp], *, alone: bool) -> "Cells":
+    def merged(self, target: npt.NDArray[np.intp], *, alone: bool) -> "ClusterBinSums":
         """Cells of slots that go to others, for the pair form: a cluster has one cell in each, in any order.
 
         Args:
@@ -61,7 +61,7 @@ class Cells:
         def sums(values: FloatArray) -> FloatArray:
             return np.concatenate([values[kept], sums_by_slot(cell, values[moved], keys.size)])
 
-        return Cells(
+        return ClusterBinSums(
             np.concatenate([slot[kept], keys % target.size]).astype(np.int32),
             np.concatenate([self.cluster[kept], keys // target.size]).astype(np.int32),
             sums(self.cases.astype(np.float64)).astype(np.int32),
@@ -94,7 +94,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class Batch:
-    """Cases that are worked on at once.
+    """A chunk of cases processed together.
 
     Attributes:
         freq: (n, C) label frequencies μ̂, a column per class.
@@ -108,7 +108,7 @@ class Batch:
     freq: FloatArray
     prob: FloatArray
     weight: FloatArray
-    slots: Slots
+    slots: BinIndex
     cluster: npt.NDArray[np.intp]
     alone: bool
 
@@ -160,7 +160,7 @@ class Batch:
             cell_diff_sq=sums_by_slot(at, self._diff**2, size),
         )
 
-    def cells(self, *, squares: bool = False) -> Cells:
+    def cells(self, *, squares: bool = False) -> ClusterBinSums:
         """Cells of the batch, by cluster and slot.
 
         Args:
@@ -188,9 +188,11 @@ class Batch:
             sums = [sums_by_slot(cell, entry, keys.size) for entry in entries[1:]]
             if self._unit:  # a cell weighs as much as it has cases
                 weight = cases.astype(np.float64)
-                return Cells(slot.astype(np.int32), cluster.astype(np.int32), weight, weight, *sums)
+                return ClusterBinSums(slot.astype(np.int32), cluster.astype(np.int32), weight, weight, *sums)
             sums.insert(0, sums_by_slot(cell, weights, keys.size))
-        return Cells(slot.astype(np.int32), cluster.astype(np.int32, copy=False), cases.astype(np.int32), *sums)
+        return ClusterBinSums(
+            slot.astype(np.int32), cluster.astype(np.int32, copy=False), cases.astype(np.int32), *sums
+        )
 
 
 def numbered_cells(

@@ -1,4 +1,4 @@
-"""Sums per (cluster, bin) cell, which the clustered pair form of CL needs: they grow with the cells seen."""
+"""Sums per (cluster, bin) cell for the clustered pair form of CL; memory grows with occupied cells."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.metrics.binning import BinSums, sums_by_slot
-from ml.metrics.cluster_bin_sums import Cells
+from ml.metrics.cluster_bin_sums import ClusterBinSums
 from ml.util.arrays import FloatArray, IntArray
 
 
@@ -23,7 +23,7 @@ class ClusterCells:
         self.numbers: dict[str, int] = {}
         self._parts: list[tuple[IntArray, FloatArray, FloatArray]] = []
 
-    def add(self, names: npt.NDArray[Any], cells: Cells) -> None:
+    def add(self, names: npt.NDArray[Any], cells: ClusterBinSums) -> None:
         """Add cells.
 
         Args:

@@ -1,4 +1,4 @@
-"""Readers as a sample: how much an estimate would move if other readers of the same kind had read.
+"""Crossed reader and case effects: variance of an estimate over other readers of the same kind.
 
 The intervals that leave out patients speak for the readers who read. For new readers the variance of an estimate is
 
@@ -47,7 +47,9 @@ _NOTHING = 1e-12
 
 @dataclass(frozen=True)
 class Readings:
-    """Who said what: M labels of N cases.
+    """M labels of N cases with their annotators.
+
+    M labels of N cases.
 
     Attributes:
         case: (M,) row of the case.
@@ -87,7 +89,7 @@ class Readings:
 
 
 @dataclass(frozen=True, eq=False)
-class Crossed:
+class CrossedEffects:
     """Readings of the cases of a sample.
 
     Attributes:
@@ -107,7 +109,7 @@ class Crossed:
     weight: FloatArray
 
     @classmethod
-    def of(cls, readings: Readings, sample: Sample, n_cases: int, *, first: bool = False) -> "Crossed | None":
+    def of(cls, readings: Readings, sample: Sample, n_cases: int, *, first: bool = False) -> "CrossedEffects | None":
         """Readings of a sample's cases.
 
         Args:
@@ -135,7 +137,7 @@ class Crossed:
         return None if 0 < several < FEWEST else crossed
 
     @cached_property
-    def cells(self) -> "ReaderCells":
+    def cells(self) -> "ReaderPatientCells":
         """Readings of one reader and one patient together."""
         sample = self.sample
         patient = self.case if sample.cluster is None else sample.cluster[self.case]
@@ -145,7 +147,7 @@ class Crossed:
         of_reader = sums_by_slot(reader, weight, self.n_readers)
         share = weight / of_reader[reader]
         spread = sums_by_slot(reader, share**2, self.n_readers)
-        return ReaderCells(cell, reader, patient, weight, of_reader, spread)
+        return ReaderPatientCells(cell, reader, patient, weight, of_reader, spread)
 
     @cached_property
     def partners(self) -> tuple[csr_array, FloatArray, FloatArray] | None:
@@ -167,7 +169,7 @@ class Crossed:
         return shares, own, squares
 
     def part(self, terms: FloatArray, degree: int = 1) -> ReaderPart | None:
-        """What readers add to the variance of the weighted mean of terms (m,), one for each reading.
+        """Readers' part of the variance of the weighted mean of terms (m,), one per reading.
 
         Args:
             terms: of a degree 2, the mean over the other readers of the case.
@@ -184,11 +186,11 @@ class Crossed:
         shares, variance = self._component(moved)
         usable = 1 - cells.spread
         if degree == 2:
-            known = float((shares * (1 - shares) * usable).sum())
+            variance_share = float((shares * (1 - shares) * usable).sum())
             of_pairs = self._distances(shares) * float(shares @ usable)
             if of_pairs <= _NOTHING:
                 return None
-            variance *= known / of_pairs
+            variance *= variance_share / of_pairs
         return ReaderPart(degree**2 * self._exposure() * variance, max(1 / float((shares**2).sum()) - degree, 1.0))
 
     def _exposure(self) -> float:
@@ -231,7 +233,7 @@ class Crossed:
 
 
 @dataclass(frozen=True, eq=False)
-class ReaderCells:
+class ReaderPatientCells:
     """Readings of one reader and one patient together, C of them.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""What a reader of an evaluation must be told, from its estimates alone."""
+"""Warnings that follow from an evaluation's estimates alone."""
 
 import numpy as np
 from scipy.special import stdtrit
@@ -25,7 +25,7 @@ _DISAGREEMENT = messages(
 )
 
 
-def cautions(metrics: dict[str, Estimate], paired: Sample) -> list[str]:
+def evaluation_warnings(metrics: dict[str, Estimate], paired: Sample) -> list[str]:
     """Warnings that follow from the estimates.
 
     Args:

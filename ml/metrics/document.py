@@ -1,4 +1,4 @@
-"""Every metric over one set of predictions as one document: what ``secondread evaluate --json`` prints.
+"""Complete evaluation document of one set of predictions, as ``secondread evaluate --json`` prints it.
 
 With inverse selection probabilities as weights the estimates are Hájek means, Σwx / Σw; the Horvitz–Thompson form,
 which divides by the number of all cases instead, is given next to them. Where the two differ much, the weights are
@@ -16,14 +16,14 @@ from ml.distributions.families import gini
 from ml.messages import Message
 from ml.metrics.binning import BinSums, Debias
 from ml.metrics.crossed_effects import Readings
-from ml.metrics.diagnostics import cautions
+from ml.metrics.diagnostics import evaluation_warnings
 from ml.metrics.evaluation import ClassEvaluation, Evaluation
 from ml.metrics.histograms import CaseTerms, accuracy_terms, observed_disagreement, statistic_terms
 from ml.metrics.inputs import Inputs, check_inputs, check_weights, first_labels
 from ml.metrics.intervals import SHARE, SQUARED_LOSS, ReaderPart
 from ml.metrics.jackknife import Estimate, ModelAssisted, Replicates, Sample, mean_replicates, root, to_estimate
-from ml.metrics.metric_inputs import UsedCases, read_terms
-from ml.metrics.model_assisted import Known, prediction_features
+from ml.metrics.metric_inputs import MetricInputs, reading_terms
+from ml.metrics.model_assisted import TwoPhaseSample, prediction_features
 from ml.metrics.reader_jackknife import LeftOut, calibration_of
 from ml.metrics.reader_variance import ReadTerms
 from ml.metrics.reliability import Binned, PairCounts
@@ -83,7 +83,7 @@ def evaluate(
     dpe = _given(disagreement_probs, first)
     if first_label_counts is not None:
         first = first_labels(first, first_label_counts, class_probs, classes)
-    labelled, paired = UsedCases.of_both_orders(first, second, n_bins, debias, readings)
+    labelled, paired = MetricInputs.of_both_orders(first, second, n_bins, debias, readings)
     observed, kept = paired.terms.observed_disagreement[:, None], paired.sample.take(dpe)[:, None]
     binned_dpe = Binned.of(observed, kept, paired.sample, n_bins, "uniform", debias, joining=True)
     metrics = _metrics(first, second, dpe, labelled, paired, binned_dpe, debias, readings)
@@ -100,7 +100,7 @@ def evaluate(
         warnings=(
             *_warnings(labelled.sample, paired.sample, weights is not None, weights2 is not None),
             *_too_few_readers(labelled, paired, readings),
-            *cautions(metrics, paired.sample),
+            *evaluation_warnings(metrics, paired.sample),
         ),
     )
 
@@ -114,8 +114,8 @@ def _metrics(
     first: Inputs,
     second: Inputs,
     dpe: FloatArray,
-    labelled: UsedCases,
-    paired: UsedCases,
+    labelled: MetricInputs,
+    paired: MetricInputs,
     binned_dpe: Binned,
     debias: Debias,
     readings: Readings | None,
@@ -137,7 +137,7 @@ def _metrics(
     return metrics | {name: replace(metrics[name], model_assisted=form) for name, form in forms[1].items()}
 
 
-def _class_metrics(labelled: UsedCases, debias: Debias) -> dict[str, Estimate]:
+def _class_metrics(labelled: MetricInputs, debias: Debias) -> dict[str, Estimate]:
     sample, binned = labelled.sample, labelled.binned
     loss = mean_replicates(labelled.terms.loss, sample)
     constant = frequency_loss(binned.frequency_totals(), binned.frequency_sums(), sample)
@@ -157,7 +157,7 @@ def _class_metrics(labelled: UsedCases, debias: Debias) -> dict[str, Estimate]:
     }
 
 
-def _calibration(used: UsedCases, debias: Debias) -> Estimate:
+def _calibration(used: MetricInputs, debias: Debias) -> Estimate:
     def readers(replicates: Replicates) -> ReaderPart | None:
         return used.without(lambda _: used.calibration_without(debias), replicates)
 
@@ -168,7 +168,7 @@ def _accuracy(second: Inputs, paired: CaseTerms, readings: Readings | None) -> E
     """Accuracy on the cases with three labels, which stand among those with two in the same order."""
     many = second.sample(3)
     replicates, readers = mean_replicates(paired.hits[paired.n_labels >= 3], many), None
-    reads, error = read_terms(second, many, readings, 3), replicates.standard_error()
+    reads, error = reading_terms(second, many, readings, 3), replicates.standard_error()
     if reads is not None and error is not None:
         left = LeftOut.of(reads.crossed, reads.counts, reads.probs)
         without = left.means(lambda counts, case: accuracy_terms(counts, left.probs[case]), 3)[:, 0]
@@ -176,7 +176,7 @@ def _accuracy(second: Inputs, paired: CaseTerms, readings: Readings | None) -> E
     return to_estimate(replicates, many, bounds=SHARE, readers=readers)
 
 
-def _paired_metrics(paired: UsedCases, debias: Debias) -> dict[str, Estimate]:
+def _paired_metrics(paired: MetricInputs, debias: Debias) -> dict[str, Estimate]:
     sample = paired.sample
     plugin = epistemic = mean_replicates(paired.terms.plugin, sample)
     plain = calibration = paired.calibration[None]
@@ -204,7 +204,7 @@ def _paired_metrics(paired: UsedCases, debias: Debias) -> dict[str, Estimate]:
 
 
 def _disagreement_metrics(
-    paired: UsedCases, observed: FloatArray, dpe: FloatArray, binned: Binned, debias: Debias
+    paired: MetricInputs, observed: FloatArray, dpe: FloatArray, binned: Binned, debias: Debias
 ) -> dict[str, Estimate]:
     sample, loss = paired.sample, mean_replicates(statistic_terms(observed, dpe), paired.sample)
 
@@ -232,7 +232,7 @@ def _pairs_that_differ(counts: IntArray, case: npt.NDArray[np.intp]) -> FloatArr
     return observed_disagreement(counts)[:, None]
 
 
-def _simple_rules(paired: UsedCases, dpe: FloatArray) -> dict[str, Estimate]:
+def _simple_rules(paired: MetricInputs, dpe: FloatArray) -> dict[str, Estimate]:
     """L_φ less that of each simple rule on the same cases; negative is better."""
     sample, observed = paired.sample, paired.terms.observed_disagreement
     loss = statistic_terms(observed, dpe)
@@ -249,15 +249,16 @@ _MEANS = {"agreement": 1, "L": 1, "EL": 2, "EL_plugin": 2, "L_D": 2}
 
 
 def _weighted_forms(
-    data: Inputs, dpe: FloatArray, labelled: UsedCases, paired: UsedCases, binned_dpe: Binned, debias: Debias
+    data: Inputs, dpe: FloatArray, labelled: MetricInputs, paired: MetricInputs, binned_dpe: Binned, debias: Debias
 ) -> tuple[dict[str, float], dict[str, ModelAssisted | None]]:
-    """What there is beside the weighted values: Horvitz–Thompson values by pairs, and model-assisted means."""
+    """Horvitz–Thompson values by pairs, and model-assisted means, beside the weighted values."""
+    # Horvitz–Thompson values by pairs, and model-assisted means.
     pairs = _pair_forms(data, dpe, labelled, paired, binned_dpe) if debias == "pair" else {}
     return pairs, _model_assisted(data, dpe, labelled, paired, debias)
 
 
 def _pair_forms(
-    data: Inputs, dpe: FloatArray, labelled: UsedCases, paired: UsedCases, binned_dpe: Binned
+    data: Inputs, dpe: FloatArray, labelled: MetricInputs, paired: MetricInputs, binned_dpe: Binned
 ) -> dict[str, float]:
     """Horvitz–Thompson values of CL and CL_D, by the pairs that all cases would make."""
     everyone, n_bins = data.sample(0), len(binned_dpe.slots)
@@ -297,25 +298,27 @@ FIRST_ORDER = ("agreement", "L", "skill", "CL", "CL_plugin", "CE")
 
 
 def _model_assisted(
-    data: Inputs, dpe: FloatArray, labelled: UsedCases, paired: UsedCases, debias: Debias
+    data: Inputs, dpe: FloatArray, labelled: MetricInputs, paired: MetricInputs, debias: Debias
 ) -> dict[str, ModelAssisted | None]:
     """The model-assisted form of each mean of losses; None where there is none."""
     everyone = replace(data, weight=None).sample(0)
     features = prediction_features(data.probs, dpe)
-    known = Known(features, everyone, labelled.sample, labelled.terms.loss, paired.sample)
+    two_phase = TwoPhaseSample(features, everyone, labelled.sample, labelled.terms.loss, paired.sample)
     first, second = labelled.terms, paired.terms
     epistemic = second.plugin if debias is None else second.epistemic
     disagreement = statistic_terms(second.observed_disagreement, dpe[paired.sample.rows])
     losses = ((epistemic, None), (second.plugin, SQUARED_LOSS), (disagreement, SHARE))
-    forms: dict[str, ModelAssisted | None] = {"L": known.of_order_1(first.loss, SQUARED_LOSS)}
-    return forms | dict(zip(("EL", "EL_plugin", "L_D"), known.of_order_2(*losses), strict=True))
+    forms: dict[str, ModelAssisted | None] = {"L": two_phase.of_order_1(first.loss, SQUARED_LOSS)}
+    return forms | dict(zip(("EL", "EL_plugin", "L_D"), two_phase.of_order_2(*losses), strict=True))
 
 
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _per_class(names: list[str], labelled: UsedCases, paired: UsedCases, debias: Debias) -> tuple[ClassEvaluation, ...]:
+def _per_class(
+    names: list[str], labelled: MetricInputs, paired: MetricInputs, debias: Debias
+) -> tuple[ClassEvaluation, ...]:
     total = float(paired.sample.weight.sum())
     plugin, correction = paired.class_terms
     terms = plugin if debias is None else plugin - correction
@@ -330,7 +333,7 @@ def _per_class(names: list[str], labelled: UsedCases, paired: UsedCases, debias:
     )
 
 
-def _too_few_readers(labelled: UsedCases, paired: UsedCases, readings: Readings | None) -> list[str]:
+def _too_few_readers(labelled: MetricInputs, paired: MetricInputs, readings: Readings | None) -> list[str]:
     """A sentence where nothing can be said about new readers."""
     if readings is None or labelled.sample.rows.size == 0 or (labelled.reads is not None and paired.reads is not None):
         return []

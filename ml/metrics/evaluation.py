@@ -1,4 +1,4 @@
-"""What an evaluation says, as a typed result: every metric, each class, reliability tables, warnings."""
+"""Evaluation as a typed result: metrics, classes, reliability tables, warnings."""
 
 from dataclasses import dataclass
 from typing import TypedDict
@@ -76,7 +76,7 @@ class ReliabilityBin:
 
 @dataclass(frozen=True)
 class ClassEvaluation:
-    """How good the probabilities of one class are.
+    """Evaluation of the probabilities of one class.
 
     Attributes:
         name: of the class.

@@ -1,4 +1,4 @@
-"""Every metric with its interval from sums over groups of patients (``ml.metrics.group_sums``).
+"""Metrics with jackknife intervals from sums over groups of patients (``ml.metrics.group_sums``).
 
 The delete-a-group jackknife: each group in turn is left out. With G groups drawn by chance its standard error is that
 of the delete-one jackknife up to the chance of how patients fell into groups, a share of about 1/√(2(G − 1)), for
@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.metrics.binning import BinSums, Debias, sums_by_slot
-from ml.metrics.cluster_bin_sums import Cells
-from ml.metrics.diagnostics import cautions
+from ml.metrics.cluster_bin_sums import ClusterBinSums
+from ml.metrics.diagnostics import evaluation_warnings
 from ml.metrics.document import FIRST_ORDER
 from ml.metrics.group_sums import GroupSums
 from ml.metrics.intervals import SHARE, SQUARED_LOSS
@@ -29,14 +29,10 @@ _BOUNDS = {"agreement": SHARE, "L": SQUARED_LOSS, "EL_plugin": SQUARED_LOSS, "L_
 
 @dataclass(frozen=True)
 class _Groups(Sample):
-    """Groups in the place of the cases of a ``Sample``.
-
-    Attributes:
-        n: cases in them.
-        cases_ess: effective number of those.
-    """
+    """Groups in the place of the cases of a ``Sample``."""
 
     n: int
+    # effective number of those
     cases_ess: float
 
     @property
@@ -46,13 +42,13 @@ class _Groups(Sample):
 
     @property
     def effective_clusters(self) -> float:
-        """Of cases where each stands for itself, else of groups: how many patients there are is not known."""
+        """Effective number of cases where each is its own cluster, else of groups."""
         return self.cases_ess if self.cluster is None else super().effective_clusters
 
 
 @dataclass(frozen=True, kw_only=True)
-class _GroupCells(Cells):
-    """What each group put into each slot, where every case stands for itself and may be paired with any other."""
+class _GroupCells(ClusterBinSums):
+    """Group sums per slot where each case is its own cluster and may pair with any other."""
 
     members: FloatArray
     members_weight_sq: FloatArray
@@ -118,7 +114,7 @@ class _Jackknife:
         grid = {f.name: getattr(table, f.name).reshape(sums.n_groups, -1)[self.present[order]] for f in fields(table)}
         group, slot = np.nonzero(grid["cases"])
         column = {name: values[group, slot] for name, values in grid.items()}
-        cells = Cells(
+        cells = ClusterBinSums(
             slot.astype(np.int32),
             group.astype(np.int32),
             column["cases"].astype(np.int32),
@@ -195,7 +191,7 @@ class _Jackknife:
 
 @dataclass(frozen=True)
 class GroupEvaluation:
-    """What sums over groups say.
+    """Evaluation from sums over groups.
 
     Attributes:
         metrics: estimates by the names of ``evaluate``.
@@ -226,8 +222,11 @@ def evaluate_groups(first: GroupSums, second: GroupSums, debias: Debias = "pair"
         sample = by_first.samples[1] if name in FIRST_ORDER else by_second.samples[order]
         return replace(estimate, n=sample.n, dropped=sample.dropped, ess=sample.ess)
 
-    found = {name: counted(name, estimate) for name, estimate in metrics.items()}
-    return GroupEvaluation(found, (*_few_groups(by_first, by_second), *cautions(found, by_second.samples[2])))
+    counted_metrics = {name: counted(name, estimate) for name, estimate in metrics.items()}
+    return GroupEvaluation(
+        counted_metrics,
+        (*_few_groups(by_first, by_second), *evaluation_warnings(counted_metrics, by_second.samples[2])),
+    )
 
 
 def _few_groups(first: _Jackknife, second: _Jackknife) -> list[str]:

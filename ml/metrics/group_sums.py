@@ -1,4 +1,4 @@
-"""Sums over groups of patients, from which every metric follows with its interval: memory O(G · K · bins), for any N.
+"""Mergeable sums over groups of patients for every metric and interval: memory O(G · K · bins).
 
 Cases are too many to keep, and the jackknife needs what the value would be without each patient. Groups of patients
 stand for them: a patient's cells are all in one group, so that what belongs together is left out together.
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ml.dataframes import same_rows
 from ml.distributions.families import gini
 from ml.metrics.accumulator import MEANS, TABLES, values_of_cases
-from ml.metrics.binning import BinSums, Slots
+from ml.metrics.binning import BinIndex, BinSums
 from ml.metrics.cluster_bin_sums import Batch
 from ml.metrics.histograms import CaseTerms, class_frequencies
 from ml.metrics.inputs import check_clusters, check_weights
@@ -41,7 +41,7 @@ def group_numbers(names: Iterable[object], n_groups: int = N_GROUPS) -> npt.NDAr
 
 
 @dataclass(frozen=True)
-class _SlotsOfGroups(Slots):
+class _GroupBinIndex(BinIndex):
     """Bins of each group, numbered through: those of the first group, then those of the next."""
 
     group: npt.NDArray[np.intp]
@@ -96,7 +96,7 @@ class GroupSums:
         self.weight = {order: np.zeros(n_groups) for order in ORDERS}
         self.weight_sq = {order: np.zeros(n_groups) for order in ORDERS}
         self.sums = {name: np.zeros(n_groups) for name in MEANS}
-        classes, disagreement = (Slots.of(np.empty((0, columns)), n_bins, "uniform") for columns in (n_classes, 1))
+        classes, disagreement = (BinIndex.of(np.empty((0, columns)), n_bins, "uniform") for columns in (n_classes, 1))
         self.slots = {"single": classes, "several": classes, "disagreement": disagreement}
         #: sums of (group, slot), numbered through
         self.tables = {name: BinSums.zeros(n_groups * len(slots)) for name, slots in self.slots.items()}
@@ -171,7 +171,7 @@ class GroupSums:
 
     def _add_table(self, table: str, cases: _Cases, freqs: FloatArray, probs: FloatArray) -> Batch:
         slots = self.slots[table]
-        grouped = _SlotsOfGroups(slots.edges, slots.first, slots.uniform, cases.group, self.n_groups)
+        grouped = _GroupBinIndex(slots.edges, slots.first, slots.uniform, cases.group, self.n_groups)
         batch = Batch(freqs, probs, cases.weight, grouped, np.arange(len(freqs)), alone=True)
         self.tables[table] = self.tables[table] + batch.sums()
         return batch
@@ -201,14 +201,14 @@ class GroupSums:
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the sums as arrays by name; ``from_arrays`` reads them back to the last bit."""
         kind = (self.n_classes, self.n_bins, self.n_groups, int(self.by_patient), self.n_cases, self.n_labels)
-        found: dict[str, npt.NDArray[Any]] = {"kind": np.array(kind)}
+        arrays: dict[str, npt.NDArray[Any]] = {"kind": np.array(kind)}
         for order in ORDERS:
-            found |= {f"used/{order}": self.used[order], f"weight/{order}": self.weight[order]}
-            found[f"weight_sq/{order}"] = self.weight_sq[order]
-        found |= {f"sums/{name}": values for name, values in self.sums.items()}
+            arrays |= {f"used/{order}": self.used[order], f"weight/{order}": self.weight[order]}
+            arrays[f"weight_sq/{order}"] = self.weight_sq[order]
+        arrays |= {f"sums/{name}": values for name, values in self.sums.items()}
         for name, table in self.tables.items():
-            found |= {f"tables/{name}/{f.name}": getattr(table, f.name) for f in fields(table)}
-        return found
+            arrays |= {f"tables/{name}/{f.name}": getattr(table, f.name) for f in fields(table)}
+        return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "GroupSums":

@@ -95,7 +95,7 @@ def agreement_terms(freqs: FloatArray, class_probs: FloatArray, leaders: Leaders
 def accuracy_terms(
     label_counts: FloatArray | IntArray, class_probs: FloatArray, leaders: Leaders | None = None
 ) -> FloatArray:
-    """Whether (N,) the most probable class is the most frequent label; equal leaders share on both sides."""
+    """Indicator (N,) that the most probable class is the most frequent label; ties share."""
     leaders, most = leaders or Leaders.of(class_probs), Leaders.of(label_counts)
     named = label_counts[np.arange(len(label_counts)), leaders.first] == most.largest
     tied = np.flatnonzero(leaders.equal > 1)
@@ -112,7 +112,7 @@ def statistic_terms(observed: FloatArray, predicted: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class CaseTerms:
-    """What the means over n cases follow from, (n,) each; cases with at least one label.
+    """Per-case terms (n,) of the means, for cases with at least one label.
 
     Attributes:
         n_labels: labels of a case.

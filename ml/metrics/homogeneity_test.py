@@ -98,11 +98,7 @@ def marginal_homogeneity_test(
 
 
 def _whole_numbers(values: npt.ArrayLike, name: str) -> IntArray:
-    """Numbers (M,) from 0 as int64.
-
-    Raises:
-        ValueError: another shape, or a number that is not whole or is negative.
-    """
+    """Numbers (M,) from 0 as int64."""
     numbers = np.asarray(values)
     if numbers.ndim != 1 or (numbers.size and (numbers.dtype.kind not in "iu" or numbers.min() < 0)):
         raise ValueError(f"{name} must be (M,) whole numbers from 0, got {numbers.dtype} of shape {numbers.shape}")

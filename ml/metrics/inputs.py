@@ -1,4 +1,4 @@
-"""Checking what estimators are given, once, in the public function."""
+"""Validation of estimator arguments, once, in the public function."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -74,7 +74,7 @@ def check_inputs(
 def first_labels(
     data: Inputs, first_label_counts: npt.ArrayLike, class_probs: npt.ArrayLike, classes: list[str] | None
 ) -> Inputs:
-    """What estimators that need one label take, where these are not all labels.
+    """Inputs of one-label estimators, where these are not all labels.
 
     Args:
         data: of all labels.

@@ -1,4 +1,4 @@
-"""95 % intervals of an estimate from what each cluster adds to its error: skewed, unequal, within a range.
+"""95 % intervals from cluster contributions, for skewed, unequal and bounded quantities.
 
 A few cases with weight ten decide what is measured under triage. The estimate and its standard error then move
 together, so that an interval of equal arms misses mostly on one side. Three corrections, none of which changes the
@@ -27,7 +27,7 @@ class Bounds(NamedTuple):
 
 
 class QuadraticPart(NamedTuple):
-    """What pairs of clusters add to the error Σ u_g + Σ_{g < h} ψ_gh of an estimate.
+    """Pairwise contributions of clusters to the error Σ u_g + Σ_{g < h} ψ_gh of an estimate.
 
     Attributes:
         curvature: Σ_{g ≠ h} u_g u_h ψ_gh.
@@ -39,7 +39,7 @@ class QuadraticPart(NamedTuple):
 
 
 class ReaderPart(NamedTuple):
-    """What readers, taken for a sample, add to an estimate's error.
+    """Readers' contribution to an estimate's error, as a random sample.
 
     Attributes:
         variance: to be added to that by patients.
@@ -139,11 +139,9 @@ def skewed_interval(
 
 
 def _quantile(df: float, se: float, readers: ReaderPart) -> float:
-    """Quantile of Student's t for a standard error that patients and readers share.
-
-    t² is the mean of both, weighted by their variances (Cochran 1964), the readers' counted twice: where they add as
-    much as the patients it is theirs. Few readers whose spread comes out small by chance would miss too often else.
-    """
+    """Quantile of Student's t for a standard error that patients and readers share."""
+    # t² is the mean of both, weighted by their variances (Cochran 1964), the readers' counted twice: where they add as
+    # much as the patients it is theirs. Few readers whose spread comes out small by chance would miss too often else.
     of_patients = float(stdtrit(df, 0.975))
     if readers.variance <= 0:
         return of_patients
@@ -152,7 +150,7 @@ def _quantile(df: float, se: float, readers: ReaderPart) -> float:
     return float(np.sqrt(of_patients**2 * (1 - share) + of_readers**2 * share))
 
 
-def p_of_fall(value: float, se: float, influence: FloatArray) -> float:
+def p_value_decrease(value: float, se: float, influence: FloatArray) -> float:
     """One-sided p value of «zero or more», small where a signed quantity is surely below zero.
 
     By the statistic of ``skewed_interval``: it is below .025 just where the upper end of that interval is below zero.

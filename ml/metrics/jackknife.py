@@ -1,4 +1,4 @@
-"""An estimate with its standard error, by leaving out one cluster (or case) at a time."""
+"""Jackknife estimates and standard errors that leave out one cluster or case at a time."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -7,7 +7,7 @@ from typing import Any, TypedDict, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ml.metrics.intervals import LINEAR, Bounds, QuadraticPart, ReaderPart, p_of_fall, skewed_interval
+from ml.metrics.intervals import LINEAR, Bounds, QuadraticPart, ReaderPart, p_value_decrease, skewed_interval
 from ml.util.arrays import FloatArray
 
 _T = TypeVar("_T", bound=np.generic)
@@ -68,7 +68,7 @@ class ModelAssisted:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its uncertainty and what it rests on.
+    """A point estimate with standard error, 95 % interval and sample sizes.
 
     Attributes:
         value: the estimate; NaN where no case could be used.
@@ -286,7 +286,7 @@ def to_estimate(
             se = float(np.sqrt(max(se**2 - quadratic.variance, quadratic.variance)))
         given = (value, se, influence, sample.effective_clusters, bounds, quadratic.curvature)
         low, high = skewed_interval(*given)
-        p = p_of_fall(value, se, influence)
+        p = p_value_decrease(value, se, influence)
     estimate = Estimate(
         value, se, low, high, sample.rows.size, sample.dropped, sample.ess, singleton_mass=singleton_mass, p_of_fall=p
     )

@@ -1,4 +1,4 @@
-"""Whether the mix of classes has changed, where cells of one patient are alike.
+"""Test for a change of the class mix, with cells clustered by patient.
 
 A χ² test that counts labels as independent takes the spread between patients for a change. Here the statistic's own
 distribution is estimated: under no change Σ_k (p_k − r_k)²/π_k is a weighted sum of χ²₁ variables whose weights follow
@@ -49,13 +49,13 @@ def mix_change_of_patients(sums: FloatArray, reference_share: FloatArray, n_refe
     n = float(n_cases.sum())
     share = np.ones(n_clusters) @ sums / n
     distance = float(np.abs(share - reference_share).sum() / 2)
-    known = share + reference_share > 0
-    if n_clusters < 2 or known.sum() < 2:
+    occurs = share + reference_share > 0
+    if n_clusters < 2 or occurs.sum() < 2:
         return ClassMixChange(distance, None, n_clusters, None)
-    moved = sums[:, known] - n_cases[:, None] * share[known]
+    moved = sums[:, occurs] - n_cases[:, None] * share[occurs]
     clustered = n_clusters / (n_clusters - 1) * moved.T @ moved / n**2
-    before = reference_share[known]
-    pooled = (n * share[known] + n_reference * before) / (n + n_reference)
+    before = reference_share[occurs]
+    pooled = (n * share[occurs] + n_reference * before) / (n + n_reference)
     # variances of independent labels, by which those of the clustered ones are judged
     independent = np.diag(pooled) - np.outer(pooled, pooled)
     design_effect = float(np.trace(clustered) / (np.trace(independent) / n))
@@ -63,6 +63,6 @@ def mix_change_of_patients(sums: FloatArray, reference_share: FloatArray, n_refe
     scaled = covariance / np.sqrt(np.outer(pooled, pooled))
     mean, square = float(np.trace(scaled)), float((scaled**2).sum())
     freedom = mean**2 / square
-    statistic = float((np.square(share[known] - before) / pooled).sum()) / mean
+    statistic = float((np.square(share[occurs] - before) / pooled).sum()) / mean
     chance = float(fdtrc(freedom, freedom * (n_clusters - 1), statistic))
     return ClassMixChange(distance, chance, n_clusters, design_effect)

@@ -1,4 +1,4 @@
-"""Label-histogram metrics: how good class and disagreement probabilities are when the truth is a histogram.
+"""Label-histogram metrics of class and disagreement probabilities.
 
 Truth comes first in every signature. Cases that an estimator cannot use (too few labels) are left out of
 that estimator and counted in ``Estimate.dropped``. Every estimate carries a standard error by the

@@ -1,4 +1,4 @@
-"""The cases that metrics of one order may use, in one pass, and what their means and calibration follow from."""
+"""Shared inputs of the metrics of one order, computed in one pass over the usable cases."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from ml.metrics.binning import BinSums, Debias, Slots
-from ml.metrics.crossed_effects import Crossed, Readings
+from ml.metrics.binning import BinIndex, BinSums, Debias
+from ml.metrics.crossed_effects import CrossedEffects, Readings
 from ml.metrics.histograms import CaseTerms, class_frequencies, epistemic_sums
 from ml.metrics.inputs import Inputs
 from ml.metrics.intervals import ReaderPart
@@ -20,8 +20,8 @@ from ml.util.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
-class UsedCases:
-    """The n cases that metrics of one order may use, and what these follow from.
+class MetricInputs:
+    """The n usable cases of the metrics of one order, with shared intermediate results.
 
     Attributes:
         sample: the cases.
@@ -44,10 +44,10 @@ class UsedCases:
     @classmethod
     def of(
         cls, data: Inputs, order: int, n_bins: int, debias: Debias, readings: Readings | None, *, paired: bool
-    ) -> "UsedCases":
+    ) -> "MetricInputs":
         """One pass over the cases with that many labels; of those that have two ``class_terms`` are summed too."""
         sample = data.sample(order)
-        binned = Binned.empty(sample, Slots.of(data.probs[:0], n_bins, "uniform"), debias, joining=True)
+        binned = Binned.empty(sample, BinIndex.of(data.probs[:0], n_bins, "uniform"), debias, joining=True)
         parts, class_terms = [], np.zeros((2, data.probs.shape[1]))
         for part in binned.chunks():
             rows, weight = part if sample.whole else sample.rows[part], sample.weight[part]
@@ -59,14 +59,14 @@ class UsedCases:
                 class_terms[0] += weight @ gap**2
                 class_terms[1] += (weight / np.maximum(terms.n_labels - 1, 1)) @ (freqs * (1 - freqs))
             parts.append(terms)
-        reads = read_terms(data, sample, readings, order)
+        reads = reading_terms(data, sample, readings, order)
         calibration = binned.replicates_of({debias, None})
         return cls(sample, binned, CaseTerms.joined(parts), class_terms, calibration, reads, order)
 
     @classmethod
     def of_both_orders(
         cls, first: Inputs, second: Inputs, n_bins: int, debias: Debias, readings: Readings | None
-    ) -> "tuple[UsedCases, UsedCases]":
+    ) -> "tuple[MetricInputs, MetricInputs]":
         """Those with one label by one table and those with two by another; in one pass where they are the same."""
         alike = second.counts is first.counts and second.weight is first.weight
         if not alike or (first.n_labels == 1).any():
@@ -75,10 +75,10 @@ class UsedCases:
                 cls.of(second, 2, n_bins, debias, readings, paired=True),
             )
         labelled = cls.of(first, 1, n_bins, debias, readings, paired=True)
-        return labelled, replace(labelled, reads=read_terms(second, labelled.sample, readings, 2), order=2)
+        return labelled, replace(labelled, reads=reading_terms(second, labelled.sample, readings, 2), order=2)
 
     def readers(self, terms: Callable[[ReadTerms], FloatArray], degree: int = 1) -> ReaderPart | None:
-        """What readers add to the variance of a mean of terms of readings."""
+        """Readers' part of the variance of a mean of terms of readings."""
         return None if self.reads is None else self.reads.crossed.part(terms(self.reads), degree)
 
     @cached_property
@@ -124,11 +124,11 @@ class UsedCases:
         return None if left is None else left.means(lambda counts, case: epistemic_sums(counts, left.probs[case]), 2)
 
 
-def read_terms(data: Inputs, sample: Sample, readings: Readings | None, order: int) -> ReadTerms | None:
-    """Who gave which label of a sample's cases; None where that is not known or fewer than three did."""
+def reading_terms(data: Inputs, sample: Sample, readings: Readings | None, order: int) -> ReadTerms | None:
+    """Reading terms of a sample; None where annotators are unknown or fewer than three."""
     if readings is None:
         return None
-    crossed = Crossed.of(readings.check(*data.counts.shape), sample, len(data.counts), first=order == 1)
+    crossed = CrossedEffects.of(readings.check(*data.counts.shape), sample, len(data.counts), first=order == 1)
     return None if crossed is None else ReadTerms(crossed, sample.take(data.counts), sample.take(data.probs))
 
 

@@ -1,4 +1,4 @@
-"""Means of losses that are known of some cases only, with the help of what is known of all.
+"""Model-assisted means of losses observed for some cases, from features known for all.
 
 Triage reads few cases twice, but every case has a prediction and nearly every case a first label. A regression m(x) of
 the loss on those predicts it for all cases; the weighted mean of what it misses corrects it:
@@ -35,15 +35,15 @@ Loss = tuple[FloatArray, Bounds | None]
 
 
 def prediction_features(class_probs: FloatArray, disagreement_probs: FloatArray) -> FloatArray:
-    """What a prediction says about its own loss (n, 3): φ, 1 − Σf² and φ(1 − φ)."""
+    """Features of a prediction's own loss (n, 3): φ, 1 − Σf² and φ(1 − φ)."""
     squares = np.einsum("nk,nk->n", class_probs, class_probs)
     # column by column in memory, which is how they are gone through
     return np.stack((disagreement_probs, 1 - squares, disagreement_probs * (1 - disagreement_probs))).T
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of the N cases of an evaluation, of which some were labelled once and fewer twice.
+class TwoPhaseSample:
+    """Two-phase sample of N cases: some labelled once, fewer twice.
 
     Attributes:
         features: (N, p) of the predictions.
@@ -109,11 +109,11 @@ def model_assisted_means(
     losses: Sequence[Loss], weight: FloatArray, features: FloatArray, population: Sample
 ) -> list[ModelAssisted]:
     """The same of several losses (n,) with their ranges, which are known of the same cases: one regression for all."""
-    known, is_known = replace(population, weight=weight), weight > 0
+    labelled, is_known = replace(population, weight=weight), weight > 0
     values = np.stack([np.where(is_known, loss, 0.0) for loss, _ in losses]).T
     predicted = cross_fitted(values, np.maximum(weight * (weight - 1), 0.0), features, population)
     columns = zip(losses, np.ascontiguousarray(values.T), np.ascontiguousarray(predicted.T), strict=True)
-    return [_assisted_mean(loss, guess, known, population, bounds) for (_, bounds), loss, guess in columns]
+    return [_assisted_mean(loss, guess, labelled, population, bounds) for (_, bounds), loss, guess in columns]
 
 
 def _assisted_mean(
@@ -145,11 +145,9 @@ def _noise(values: FloatArray, known: Sample, population: Sample) -> tuple[Repli
 
 
 def _shares(moved: FloatArray, by: FloatArray) -> FloatArray:
-    """λ (G,) in [0, 1] with the least variance of Σ (moved − λ by), each by the other clusters.
-
-    A λ that has seen the cluster whose noise it takes away biased L_φ at 500 cases by .9 % (± .3); this way it is −.3 %
-    (± .2).
-    """
+    """λ (G,) in [0, 1] with the least variance of Σ (moved − λ by), each by the other clusters."""
+    # A λ that has seen the cluster whose noise it takes away biased L_φ at 500 cases by .9 % (± .3); this way it is −.3
+    # % (± .2).
     moved, by = moved - moved.mean(), by - by.mean()
     crossed, spread = moved * by, by**2
     rest = spread.sum() - spread
@@ -204,18 +202,13 @@ def _cases_of(
 
 @dataclass(frozen=True)
 class _Design:
-    """Intercept and features of mean 0 and variance 1; a constant one is 0.
+    """Intercept and features of mean 0 and variance 1; a constant one is 0."""
 
-    Made for the cases that are looked at: memory for all of them costs more than to make them again.
-
-    Attributes:
-        features: (n, p).
-        mean: (p,).
-        spread: (p,) standard deviations, infinite where a feature is constant.
-    """
+    # Made for the cases that are looked at: memory for all of them costs more than to make them again.
 
     features: FloatArray
     mean: FloatArray
+    # (p,) standard deviations, infinite where a feature is constant
     spread: FloatArray
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The metrics where simulated data tell the true class probabilities, so that no label noise has to be removed."""
+"""Oracle metrics on simulated data with known class probabilities, free of label noise."""
 
 import numpy as np
 import numpy.typing as npt

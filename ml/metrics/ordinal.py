@@ -1,4 +1,4 @@
-"""Metrics for classes that have an order, such as grades: being one class off is a smaller error than being two off.
+"""Metrics for ordinal classes, in which larger distances count as larger errors.
 
 The classes are in the order of the columns, so only arrays are taken. F is the cumulative prediction, Ĝ the cumulative
 label frequency; both have K − 1 cuts between neighbouring classes.
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.dataframes import refuse_names
-from ml.metrics.crossed_effects import Crossed, Readings
+from ml.metrics.crossed_effects import CrossedEffects, Readings
 from ml.metrics.histograms import class_frequencies
 from ml.metrics.inputs import Inputs, check_inputs
 from ml.metrics.intervals import Bounds, ReaderPart
@@ -57,8 +57,8 @@ def _score(data: Inputs, readings: Readings | None) -> Estimate:
 
 
 def _new_readers(data: Inputs, sample: Sample, readings: Readings, order: int) -> ReaderPart | None:
-    """What readers add: of one, Σ_k (F_k − 1[y ≤ k])², of two, Σ_k (F_k − 1[y ≤ k])(F_k − 1[y′ ≤ k])."""
-    crossed = Crossed.of(readings, sample, len(data.counts), first=order == 1)
+    """Readers' part: Σ_k (F_k − 1[y ≤ k])² of one, Σ_k (F_k − 1[y ≤ k])(F_k − 1[y′ ≤ k]) of two."""
+    crossed = CrossedEffects.of(readings, sample, len(data.counts), first=order == 1)
     if crossed is None:
         return None
     case, counts = crossed.case, sample.take(data.counts)
@@ -178,9 +178,9 @@ def _kappa_columns(label_counts: IntArray, class_probs: FloatArray) -> FloatArra
     """1, x, y, x² + y² and xy (n, 5) of cases, for the most probable class x and a label y."""
     freqs, leads = class_frequencies(label_counts), class_probs == class_probs.max(axis=1, keepdims=True)
     places = np.arange(class_probs.shape[1], dtype=np.float64)
-    said = leads / leads.sum(axis=1, keepdims=True)
-    first, second = said @ places, freqs @ places
-    squares = said @ places**2 + freqs @ places**2
+    predicted = leads / leads.sum(axis=1, keepdims=True)
+    first, second = predicted @ places, freqs @ places
+    squares = predicted @ places**2 + freqs @ places**2
     return np.column_stack([np.ones(len(first)), first, second, squares, first * second])
 
 
@@ -225,7 +225,7 @@ def ordinal_metrics(
     weights2: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> dict[str, Estimate]:
-    """What ``evaluate --level ordinal`` adds to the metrics, by name.
+    """Metrics that ``evaluate --level ordinal`` adds, by name.
 
     Args:
         label_counts: (N, K) label histograms, classes in their order.
@@ -283,7 +283,7 @@ def _of_sums(
     total = parts.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         replicates = Replicates(float(formula(total)), formula(total - parts))
-    crossed = None if readings is None else Crossed.of(readings, sample, len(data.counts), first=True)
+    crossed = None if readings is None else CrossedEffects.of(readings, sample, len(data.counts), first=True)
     error = replicates.standard_error()
     if crossed is None or error is None:
         return to_estimate(replicates, sample)

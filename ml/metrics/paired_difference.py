@@ -1,4 +1,4 @@
-"""Two predictions of the same cases side by side: the paired change of metrics, and of the proper scores for a gate."""
+"""Paired differences of metrics between two predictions of the same cases."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.dataframes import same_rows
-from ml.metrics.crossed_effects import Crossed, Readings
+from ml.metrics.crossed_effects import CrossedEffects, Readings
 from ml.metrics.histograms import (
     agreement_terms,
     class_frequencies,
@@ -19,7 +19,7 @@ from ml.metrics.histograms import (
 from ml.metrics.inputs import check_inputs, first_labels
 from ml.metrics.intervals import ReaderPart
 from ml.metrics.jackknife import Estimate, EstimateDocument, Sample, mean_replicates, to_estimate
-from ml.metrics.model_assisted import Known, prediction_features
+from ml.metrics.model_assisted import TwoPhaseSample, prediction_features
 from ml.metrics.reader_jackknife import LeftOut, OfLabels
 from ml.metrics.reader_variance import ReadTerms
 from ml.metrics.reliability import Binned
@@ -84,7 +84,7 @@ def paired_change(
 
 @dataclass(frozen=True)
 class Shift:
-    """How much larger a change of one loss is by some of the labels than by all, and its standard error by patient."""
+    """Difference between a loss's change by some labels and by all, with standard error by patient."""
 
     value: float
     se: float
@@ -165,28 +165,23 @@ def paired_changes(
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two predictions of the same cases.
-
-    Attributes:
-        counts: (N, K) labels.
-        first_counts: (N, K) those of them that metrics which need one label use.
-        probs: class probabilities (N, K), before and after.
-        dpe: (N,), before and after.
-        labelled: cases with a label.
-        paired: cases with two.
-        known: what is known of all cases, where there were weights.
-        reads: who gave which label, judging either prediction by one label; None where that is not known.
-        reads2: the same by two.
-    """
+    """Two predictions of the same cases."""
 
     counts: IntArray
+    # (N, K) those of them that metrics which need one label use
     first_counts: IntArray
+    # class probabilities (N, K), before and after
     probs: tuple[FloatArray, FloatArray]
+    # (N,), before and after
     dpe: tuple[FloatArray, FloatArray]
+    # cases with a label
     labelled: Sample
     paired: Sample
-    known: Known | None
+    # what is known of all cases, where there were weights
+    known: TwoPhaseSample | None
+    # who gave which label, judging either prediction by one label; None where that is not known
     reads: tuple[ReadTerms, ReadTerms] | None = None
+    # the same by two
     reads2: tuple[ReadTerms, ReadTerms] | None = None
 
     @classmethod
@@ -225,10 +220,10 @@ class _Pair:
         old, new = (prediction_features(f, phi) for f, phi in zip(probs, dpe, strict=True))
         everyone = replace(first, weight=None).sample(0)
         first_change = pair._squared_change(first.counts, labelled)
-        return replace(pair, known=Known(new - old, everyone, labelled, first_change, paired))
+        return replace(pair, known=TwoPhaseSample(new - old, everyone, labelled, first_change, paired))
 
     def parts(self) -> FloatArray:
-        """What each case adds to the change of L and of L_φ (2, N), less its share of the mean."""
+        """Contributions of each case to the changes of L and L_φ (2, N), centred."""
         parts = np.zeros((2, len(self.counts)))
         changes = (
             (self._squared_change(self.first_counts, self.labelled), self.labelled),
@@ -242,12 +237,10 @@ class _Pair:
         return parts
 
     def chance(self) -> FloatArray:
-        """Standard errors (2,) of the changes of L and of L_φ by labels alone, if the prediction before were right.
-
-        Labels that happen to be all alike show no spread, however few they are; what was predicted says how much they
-        could have differed. With d = f′ − f a case of n labels has the variance 4 (Σ_k f_k d_k² − (Σ_k f_k d_k)²)/n in
-        L, and 4 (φ′ − φ)² φ(1 − φ) · 2/n in L_φ, which is exact for two labels and for a rare dissent.
-        """
+        """Standard errors (2,) of the changes of L and of L_φ by labels alone, if the prediction before were right."""
+        # Labels that happen to be all alike show no spread, however few they are; what was predicted says how much they
+        # could have differed. With d = f′ − f a case of n labels has the variance 4 (Σ_k f_k d_k² − (Σ_k f_k d_k)²)/n
+        # in L, and 4 (φ′ − φ)² φ(1 − φ) · 2/n in L_φ, which is exact for two labels and for a rare dissent.
         rows, (before, after) = self.labelled.rows, self.probs
         f, d = before[rows], after[rows] - before[rows]
         spread = 4 * ((f * d**2).sum(axis=1) - (f * d).sum(axis=1) ** 2) / self.first_counts[rows].sum(axis=1)
@@ -272,7 +265,7 @@ class _Pair:
         return change
 
     def _readers(self, of_one: Callable[[ReadTerms, FloatArray], FloatArray], order: int) -> ReaderPart | None:
-        """What readers add to the variance of a change of terms of readings that are about that many readers."""
+        """Readers' part of the variance of a change, for terms of readings by about that many readers."""
         reads = self.reads if order == 1 else self.reads2
         if reads is None:
             return None
@@ -345,7 +338,7 @@ def _both(
     readings: Readings, counts: IntArray, probs: tuple[FloatArray, FloatArray], sample: Sample, order: int
 ) -> tuple[ReadTerms, ReadTerms] | None:
     """Readings of a sample's cases, judging either prediction."""
-    crossed = Crossed.of(readings, sample, len(counts), first=order == 1)
+    crossed = CrossedEffects.of(readings, sample, len(counts), first=order == 1)
     if crossed is None:
         return None
     before, after = (ReadTerms(crossed, sample.take(counts), sample.take(side)) for side in probs)

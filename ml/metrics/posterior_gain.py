@@ -1,4 +1,4 @@
-"""How much labels improve the class probabilities: posteriors scored on labels that did not form them.
+"""Posterior gain: posteriors scored on labels that they were not conditioned on.
 
 One label is taken as "the expert's", the posterior after it is scored on the others, and the result is averaged
 over which label is taken (weights y_c / n). That is unbiased like the paper's single random split (§6.4), with about

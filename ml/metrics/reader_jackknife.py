@@ -1,4 +1,4 @@
-"""Metrics without each reader in turn: how much they depend on who read, where they are no mean over readings.
+"""Leave-one-reader-out values of metrics that are not means over readings.
 
 Where a reader is left out, a case keeps its other labels; one that has too few of them left is left out as well. The
 delete-one variance of that contains chance in the cases that a reader read; the part of the variance by patients that
@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from ml.metrics.binning import BinSums, Debias, Slots, contributions
-from ml.metrics.crossed_effects import Crossed
+from ml.metrics.binning import BinIndex, BinSums, Debias, contributions
+from ml.metrics.crossed_effects import CrossedEffects
 from ml.metrics.intervals import NO_READERS, ReaderPart
 from ml.util.arrays import FloatArray, IntArray
 
@@ -40,7 +40,7 @@ class LeftOut:
         left: (E, K) labels that remain.
     """
 
-    crossed: Crossed
+    crossed: CrossedEffects
     counts: IntArray
     probs: FloatArray
     n_groups: int
@@ -49,7 +49,7 @@ class LeftOut:
     left: IntArray
 
     @classmethod
-    def of(cls, crossed: Crossed, counts: IntArray, probs: FloatArray) -> "LeftOut":
+    def of(cls, crossed: CrossedEffects, counts: IntArray, probs: FloatArray) -> "LeftOut":
         """Leave out readers of cases with labels, probabilities (n, K); groups get those with most labels first."""
         n_groups = min(crossed.n_readers, GROUPS)
         group = np.empty(crossed.n_readers, dtype=np.intp)
@@ -91,12 +91,12 @@ class LeftOut:
         return np.asarray(weight @ before + np.stack(by_group, axis=1))
 
     def calibration(
-        self, freqs: OfLabels, probs: FloatArray, needed: int, slots: Slots, sums: BinSums, debias: Debias
+        self, freqs: OfLabels, probs: FloatArray, needed: int, slots: BinIndex, sums: BinSums, debias: Debias
     ) -> FloatArray:
         """CL (G,) without each group, in the pair form or the plug-in; arguments as in ``bins``."""
         return calibration_of(self.bins(freqs, probs, needed, slots, sums), len(slots.edges), debias)
 
-    def bins(self, freqs: OfLabels, probs: FloatArray, needed: int, slots: Slots, sums: BinSums) -> BinSums:
+    def bins(self, freqs: OfLabels, probs: FloatArray, needed: int, slots: BinIndex, sums: BinSums) -> BinSums:
         """Sums (G, S) of every bin without each group, as far as CL follows from them.
 
         What a patient's own pairs take off is as much of a bin's weight as with all readers: an error that is the same
@@ -131,7 +131,7 @@ class LeftOut:
         )
 
     def part(self, without: FloatArray, variance: float) -> ReaderPart | None:
-        """What readers add to the variance of an estimate.
+        """Readers' part of the variance of an estimate.
 
         Args:
             without: (G,) the estimate without each group.

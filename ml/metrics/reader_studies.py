@@ -1,4 +1,4 @@
-"""Readers × cases with a known truth: percent correct and the area under the curve, for new readers and new cases.
+"""Reader studies with known truth: percent correct and AUC, for new readers and new cases.
 
 Both are U-statistics of the readings, so the covariance of two readers' scores, which comes from the cases they share,
 is estimated without bias from the same sums. The variance of the mean over R readers is (MS_R + R c)/R, MS_R the mean
@@ -119,11 +119,7 @@ def area_under_curve(ratings: npt.ArrayLike, truth: npt.ArrayLike, *, minus: npt
 
 
 def _readings(values: npt.ArrayLike, name: str) -> FloatArray:
-    """Readings (R, N).
-
-    Raises:
-        ValueError: another shape, fewer than three readers, or a table with named columns.
-    """
+    """Readings (R, N)."""
     if column_names(values) is not None:
         raise ValueError(f"{name} has named columns: pass an array with a row per reader and the cases in one order")
     readings = np.asarray(values, dtype=np.float64)
@@ -133,11 +129,7 @@ def _readings(values: npt.ArrayLike, name: str) -> FloatArray:
 
 
 def _difference(first: FloatArray, minus: npt.ArrayLike | None) -> tuple[FloatArray, FloatArray]:
-    """Values (R, N), 0 where something was not read, and whether it was.
-
-    Raises:
-        ValueError: another shape.
-    """
+    """Values (R, N), 0 where something was not read, and whether it was."""
     values = first if minus is None else first - _readings(minus, "minus")
     if values.shape != first.shape:
         raise ValueError(f"minus must have shape {first.shape}, got {values.shape}")

@@ -1,4 +1,4 @@
-"""What each reading adds to the metrics, so that their intervals can be told for new readers too.
+"""Per-reading contributions to each metric, for intervals that generalise to new readers.
 
 A metric is a mean over cases of a mean over the case's readings, or over pairs of them: of L and agreement what one
 reading says, of EL and L_φ what it says together with another. The terms here are those, reading by reader; of pairs
@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ml.metrics.crossed_effects import Crossed
+from ml.metrics.crossed_effects import CrossedEffects
 from ml.util.arrays import FloatArray, IntArray
 
 
@@ -25,7 +25,7 @@ class ReadTerms:
         probs: (n, K) class probability estimates.
     """
 
-    crossed: Crossed
+    crossed: CrossedEffects
     counts: IntArray
     probs: FloatArray
 
@@ -36,12 +36,12 @@ class ReadTerms:
 
     @cached_property
     def squared(self) -> FloatArray:
-        """Of L (m,): Σ_k (y_k − z_k)² = 1 − 2 z_l + Σz²."""
+        """Terms of L (m,): Σ_k (y_k − z_k)² = 1 − 2 z_l + Σz²."""
         case, label = self.crossed.case, self.crossed.label
         return np.asarray(1 - 2 * self.probs[case, label] + np.einsum("nk,nk->n", self.probs, self.probs)[case])
 
     def epistemic(self, debias: bool = True) -> FloatArray:
-        """Of EL: Σ_k (y_k − z_k)(y′_k − z_k), mean over the other readings.
+        """Terms of EL: Σ_k (y_k − z_k)(y′_k − z_k), mean over the other readings.
 
         In the plug-in, which is a mean over all of them, a reading's product with itself counts half: it is about one
         reader, and terms of pairs count twice.
@@ -65,19 +65,19 @@ class ReadTerms:
         return np.asarray((n - self.counts[case, label]) / np.maximum(n - 1, 1))
 
     def statistic(self, dpe: FloatArray) -> FloatArray:
-        """Of L_φ for probabilities (n,): (d − φ)², mean over the other readings, d whether two differ."""
+        """Terms of L_φ for probabilities (n,): (d − φ)², d whether two differ, mean over other readings."""
         phi = dpe[self.crossed.case]
         return np.asarray(self.disagreement * (1 - 2 * phi) + phi**2)
 
     def agreement(self) -> FloatArray:
-        """Whether the reading names the most probable class; equal leaders share."""
+        """Indicator that the reading names the most probable class; ties share."""
         case, label = self.crossed.case, self.crossed.label
         largest = self.probs.max(axis=1, keepdims=True)
         leading = self.probs == largest
         return np.asarray(leading[case, label] / leading.sum(axis=1)[case])
 
     def skill(self) -> FloatArray:
-        """Of 1 − L / (1 − Σc²), c the class frequencies, linearised."""
+        """Linearised terms of 1 − L / (1 − Σc²), c the class frequencies."""
         weight, label = self.crossed.weight, self.crossed.label
         frequencies = np.bincount(label, weight, self.counts.shape[1])
         constant, squared = float(1 - frequencies @ frequencies), self.squared
@@ -87,7 +87,7 @@ class ReadTerms:
         return np.asarray(-squared / constant - 2 * loss / constant**2 * frequencies[label])
 
     def disagreement_skill(self, dpe: FloatArray) -> FloatArray:
-        """Of 1 − L_φ / (p(1 − p)), p the rate of disagreement, linearised."""
+        """Linearised terms of 1 − L_φ / (p(1 − p)), p the rate of disagreement."""
         weight, differs, loss = self.crossed.weight, self.disagreement, self.statistic(dpe)
         rate = float(weight @ differs)
         constant = rate * (1 - rate)

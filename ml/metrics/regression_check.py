@@ -1,4 +1,4 @@
-"""Whether a change harms: a proper score whose point estimate rises by more than one standard error.
+"""Regression check: proper scores whose point estimate rises by more than one standard error.
 
 It is what the gate asks of a candidate besides being better, and all that is asked of a release that is to be faster
 and no better.
@@ -24,8 +24,8 @@ def is_estimated(loss: Estimate | ModelAssisted) -> bool:
     return loss.se is not None and bool(np.isfinite(loss.value))
 
 
-def harm(name: str, loss: Estimate | ModelAssisted, when: str = "") -> list[str]:
-    """Say that a loss is harmed; nothing where it is not.
+def describe_regression(name: str, loss: Estimate | ModelAssisted, when: str = "") -> list[str]:
+    """Describe a loss that rises by more than one standard error; empty otherwise.
 
     Args:
         name: of the loss.
@@ -45,8 +45,8 @@ def harm(name: str, loss: Estimate | ModelAssisted, when: str = "") -> list[str]
     ]
 
 
-def harms(change: Change) -> list[str]:
-    """Say which losses a change harms, and of which that cannot be told; nothing where there is no harm.
+def describe_regressions(change: Change) -> list[str]:
+    """Describe the losses that a change makes worse, and those that cannot be estimated.
 
     Args:
         change: from one prediction of the same cases to another.
@@ -54,7 +54,7 @@ def harms(change: Change) -> list[str]:
     reasons = []
     for name, estimate in losses_of(change):
         if is_estimated(estimate.efficient):
-            reasons += harm(name, estimate.efficient)
+            reasons += describe_regression(name, estimate.efficient)
         else:
             reasons.append(Message("the change of {name} cannot be estimated: too few labelled patients", name=name))
     return reasons

@@ -1,4 +1,4 @@
-"""Frequencies and probabilities gathered into bins: calibration losses and reliability diagrams.
+"""Binned frequencies and probabilities: calibration losses and reliability diagrams.
 
 Cases run through in chunks whose cells stay in the processor's cache; the cases of a cluster stand together in a
 ``Sample``, so that no cell is ever split between chunks.
@@ -12,18 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.metrics.binning import (
+    BinIndex,
     BinSums,
     Debias,
-    Slots,
     Strategy,
     contributions,
     contributions_without,
-    lonely_weight,
     merge_map,
+    singleton_weight,
     sums_by_slot,
     usable_bins,
 )
-from ml.metrics.cluster_bin_sums import Batch, Cells
+from ml.metrics.cluster_bin_sums import Batch, ClusterBinSums
 from ml.metrics.evaluation import ReliabilityBin
 from ml.metrics.intervals import LINEAR, QuadraticPart, ReaderPart, binomial_interval
 from ml.metrics.jackknife import Estimate, Replicates, Sample, ratio_replicates, to_estimate
@@ -47,14 +47,14 @@ class Binned:
     """
 
     sample: Sample
-    slots: Slots
+    slots: BinIndex
     debias: Debias
     bins: BinSums
-    cells: list[Cells] = field(default_factory=list)
+    cells: list[ClusterBinSums] = field(default_factory=list)
     joining: bool = False
 
     @classmethod
-    def empty(cls, sample: Sample, slots: Slots, debias: Debias, *, joining: bool = False) -> "Binned":
+    def empty(cls, sample: Sample, slots: BinIndex, debias: Debias, *, joining: bool = False) -> "Binned":
         """Nothing yet; ``add`` takes the sample's cases chunk by chunk."""
         return cls(sample, slots, debias, BinSums.zeros(len(slots)), joining=joining)
 
@@ -81,7 +81,7 @@ class Binned:
             debias: the form that will be asked for, besides the plug-in.
             joining: whether bins without a pair join others where weights differ.
         """
-        binned = cls.empty(sample, Slots.of(probs, n_bins, strategy), debias, joining=joining)
+        binned = cls.empty(sample, BinIndex.of(probs, n_bins, strategy), debias, joining=joining)
         for part in binned.chunks():
             binned.add(part, freqs[part], probs[part])
         return binned
@@ -184,7 +184,7 @@ class Binned:
     def singleton_mass(self, debias: Debias) -> float:
         """Share of the weight in bins that the debiased form cannot use alone, whether they join others or not."""
         weight = float(self.sample.weight.sum()) * len(self.slots.edges)
-        return lonely_weight(self.bins, debias) / weight if weight > 0 else 0.0
+        return singleton_weight(self.bins, debias) / weight if weight > 0 else 0.0
 
     def estimate(
         self,
@@ -199,7 +199,7 @@ class Binned:
         return to_estimate(replicates, self.sample, lonely, quadratic=quadratic, readers=readers(replicates))
 
     def quadratic_part(self, replicates: Replicates) -> QuadraticPart:
-        """What pairs of clusters add to the error of the pair form: ψ_gh = 2 Σ_b c_b e_gb e_hb.
+        """Pairwise cluster contributions to the pair form's error: ψ_gh = 2 Σ_b c_b e_gb e_hb.
 
         e_gb is what cluster g's differences in bin b are above the bin's mean and c_b the factor of its pairs. Of the
         variance only products within a bin are taken, so that it is rather too small where clusters lie in several.
@@ -255,7 +255,7 @@ class Binned:
         low[alike], high[alike] = binomial_interval(mean[alike], members[alike])
         rows = []
         for b in range(n_bins):
-            weight, known = sums.weight[b], members[b] > 1 and np.isfinite(half[b])
+            weight, has_interval = sums.weight[b], members[b] > 1 and np.isfinite(half[b])
             rows.append(
                 ReliabilityBin(
                     low=float(edges[b]),
@@ -263,8 +263,8 @@ class Binned:
                     n=int(sums.cases[b]),
                     mean_prob=float(sums.prob[b] / weight) if weight > 0 else None,
                     mean_freq=float(mean[b]) if weight > 0 else None,
-                    freq_low=float(low[b]) if known else None,
-                    freq_high=float(high[b]) if known else None,
+                    freq_low=float(low[b]) if has_interval else None,
+                    freq_high=float(high[b]) if has_interval else None,
                 )
             )
         return tuple(rows)
@@ -324,7 +324,7 @@ class PairCounts:
             everyone: all cases.
             n_bins: bins of [0, 1].
         """
-        slots = Slots.of(probs[:0], n_bins, "uniform")
+        slots = BinIndex.of(probs[:0], n_bins, "uniform")
         cases, own = np.zeros(len(slots)), np.zeros(len(slots))
         for part in slots.chunks(len(probs), everyone.cluster):
             slot = slots.index(probs[part])

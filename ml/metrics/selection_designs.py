@@ -1,4 +1,4 @@
-"""Designs of second reads: the probability of one for each case, what it costs, catches and tells.
+"""Second-read designs: probability per case, cost, yield and information.
 
 All or audit: the cases of highest disagreement for certain, of the others a share ε. Graded: every case with a
 probability that grows with the root of its disagreement probability φ. A label whose outcome has variance φ(1 − φ) is
@@ -55,10 +55,10 @@ def threshold_probabilities(disagreement_probs: FloatArray, share: float, floor:
 
     Cases that share the φ at the threshold share what is left of the reads.
     """
-    wanted = (share - floor) / (1 - floor) * len(disagreement_probs) if floor < 1 else 0.0
+    n_second_reads = (share - floor) / (1 - floor) * len(disagreement_probs) if floor < 1 else 0.0
     values, group, sizes = np.unique(disagreement_probs, return_inverse=True, return_counts=True)
     above = sizes[::-1].cumsum()[::-1] - sizes
-    certain = np.clip((wanted - above) / sizes, 0.0, 1.0) if values.size else values
+    certain = np.clip((n_second_reads - above) / sizes, 0.0, 1.0) if values.size else values
     return np.asarray(floor + (1 - floor) * certain[group])
 
 

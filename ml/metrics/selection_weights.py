@@ -1,4 +1,4 @@
-"""Weights that undo the selection of who was labelled, and who of them answered.
+"""Weights that correct for the selection of labelled cases and for nonresponse.
 
 Every case has a known probability π of two planned labels: 1 where triage selected it, the audit rate ε elsewhere.
 An estimate that needs two labels weights by 1/π (statistics: Horvitz and Thompson 1952), so that what is measured
@@ -80,7 +80,7 @@ class SelectionWeights:
         return 1 - sum(cell.answered for cell in self.cells) / planned if planned else 0.0
 
     def warnings(self) -> list[str]:
-        """What a reader must know."""
+        """Warnings about the weights."""
         texts: list[str] = []
         if self.non_response > NON_RESPONSE_LIMIT:
             texts.append(
@@ -150,11 +150,19 @@ def selection_weights(
     cell = np.where(selected, 0, QUINTILES) + quintile - 1
     used = planned & answered
     open_ones = planned & ~answered & (np.zeros(len(pi), dtype=bool) if waiting is None else waiting)
-    wanted, got, open_yet = (np.bincount(cell[mask], minlength=2 * QUINTILES) for mask in (planned, used, open_ones))
-    factor = wanted / np.maximum(got, 1)
+    planned_per_cell, got, open_yet = (
+        np.bincount(cell[mask], minlength=2 * QUINTILES) for mask in (planned, used, open_ones)
+    )
+    factor = planned_per_cell / np.maximum(got, 1)
     weight = np.where(used, factor[cell] / np.where(planned, probability, 1.0), 0.0)
     cells = [
-        Cell(number < QUINTILES, number % QUINTILES + 1, int(wanted[number]), int(got[number]), int(open_yet[number]))
-        for number in np.flatnonzero(wanted).tolist()
+        Cell(
+            number < QUINTILES,
+            number % QUINTILES + 1,
+            int(planned_per_cell[number]),
+            int(got[number]),
+            int(open_yet[number]),
+        )
+        for number in np.flatnonzero(planned_per_cell).tolist()
     ]
     return SelectionWeights(order, weight, cells)

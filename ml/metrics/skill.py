@@ -1,4 +1,4 @@
-"""Skill: how much better predictions are than a constant that knows the mean, 1 − loss / loss of the constant.
+"""Skill scores against the best constant: 1 − loss / loss of the constant.
 
 Of the disagreement probability the constant is p, the rate at which two labels of a case differ, whose L_φ is
 p(1 − p); of the class probabilities it is the class frequencies c, whose L is 1 − Σc². Both are fitted on the labels
@@ -84,7 +84,7 @@ def disagreement_skill(
 def judge_disagreement(
     label_counts: npt.ArrayLike, disagreement_probs: npt.ArrayLike, *, cluster: npt.ArrayLike | None = None
 ) -> Verdict:
-    """Whether a disagreement probability is worth more than the constant.
+    """Compare a disagreement probability with the best constant.
 
     Args:
         label_counts: (N, K) label histograms.

@@ -1,4 +1,4 @@
-"""How well second reads are spent: the triage operating curve, and the net benefit of sending cases on.
+"""Triage operating curve and net benefit of second reads.
 
 A case's observed disagreement φ̂ is the U-statistic of two annotators differing, so that every sum over cases
 below is unbiased for what endless annotators would say, whatever number of labels a case has.
@@ -26,24 +26,20 @@ def uncertainty_scores(class_probs: npt.ArrayLike) -> dict[str, FloatArray]:
 
 @dataclass(frozen=True)
 class _Ranked:
-    """Usable cases in order of falling score.
-
-    Attributes:
-        sample: n cases.
-        order: (n,) their positions, highest score first.
-        observed: (n,) φ̂ of each case.
-        group: (n,) number of the distinct score of each case, highest first.
-        tied: weight of each distinct score.
-        before: weight of all higher scores.
-        places: (n,) weight up to and with each case, in order.
-    """
+    """Usable cases in order of falling score."""
 
     sample: Sample
+    # (n,) their positions, highest score first
     order: npt.NDArray[np.intp]
+    # (n,) φ̂ of each case
     observed: FloatArray
+    # (n,) number of the distinct score of each case, highest first
     group: npt.NDArray[np.intp]
+    # weight of each distinct score
     tied: FloatArray
+    # weight of all higher scores
     before: FloatArray
+    # (n,) weight up to and with each case, in order
     places: FloatArray
 
     @classmethod
@@ -76,10 +72,8 @@ class _Ranked:
         return cls(sample, order, observed, group, tied, np.cumsum(tied) - tied, places)
 
     def sent(self, capacity: float) -> tuple[FloatArray, float]:
-        """Share (n,) of each case that is sent at a capacity, and the mean φ̂ at the threshold.
-
-        Cases of one score are sent in equal shares, as if in random order.
-        """
+        """Share (n,) of each case that is sent at a capacity, and the mean φ̂ at the threshold."""
+        # Cases of one score are sent in equal shares, as if in random order.
         budget = capacity * self.sample.weight.sum()
         with np.errstate(invalid="ignore", divide="ignore"):
             share = np.where(self.tied > 0, np.clip((budget - self.before) / self.tied, 0.0, 1.0), 0.0)
@@ -121,8 +115,8 @@ def triage_recall(
     Raises:
         ValueError: bad shapes, capacities out of range, no case with two labels, or no disagreement at all.
     """
-    wanted = np.asarray(capacities, dtype=np.float64)
-    if wanted.ndim != 1 or not ((wanted >= 0) & (wanted <= 1)).all():
+    shares = np.asarray(capacities, dtype=np.float64)
+    if shares.ndim != 1 or not ((shares >= 0) & (shares <= 1)).all():
         raise ValueError("capacities must be a list of shares between 0 and 1")
     ranked = _Ranked.of(label_counts, scores, sample_weight, cluster)
     sample, observed = ranked.sample, ranked.observed
@@ -130,7 +124,7 @@ def triage_recall(
     if mean == 0:
         raise ValueError("no two labels of a case differ: there is no disagreement to catch")
     estimates = []
-    for capacity in wanted:
+    for capacity in shares:
         sent, at_threshold = ranked.sent(float(capacity))
         value = float(sample.weight @ (sent * observed) / (sample.weight @ observed))
         influence = (sent * (observed - at_threshold) + capacity * at_threshold - value * observed) / mean

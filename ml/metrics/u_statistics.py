@@ -1,4 +1,4 @@
-"""Any symmetric statistic of m annotators' labels, estimated without bias from label histograms of n ≥ m labels.
+"""Unbiased estimates of symmetric statistics of m labels from histograms of n ≥ m labels.
 
 The disagreement of two annotators is one such statistic. Others are "at least two of three say malignant" or "all
 three differ". A statistic is given as a kernel: a function of the label counts of m annotators.

@@ -1,4 +1,7 @@
-"""A release folder: reading it, verifying it, predicting with it. Free of torch."""
+"""Release folders: read, verify, predict; free of torch.
+
+Free of torch.
+"""
 
 import os
 

@@ -1,7 +1,8 @@
-"""A release adapted to the annotators of a laboratory, from images that they read twice, without a service.
+"""Adaptation of a release to a laboratory's annotators from double-read images, without a service.
 
 The network stays as it is. Temperature, level and slope of the disagreement are relearned
-(``ml.calibration.domain_adaptation``), and judged by fits that have not seen the cell. What the release was made with teaches
+(``ml.calibration.domain_adaptation``), and judged by fits that have not seen the cell. What the release was made with
+teaches
 and judges nothing here; the index of the new release names the images that taught it.
 """
 
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.calibration.calibration import Calibration
-from ml.calibration.domain_adaptation import Adaptation, AdaptationDocument, relearn, require_head
+from ml.calibration.domain_adaptation import Adaptation, AdaptationDocument, recalibrate_for_annotators, require_head
 from ml.images.pixel_digest import pixel_digest
 from ml.metrics import evaluate
 from ml.metrics.jackknife import EstimateDocument
@@ -40,7 +41,7 @@ BEFORE, AFTER = "as released", "adapted, by fits without the cell"
 
 
 class AdaptReport(TypedDict):
-    """What an adaptation did, as ``secondread adapt --json`` prints it.
+    """Result of an adaptation, as ``secondread adapt --json`` prints it.
 
     ``figures`` has metrics by name of both releases on the same cells; those of the adapted one by fits that have not
     seen the cell. ``changes``: of L and L_D between them, paired, negative where it became better. ``trained_on``:
@@ -60,24 +61,18 @@ class AdaptReport(TypedDict):
 
 @dataclass(frozen=True)
 class _Cases:
-    """What a network makes of N labelled images.
+    """Network outputs of N labelled images."""
 
-    Attributes:
-        logits: (N, K) float32, of the network.
-        features: (N, D) float32.
-        counts: (N, K) labels.
-        groups: patient of each, or its picture.
-        digests: of the pictures.
-        hmacs: of the patients, None where there are none.
-        unlike: (N,) whether the release flags the image.
-    """
-
+    # (N, K) float32, of the network
     logits: npt.NDArray[np.float32]
     features: npt.NDArray[np.float32]
     counts: IntArray
+    # patient of each, or its picture
     groups: list[str]
     digests: list[bytes]
+    # of the patients, None where there are none
     hmacs: list[str] | None
+    # (N,) whether the release flags the image
     unlike: npt.NDArray[np.bool_]
 
     def take(self, rows: npt.NDArray[np.intp]) -> "_Cases":
@@ -139,17 +134,17 @@ def adapt_release(
     if len(kept.digests) == 0:
         raise TableError(f"{labels}: the release was made with all {len(cases.digests):,} of these images")
     logits, features = (kept.logits, kept.features) if release.head is None else release.head(kept.features)
-    found = relearn(release.calibration, logits, features, kept.counts, kept.groups)
-    said = release.calibration.apply(logits, features)
-    before = said.class_probs, said.disagreement_probs
-    after = found.unseen.class_probs, found.unseen.disagreement_probs
+    adaptation = recalibrate_for_annotators(release.calibration, logits, features, kept.counts, kept.groups)
+    predicted = release.calibration.apply(logits, features)
+    before = predicted.class_probs, predicted.disagreement_probs
+    after = adaptation.unseen.class_probs, adaptation.unseen.disagreement_probs
     figures = {BEFORE: _figures(kept, *before), AFTER: _figures(kept, *after)}
     change = paired_change(kept.counts, before, after, cluster=kept.cluster)
-    made = _write(release, kept, found, figures, out, name or f"{release.card['name']} adapted", fuse)
+    adapted = _write(release, kept, adaptation, figures, out, name or f"{release.card['name']} adapted", fuse)
     return {
         "release": str(out),
-        "card_sha256": made.card_sha256,
-        "adaptation": found.to_dict(),
+        "card_sha256": adapted.card_sha256,
+        "adaptation": adaptation.to_dict(),
         "figures": figures,
         "changes": {"L": change.loss.to_dict(), "L_D": change.disagreement_loss.to_dict()},
         "n_left_out": int((uses != "").sum()),
@@ -162,11 +157,7 @@ def adapt_release(
 def _read(
     release: Release, images: Path, labels: Path, cluster: str | None, observer: Callable[[int, int], None]
 ) -> tuple[_Cases, int]:
-    """Labelled images as the network sees them, and how many images have no label.
-
-    Raises:
-        TableError: a label has no image, or a table cannot be used.
-    """
+    """Labelled images as the network sees them, and how many images have no label."""
     predictor = Predictor(release)
     names, paths, hmacs = listed_images(images)
     table = read_labels(labels, release.classes)
@@ -199,11 +190,7 @@ def _read(
 
 
 def _patients(labels: Labels, column: str | None, path: Path) -> list[str] | None:
-    """Patient of each case; None where nobody says which column names them, and there is no column ``patient``.
-
-    Raises:
-        TableError: there is no such column, or it differs within a case.
-    """
+    """Patient of each case; None where nobody says which column names them, and there is no column ``patient``."""
     if column is None and "patient" not in labels.columns:
         return None
     named = column or "patient"

@@ -1,4 +1,4 @@
-"""A release on disk: network, calibration and card travel together, every file hashed, verified at each load.
+"""Release folder of network, calibration and card, with digests verified at each load.
 
 ::
 
@@ -31,7 +31,7 @@ from ml.images.preprocess import Preprocessing
 from ml.release.card import Card, CardContents
 from ml.release.dropout_head import DropoutHead
 from ml.release.feature_distance import FeatureDistance
-from ml.release.ood_detector import Familiarity
+from ml.release.ood_detector import OodDetector
 from ml.release.training_index import INDEX_FILE, TrainingIndex
 from ml.util.files import file_sha256, read_json, write_bytes_atomically, write_json
 
@@ -76,7 +76,7 @@ class Release:
     head: DropoutHead | None = None
     distance: FeatureDistance | None = None
     training: TrainingIndex | None = None
-    familiarity: Familiarity | None = None
+    familiarity: OodDetector | None = None
 
     @property
     def network(self) -> Path:
@@ -146,7 +146,7 @@ def read_release(path: Path) -> Release:
         calibration = Calibration.from_dict(read_json(path / "calibration.json"))
         head = _part(path, card, HEAD_FILE, DropoutHead.from_bytes)
         distance = _part(path, card, DISTANCE_FILE, FeatureDistance.from_bytes)
-        familiarity = _part(path, card, FAMILIARITY_FILE, Familiarity.from_bytes)
+        familiarity = _part(path, card, FAMILIARITY_FILE, OodDetector.from_bytes)
         training = TrainingIndex.read(path / INDEX_FILE) if INDEX_FILE in card["files"] else None
         if card.get("training") != (None if training is None else training.document()):
             raise ReleaseError(f"{path}: card.json does not say of {INDEX_FILE} what is in it")

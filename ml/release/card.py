@@ -15,7 +15,7 @@ _BATCH_NORM = {"per-process": ", with batch normalisation over each process's pa
 
 
 class ProcessesDocument(TypedDict):
-    """How many epochs so many processes trained together, and of what their batch normalisation took its statistics.
+    """Epochs by number of training processes, with the source of batch normalisation statistics.
 
     ``batch_norm`` is ``per-process`` (each one's part of a batch), or None: one process, or a network without any.
     """
@@ -37,11 +37,11 @@ def processes_of(history: list[EpochMetrics]) -> list[ProcessesDocument]:
 
 
 def processes_sentence(rows: Sequence[ProcessesDocument]) -> str:
-    """Who trained which epochs; nothing on cards of networks that one process trained."""
-    shown = [
+    """Sentence on distributed training; empty for networks trained by one process."""
+    phrases = [
         f"{row['epochs']} epochs by {row['processes']}" + _BATCH_NORM.get(row["batch_norm"] or "", "") for row in rows
     ]
-    return f" Number of processes that shared each batch of its training: {'; '.join(shown)}." if shown else ""
+    return f" Number of processes that shared each batch of its training: {'; '.join(phrases)}." if phrases else ""
 
 
 class SourceDocument(TypedDict):
@@ -52,7 +52,7 @@ class SourceDocument(TypedDict):
 
 
 class QuantizedDocument(TypedDict):
-    """How a release was quantised, and what that changed on held-out cells.
+    """Quantisation of a release, and its effect on held-out cells.
 
     ``weight_bits``: of weights, with their sign; activations have eight. ``ranges``: how those of activations were
     found, on ``n_range_images`` images of the calibration partition. ``changes``: of L, L_D and agreement from the
@@ -187,7 +187,7 @@ class DropoutDocument(TypedDict):
 
 
 class DisagreementDocument(TypedDict):
-    """What held-out cells say of the disagreement probability, and the constant that is served in its place.
+    """Held-out performance of the disagreement probability, and the constant that may replace it.
 
     ``verdict`` compares the network's own with a constant: better, no better so far, worse. ``constant`` is None where
     the network's own is served.
@@ -198,7 +198,7 @@ class DisagreementDocument(TypedDict):
 
 
 class ParityDocument(TypedDict):
-    """How far the exported network is from the trained one on n images."""
+    """Differences between the exported and the trained network on n images."""
 
     n: int
     max_probability_difference: float
@@ -206,7 +206,7 @@ class ParityDocument(TypedDict):
 
 
 class ReferenceDocument(TypedDict):
-    """What familiar data look like: stain by colour, shares of the classes, squared distances of the features.
+    """Reference statistics of training data: stain colours, class shares, squared feature distances.
 
     ``false_alarm_rate``: expected share of such images that are flagged as unlike the release's.
     Distances are None where there were too few cells.
@@ -224,7 +224,7 @@ class ReferenceDocument(TypedDict):
 
 
 class RecalibrationDocument(TypedDict):
-    """How a candidate was recalibrated; what the gate found is the service's document (``app.releases.gate_verdicts``).
+    """Recalibration of a candidate; the gate's result is the service's (``app.releases.gate_verdicts``).
 
     ``kept_for_sets``: cases of the calibration partition that neither this fit nor an earlier one has seen.
     """
@@ -294,7 +294,7 @@ def _disagreement_paragraph(card: CardContents) -> str:
             "which two experts differed on the cells that it was calibrated on: what the network said of single cells "
             "was worse than this constant on held-out cells. It is stated apart from the class probabilities, which "
             "are the network's own; once a cell has labels, its disagreement probability follows from them."
-            + _adapted(card)
+            + _adaptation_text(card)
         )
     if card["disagreement_calibrated"]:
         words = {"better": "", "no better so far": " It is no better than a constant so far."}
@@ -304,7 +304,7 @@ def _disagreement_paragraph(card: CardContents) -> str:
             "It was learned from cells that several experts had labelled."
             + ("" if judged is None else words[judged["verdict"]])
             + refinement_sentence(card["calibration"])
-            + _adapted(card)
+            + _adaptation_text(card)
         )
     return (
         "**The disagreement probability of this release is not calibrated.** Every cell it was trained and "
@@ -322,7 +322,7 @@ _READ = {
 
 
 def refinement_sentence(fit: FitDocument) -> str:
-    """What was refined beyond temperature and head, in sentences with a space before; nothing where nothing was."""
+    """Sentences on refinements beyond temperature and head, each after a space; empty without any."""
     refinement = fit.get("refinement", {})
     text = _READ.get(refinement.get("variant", ""), "")
     if refinement.get("map", "none") != "none":
@@ -331,7 +331,7 @@ def refinement_sentence(fit: FitDocument) -> str:
 
 
 def adaptation_sentence(change: AdaptationDocument) -> str:
-    """What other annotators changed, in a sentence or two."""
+    """One or two sentences on an adaptation to other annotators."""
     text = (
         f"It was adapted to other annotators by {change['n_double_reads']:,} cells that they read twice, and differed "
         f"on by {change['seen']:.3f}: its mean disagreement there went from {change['mean_before']:.3f} to "
@@ -344,7 +344,7 @@ def adaptation_sentence(change: AdaptationDocument) -> str:
     return f"{text} Their labels do not show that this is better than a constant, which is stated instead."
 
 
-def _adapted(card: CardContents) -> str:
+def _adaptation_text(card: CardContents) -> str:
     adaptation, source = card["calibration"].get("adaptation"), card.get("adapted_from")
     if adaptation is None:
         return ""
@@ -423,7 +423,7 @@ def _classes_table(card: CardContents) -> str:
 
 
 def baseline_verdict(document: BaselineDocument) -> str:
-    """What the comparison with the simple baseline says, in a sentence."""
+    """Sentence on the comparison with the simple baseline."""
     change, n = document["change"]["L"], document["n_cells"]
     where = f"{document['name']}, on {n:,} cells of the partition {document['judged_on']}"
     if change["value"] is None or change["low"] is None or change["high"] is None:

@@ -1,4 +1,4 @@
-"""Where networks run: on the CPU or on a CUDA device, and never quietly elsewhere than was asked.
+"""Device selection for inference, CPU or CUDA, without silent fallback.
 
 ONNX Runtime itself goes on with the CPU where its CUDA provider cannot be loaded, and says so at most on stderr. It is
 loaded with the first network: many processes that could run one never do.
@@ -60,11 +60,11 @@ def fallen_back(device: Device) -> str | None:
 
 
 def _providers() -> list[str]:
-    """What the installed ONNX Runtime can run networks on."""
+    """Execution providers of the installed ONNX Runtime."""
     import onnxruntime
 
-    found: list[str] = onnxruntime.get_available_providers()
-    return found
+    providers: list[str] = onnxruntime.get_available_providers()
+    return providers
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""How far an image lies from the cells that the network was trained on, in the space of its features.
+"""Mahalanobis distance of an image's features from the training cells.
 
 The distance is Mahalanobis' with a shrunk covariance. What counts as far is calibrated on held-out cells: the
 threshold is their 99.5 % quantile, so that about one familiar cell in 200 is flagged.
@@ -53,7 +53,7 @@ class FeatureDistance:
         return np.asarray(np.sqrt(np.square(self.whitened(features)).mean(axis=1)))
 
     def unfamiliar(self, distance: FloatArray) -> npt.NDArray[np.bool_]:
-        """Whether distances (N,) are beyond the threshold; what is not finite is."""
+        """Mask of distances (N,) beyond the threshold or not finite."""
         return np.asarray(~(distance <= self.threshold))
 
     def to_bytes(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Whether an image is like those that a release was made from: several checks, one answer, a stated false alarm rate.
+"""Out-of-distribution detector from several checks, with a stated false alarm rate.
 
 Place, size, focus and stain are judged from pixels, what the network makes of them from its features; each by the
 Mahalanobis distance from the mean of the class that the network names. The logarithms of the distances are put on one
@@ -33,7 +33,7 @@ _ARRAYS = ("means", "whitening", "scale")
 
 @dataclass(frozen=True)
 class Check:
-    """Strangeness of images in F statistics.
+    """Distance of images from the reference in F statistics.
 
     Attributes:
         means: (K, F) of known images, by the class that the network names.
@@ -88,8 +88,8 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Unlikeness:
-    """How far N images are from those that a release was made from.
+class OodScores:
+    """Out-of-distribution scores of N images.
 
     Attributes:
         flagged: (N,) whether they are out of distribution.
@@ -105,8 +105,8 @@ class Unlikeness:
 
 
 @dataclass(frozen=True)
-class Familiarity:
-    """All checks, and the limit of the strangest.
+class OodDetector:
+    """Out-of-distribution detector: all checks, and the limit of their maximum.
 
     Attributes:
         checks: by name.
@@ -152,7 +152,7 @@ class Familiarity:
 
     def judge(
         self, features: npt.ArrayLike, named: IntArray, appearance: npt.ArrayLike | None, columns: Mapping[str, slice]
-    ) -> Unlikeness:
+    ) -> OodScores:
         """Judge N images; arguments as of ``strangeness``."""
         scores = self.strangeness(features, named, appearance, columns)
         table, names, limit = np.stack(list(scores.values())), list(scores), self.limit
@@ -160,7 +160,7 @@ class Familiarity:
         order = np.argsort(-table, axis=0, kind="stable")
         reasons = [[names[k] for k in column if table[k, row] > limit] for row, column in enumerate(order.T)]
         percentile = 100 * np.searchsorted(self.held_out, worst) / len(self.held_out)
-        return Unlikeness(worst > limit, np.maximum(worst, 0) / max(limit, _TINY), percentile, reasons)
+        return OodScores(worst > limit, np.maximum(worst, 0) / max(limit, _TINY), percentile, reasons)
 
     def to_bytes(self) -> bytes:
         """Write as safetensors, float64."""
@@ -171,7 +171,7 @@ class Familiarity:
         return save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "Familiarity":
+    def from_bytes(cls, data: bytes) -> "OodDetector":
         """Read back what ``to_bytes`` wrote.
 
         Raises:
@@ -195,8 +195,8 @@ class Familiarity:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What is known of N images.
+class DetectorInputs:
+    """Detector inputs of N images.
 
     Attributes:
         features: (N, D) of the network.
@@ -214,7 +214,9 @@ class Seen:
         return np.asarray(self.logits.argmax(axis=1), dtype=np.int64)
 
 
-def fit_familiarity(known: Seen, held_out: Seen, columns: Mapping[str, slice]) -> Familiarity | None:
+def fit_ood_detector(
+    known: DetectorInputs, held_out: DetectorInputs, columns: Mapping[str, slice]
+) -> OodDetector | None:
     """Fit the checks on known images, and put their distances on one scale by held-out ones.
 
     Args:
@@ -234,17 +236,15 @@ def fit_familiarity(known: Seen, held_out: Seen, columns: Mapping[str, slice]) -
         unscaled = _fit(inner, known.named, n_classes, by_class=name != FEATURES)
         scale = np.quantile(unscaled(outer, held_out.named), _QUANTILES)
         checks[name] = Check(unscaled.means, unscaled.whitening, scale)
-    unset = Familiarity(checks, np.zeros(1))
+    unset = OodDetector(checks, np.zeros(1))
     scores = unset.strangeness(held_out.features, held_out.named, held_out.appearance, columns)
-    return Familiarity(checks, np.sort(np.stack(list(scores.values())).max(axis=0)))
+    return OodDetector(checks, np.sort(np.stack(list(scores.values())).max(axis=0)))
 
 
 def _fit(values: npt.ArrayLike, named: IntArray, n_classes: int, *, by_class: bool) -> Check:
-    """One check, its distances not yet on the common scale.
-
-    The common covariance is shrunk towards its diagonal by F / (F + N), and that of each class towards the common one
-    by 3 F / (3 F + N_k): a class with few images borrows it.
-    """
+    """One check, its distances not yet on the common scale."""
+    # The common covariance is shrunk towards its diagonal by F / (F + N), and that of each class towards the common one
+    # by 3 F / (3 F + N_k): a class with few images borrows it.
     inner = np.asarray(values, dtype=np.float64)
     n, length = inner.shape
     sizes = np.bincount(named, minlength=n_classes)

@@ -1,31 +1,31 @@
-"""How unlike the images of a release an image is, by whatever the release carries to tell."""
+"""Out-of-distribution scores of images by the detector that a release carries."""
 
 import numpy as np
 import numpy.typing as npt
 
-from ml.images.image_quality_features import appearance, columns_of
+from ml.images.image_quality_features import compute_quality_features, feature_columns
 from ml.images.preprocess import Pixels
 from ml.release.artifact import Release
-from ml.release.ood_detector import FEATURES, Unlikeness
+from ml.release.ood_detector import FEATURES, OodScores
 
 
-def appearance_of(release: Release, pixels: Pixels) -> npt.NDArray[np.float32] | None:
+def quality_features_for_release(release: Release, pixels: Pixels) -> npt.NDArray[np.float32] | None:
     """Statistics (N, F) of what the network sees of N images, None where the release does not judge them.
 
     Args:
         release: whose checks they are for.
         pixels: (N, size, size, C) uint8, of its preprocessing.
     """
-    return None if release.familiarity is None else appearance(pixels)
+    return None if release.familiarity is None else compute_quality_features(pixels)
 
 
-def unlikeness_of(
+def compute_ood_scores(
     release: Release,
     logits: npt.NDArray[np.float32],
     features: npt.NDArray[np.float32],
     seen: npt.NDArray[np.float32] | None,
-) -> Unlikeness:
-    """How far N images are from those that a release was made from.
+) -> OodScores:
+    """Compute the out-of-distribution scores of N images.
 
     A release without checks of familiarity judges the features' distance alone; one without that nothing.
 
@@ -33,17 +33,17 @@ def unlikeness_of(
         release: which judges.
         logits: (N, K) of the network, now or stored.
         features: (N, D), as served.
-        seen: (N, F) of ``appearance_of``, rows of NaN where it is unknown; None: of no image.
+        seen: (N, F) of ``quality_features_for_release``, rows of NaN where it is unknown; None: of no image.
     """
     n = len(logits)
     if release.familiarity is not None:
         side, channels = release.preprocessing.size, release.preprocessing.channels
         named = np.asarray(np.asarray(logits).argmax(axis=1), dtype=np.int64)
-        return release.familiarity.judge(features, named, seen, columns_of(side, channels))
+        return release.familiarity.judge(features, named, seen, feature_columns(side, channels))
     unknown = np.full(n, np.nan)
     if release.distance is None:
-        return Unlikeness(np.zeros(n, dtype=bool), unknown, unknown, [[] for _ in range(n)])
+        return OodScores(np.zeros(n, dtype=bool), unknown, unknown, [[] for _ in range(n)])
     distance = release.distance(features)
     flagged = release.distance.unfamiliar(distance)
     share = distance / max(release.distance.threshold, np.finfo(np.float64).tiny)
-    return Unlikeness(flagged, share, unknown, [[FEATURES] if flag else [] for flag in flagged])
+    return OodScores(flagged, share, unknown, [[FEATURES] if flag else [] for flag in flagged])

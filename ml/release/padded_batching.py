@@ -1,4 +1,4 @@
-"""Runs of a network on a device in batches of a few sizes, from and into buffers that stay there.
+"""Padded batches of a few fixed sizes on a device, with reused buffers.
 
 A device prepares every new size of a batch, which takes far longer than the run; with buffers of fixed sizes nothing is
 prepared or allocated twice.
@@ -21,7 +21,7 @@ Images = npt.NDArray[np.float32]
 
 
 def worth_taking(waiting: int) -> int:
-    """How many of the images that wait one run takes: whole batches, unless there are few.
+    """Number of waiting images for the next run: whole batches, unless there are few.
 
     A run takes as long for what it is filled up with as for images; who is left goes with the next one, which whoever
     has come meanwhile fills. Up to the second size a run is hardly longer for more images, and takes all.
@@ -33,7 +33,7 @@ def worth_taking(waiting: int) -> int:
 
 @dataclass(frozen=True)
 class _Buffers:
-    """Of one size of batch and image: what the host fills, what the network reads, and what it writes."""
+    """Host, input and output buffers of one batch size and image size."""
 
     host: Images
     binding: "onnxruntime.IOBinding"

@@ -1,4 +1,7 @@
-"""The one inference path: ONNX Runtime and calibration, for the service, for evaluation and for export parity."""
+"""Inference by ONNX Runtime and calibration, shared by service, evaluation and export parity.
+
+ONNX Runtime and calibration, for the service, for evaluation and for export parity.
+"""
 
 import math
 import time
@@ -15,8 +18,8 @@ from ml.images.augmented_views import views
 from ml.images.preprocess import Pixels
 from ml.release.artifact import Release, ReleaseError
 from ml.release.device import Device, DeviceError, is_on_cuda, open_session
-from ml.release.ood_detector import Unlikeness
-from ml.release.ood_score import appearance_of, unlikeness_of
+from ml.release.ood_detector import OodScores
+from ml.release.ood_score import compute_ood_scores, quality_features_for_release
 from ml.release.padded_batching import PaddedRuns
 
 #: Images a run of the network at most, in predictions of many images.
@@ -40,17 +43,17 @@ class Prediction:
     logits: npt.NDArray[np.float32]
     features: npt.NDArray[np.float32]
     feature_distance: npt.NDArray[np.float64]
-    unlikeness: Unlikeness
+    unlikeness: OodScores
     appearance: npt.NDArray[np.float32] | None = None
 
     @property
     def out_of_distribution(self) -> npt.NDArray[np.bool_]:
-        """Whether each image is unlike those that the release was made from."""
+        """Mask of the images that are out of distribution."""
         return self.unlikeness.flagged
 
 
 class Network(Protocol):
-    """What runs ``network.onnx``, here or elsewhere."""
+    """Runner of ``network.onnx``, local or remote."""
 
     @property
     def on_gpu(self) -> bool:
@@ -207,10 +210,12 @@ class Predictor:
             ValueError: no image.
         """
         pixels = self.pixels(images)
-        return prediction_of(self.release, *self.outputs(pixels), appearance_of(self.release, np.stack(pixels)))
+        return prediction_of(
+            self.release, *self.outputs(pixels), quality_features_for_release(self.release, np.stack(pixels))
+        )
 
     def pixels(self, images: Sequence[Image.Image | Pixels]) -> list[Pixels]:
-        """What the network sees of images, uint8 (size, size, C) each.
+        """Network pixels of images, uint8 (size, size, C) each.
 
         Raises:
             ValueError: no image.
@@ -255,10 +260,10 @@ def prediction_of(
         release: whose calibration and checks are used.
         logits: (N, K).
         features: (N, D).
-        appearance: (N, F) statistics of the pixels (``appearance_of``); None: the features alone tell what is unlike.
+        appearance: (N, F) statistics of the pixels (``quality_features_for_release``); None: features alone.
     """
     distance = np.full(len(logits), np.nan) if release.distance is None else release.distance(features)
-    unlikeness = unlikeness_of(release, logits, features, appearance)
+    unlikeness = compute_ood_scores(release, logits, features, appearance)
     distribution = distribution_of(release, logits, features)
     return Prediction(distribution, logits, features, distance, unlikeness, appearance)
 

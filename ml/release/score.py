@@ -1,4 +1,4 @@
-"""Predictions of a few image files as documents, and the columns of a PREDICTIONS table."""
+"""Predictions of a few image files as documents and as PREDICTIONS columns."""
 
 from pathlib import Path
 from typing import TypedDict
@@ -10,7 +10,7 @@ from ml.distributions.families import DirichletCpe, PredictiveDistribution, has_
 from ml.images.preprocess import ImageRejectedError, decode_image
 from ml.release.artifact import read_release
 from ml.release.device import Device
-from ml.release.ood_detector import Unlikeness
+from ml.release.ood_detector import OodScores
 from ml.release.predictor import Predictor
 from ml.tables.files import Column, TableError, fail_at, read_table, text_column
 from ml.util.arrays import FloatArray
@@ -37,7 +37,7 @@ def decode_file(path: Path) -> Image.Image:
 
 def _predict(
     predictor: Predictor, images: list[Image.Image], tta: int | None, seed: int
-) -> tuple[PredictiveDistribution, Unlikeness]:
+) -> tuple[PredictiveDistribution, OodScores]:
     """Predictions of images, by augmented views where these are asked for, and how unlike the images themselves are."""
     plain = predictor.predict(images)
     if tta is None:
@@ -112,7 +112,7 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def unlikeness_columns(disagreement_probs: FloatArray, unlike: Unlikeness) -> dict[str, Column]:
+def ood_columns(disagreement_probs: FloatArray, unlike: OodScores) -> dict[str, Column]:
     """Columns of a PREDICTIONS table about images unlike those of the release.
 
     Their ``disagreement_prob`` is left empty; ``disagreement_prob_raw``, by which predictions are judged, never is.

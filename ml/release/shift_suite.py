@@ -1,4 +1,4 @@
-"""The standard shifts of held-out images, as a release answers them: what is flagged, and what it costs."""
+"""Shift suite: a release's flags and losses on standard shifts of held-out images."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ UNSHIFTED, OTHER = "unshifted", "another data set"
 
 @dataclass(frozen=True)
 class _Terms:
-    """Of N cases with labels: agreement (N,) and squared error for a label (N,)."""
+    """Agreement (N,) and squared error per label (N,) of N labelled cases."""
 
     agreement: FloatArray
     loss: FloatArray
@@ -34,20 +34,20 @@ def _terms(label_counts: IntArray, prediction: Prediction) -> _Terms:
 
 
 def _row(kind: str, strength: str, prediction: Prediction, terms: _Terms | None, plain: _Terms | None) -> ShiftPoint:
-    known = terms is not None and len(terms.agreement) > 0
-    change = terms.agreement - plain.agreement if known and terms and plain is not None else None
+    has_labels = terms is not None and len(terms.agreement) > 0
+    change = terms.agreement - plain.agreement if has_labels and terms and plain is not None else None
     several = change is not None and len(change) > 1
     return {
         "kind": kind,
         "strength": strength,
         "n": len(prediction.logits),
         "flagged": float(prediction.out_of_distribution.mean()),
-        "agreement": float(terms.agreement.mean()) if known and terms else None,
+        "agreement": float(terms.agreement.mean()) if has_labels and terms else None,
         "agreement_change": None if change is None else float(change.mean()),
         "agreement_change_se": float(change.std(ddof=1) / np.sqrt(len(change)))
         if several and change is not None
         else None,
-        "loss": float(terms.loss.mean()) if known and terms else None,
+        "loss": float(terms.loss.mean()) if has_labels and terms else None,
         "mean_disagreement": float(prediction.distribution.disagreement_probs.mean()),
     }
 
@@ -85,13 +85,13 @@ def shift_suite(
         ValueError: no image.
     """
     plain = predictor.predict(list(pixels))
-    known = _terms(label_counts, plain)
-    rows = [_row(UNSHIFTED, "none", plain, known, None)]
+    plain_terms = _terms(label_counts, plain)
+    rows = [_row(UNSHIFTED, "none", plain, plain_terms, None)]
     total = 1 + len(shifts_for(pixels.shape[-1])) * len(STRENGTHS) + (other is not None)
     observer(1, total)
     for kind, strength, images in _series(pixels, seed):
         prediction = predictor.predict(list(images))
-        rows.append(_row(kind, strength, prediction, _terms(label_counts, prediction), known))
+        rows.append(_row(kind, strength, prediction, _terms(label_counts, prediction), plain_terms))
         observer(len(rows), total)
     if other is not None:
         rows.append(_row(OTHER, "none", predictor.predict(list(other)), None, None))

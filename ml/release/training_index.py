@@ -1,4 +1,4 @@
-"""Which images a release was made with, and whose: digests, so that whatever judges it can leave these out.
+"""Digests of a release's training images and patients, for their exclusion from evaluation.
 
 ``training.index`` is one line that says what it is, one line of JSON with the sizes, and four blocks of sorted digests
 of 32 bytes each, which are looked up by bisection where they lie on the disk. An image is known by the digest of its
@@ -31,7 +31,7 @@ _NONE = np.empty(0, dtype=_TYPE)
 
 
 class TrainingDocument(TypedDict):
-    """What a card says of the index: how many images and patients; patients null where their digests are unknown."""
+    """Card section on the index: numbers of images and patients; patients null where unknown."""
 
     n_images: int
     n_patients: int | None
@@ -103,29 +103,29 @@ class TrainingIndex:
         )
 
     def document(self) -> TrainingDocument:
-        """What the card says."""
+        """Return the card section."""
         n_images, n_patients = (len(np.unique(np.concatenate(list(part.values())))) for part in self._parts())
         if not self.patient_keys:
             return {"n_images": n_images, "n_patients": None}
         return {"n_images": n_images, "n_patients": n_patients, "patient_keys": list(self.patient_keys)}
 
     def uses(self, images: Digests, patients: Digests | None = None) -> npt.NDArray[np.str_]:
-        """What each of N cases was used for: ``network``, ``calibration``, or an empty text for neither.
+        """Use of each of N cases: ``network``, ``calibration``, or an empty text for neither.
 
         Args:
             images: (N,) digests of pixels; an empty one is not looked up.
             patients: (N,) HMACs under one of ``patient_keys``, or None.
         """
-        found = np.full(len(images), "", dtype="U11")
+        use_by_case = np.full(len(images), "", dtype="U11")
         for use in reversed(USES):  # whatever the network was fitted to, stays that
-            known = _among(images, self.images[use])
+            was_used = _is_among(images, self.images[use])
             if patients is not None:
-                known |= _among(patients, self.patients[use])
-            found[known] = use
-        return found
+                was_used |= _is_among(patients, self.patients[use])
+            use_by_case[was_used] = use
+        return use_by_case
 
     def uses_of(self, images: Sequence[bytes], patient_hmacs: Sequence[str] | None) -> npt.NDArray[np.str_]:
-        """What each of N cases was used for, as ``uses``.
+        """Use of each of N cases, as ``uses``.
 
         Args:
             images: N digests of pixels.
@@ -190,8 +190,8 @@ class TrainingIndex:
         return cls(dict(zip(USES, blocks[:2], strict=True)), dict(zip(USES, blocks[2:], strict=True)), keys)
 
 
-def _among(wanted: Digests, known: Digests) -> npt.NDArray[np.bool_]:
-    """Whether each of the wanted digests (N,) is among sorted ones; an empty one never is."""
+def _is_among(wanted: Digests, known: Digests) -> npt.NDArray[np.bool_]:
+    """Mask of the digests (N,) that are among sorted ones; an empty digest never is."""
     if not len(known):
         return np.zeros(len(wanted), dtype=bool)
     order = np.argsort(wanted)  # so that bisection walks through the file once

@@ -1,4 +1,4 @@
-"""A release's network as a model repository of Triton: the file as it is, and a configuration that says what it is."""
+"""Triton model repository of a release's network."""
 
 import shutil
 from pathlib import Path
@@ -14,7 +14,7 @@ _DIGITS = 16
 
 
 def network_name(network_sha256: str) -> str:
-    """What a network is called as a model: releases of one network share it, whatever their names.
+    """Model name of a network, shared by all releases of the same network.
 
     >>> network_name("0123456789abcdef" * 4)
     'network-0123456789abcdef'

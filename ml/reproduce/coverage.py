@@ -1,4 +1,6 @@
-"""Do the estimators hit what they aim at, and do their intervals cover it? A simulation with known truth.
+"""Simulation study of estimator bias and interval coverage with known truth.
+
+A simulation with known truth.
 
 Four panels: independent cases and cases of patients who share an error, all read twice or more; and cases of patients
 of which a service reads a fifth twice, by the all-or-audit design and by the graded one, weighted back.
@@ -13,7 +15,7 @@ import numpy as np
 from ml.charts.results import coverage_chart
 from ml.charts.rows import CoverageRow
 from ml.metrics.jackknife import Estimate, ModelAssisted
-from ml.reproduce.coverage_worlds import Simulated, designs, draw, of_a_service, of_everybody, truths
+from ml.reproduce.coverage_worlds import Simulated, designs, draw, estimate_service_design, of_everybody, truths
 from ml.reproduce.setting import Reproduction, Setting
 
 SIZES, SERVICE_SIZES = (100, 1_000), (500, 2_000)
@@ -38,7 +40,7 @@ class Tally:
         self.high += estimate.high is None or truth > estimate.high
 
     def row(self, name: str, n_cases: int, panel: str, truth: float) -> CoverageRow:
-        """What the runs say."""
+        """Summarise the runs as a row."""
         runs, spread = len(self.values), float(np.std(self.values, ddof=1))
         bias = float(np.mean(self.values) - truth)
         covered = 1 - (self.low + self.high) / runs
@@ -99,7 +101,7 @@ def run_service(
         rng = np.random.default_rng([seed, 3])
         for n_cases in sizes:
             one = drawing(rng, clustered=True, design=design)
-            rows += simulate(panel, n_cases, runs, one, of_a_service, aims, observer)
+            rows += simulate(panel, n_cases, runs, one, estimate_service_design, aims, observer)
     return rows
 
 

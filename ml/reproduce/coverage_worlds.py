@@ -1,4 +1,4 @@
-"""Simulated cases with known truth, read by everybody or by the design of a service, and what is estimated of them.
+"""Simulated worlds with known truth: fully crossed readings or a service's design, and the estimates.
 
 Predictions are overconfident and noisy, so that no loss is zero; the candidate of a paired comparison is another one
 of the same cases.
@@ -135,13 +135,13 @@ def of_everybody(sample: Simulated) -> Mapping[str, Estimate]:
     return {name: estimator(sample) for name, estimator in ESTIMATORS.items()}
 
 
-def of_a_service(sample: Simulated) -> Mapping[str, Estimate | ModelAssisted]:
-    """What a service says of cases that its design had read twice."""
+def estimate_service_design(sample: Simulated) -> Mapping[str, Estimate | ModelAssisted]:
+    """Estimates of a service from cases that its design had read twice."""
     weights2, patients = sample.weights2, sample.patients
-    found = evaluate(
+    metrics = evaluate(
         sample.counts, sample.probs, sample.dpe, n_bins=N_BINS, weights2=weights2, cluster=patients
     ).metrics
-    estimates = {shown: found[name] for name, shown in _NAMES.items()}
+    estimates = {label: metrics[name] for name, label in _NAMES.items()}
     before, after = ((side.class_probs, side.disagreement_probs) for side in (sample.prior, sample.candidate))
     changes = paired_changes(sample.counts, before, after, n_bins=N_BINS, weights2=weights2, cluster=patients)
     estimates |= {f"Δ{_NAMES[name]}": changes[name] for name in ("L", "EL", "L_D")}
@@ -153,12 +153,12 @@ def of_a_service(sample: Simulated) -> Mapping[str, Estimate | ModelAssisted]:
 
 
 def truths(large: Simulated) -> dict[str, float]:
-    """What each estimator aims at, from many cases and their known probabilities."""
+    """True value of each estimator's target, from many cases with known probabilities."""
     exact, other = (
         exact_metrics(large.true_probs, side.class_probs, side.disagreement_probs, n_bins=N_BINS)
         for side in (large.prior, large.candidate)
     )
-    aims = {shown: exact[name].value for name, shown in _NAMES.items() if name in exact}
+    aims = {label: exact[name].value for name, label in _NAMES.items() if name in exact}
     aims |= {"CL, two labels": aims["CL"], "DL": aims["EL"] - aims["CL"]}
     aims |= {f"Δ{_NAMES[name]}": other[name].value - exact[name].value for name in ("L", "EL", "L_D")}
     aims["EL′"] = exact_posterior_epistemic_loss(large.counts, large.true_probs, large.prior).value

@@ -1,4 +1,4 @@
-"""The paper's Figure 2: a perfect predictor has EL = CL = 0, and only debiased estimators say so.
+"""Paper's Figure 2: debiased estimators find EL = CL = 0 for a perfect predictor.
 
 True class probabilities q ~ U(0, 1) are predicted exactly and labelled n times. The plug-in estimators then
 measure the noise of the labels; the debiased ones scatter around zero.

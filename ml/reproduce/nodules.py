@@ -94,7 +94,7 @@ def malignant_majority(counts: IntArray) -> float:
 
 
 class _MajorityRow(TypedDict):
-    """How well a method predicts that a majority calls a nodule suspicious."""
+    """Accuracy of a method for the majority's verdict that a nodule is suspicious."""
 
     method: str
     majority_loss: EstimateDocument

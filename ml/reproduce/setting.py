@@ -1,4 +1,4 @@
-"""What a reproduction is asked, and what it gives back."""
+"""Arguments and results of a reproduction."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -34,7 +34,7 @@ from ml.metrics.oracle_metrics import exact_metrics
 from ml.metrics.posterior_gain import exact_posterior_epistemic_loss, posterior_epistemic_loss
 from ml.reproduce.setting import Setting, Truth
 from ml.training.augmentation import augment
-from ml.training.evaluation import unrounded
+from ml.training.evaluation import full_precision_convolutions
 from ml.training.networks import Network
 from ml.training.run_folder import RunFolder, TrainConfig
 from ml.training.train import choose_device, choose_precision, load_trained, train
@@ -97,7 +97,7 @@ def network_outputs(
             torch.manual_seed(stream)
             generator = torch.Generator().manual_seed(stream)
             images = augment(inputs, dataset.orientation, generator) if kind == "TTA" else inputs
-            with torch.inference_mode(), unrounded(device):
+            with torch.inference_mode(), full_precision_convolutions(device):
                 parts.append([tensor.float().cpu().numpy() for tensor in network(images)])
         logits.append(np.stack([part[0] for part in parts]))
         features.append(np.stack([part[1] for part in parts]))
@@ -233,10 +233,10 @@ class SeedOutputs:
         Raises:
             ValueError: the data set has none.
         """
-        known = self.dataset.true_probs
-        if known is None:
+        probs = self.dataset.true_probs
+        if probs is None:
             raise ValueError(f"data set {self.dataset.name!r} has no true probabilities")
-        return known[self.cases[self.part("test")]]
+        return probs[self.cases[self.part("test")]]
 
     def rows(self, labels: int, truth: Truth) -> Iterator[Row]:
         """Every method with that many labels per validation image."""

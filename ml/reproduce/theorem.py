@@ -1,4 +1,4 @@
-"""Theorem 1: which concentrations help, and which is best, compared with a simulation."""
+"""Theorem 1 on beneficial and optimal concentrations, compared with a simulation."""
 
 import numpy as np
 from altair.typing import ChartType

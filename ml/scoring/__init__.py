@@ -1,1 +1,1 @@
-"""Predictions of many images: lists that are read as a stream, parts that any machine may make, and their joining."""
+"""Batch prediction of many images: streamed lists, shards on any machine, merging."""

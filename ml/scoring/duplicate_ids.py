@@ -1,4 +1,4 @@
-"""Whether an identifier stands twice in a list that is longer than memory."""
+"""Detection of duplicate identifiers in a list larger than memory."""
 
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b

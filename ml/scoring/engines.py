@@ -1,4 +1,4 @@
-"""Shards that are missing, run one after the other, in several processes, or by a Ray cluster."""
+"""Engines that run missing shards: sequential, multiprocess or Ray."""
 
 import os
 import threading
@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 from ml.release.device import Device
 from ml.scoring.image_list import BLOCK, ImageList, open_list
 from ml.scoring.predicting import Scorer
-from ml.scoring.ray_pool import connected
+from ml.scoring.ray_pool import connect_to_ray
 from ml.scoring.score_table import Observer
 from ml.scoring.shard_store import JOB_FILE, Job, PartDocument, numbers_text, read_job
 from ml.scoring.shards import open_job, rows_of, write_shard
@@ -29,7 +29,7 @@ SHARD_IMAGES = 20_000
 
 @dataclass(frozen=True)
 class Run:
-    """What an engine did.
+    """Result of an engine.
 
     Attributes:
         n_shards: parts of the job.
@@ -49,7 +49,7 @@ class Pool(Protocol):
 
     @property
     def cores(self) -> int:
-        """How many shards are made at once."""
+        """Number of shards made at once."""
         ...
 
     def run(self, work: ShardWork, shards: list[int]) -> Iterator[PartDocument]:
@@ -99,15 +99,11 @@ def run_missing(
         else:
             work = ShardWork(release.absolute(), images.absolute(), folder.absolute(), job.sha256, tta, seed, device)
             _run_in(pool, work, job, missing, observer)
-    return _ran(job, len(missing))
+    return _complete_run(job, len(missing))
 
 
-def _ran(job: Job, n_run: int) -> Run:
-    """What an engine did, when it has done everything.
-
-    Raises:
-        ShardError: shards were made and are not here.
-    """
+def _complete_run(job: Job, n_run: int) -> Run:
+    """Summarise a finished run."""
     absent = job.missing()
     if absent:
         raise ShardError(
@@ -152,7 +148,7 @@ def _run_in(pool: Pool, work: ShardWork, job: Job, missing: list[int], observer:
 def _pool(engine: Engine, ray_address: str | None) -> Iterator[Pool | None]:
     """Processes for an engine; None where this one does it all."""
     if engine == "ray":
-        with connected(ray_address) as cluster:
+        with connect_to_ray(ray_address) as cluster:
             yield cluster
     else:
         yield None if engine == "local" else Processes(cores())

@@ -1,4 +1,4 @@
-"""An evaluation of long tables in parts, which any machine may do at any time, and more than once.
+"""Sharded evaluation of long tables on any machine, safe to repeat.
 
 A part is a file of sums over groups of patients (``ml.metrics.group_sums``): 10⁹ labels become a few megabytes a part,
 and the metrics with their intervals follow from the parts together. As with images, a part that is there is left.
@@ -19,7 +19,7 @@ from pyarrow import parquet
 from ml.metrics.binning import Debias
 from ml.metrics.group_sums import GroupSums
 from ml.scoring.shard_store import numbers_text
-from ml.scoring.writing import ShardError, create, unfinished
+from ml.scoring.writing import ShardError, create_file, temporary_path
 from ml.tables.reading import TableError
 from ml.tables.sorted_spans import span_of
 from ml.tables.streaming import StreamedDocument, Streaming, document_of_sums
@@ -31,7 +31,7 @@ _ORDERS = ("first", "second")
 
 
 class EvaluationJob(TypedDict):
-    """What the parts of an evaluation have in common; the digests are of the tables' indexes."""
+    """Document shared by the shards of an evaluation, with digests of the tables' indexes."""
 
     version: int
     labels: str
@@ -143,17 +143,16 @@ def _file(folder: Path, shard: int, n_shards: int) -> Path:
 
 
 def _join(folder: Path, job: EvaluationJob) -> str:
-    """Begin an evaluation in a folder, or find that it is the one that was begun there; its digest.
-
-    Raises:
-        ShardError: the folder has another one; the message says in what it differs.
-    """
+    """Begin an evaluation in a folder, or find that it is the one that was begun there; its digest."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / JOB_FILE
     if not path.exists():
-        with unfinished(path) as written, suppress(ShardError):  # somebody else was first: what differs is said below
+        with (
+            temporary_path(path) as written,
+            suppress(ShardError),
+        ):  # somebody else was first: what differs is said below
             write_json(written, job)
-            create(written, path)
+            create_file(written, path)
     there = read_json(path)
     for name, value in job.items():
         if there.get(name) != value:
@@ -165,31 +164,25 @@ def _join(folder: Path, job: EvaluationJob) -> str:
 
 
 def _write(path: Path, job: str, sums: tuple[GroupSums, GroupSums]) -> None:
-    """Write sums of one part where none are.
-
-    Raises:
-        ShardError: others are there.
-    """
+    """Write sums of one part where none are."""
     arrays = {"job": np.array(job)}
     for order, part in zip(_ORDERS, sums, strict=True):
         arrays |= {f"{order}/{name}": array for name, array in part.to_arrays().items()}
-    with unfinished(path) as written:
+    with temporary_path(path) as written:
         with written.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
-        create(written, path)
+        create_file(written, path)
 
 
 def _read(path: Path, job: str) -> tuple[GroupSums, GroupSums]:
-    """Sums of one part, those of order 1 first.
-
-    Raises:
-        ShardError: it is damaged or of another evaluation.
-    """
+    """Sums of one part, those of order 1 first."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             written = str(arrays["job"])
-            found = {name: arrays[name] for name in arrays.files if name != "job"}
-        orders = [{n.removeprefix(f"{o}/"): a for n, a in found.items() if n.startswith(f"{o}/")} for o in _ORDERS]
+            sums_by_name = {name: arrays[name] for name in arrays.files if name != "job"}
+        orders = [
+            {n.removeprefix(f"{o}/"): a for n, a in sums_by_name.items() if n.startswith(f"{o}/")} for o in _ORDERS
+        ]
         first, second = (GroupSums.from_arrays(part) for part in orders)
     except (OSError, EOFError, KeyError, ValueError, BadZipFile, zlib.error) as exc:
         raise ShardError(f"{path}: is not what was written ({exc}): delete it and run its shard again") from exc

@@ -1,4 +1,4 @@
-"""Which images are predicted: a folder or a manifest, in one order, read as a stream and never kept.
+"""Streamed list of the images to predict, from a folder or a manifest, in a fixed order.
 
 Every row has a number, from 0, by which shards divide the list. A folder is walked with what it contains, in the order
 of the bytes of the names; names that are too many for memory are sorted in temporary files.
@@ -101,9 +101,9 @@ def _open_folder(images: Path, names_in_memory: int) -> ImageList:
 
 def _folder_rows(images: Path, first: int, names: list[bytes]) -> Rows:
     # a name that is no UTF-8 is shown with its bytes, and opened as it is
-    shown = [name.decode("utf-8", "backslashreplace") for name in names]
+    display_names = [name.decode("utf-8", "backslashreplace") for name in names]
     paths = [images / os.fsdecode(name) for name in names]
-    return Rows(first, [name.rpartition(".")[0] for name in shown], shown, paths, None)
+    return Rows(first, [name.rpartition(".")[0] for name in display_names], display_names, paths, None)
 
 
 def _walk(folder: bytes, inside: bytes = b"") -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""The parts of a job into one table of predictions and one of errors; no release is needed for it."""
+"""Merging of a job's shards into one table of predictions and one of errors, without the release."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from pyarrow import parquet
 
 from ml.scoring.duplicate_ids import repeated_row
 from ml.scoring.shard_store import Job, PartDocument, numbers_text, read_job
-from ml.scoring.writing import ShardError, TableWriter, put, unfinished
+from ml.scoring.writing import ShardError, TableWriter, replace_file, temporary_path
 from ml.util.files import file_sha256
 
 
 @dataclass(frozen=True)
-class Finished:
-    """What was joined.
+class MergedShards:
+    """Result of merging shards.
 
     Attributes:
         n_shards: number of parts.
@@ -35,7 +35,7 @@ class Finished:
     errors: Path
 
 
-def finish(folder: Path) -> Finished:
+def merge_job_shards(folder: Path) -> MergedShards:
     """Join the parts of a job into ``predictions.parquet`` and ``errors.parquet``, byte for byte those of one run.
 
     Args:
@@ -49,30 +49,26 @@ def finish(folder: Path) -> Finished:
     _check_cases(job)
     out, wrong = folder / "predictions.parquet", folder / "errors.parquet"
     reasons: Counter[str] = Counter()
-    with unfinished(out) as good_part, unfinished(wrong) as wrong_part:
+    with temporary_path(out) as good_part, temporary_path(wrong) as wrong_part:
         n_predictions = _join(job, "predictions.parquet", good_part, None)
         n_errors = _join(job, "errors.parquet", wrong_part, reasons)
         expected = sum(part["n_predictions"] for part in parts), sum(part["n_errors"] for part in parts)
         if (n_predictions, n_errors) != expected or sum(expected) != job.document["n_images"]:
             images = job.document["n_images"]
             raise ShardError(f"{folder}: {n_predictions:,} predictions and {n_errors:,} errors of {images:,} images")
-        put(wrong_part, wrong)
-        put(good_part, out)
-    return Finished(job.n_shards, n_predictions, n_errors, dict(sorted(reasons.items())), out, wrong)
+        replace_file(wrong_part, wrong)
+        replace_file(good_part, out)
+    return MergedShards(job.n_shards, n_predictions, n_errors, dict(sorted(reasons.items())), out, wrong)
 
 
 def _checked_parts(job: Job) -> list[PartDocument]:
-    """What the parts contain.
-
-    Raises:
-        ShardError: one is missing, of another job, or its tables are not those that were written.
-    """
-    found = [job.part(shard) for shard in range(1, job.n_shards + 1)]
-    missing = [shard for shard, part in enumerate(found, start=1) if part is None]
+    """Documents of all parts, checked."""
+    part_documents = [job.part(shard) for shard in range(1, job.n_shards + 1)]
+    missing = [shard for shard, part in enumerate(part_documents, start=1) if part is None]
     if missing:
         words = "shard is" if len(missing) == 1 else "shards are"
         raise ShardError(f"{job.folder}: {len(missing):,} of {job.n_shards:,} {words} missing: {numbers_text(missing)}")
-    parts = [part for part in found if part is not None]
+    parts = [part for part in part_documents if part is not None]
     for part in parts:
         for what, digest in (("predictions", part["predictions_sha256"]), ("errors", part["errors_sha256"])):
             path = job.file(part["shard"], f"{what}.parquet")
@@ -98,11 +94,7 @@ def _cases(job: Job) -> Iterator[list[str]]:
 
 
 def _check_cases(job: Job) -> None:
-    """Every case stands once.
-
-    Raises:
-        ShardError: one stands twice.
-    """
+    """Every case stands once."""
     again = repeated_row(_cases(job))
     before = 0
     for names in _cases(job) if again is not None else ():

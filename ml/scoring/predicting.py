@@ -1,4 +1,4 @@
-"""Predictions and errors of blocks of images, as tables whose columns are the same for every block."""
+"""Prediction of image blocks into tables with fixed columns."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from ml.images.preprocess import ImageRejectedError, Pixels, decode_image
 from ml.release.artifact import read_release
 from ml.release.device import Device
 from ml.release.predictor import Predictor
-from ml.release.score import MAY_BE_EMPTY, prediction_columns, unlikeness_columns
+from ml.release.score import MAY_BE_EMPTY, ood_columns, prediction_columns
 from ml.scoring.image_list import Rows
 from ml.scoring.writing import ERRORS
 from ml.tables.files import Column, empty_where_nan
@@ -57,7 +57,7 @@ class Scorer:
             try:
                 image = decode_image(path.read_bytes())
             except (OSError, ValueError) as exc:
-                wrong.append((at, *_why(exc)))
+                wrong.append((at, *_unreadable_reason(exc)))
                 continue
             kept.append(at)
             digests.append(pixel_digest(image))
@@ -85,21 +85,21 @@ class Scorer:
             pictures = [image for image in images if isinstance(image, Image.Image)]
             distribution = self.predictor.predict_augmented(pictures, samples=self.tta, seed=self.seed)
         columns = prediction_columns(cases, release.classes, distribution)
-        columns |= unlikeness_columns(distribution.disagreement_probs, plain.unlikeness)
+        columns |= ood_columns(distribution.disagreement_probs, plain.unlikeness)
         columns["release_sha256"] = [self.release_sha256] * len(cases)
         columns[TRAINED_ON] = self._trained_on(digests, hmacs)
         filled: dict[str, Column] = {name: empty_where_nan(np.asarray(columns[name])) for name in MAY_BE_EMPTY}
         return pa.table(dict(columns | filled))
 
     def _trained_on(self, digests: list[bytes], hmacs: list[str] | None) -> list[str]:
-        """Whether the release was trained on each image, or on others of its patient: yes, no, or unknown."""
+        """Training status of each image or its patient: yes, no, or unknown."""
         index = self.predictor.release.training
         if index is None:
             return ["unknown"] * len(digests)
         return ["yes" if use else "no" for use in index.uses_of(digests, hmacs)]
 
 
-def _why(exc: OSError | ValueError) -> tuple[str, str]:
+def _unreadable_reason(exc: OSError | ValueError) -> tuple[str, str]:
     """Reason and message of a file that cannot be read, without the place where it lies on this machine."""
     if isinstance(exc, ImageRejectedError):
         return exc.reason, str(exc)

@@ -1,4 +1,4 @@
-"""Shards as tasks of a Ray cluster, which starts them, more than once where machines die; it stores nothing."""
+"""Shards as Ray tasks, which may run more than once; Ray stores no results."""
 
 import logging
 import os
@@ -93,13 +93,7 @@ def _make(work: ShardWork, shard: int) -> PartDocument:
 
 
 def _result(reference: "ObjectRef[PartDocument]") -> PartDocument:
-    """What a task returned.
-
-    Raises:
-        OSError: the task met it.
-        ShardError: its machine cannot make shards.
-        ValueError: the task met it.
-    """
+    """Result of a finished task."""
     import ray
     from ray.exceptions import RayTaskError
 
@@ -108,15 +102,15 @@ def _result(reference: "ObjectRef[PartDocument]") -> PartDocument:
     except RayTaskError as exc:
         if isinstance(exc.cause, ValueError | OSError):
             raise exc.cause from None
-        said = str(exc.cause).strip().splitlines()[-1:] or [type(exc.cause).__name__]
+        message_lines = str(exc.cause).strip().splitlines()[-1:] or [type(exc.cause).__name__]
         raise ShardError(
-            f"a machine of the Ray cluster cannot make shards ({said[0]}): it needs the same Python with the "
+            f"a machine of the Ray cluster cannot make shards ({message_lines[0]}): it needs the same Python with the "
             "same 'secondread[cpu,ray]' as this one"
         ) from exc
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[RayPool]:
+def connect_to_ray(address: str | None) -> Iterator[RayPool]:
     """Connect to a Ray cluster, or start one on this machine that ends with this process.
 
     Args:
@@ -129,20 +123,20 @@ def connected(address: str | None) -> Iterator[RayPool]:
     # before Ray is imported, which reads them then
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_raylet_start_wait_time_s", _START_S)
-    wanted, address = address, address or os.environ.get("RAY_ADDRESS") or "local"
+    given_address, address = address, address or os.environ.get("RAY_ADDRESS") or "local"
     if address == "local" and "RAY_AUTH_MODE" not in os.environ:
         # whoever else reaches its ports cannot use it, and no token is left in the home of who asked
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     import ray
 
     if ray.is_initialized():
-        if wanted is not None:
+        if given_address is not None:
             raise ShardError(
-                f"Ray ({wanted}) cannot be used: this program is connected to Ray already; name no address"
+                f"Ray ({given_address}) cannot be used: this program is connected to Ray already; name no address"
             )
         yield RayPool(_cores())
         return
-    _connect(address)
+    _initialise_ray(address)
     with _not_outliving_this_process() if address == "local" else nullcontext():
         try:
             yield RayPool(_cores())
@@ -150,25 +144,21 @@ def connected(address: str | None) -> Iterator[RayPool]:
             ray.shutdown()
 
 
-def _connect(address: str) -> None:
+def _initialise_ray(address: str) -> None:
     import ray
     from ray.exceptions import RayError
 
     n_cores = own_cores() if address == "local" else None
     try:
-        _knock(address)
+        _require_reachable(address)
         ray.init(address, num_cpus=n_cores, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except (RayError, RuntimeError, OSError, ValueError) as exc:
-        said = (str(exc).strip().splitlines() or [type(exc).__name__])[0]
-        raise ShardError(f"Ray ({address}) cannot be used: {said}") from exc
+        message = (str(exc).strip().splitlines() or [type(exc).__name__])[0]
+        raise ShardError(f"Ray ({address}) cannot be used: {message}") from exc
 
 
-def _knock(address: str) -> None:
-    """See whether anything answers at an address, where Ray itself would go on asking for many minutes.
-
-    Raises:
-        OSError: nothing does.
-    """
+def _require_reachable(address: str) -> None:
+    """Check that an address answers, since Ray itself would retry for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
@@ -176,11 +166,9 @@ def _knock(address: str) -> None:
 
 @contextmanager
 def _not_outliving_this_process() -> Iterator[None]:
-    """Have all processes that this one has started killed when it is gone, by another one.
-
-    Of a killed command Ray's own agents spend a minute on telling a server about it that is gone as well. No setting
-    shortens that, and they cannot be left out.
-    """
+    """Have all processes that this one has started killed when it is gone, by another one."""
+    # Of a killed command Ray's own agents spend a minute on telling a server about it that is gone as well. No setting
+    # shortens that, and they cannot be left out.
     processes = []
     for number in _descendants(os.getpid()):
         with suppress(OSError):  # has ended

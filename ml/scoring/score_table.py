@@ -1,4 +1,4 @@
-"""Many images into one table, in one run."""
+"""Prediction of many images into one table in one run."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,15 +11,15 @@ from ml.release.device import Device
 from ml.scoring.duplicate_ids import repeated_row
 from ml.scoring.image_list import BLOCK, ImageList, open_list
 from ml.scoring.predicting import Scorer
-from ml.scoring.writing import ERRORS, TableWriter, put, unfinished
+from ml.scoring.writing import ERRORS, TableWriter, replace_file, temporary_path
 from ml.tables.files import Place, TableError, fail_at
 
 Observer = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Scored:
-    """What was written.
+class ScoredTable:
+    """Result of scoring into one table.
 
     Attributes:
         n_predictions: images that were predicted.
@@ -43,7 +43,7 @@ def score_images(
     tta: int | None = None,
     seed: int = 0,
     device: Device = "auto",
-) -> Scored:
+) -> ScoredTable:
     """Predict a folder of images, or a manifest with columns case_id and file, into a PREDICTIONS table.
 
     Of an image unlike those that the release was made from (``out_of_distribution``, ``reasons``, ``distance``,
@@ -72,11 +72,11 @@ def score_images(
     listed = open_list(images)
     _check_cases(listed)
     errors = out.with_name(f"{out.stem}.errors{out.suffix}")
-    with unfinished(out) as part, unfinished(errors) as wrong:
+    with temporary_path(out) as part, temporary_path(errors) as wrong:
         n = write_rows(scorer, listed, 0, listed.rows, (part, wrong), observer, as_csv=kind == ".csv")
-        put(wrong, errors)
-        put(part, out)
-    return Scored(*n, out, errors)
+        replace_file(wrong, errors)
+        replace_file(part, out)
+    return ScoredTable(*n, out, errors)
 
 
 def write_rows(
@@ -120,11 +120,7 @@ def write_rows(
 
 
 def _check_cases(listed: ImageList) -> None:
-    """Every case stands once.
-
-    Raises:
-        TableError: one stands twice, with its row and name.
-    """
+    """Every case stands once."""
     again = repeated_row(rows.case_ids for rows in listed.read(0, listed.rows))
     if again is not None:
         start = again // BLOCK * BLOCK

@@ -1,4 +1,4 @@
-"""What lies in the folder of a divided list: of which job its parts are, and which of them are there.
+"""Shard store: the folder of a sharded job, its document, and its finished parts.
 
 ``job.json`` says of what the parts are parts. Of each part there are its predictions, its errors and, written last,
 what it contains. All are written beside and linked into place, so that they are whole or not there.
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NotRequired, TypedDict, cast
 
-from ml.scoring.writing import ShardError, create, unfinished
+from ml.scoring.writing import ShardError, create_file, temporary_path
 from ml.util.files import file_sha256, read_json, write_json
 
 JOB_FILE = "job.json"
@@ -29,7 +29,7 @@ _WORDS = {
 
 
 class JobDocument(TypedDict):
-    """What parts have in common; without ``device`` a CPU predicts, whose results differ in their last bits."""
+    """Document shared by all parts; without ``device`` the CPU predicts, with other last bits."""
 
     version: int
     release_sha256: str
@@ -43,7 +43,7 @@ class JobDocument(TypedDict):
 
 
 class PartDocument(TypedDict):
-    """What a part contains; the digests are of ``job.json`` and of the two tables."""
+    """Document of a part, with digests of ``job.json`` and of both tables."""
 
     job_sha256: str
     shard: int
@@ -77,7 +77,7 @@ class Job:
         return self.folder / f"shard-{shard:05d}-of-{self.n_shards:05d}.{what}"
 
     def part(self, shard: int) -> PartDocument | None:
-        """What a part contains, None where it is not there.
+        """Document of a part, None where it is missing.
 
         Raises:
             ShardError: it is of another job.
@@ -101,9 +101,9 @@ def create_json(path: Path, document: JobDocument | PartDocument) -> None:
     Raises:
         ShardError: another one is there.
     """
-    with unfinished(path) as written:
+    with temporary_path(path) as written:
         write_json(written, document)
-        create(written, path)
+        create_file(written, path)
 
 
 def read_job(folder: Path) -> Job:
@@ -132,13 +132,13 @@ def join_job(folder: Path, document: JobDocument) -> Job:
     if not (folder / JOB_FILE).exists():
         with suppress(ShardError):  # somebody else was first: what differs is said below
             create_json(folder / JOB_FILE, document)
-    found = read_job(folder)
-    there, here = {"device": "cpu"} | dict(found.document), {"device": "cpu"} | dict(document)
+    job = read_job(folder)
+    there, here = {"device": "cpu"} | dict(job.document), {"device": "cpu"} | dict(document)
     for name, words in _WORDS.items():
         if there.get(name) != here.get(name):
             differing = f"{name} {_shown(there.get(name))}, here {_shown(here.get(name))}"
             raise ShardError(f"{folder}: has shards of {words} ({differing}): give another folder")
-    return found
+    return job
 
 
 def job_document(

@@ -1,4 +1,4 @@
-"""One n-th of a long list of images, which any machine may predict, at any time and more than once.
+"""One of n shards of an image list, safe to predict on any machine and more than once.
 
 Shards are made of whole blocks in the order of the list, and their bytes are those of any other run: whoever comes
 second leaves what is there, and a shard whose process was killed is made again.
@@ -12,7 +12,7 @@ from ml.scoring.image_list import BLOCK, ImageList, open_list
 from ml.scoring.predicting import Scorer
 from ml.scoring.score_table import Observer, write_rows
 from ml.scoring.shard_store import Job, PartDocument, create_json, job_document, join_job
-from ml.scoring.writing import ShardError, create, unfinished
+from ml.scoring.writing import ShardError, create_file, temporary_path
 from ml.util.files import file_sha256
 
 
@@ -25,10 +25,10 @@ def parse_shard(text: str) -> tuple[int, int]:
     >>> parse_shard("3/8")
     (3, 8)
     """
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
-    if found is None:
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if match is None:
         raise ShardError(f"--shard {text}: say i/n, such as 3/8")
-    shard, count = int(found[1]), int(found[2])
+    shard, count = int(match[1]), int(match[2])
     if not 1 <= shard <= count:
         raise ShardError(f"--shard {text}: shards count from 1 to n, here from 1/{count} to {count}/{count}")
     return shard, count
@@ -110,15 +110,15 @@ def write_shard(scorer: Scorer, listed: ImageList, job: Job, shard: int, observe
         ShardError: other bytes are there.
         TableError: the manifest cannot be used.
     """
-    known = job.part(shard)
-    if known is not None:
-        return known
+    existing = job.part(shard)
+    if existing is not None:
+        return existing
     good, bad = job.file(shard, "predictions.parquet"), job.file(shard, "errors.parquet")
-    with unfinished(good) as part, unfinished(bad) as wrong:
+    with temporary_path(good) as part, temporary_path(bad) as wrong:
         first, stop = rows_of(shard, job.n_shards, listed.rows)
         n_predictions, n_errors = write_rows(scorer, listed, first, stop, (part, wrong), observer)
-        create(part, good)
-        create(wrong, bad)
+        create_file(part, good)
+        create_file(wrong, bad)
     document: PartDocument = {
         "job_sha256": job.sha256,
         "shard": shard,

@@ -1,4 +1,4 @@
-"""A shard as work that another process can be given, on this machine or on another one."""
+"""Picklable work order for one shard."""
 
 import platform
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ml.scoring.writing import ShardError
 
 @dataclass(frozen=True)
 class ShardWork:
-    """What whoever makes a shard has to know; called with its number, it makes the shard.
+    """Work order of a shard; called with a shard's number, it makes that shard.
 
     Attributes:
         release: release folder, like the other paths absolute.
@@ -48,13 +48,15 @@ class ShardWork:
                 f"{self.folder}: is not the folder of this job on the machine {platform.node()}: every machine has to "
                 "see the same one"
             )
-        scorer, listed = _opened(self.release, self.images, self.tta, self.seed, self.device)
+        scorer, listed = _open_release_and_list(self.release, self.images, self.tta, self.seed, self.device)
         job = open_job(scorer, listed, self.folder, read_job(self.folder).n_shards)
         return write_shard(scorer, listed, job, shard, lambda done, total: None)
 
 
 @lru_cache(maxsize=1)
-def _opened(release: Path, images: Path, tta: int | None, seed: int, device: Device) -> tuple[Scorer, ImageList]:
+def _open_release_and_list(
+    release: Path, images: Path, tta: int | None, seed: int, device: Device
+) -> tuple[Scorer, ImageList]:
     """Release and list, which a process keeps from one shard to the next: it is there for one run only."""
     # the other cores have shards of their own
     return Scorer(release, tta=tta, seed=seed, threads=1, device=device), open_list(images)

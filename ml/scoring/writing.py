@@ -1,4 +1,4 @@
-"""Tables that are written as they are made, and files that are there whole or not at all.
+"""Streamed table writers and atomic files.
 
 The bytes of a table depend on its rows alone, never on how many of them came at once.
 """
@@ -77,8 +77,8 @@ class TableWriter:
 
 
 @contextmanager
-def unfinished(target: Path) -> Iterator[Path]:
-    """Name of a file beside another one, to be written and then put into its place; gone at the end."""
+def temporary_path(target: Path) -> Iterator[Path]:
+    """Yield a temporary path beside a file, removed at the end."""
     path = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
         yield path
@@ -86,8 +86,8 @@ def unfinished(target: Path) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def create(path: Path, target: Path) -> None:
-    """Put a written file into a place where no file is; where there is one of the same bytes, leave that.
+def create_file(path: Path, target: Path) -> None:
+    """Move a written file to a free place, or keep an identical file that is there.
 
     Args:
         path: what was written, in the same folder.
@@ -108,8 +108,8 @@ def create(path: Path, target: Path) -> None:
     sync_folder(target.parent)
 
 
-def put(path: Path, target: Path) -> None:
-    """Put a written file into a place, whatever is there."""
+def replace_file(path: Path, target: Path) -> None:
+    """Move a written file into place, replacing any other."""
     sync_file(path)
     path.replace(target)
     sync_folder(target.parent)

@@ -1,4 +1,4 @@
-"""LABELS and PREDICTIONS, on disk or in memory, and their evaluation."""
+"""LABELS and PREDICTIONS tables and their evaluation."""
 
 from ml.tables.evaluate import evaluate, evaluate_findings
 from ml.tables.files import (

@@ -1,4 +1,4 @@
-"""Two predictions of the same cases, judged by the same labels."""
+"""Comparison of two predictions of the same cases by the same labels."""
 
 from dataclasses import dataclass, replace
 from typing import TypedDict
@@ -8,7 +8,7 @@ from ml.metrics.jackknife import Estimate, EstimateDocument
 from ml.metrics.ordinal import ranked_probability_change
 from ml.tables.evaluate import evaluate_cases
 from ml.tables.files import Predictions, TableError
-from ml.tables.matching import Cases, Options, Rival
+from ml.tables.matching import BaselinePredictions, Cases, Options
 
 
 class ComparisonDocument(TypedDict):
@@ -49,7 +49,7 @@ class Comparison:
 
 
 def compare(cases: Cases, options: Options) -> Comparison:
-    """Compare matched predictions with their rival.
+    """Compare matched predictions with their baseline.
 
     Errors of the changes are those of the paired differences, whole patients left out where they are named: both
     predictions are judged by the same labels, so a change is known better than either value.
@@ -59,7 +59,7 @@ def compare(cases: Cases, options: Options) -> Comparison:
     """
     if cases.rival is None:
         raise TableError("there are no other predictions to compare with")
-    first, second = _both(cases, cases.rival)
+    first, second = _cases_in_both(cases, cases.rival)
     pair = [(side.predictions.class_probs, side.predictions.disagreement_probs) for side in (first, second)]
     changes = paired_changes(
         first.counts,
@@ -83,7 +83,7 @@ def compare(cases: Cases, options: Options) -> Comparison:
     return Comparison(evaluate_cases(first, options), evaluate_cases(second, options), changes, cases.rival.left_out)
 
 
-def _both(cases: Cases, rival: Rival) -> tuple[Cases, Cases]:
+def _cases_in_both(cases: Cases, rival: BaselinePredictions) -> tuple[Cases, Cases]:
     """The cases that both predict, with either prediction."""
     rows, given = rival.rows, cases.predictions
     names = [given.case_ids[i] for i in rows.tolist()]

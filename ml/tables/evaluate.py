@@ -127,10 +127,10 @@ def evaluate_tables(
         TableError: a table cannot be used; the message names file, row and column.
     """
     options = Options(n_bins, debias, weights, weights2, cluster, missing, binary, level)
-    found = match_tables(labels, predictions, options)
-    if found[0].finding is not None or len(found) != 1:
+    matched = match_tables(labels, predictions, options)
+    if matched[0].finding is not None or len(matched) != 1:
         raise TableError("the tables have a column 'finding': evaluate_findings evaluates each on its own")
-    return evaluate_cases(found[0], options)
+    return evaluate_cases(matched[0], options)
 
 
 def evaluate_findings(
@@ -157,10 +157,10 @@ def evaluate_findings(
     {'mass': 0.5, 'fluid': 0.0}
     """
     options = options or Options()
-    found = match_tables(labels, predictions, options)
-    if any(cases.finding is None for cases in found):
+    matched = match_tables(labels, predictions, options)
+    if any(cases.finding is None for cases in matched):
         raise TableError("the tables have no column 'finding'")
-    return {str(cases.finding): evaluate_cases(cases, options) for cases in found}
+    return {str(cases.finding): evaluate_cases(cases, options) for cases in matched}
 
 
 def evaluate_cases(cases: Cases, options: Options) -> Evaluation:

@@ -23,11 +23,11 @@ from ml.tables.reading import (
     Where,
     empty_where_nan,
     fail_at,
+    find_repeats,
     number_column,
     place_of,
     read_batches,
     read_table,
-    repeated,
     text_column,
     write_table,
 )
@@ -117,7 +117,7 @@ def read_predictions(source: TableSource, *, complement: str | None = None) -> P
 def check_predictions(table: pa.Table, where: Where, *, complement: str | None = None) -> Predictions:
     """Check a PREDICTIONS table, or a part of one; arguments and errors as in ``read_predictions``."""
     case_ids = text_column(table, "case_id", where)
-    fail_at(where, repeated(case_ids), "case_id", "duplicated case", case_ids)
+    fail_at(where, find_repeats(case_ids), "case_id", "duplicated case", case_ids)
     names = probability_columns(table, where, binary=complement is not None)
     probs = np.stack([number_column(table, name, where) for name in names], axis=1)
     for k, name in enumerate(names):
@@ -129,8 +129,8 @@ def check_predictions(table: pa.Table, where: Where, *, complement: str | None =
     problem = "the row's probabilities do not sum to 1 but to"
     fail_at(where, np.abs(sums - 1) > ROW_SUM_TOLERANCE, f"{names[0]} … {names[-1]}", problem, sums.tolist())
     dpe = _disagreement(table, where, probs)
-    known = {"case_id", "log_concentration", *_DISAGREEMENT, *names}
-    further = {name: table.column(name).to_pylist() for name in table.column_names if name not in known}
+    standard_columns = {"case_id", "log_concentration", *_DISAGREEMENT, *names}
+    further = {name: table.column(name).to_pylist() for name in table.column_names if name not in standard_columns}
     return Predictions(case_ids, classes, probs, dpe, further)
 
 
@@ -208,26 +208,22 @@ def check_labels(table: pa.Table, where: Where, classes: Sequence[str] | None = 
         return _wide_labels(table, case_ids, where, classes)
     annotators = _annotators(table, where)
     labels = text_column(table, "label", where)
-    known = classes_of_labels(table, where) if classes is None else list(classes)
-    number = {name: k for k, name in enumerate(known)}
-    problem = f"unknown class (known: {', '.join(known)}):"
+    class_names = classes_of_labels(table, where) if classes is None else list(classes)
+    number = {name: k for k, name in enumerate(class_names)}
+    problem = f"unknown class (known: {', '.join(class_names)}):"
     fail_at(where, [label not in number for label in labels], "label", problem, labels)
     problem = f"labels this case twice (tied answers: {_TIES}):"
-    fail_at(where, repeated(list(zip(case_ids, annotators, strict=True))), "annotator", problem, annotators)
+    fail_at(where, find_repeats(list(zip(case_ids, annotators, strict=True))), "annotator", problem, annotators)
     order = {case: i for i, case in enumerate(dict.fromkeys(case_ids))}
     rows = np.array([order[case] for case in case_ids], dtype=np.intp)
-    counts = np.zeros((len(order), len(known)), dtype=np.int64)
+    counts = np.zeros((len(order), len(class_names)), dtype=np.int64)
     numbers = np.array([number[label] for label in labels], dtype=np.int64)
     np.add.at(counts, (rows, numbers), 1)
-    return Labels(list(order), known, counts, rows, _further_columns(table), annotators, numbers)
+    return Labels(list(order), class_names, counts, rows, _further_columns(table), annotators, numbers)
 
 
 def _annotators(table: pa.Table, where: Where) -> list[str]:
-    """Names of a long table.
-
-    Raises:
-        TableError: there are none, with the form of LABELS that needs none.
-    """
+    """Names of a long table."""
     if "annotator" not in table.column_names:
         raise TableError(
             f"{where}: column 'annotator' is missing; there are {', '.join(table.column_names)}. Where annotators "
@@ -237,20 +233,20 @@ def _annotators(table: pa.Table, where: Where) -> list[str]:
 
 
 def _wide_labels(table: pa.Table, case_ids: list[str], where: Where, classes: Sequence[str] | None) -> Labels:
-    fail_at(where, repeated(case_ids), "case_id", "duplicated case", case_ids)
+    fail_at(where, find_repeats(case_ids), "case_id", "duplicated case", case_ids)
     codes = classes_of_labels(table, where)
-    known = codes if classes is None else list(classes)
-    unknown = [name for name in codes if name not in known]
+    class_names = codes if classes is None else list(classes)
+    unknown = [name for name in codes if name not in class_names]
     if unknown:
-        raise TableError(f"{where}: column count:{unknown[0]}: unknown class (known: {', '.join(known)})")
-    counts = np.zeros((len(case_ids), len(known)), dtype=np.int64)
+        raise TableError(f"{where}: column count:{unknown[0]}: unknown class (known: {', '.join(class_names)})")
+    counts = np.zeros((len(case_ids), len(class_names)), dtype=np.int64)
     for name in codes:
         values = number_column(table, f"count:{name}", where)
         fail_at(where, values < 0, f"count:{name}", "not a count:", values.tolist())
         problem = f"not a whole number (fractional counts: {_TIES}):"
         fail_at(where, values != np.floor(values), f"count:{name}", problem, values.tolist())
-        counts[:, known.index(name)] = values.astype(np.int64)
-    return Labels(case_ids, known, counts, np.arange(len(case_ids)), _further_columns(table))
+        counts[:, class_names.index(name)] = values.astype(np.int64)
+    return Labels(case_ids, class_names, counts, np.arange(len(case_ids)), _further_columns(table))
 
 
 def _further_columns(table: pa.Table) -> dict[str, list[Any]]:
@@ -297,5 +293,5 @@ def rows_of_labels(labels: Labels, predictions: Predictions) -> npt.NDArray[np.i
 
 def without_prediction(labels: Labels, predictions: Predictions) -> list[str]:
     """Cases with a label and no prediction, in order."""
-    known = set(predictions.case_ids)
-    return [case for case in labels.case_ids if case not in known]
+    predicted = set(predictions.case_ids)
+    return [case for case in labels.case_ids if case not in predicted]

@@ -1,4 +1,4 @@
-"""Tables about several findings, such as the organs or signs of one examination: the rows of each, on their own."""
+"""Tables with several findings, split into one table per finding."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,4 +1,4 @@
-"""LABELS and PREDICTIONS brought together: matched by case, and by finding where both tables have several."""
+"""Matching of LABELS and PREDICTIONS by case and, where both tables have one, by finding."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -43,7 +43,7 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked of LABELS and PREDICTIONS.
+    """Options of an evaluation of LABELS and PREDICTIONS.
 
     Attributes:
         n_bins: equal-width bins of [0, 1].
@@ -75,14 +75,14 @@ class Options:
             column = getattr(self, name)
             if column is not None and not isinstance(column, str):
                 raise TableError(f"{name} must name a column of LABELS, got {type(column).__name__}")
-        for name, known in (("missing", ("error", "drop")), ("level", ("nominal", "ordinal"))):
-            if getattr(self, name) not in known:
-                raise TableError(f"{name} must be {' or '.join(known)}, got {getattr(self, name)!r}")
+        for name, allowed in (("missing", ("error", "drop")), ("level", ("nominal", "ordinal"))):
+            if getattr(self, name) not in allowed:
+                raise TableError(f"{name} must be {' or '.join(allowed)}, got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True)
-class Rival:
-    """Other predictions of the same cases.
+class BaselinePredictions:
+    """Baseline predictions of the same cases.
 
     Attributes:
         rows: (M,) positions, among the cases of the first predictions, of those that both predict.
@@ -126,11 +126,11 @@ class Cases:
     weights2: FloatArray | None
     cluster: npt.NDArray[Any] | None
     left_out: tuple[str, ...]
-    rival: Rival | None
+    rival: BaselinePredictions | None
     said: tuple[str, ...] = ()
 
     def readings(self) -> Readings | None:
-        """Who gave which label of these cases; None in a wide table."""
+        """Labels of these cases with their annotators; None in a wide table."""
         labels = self.labels
         if not labels.annotators:
             return None
@@ -143,17 +143,17 @@ class Cases:
         return Readings(place[kept], annotator[kept], labels.numbers[kept], first)
 
     def warnings(self) -> tuple[str, ...]:
-        """What was left out, by name."""
+        """Warnings about cases left out, by name."""
         if not self.left_out:
             return self.said
-        return (*self.said, f"{named(self.left_out)} had a label and no prediction and was left out")
+        return (*self.said, f"{format_case_names(self.left_out)} had a label and no prediction and was left out")
 
 
-def named(cases: tuple[str, ...]) -> str:
+def format_case_names(cases: tuple[str, ...]) -> str:
     """Cases by number and name, the first ones where there are many."""
-    shown = ", ".join(repr(case) for case in cases[:_NAMED])
+    names = ", ".join(repr(case) for case in cases[:_NAMED])
     more = f" and {len(cases) - _NAMED} more" if len(cases) > _NAMED else ""
-    return f"{len(cases)} case{'' if len(cases) == 1 else 's'} ({shown}{more})"
+    return f"{len(cases)} case{'' if len(cases) == 1 else 's'} ({names}{more})"
 
 
 @dataclass(frozen=True)
@@ -213,14 +213,14 @@ def _match(finding: str | None, tables: list[_Table], options: Options) -> Cases
     judged += [
         (check_predictions(table.table, table.place, complement=complement), table.place) for table in tables[2:]
     ]
-    labelled, place, (predicted, *others), said = without_trained_cells(labelled, labels.place, judged)
+    labelled, place, (predicted, *others), notes = without_trained_cells(labelled, labels.place, judged)
     stray = tuple(without_prediction(labelled, predicted))
     dropped = options.missing == "drop"
     rows = rows_of_labels(labelled, predicted) if dropped else align(labelled, predicted, place)
     counts = aligned_counts(labelled, rows)
     rival = None
     for other in others:
-        rival = _rival(predicted, counts.sum(axis=1) > 0, other, (predictions.place, tables[2].place), dropped)
+        rival = _read_baseline(predicted, counts.sum(axis=1) > 0, other, (predictions.place, tables[2].place), dropped)
     return Cases(
         finding=finding,
         labels=labelled,
@@ -233,40 +233,32 @@ def _match(finding: str | None, tables: list[_Table], options: Options) -> Cases
         cluster=aligned_clusters(labelled, predicted, options.cluster, rows, place),
         left_out=stray,
         rival=rival,
-        said=said,
+        said=notes,
     )
 
 
 def _complement(labels: _Table, predictions: _Table) -> str:
-    """Name of the class that the only column of probabilities is not about.
-
-    Raises:
-        TableError: labels of more than one other class.
-    """
+    """Name of the class that the only column of probabilities is not about."""
     (column,) = probability_columns(predictions.table, predictions.place, binary=True)
-    known = column.removeprefix("prob:")
-    others = [name for name in classes_of_labels(labels.table, labels.place) if name != known]
+    named_class = column.removeprefix("prob:")
+    others = [name for name in classes_of_labels(labels.table, labels.place) if name != named_class]
     if len(others) > 1:
         raise TableError(
-            f"{labels.place}: --binary has two classes, {known!r} and one other, and the labels are of {len(others)} "
-            f"others: {', '.join(others[:_NAMED])}; the column of probabilities is named after a label, as "
-            f"prob:{others[-1]}"
+            f"{labels.place}: --binary has two classes, {named_class!r} and one other, and the labels are of "
+            f"{len(others)} others: {', '.join(others[:_NAMED])}; the column of probabilities is "
+            f"named after a label, as prob:{others[-1]}"
         )
-    return others[0] if others else f"not {known}"
+    return others[0] if others else f"not {named_class}"
 
 
-def _rival(
+def _read_baseline(
     predicted: Predictions,
     labelled: npt.NDArray[np.bool_],
     other: Predictions,
     places: tuple[Place, Place],
     dropped: bool,
-) -> Rival:
-    """Other predictions, in the order of the first.
-
-    Raises:
-        TableError: other classes, or a case with a label that they do not predict.
-    """
+) -> BaselinePredictions:
+    """Other predictions, in the order of the first."""
     if set(other.classes) != set(predicted.classes):
         ours, theirs = (", ".join(table.classes) for table in (predicted, other))
         raise TableError(f"{places[1]}: its classes are {theirs}, and those of {places[0]} are {ours}")
@@ -274,13 +266,15 @@ def _rival(
     lacking = tuple(case for case, used in zip(predicted.case_ids, labelled, strict=True) if used and case not in row)
     if lacking and not dropped:
         raise TableError(
-            f"{places[1]}: {named(lacking)} with a label and a prediction in {places[0]} have none here; "
+            f"{places[1]}: {format_case_names(lacking)} with a label and a prediction in {places[0]} have none here; "
             "--missing drop leaves them out of the comparison"
         )
     rows = np.array([i for i, case in enumerate(predicted.case_ids) if case in row], dtype=np.intp)
     theirs_rows = np.array([row[predicted.case_ids[i]] for i in rows.tolist()], dtype=np.intp)
     columns = [other.classes.index(name) for name in predicted.classes]
-    return Rival(rows, other.class_probs[theirs_rows][:, columns], other.disagreement_probs[theirs_rows], lacking)
+    return BaselinePredictions(
+        rows, other.class_probs[theirs_rows][:, columns], other.disagreement_probs[theirs_rows], lacking
+    )
 
 
 def aligned_counts(labels: Labels, rows: npt.NDArray[np.intp]) -> IntArray:
@@ -307,7 +301,7 @@ def aligned_first_counts(labels: Labels, rows: npt.NDArray[np.intp], where: Wher
 
 
 def answers_to_first_reads(labels: Labels, where: Where) -> npt.NDArray[np.bool_]:
-    """Whether each label (M,) answers a first planned read.
+    """Mask of the labels (M,) that answer a first planned read.
 
     Raises:
         TableError: a number of a planned read is missing, or is none.

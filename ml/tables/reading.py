@@ -1,4 +1,4 @@
-"""Tables as Arrow tables, from CSV or Parquet (by extension) or from memory, and messages that name the cell.
+"""Arrow tables from CSV, Parquet or memory, with error messages that name the cell.
 
 Every error names the file or table, the first offending row (as people count lines of a file; from 0 in memory, as
 data frames count) and column, and how many there are.
@@ -52,7 +52,7 @@ TableSource = str | Path | ArrowTable | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Place:
-    """What messages call a table and its rows.
+    """Name of a table and its rows in messages.
 
     Attributes:
         name: the file, or what a table in memory is.
@@ -89,7 +89,7 @@ Where = Path | Place
 
 
 def place_of(source: TableSource, name: str) -> Place:
-    """What messages call a table: its file, or this name where it is in memory."""
+    """Name a table for messages: its file, or this name for one in memory."""
     return Place.of_file(Path(source)) if isinstance(source, str | Path) else Place(name)
 
 
@@ -213,11 +213,7 @@ def read_rows(
 
 
 def _selected(path: Path, required: Sequence[str], optional: Sequence[str], first: int) -> Iterator[pa.Table]:
-    """The columns from a row on, in parts of whatever length.
-
-    Raises:
-        TableError: a column is missing.
-    """
+    """The columns from a row on, in parts of whatever length."""
     kind = path.suffix.lower()
     names = parquet.read_schema(path).names if kind == ".parquet" else _csv_names(path)
     for name in required:
@@ -279,11 +275,7 @@ def _check_file(path: Path) -> None:
 
 
 def _check_delimiter(path: Path) -> None:
-    """Refuse a file whose columns are not separated by commas, as spreadsheets write in half of the world.
-
-    Raises:
-        TableError: the header has no comma and something else that separates columns, or is not UTF-8.
-    """
+    """Refuse a file whose columns are not separated by commas, as spreadsheets write in half of the world."""
     with path.open("rb") as file:
         start = file.readline(65536)
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -332,8 +324,8 @@ def fail_at(where: Where, bad: npt.ArrayLike, column: str, problem: str, values:
         cells: dict[str, str] = {}
         if place.file is not None and place.file.is_file():
             line, cells = _written(place.file, position)
-        shown = _shown(value if value is not None or not cells else cells.get(column, ""))
-        raise TableError(f"{place}: row {line}, column {column}: {problem} {shown}, {rows.size} in all")
+        cell_text = _shown(value if value is not None or not cells else cells.get(column, ""))
+        raise TableError(f"{place}: row {line}, column {column}: {problem} {cell_text}, {rows.size} in all")
 
 
 def _shown(value: Any) -> str:
@@ -394,7 +386,7 @@ def _is_number(text: str | None) -> bool:
         return False
 
 
-def repeated(values: Sequence[Any]) -> list[bool]:
-    """Whether each value stood before."""
+def find_repeats(values: Sequence[Any]) -> list[bool]:
+    """Mark the values that occurred before."""
     first = {value: i for i, value in reversed(list(enumerate(values)))}
     return [first[value] != i for i, value in enumerate(values)]

@@ -1,4 +1,4 @@
-"""Parts of tables that are sorted by ``case_id``: a range of predictions, and the labels that belong to it.
+"""Spans of tables sorted by ``case_id``: a range of predictions with its labels.
 
 The labels of a part are those after the last case of the part before it, up to its own last case; the last part has
 all that follow. So a label without a prediction is in some part, and nothing is read twice but the edges of Parquet's
@@ -34,7 +34,7 @@ class Span:
     until: str | None
 
 
-def whole(predictions: Path) -> Span:
+def whole_span(predictions: Path) -> Span:
     """All of the tables."""
     return Span(0, None, "", None)
 
@@ -64,8 +64,8 @@ def span_of(predictions: Path, shard: int, n_shards: int) -> Span:
 
 def _case(predictions: Path, row: int) -> str:
     """The case of one row."""
-    (found,) = (part for _, part in read_rows(predictions, ["case_id"], [], row, row + 1, 1))
-    return str(found.column("case_id")[0].as_py())
+    (row_part,) = (part for _, part in read_rows(predictions, ["case_id"], [], row, row + 1, 1))
+    return str(row_part.column("case_id")[0].as_py())
 
 
 def predictions_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
@@ -119,21 +119,19 @@ def _row_groups(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
 
 
 def _ranges(path: Path, file: parquet.ParquetFile) -> list[tuple[Any, Any]]:
-    """First and last case of each row group, None where the file does not say.
-
-    Raises:
-        TableError: a group begins before the end of the one before it.
-    """
+    """First and last case of each row group, None where the file does not say."""
     names = file.schema_arrow.names
-    found: list[tuple[Any, Any]] = []
+    ranges: list[tuple[Any, Any]] = []
     for number in range(file.num_row_groups):
-        told = file.metadata.row_group(number).column(names.index("case_id")).statistics if "case_id" in names else None
-        known = told is not None and told.has_min_max
-        low, high = (told.min, told.max) if told is not None and known else (None, None)
-        found.append((low, high) if isinstance(low, str) else (None, None))
+        statistics = (
+            file.metadata.row_group(number).column(names.index("case_id")).statistics if "case_id" in names else None
+        )
+        has_range = statistics is not None and statistics.has_min_max
+        low, high = (statistics.min, statistics.max) if statistics is not None and has_range else (None, None)
+        ranges.append((low, high) if isinstance(low, str) else (None, None))
     before = ""
-    for number, (low, high) in enumerate(found):
+    for number, (low, high) in enumerate(ranges):
         if low is not None and low < before:
             raise TableError(f"{path}: row group {number} begins with {low!r} after {before!r}: sort it by case_id")
         before = before if high is None else high
-    return found
+    return ranges

@@ -1,4 +1,4 @@
-"""Tables of any length sorted by ``case_id``, by DuckDB, which sorts on disk what does not fit into memory."""
+"""Out-of-core sorting of tables by ``case_id`` with DuckDB."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -89,13 +89,7 @@ def _named(schema: pa.Schema, names: list[str]) -> list[pa.Field]:
 
 
 class _Counted:
-    """Batches of a table while another program reads them, which hides what went wrong.
-
-    Attributes:
-        schema: of the table.
-        rows: how many were read.
-        failure: why reading ended before the end.
-    """
+    """Batches of a table while another program reads them, which hides what went wrong."""
 
     def __init__(self, schema: pa.Schema, tables: Iterator[pa.Table], observer: Callable[[int], None]) -> None:
         self.schema, self.tables, self.observer = schema, tables, observer
@@ -103,11 +97,7 @@ class _Counted:
         self.failure: TableError | None = None
 
     def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
-        """The batches, with other names of their columns.
-
-        Raises:
-            TableError: the table cannot be read.
-        """
+        """The batches, with other names of their columns."""
         try:
             for table in self.tables:
                 self.rows += table.num_rows

@@ -1,4 +1,4 @@
-"""Evaluation of label and prediction tables that are larger than memory.
+"""Streaming evaluation of tables larger than memory.
 
 Both tables must be sorted by ``case_id`` (ascending, as ``sort`` under LC_ALL=C does): they are then merged batch by
 batch into sums over groups of patients, and a case that stands twice or in the wrong place is seen. Without patients
@@ -19,7 +19,7 @@ from ml.metrics.group_sums import GroupSums
 from ml.metrics.jackknife import EstimateDocument
 from ml.tables.files import Labels, Place, Predictions, TableError, align, case_column, check_labels, check_predictions
 from ml.tables.matching import aligned_counts, aligned_first_counts, aligned_weights
-from ml.tables.sorted_spans import Span, labels_of, predictions_of, whole
+from ml.tables.sorted_spans import Span, labels_of, predictions_of, whole_span
 from ml.tables.trained_cells import TRAINED_ON
 from ml.util.arrays import FloatArray, IntArray
 
@@ -67,16 +67,12 @@ class _SortedLabels:
 
 
 def _part(path: Path, start: int, count: int) -> Place:
-    """What messages call some rows of a file, by their places in the whole of it."""
+    """Name some rows of a file for messages, by their positions in the whole file."""
     return Place.of_file(path).part(np.arange(start, start + count))
 
 
 def _sorted_ids(table: pa.Table, path: Path, last: str, *, strictly: bool) -> list[str]:
-    """Identifiers of a batch, checked to continue in order from the last one.
-
-    Raises:
-        TableError: one is missing, stands twice in a prediction table, or is smaller than the one before.
-    """
+    """Identifiers of a batch, checked to continue in order from the last one."""
     if "case_id" not in table.column_names:
         raise TableError(f"{path}: column 'case_id' is missing; there are {', '.join(table.column_names)}")
     if "finding" in table.column_names:
@@ -119,7 +115,7 @@ def _joined(
 
 @dataclass(frozen=True)
 class Streaming:
-    """What a stream of sorted tables is made of.
+    """Sources of a stream of sorted tables.
 
     Attributes:
         labels: LABELS, long or wide, sorted by case_id.
@@ -211,19 +207,19 @@ def evaluate_stream(
         TableError: a table cannot be used or is not sorted.
     """
     stream = Streaming(labels_path, predictions_path, n_bins, weights, weights2, cluster)
-    first, second = stream.sums(whole(predictions_path), observer, batch_rows=batch_rows)
+    first, second = stream.sums(whole_span(predictions_path), observer, batch_rows=batch_rows)
     return document_of_sums(first, second, debias)
 
 
 def document_of_sums(first: GroupSums, second: GroupSums, debias: Debias) -> StreamedDocument:
     """The document that follows from sums, those of order 1 first."""
-    found = evaluate_groups(first, second, debias)
+    evaluation = evaluate_groups(first, second, debias)
     return {
         "n_cases": first.n_cases,
         "n_labels": second.n_labels,
         "n_classes": first.n_classes,
         "n_bins": first.n_bins,
         "debias": debias or "none",
-        "metrics": {name: estimate.to_dict() for name, estimate in found.metrics.items()},
-        "warnings": list(found.warnings),
+        "metrics": {name: estimate.to_dict() for name, estimate in evaluation.metrics.items()},
+        "warnings": list(evaluation.warnings),
     }

@@ -1,4 +1,4 @@
-"""PREDICTIONS of cells that a release was trained on, left out before they are compared with labels."""
+"""Exclusion of predictions on cells that the release was trained on."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,29 +31,33 @@ def without_trained_cells(
         TableError: another word than these, or nothing is left to judge by.
     """
     trained: set[str] = set()
-    said = []
+    notes = []
     for predictions, of in several:
         answers = _answers(predictions, of)
         trained |= {case for case, answer in zip(predictions.case_ids, answers, strict=True) if answer == "yes"}
         if "unknown" in answers:
             n = answers.count("unknown")
-            said.append(f"{of}: whether the release was trained on {n:,} of {len(answers):,} cells is unknown")
+            notes.append(f"{of}: whether the release was trained on {n:,} of {len(answers):,} cells is unknown")
     first, of = several[0]
-    found = trained & set(first.case_ids)
-    if not found:
-        return labels, place, [predictions for predictions, _ in several], tuple(said)
-    if len(found) == len(first.case_ids):
-        raise TableError(f"{of}: the release was trained on all {len(found):,} cells: none is left to judge it by")
-    said.append(f"{len(found):,} of {len(first.case_ids):,} cells are left out because the release was trained on them")
+    trained_here = trained & set(first.case_ids)
+    if not trained_here:
+        return labels, place, [predictions for predictions, _ in several], tuple(notes)
+    if len(trained_here) == len(first.case_ids):
+        raise TableError(
+            f"{of}: the release was trained on all {len(trained_here):,} cells: none is left to judge it by"
+        )
+    notes.append(
+        f"{len(trained_here):,} of {len(first.case_ids):,} cells are left out because the release was trained on them"
+    )
     kept = [_predictions_without(predictions, trained) for predictions, _ in several]
     kept_cases = np.array([case not in trained for case in labels.case_ids], dtype=bool)
     rows = np.flatnonzero(kept_cases[labels.rows])
     part = place.part(rows if place.rows is None else place.rows[rows])
-    return _labels_at(labels, kept_cases, rows), part, kept, tuple(said)
+    return _labels_at(labels, kept_cases, rows), part, kept, tuple(notes)
 
 
 def _answers(predictions: Predictions, place: Place) -> list[str]:
-    """What the column says of each cell; nothing without it."""
+    """Training status of each cell by its column; empty without the column."""
     given = predictions.columns.get(TRAINED_ON)
     if given is None:
         return [""] * len(predictions.case_ids)

@@ -1,1 +1,1 @@
-"""Training, calibration of a run, export: the room that needs torch."""
+"""Training, calibration of a run and export; needs torch."""

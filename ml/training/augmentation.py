@@ -1,4 +1,4 @@
-"""Augmentation of a whole batch at once, on the device that trains.
+"""Batch augmentation on the training device.
 
 Random numbers are drawn on the CPU, so that a seed means the same on every device.
 """

@@ -1,4 +1,4 @@
-"""The simplest thing that could do the job: logistic regression on colour histograms, beside every network."""
+"""Baseline model: logistic regression on colour histograms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -102,11 +102,11 @@ def _fitted(columns: FloatArray, counts: FloatArray, penalty: float, start: Floa
         gradient = columns.T @ (n_labels * softmax(logits, axis=1) - counts) / total + penalty * free * weight
         return _nll(logits, counts) + penalty / 2 * float((free * weight**2).sum()), gradient.ravel()
 
-    found = minimize(loss, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 300})
-    return np.asarray(found.x, dtype=np.float64).reshape(shape)
+    optimum = minimize(loss, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 300})
+    return np.asarray(optimum.x, dtype=np.float64).reshape(shape)
 
 
-def beside_baseline(
+def compare_with_baseline(
     label_counts: IntArray, baseline: FloatArray, network: FloatArray, judged_on: str, cluster: Sequence[str]
 ) -> BaselineDocument:
     """The baseline beside the network on the same N cells, with intervals by patient of both and of the difference.
@@ -121,9 +121,9 @@ def beside_baseline(
     probs = [(values, 1 - np.square(values).sum(axis=1)) for values in (baseline, network)]
     clusters = np.array(cluster) if len(set(cluster)) < len(cluster) else None
     changes = paired_changes(label_counts, *probs, cluster=clusters)
-    found = [evaluate(label_counts, *pair, cluster=clusters).metrics for pair in probs]
-    names = [name for name in ("L", "agreement", "accuracy") if name in changes and name in found[0]]
-    before, after = ({str(name): metrics[name].to_dict() for name in names} for metrics in found)
+    metrics_of_both = [evaluate(label_counts, *pair, cluster=clusters).metrics for pair in probs]
+    names = [name for name in ("L", "agreement", "accuracy") if name in changes and name in metrics_of_both[0]]
+    before, after = ({str(name): metrics[name].to_dict() for name in names} for metrics in metrics_of_both)
     return {
         "name": NAME,
         "judged_on": judged_on,

@@ -118,8 +118,8 @@ def with_judged_disagreement(
     """
     if not (held_out.label_counts.sum(axis=1) >= 2).any():
         return calibration, None
-    said = calibration.apply(*member_outputs(held_out, head)).disagreement_probs
-    verdict = judge_disagreement(held_out.label_counts, said, cluster=clusters_of(held_out))
+    predicted = calibration.apply(*member_outputs(held_out, head)).disagreement_probs
+    verdict = judge_disagreement(held_out.label_counts, predicted, cluster=clusters_of(held_out))
     paired = fitted_on.label_counts[fitted_on.label_counts.sum(axis=1) >= 2]
     if verdict != "worse" or head is not None or calibration.concentration is None or len(paired) == 0:
         return calibration, {"verdict": verdict, "constant": None}

@@ -1,4 +1,4 @@
-"""How far a run has come, written after each epoch so that a killed run goes on from there.
+"""Checkpoints after each epoch, from which a killed run resumes.
 
 A large network on a fast device is through with an epoch sooner than its weights are on the disk. Then some epochs are
 left out, so that writing takes a sixtieth of the time at most.
@@ -39,7 +39,7 @@ class _Checkpoint(LearnerState):
 
 @dataclass
 class Progress:
-    """How far a run has come.
+    """Progress of a run.
 
     Attributes:
         epoch: the next one.

@@ -1,4 +1,4 @@
-"""Outputs of a network over cases, in float32 without dropout, and how good they are on the validation part.
+"""Network outputs in float32 without dropout, and their quality on the validation part.
 
 A GPU rounds factors of convolutions to ten bits (TF32) while it validates, which only chooses among epochs; whatever
 is kept is computed without that.
@@ -24,7 +24,7 @@ BATCH = 512
 
 
 @contextmanager
-def unrounded(device: torch.device) -> Iterator[None]:
+def full_precision_convolutions(device: torch.device) -> Iterator[None]:
     """Convolutions in the block are in float32 on a GPU too."""
     if device.type != "cuda":
         yield
@@ -92,7 +92,7 @@ def cached_outputs(network: Network, data: DeviceData) -> CachedOutputs:
     """Outputs of all cases that are not trained on."""
     dataset = data.dataset
     rows = dataset.rows("valid", "calibration", "test")
-    with unrounded(data.device):
+    with full_precision_convolutions(data.device):
         logits, features, pooled, _ = zip(*batch_outputs(network, data, rows), strict=True)
     cases = np.array(dataset.case_ids)[rows]
     return CachedOutputs(

@@ -11,7 +11,6 @@ import onnx.compose
 import torch
 from torch import Tensor, nn
 
-from ml.calibration.calibration import Calibration
 from ml.calibration.calibrators import Calibration
 from ml.calibration.summaries import N_SUMMARIES
 from ml.distributions.families import softmax_probs
@@ -24,7 +23,7 @@ from ml.release.training_index import INDEX_FILE, TrainingIndex
 from ml.training.fused import Calibrated, Fused, output_names
 from ml.training.known_images import add_checks
 from ml.training.networks import Network
-from ml.training.per_class_report import figures_of
+from ml.training.per_class_report import report_classes
 from ml.training.run_folder import CalibrationReport, RunDocument, RunFolder
 from ml.training.shift_trial import ShiftTrial, tried_shifts
 from ml.training.train import load_trained
@@ -184,7 +183,7 @@ def export_run(
         card["processes"] = together
     card["reference"] = add_checks(folder, preprocessing, files)
     head_of = DropoutHead.from_bytes(files[HEAD_FILE]) if HEAD_FILE in files else None
-    card["recall"], card["baseline"] = figures_of(folder, calibration, head_of)
+    card["recall"], card["baseline"] = report_classes(folder, calibration, head_of)
     files[INDEX_FILE] = folder.training_index.read_bytes()
     card["training"] = TrainingIndex.read(folder.training_index).document()
     if shifts is not None:

@@ -1,4 +1,4 @@
-"""Network and calibration in one graph, for runtimes that know nothing of either.
+"""Fused network: class probabilities, concentration and disagreement in one graph.
 
 Computed in float32, as ``ml.calibration`` does it in float64: scaling, temperature by summaries of the logits,
 concentration head, and a map of φ put back into concentration and class probabilities.
@@ -89,15 +89,15 @@ class _MapGraph(nn.Module):
         return torch.stack(terms, dim=1) @ self.slopes + self.offset
 
     def forward(self, logits: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Calibrated logits and log concentrations that say φ′ (``ml.calibration.disagreement_matching.put_back``)."""
+        """Calibrated logits and log concentrations that match φ′ (``match_disagreement``)."""
         below = _sorted(logits)
         below = below - below[:, :1]
         differ = _differ(torch.softmax(below, dim=1))
         log_wanted = _log_sigmoid(self.logits(torch.exp(_log_sigmoid(a)) * differ))
-        wanted = torch.exp(log_wanted)
+        target = torch.exp(log_wanted)
         highest = (a + LARGEST_RISE).clamp(min=ALWAYS_ALLOWED)
-        room = (differ - wanted).clamp(min=1e-30)
-        moved = torch.where(differ > wanted, torch.minimum(log_wanted - torch.log(room), highest), highest)
+        room = (differ - target).clamp(min=1e-30)
+        moved = torch.where(differ > target, torch.minimum(log_wanted - torch.log(room), highest), highest)
         needed = torch.exp(log_wanted - _log_sigmoid(moved))
         # rounding alone is no reason to flatten
         sharpness = torch.where(differ < needed * (1 - 1e-5), _sharpness(below, needed), torch.ones_like(needed))
@@ -105,14 +105,9 @@ class _MapGraph(nn.Module):
 
 
 def _sharpness(below: Tensor, wanted: Tensor) -> Tensor:
-    """Inverse temperature (N,) at most 1 at which 1 − Σf² is as wanted: halvings, as in ``ml.calibration.disagreement_matching``.
-
-    Where two classes lead together 1 − Σf² is nearly level, then steep: steps along its slope would leave the interval.
-
-    Args:
-        below: logits (N, K), sorted, less the largest.
-        wanted: (N,) 1 − Σf².
-    """
+    """Inverse temperature (N,), at most 1, that gives the wanted 1 − Σf², by bisection."""
+    # Where two classes lead together 1 − Σf² is nearly level, then steep: steps along its slope would leave the
+    # interval.
     low, high = torch.zeros_like(wanted), torch.ones_like(wanted)
     for _ in range(_STEPS):
         middle = (low + high) / 2

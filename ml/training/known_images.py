@@ -1,17 +1,17 @@
-"""What a release carries to tell images unlike those that it was made from, fitted on a network's outputs."""
+"""Out-of-distribution reference of a release, fitted on a network's outputs."""
 
 from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
-from ml.images.image_quality_features import columns_of
+from ml.images.image_quality_features import feature_columns
 from ml.images.image_statistics import optical_density
 from ml.images.preprocess import Preprocessing
 from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, HEAD_FILE
 from ml.release.card import ReferenceDocument
 from ml.release.feature_distance import fit_feature_distance
-from ml.release.ood_detector import Seen, fit_familiarity
+from ml.release.ood_detector import DetectorInputs, fit_ood_detector
 from ml.training.run_folder import CachedOutputs, RunFolder
 
 
@@ -67,8 +67,10 @@ def with_checks(
     reference.pop("false_alarm_rate", None)
     if appearance is None:
         return reference
-    known, new = (Seen(features[rows], outputs.logits[rows], appearance[rows]) for rows in (~held_out, held_out))
-    familiarity = fit_familiarity(known, new, columns_of(preprocessing.size, preprocessing.channels))
+    reference_inputs, new = (
+        DetectorInputs(features[rows], outputs.logits[rows], appearance[rows]) for rows in (~held_out, held_out)
+    )
+    familiarity = fit_ood_detector(reference_inputs, new, feature_columns(preprocessing.size, preprocessing.channels))
     if familiarity is not None:
         files[FAMILIARITY_FILE] = familiarity.to_bytes()
         reference["false_alarm_rate"] = familiarity.false_alarm_rate

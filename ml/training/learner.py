@@ -21,7 +21,7 @@ from ml.training.losses import balancing_weights, count_weighted_nll
 from ml.training.networks import Network, build_network, read_backbone_weights
 from ml.training.processes import ALONE, Processes
 from ml.training.run_folder import TrainConfig
-from ml.training.stain_and_optics_augmentation import vary
+from ml.training.stain_and_optics_augmentation import augment_stain_and_optics
 
 Tensors = tuple[Tensor, ...] | list[Tensor]
 
@@ -77,7 +77,7 @@ class LearnerState(TypedDict):
 
 
 class Learner:
-    """What learns.
+    """Network, optimiser and moving average in training.
 
     Args:
         data: images and label counts on the device.
@@ -167,7 +167,7 @@ class Learner:
             return images
         images = shift(images, config.shift, self._generator)
         if config.augmentation == "wide":
-            images = vary(images, dataset.preprocessing, dataset.orientation, self._generator)
+            images = augment_stain_and_optics(images, dataset.preprocessing, dataset.orientation, self._generator)
         return augment(images, dataset.orientation, self._generator)
 
     def state_dict(self) -> LearnerState:

@@ -1,4 +1,4 @@
-"""What a card says beyond the metrics: recall of each class, and the simple baseline on the same cells."""
+"""Per-class report of a card: recall by class, and the baseline on the same cells."""
 
 import numpy as np
 
@@ -6,13 +6,13 @@ from ml.calibration.calibrators import Calibration
 from ml.calibration.scaling import Scaling
 from ml.release.card import BaselineDocument, RecallDocument
 from ml.release.dropout_head import DropoutHead
-from ml.training.baseline import beside_baseline
+from ml.training.baseline import compare_with_baseline
 from ml.training.calibrate import member_outputs
 from ml.training.run_folder import RunFolder
 from ml.util.arrays import FloatArray, IntArray
 
 
-def recalls(label_counts: IntArray, class_probs: FloatArray, classes: list[str]) -> list[RecallDocument]:
+def class_recalls(label_counts: IntArray, class_probs: FloatArray, classes: list[str]) -> list[RecallDocument]:
     """Recall of each class: the share of its labels on cells where it is the most probable class; equal leaders share.
 
     Args:
@@ -38,7 +38,7 @@ def recalls(label_counts: IntArray, class_probs: FloatArray, classes: list[str])
     ]
 
 
-def figures_of(
+def report_classes(
     folder: RunFolder, calibration: Calibration, head: DropoutHead | None = None
 ) -> tuple[list[RecallDocument], BaselineDocument | None]:
     """Recall on held-out cells, and the network beside the baseline there, or on ``valid`` where none was held out.
@@ -59,13 +59,13 @@ def figures_of(
     if not len(rows):
         return [], None
     probs = calibration.apply(*member_outputs(part, head)).class_probs
-    recall = recalls(part.label_counts, probs, classes) if judged_on == "test" else []
+    recall = class_recalls(part.label_counts, probs, classes) if judged_on == "test" else []
     if len(rows) < 2:
         return recall, None
     baseline = np.load(folder.baseline, allow_pickle=False)[rows]
-    return recall, beside_baseline(part.label_counts, baseline, probs, judged_on, part.groups.tolist())
+    return recall, compare_with_baseline(part.label_counts, baseline, probs, judged_on, part.groups.tolist())
 
 
 def trained_beside_baseline(folder: RunFolder) -> BaselineDocument | None:
     """The network as it was trained, before any calibration, beside the baseline."""
-    return figures_of(folder, Calibration(Scaling(), None))[1]
+    return report_classes(folder, Calibration(Scaling(), None))[1]

@@ -1,4 +1,4 @@
-"""Several processes that train one network together, as ``torchrun`` starts them; nothing else knows the process group.
+"""Data-parallel training under ``torchrun``; the only user of the process group.
 
 Each step's batch is divided among them, gradients are averaged before the weights change (``DistributedDataParallel``),
 and the first process alone writes. A process that ends before its time ends the others, and one of them says so.
@@ -77,7 +77,7 @@ class Processes:
         return torch.device("cuda", number)
 
     def batch_norm_of(self, network: nn.Module) -> str | None:
-        """How a network's batch normalisation is shared; None where it has none, or where one process is alone."""
+        """Sharing of a network's batch normalisation; None without it, or with one process."""
         if self.size == 1 or not any(isinstance(module, _NORMS) for module in network.modules()):
             return None
         return "per-process"  # statistics of each process's part of a batch
@@ -91,7 +91,7 @@ class Processes:
         return seed * 100_003 + epoch + self.rank * _SEEDS_APART
 
     def averaging(self, network: nn.Module) -> nn.Module:
-        """What to call in place of a network, so that backward passes leave the mean of all processes' gradients."""
+        """Wrap a network so that backward passes average the gradients of all processes."""
         if self.size == 1:
             return network
         device = next(network.parameters()).device
@@ -112,7 +112,7 @@ class Processes:
                 dist.broadcast(buffer, 0)
 
     def from_first(self, read: Callable[[], bytes]) -> bytes:
-        """What the first process reads; no other one needs its disk.
+        """Broadcast bytes that only the first process reads from its disk.
 
         Args:
             read: called in the first process only.
@@ -179,27 +179,25 @@ def started_processes() -> Iterator[Processes]:
             yield Processes(rank, size)
         except (Exception, KeyboardInterrupt) as exc:
             speaking.acquire()
-            atexit.register(_leave)
+            atexit.register(_exit_without_cleanup)
             if not _is_first_to_tell(store):
                 raise SystemExit(1) from exc
             if _is_loss(exc):
                 raise ValueError(_ENDED) from exc
             raise
-    _part()
+    _leave_process_group()
 
 
-def _part() -> None:
-    """Leave the other processes, and end the threads of gloo while Python still runs.
-
-    A thread that lets go of its last work just when Python ends needs Python for that, is ended inside of a destructor,
-    and takes the whole process down. The threads end with the last reference to the process group; what averages
-    gradients has one, and may be part of a cycle.
-    """
+def _leave_process_group() -> None:
+    """Leave the other processes, and end the threads of gloo while Python still runs."""
+    # A thread that lets go of its last work just when Python ends needs Python for that, is ended inside of a
+    # destructor, and takes the whole process down. The threads end with the last reference to the process group; what
+    # averages gradients has one, and may be part of a cycle.
     dist.destroy_process_group()
     gc.collect()
 
 
-def _leave() -> None:
+def _exit_without_cleanup() -> None:
     """End without taking down libraries, of which one that has lost another process may abort."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -221,11 +219,9 @@ def _is_loss(exc: BaseException) -> bool:
 
 @contextmanager
 def _ending_on_request(store: Store) -> Iterator[threading.Lock]:
-    """End at once on SIGTERM, by which ``torchrun`` ends all processes when one has ended, or when it is gone itself.
-
-    A handler in Python would have to wait for as long as the main thread waits for the others inside of a library.
-    Whoever of the two takes the lock ends this process, and says why before it does; nobody gives it back.
-    """
+    """End at once on SIGTERM, by which ``torchrun`` ends all processes when one has ended."""
+    # A handler in Python would have to wait for as long as the main thread waits for the others inside of a library.
+    # Whoever of the two takes the lock ends this process, and says why before it does; nobody gives it back.
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     parent, speaking = os.getppid(), threading.Lock()
@@ -237,8 +233,8 @@ def _ending_on_request(store: Store) -> Iterator[threading.Lock]:
             if readable and not number:
                 os.close(reading)
                 return
-            asked = number == bytes([signal.SIGTERM]) or os.getppid() != parent
-            if asked and speaking.acquire(blocking=False):
+            must_end = number == bytes([signal.SIGTERM]) or os.getppid() != parent
+            if must_end and speaking.acquire(blocking=False):
                 if _is_first_to_tell(store):
                     sys.stderr.write(f"secondread: {_ENDED}\n")
                     sys.stderr.flush()

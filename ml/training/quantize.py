@@ -1,4 +1,4 @@
-"""A release whose network computes in whole numbers: quantised, calibrated anew, and judged beside its source.
+"""Quantised release: network in whole numbers, recalibrated, and compared with its source.
 
 Images of the calibration partition say how far activations reach; temperature, concentration head and the checks of
 whether an image is familiar are fitted anew to what the quantised network makes of the same cases, since its logits and
@@ -21,10 +21,10 @@ from ml.calibration.scaling import METHODS, Method
 from ml.charts.rows import ShiftPoint
 from ml.datasets.base import ImageDataset
 from ml.distributions.families import PredictiveDistribution
-from ml.images.image_quality_features import appearance
+from ml.images.image_quality_features import compute_quality_features
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.paired_difference import paired_change, paired_changes
-from ml.metrics.regression_check import harms
+from ml.metrics.regression_check import describe_regressions
 from ml.release.artifact import HEAD_FILE, Release, ReleaseError, read_release, require_empty, write_release
 from ml.release.card import CardContents, DisagreementDocument, QuantizedDocument, ReferenceDocument, readme_text
 from ml.release.predictor import Predictor
@@ -32,7 +32,7 @@ from ml.release.shift_suite import shift_suite
 from ml.release.training_index import INDEX_FILE, TrainingIndex
 from ml.training.calibrate import clusters_of, fit_and_judge, held_out_metrics, member_outputs
 from ml.training.known_images import with_checks
-from ml.training.per_class_report import recalls
+from ml.training.per_class_report import class_recalls
 from ml.training.quantized_cases import Cases, LeftOutDocument, cases_for
 from ml.training.quantized_graph import QuantizedGraph, Ranges, WeightBits, quantize_graph
 from ml.training.run_folder import CachedOutputs
@@ -55,7 +55,7 @@ class WorseError(ValueError):
 
 
 class QuantizeReport(TypedDict):
-    """What a quantisation did, as ``secondread quantize --json`` prints it.
+    """Result of a quantisation, as ``secondread quantize --json`` prints it.
 
     ``figures`` has metrics by name of both networks on the same held-out cells. ``trained_on``: ``known``, or
     ``unknown`` where the release carries no digests of its images. ``network_bytes``: sizes of both network files.
@@ -73,8 +73,8 @@ class QuantizeReport(TypedDict):
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is asked for.
+class QuantizationRequest:
+    """Options of a quantisation.
 
     Attributes:
         ranges: how ranges of activations are found.
@@ -101,7 +101,7 @@ class _Source:
 
     release: Release
     cases: Cases
-    wish: Wish
+    wish: QuantizationRequest
     observer: Observer
 
     def progress(self, what: str, total: int) -> Callable[[int], None]:
@@ -118,23 +118,20 @@ class _Source:
 
 
 @dataclass(frozen=True)
-class _Calibrated:
-    """The calibration of the quantised network, and how it compares on held-out cases.
+class _QuantizedCalibration:
+    """The calibration of the quantised network, and how it compares on held-out cases."""
 
-    Attributes:
-        calibration: as it is served.
-        fit: how it came about.
-        disagreement: what the card says of the disagreement probability.
-        figures: metrics by name of both networks.
-        changes: of L, L_D and agreement, paired.
-        harms: what the gate calls harm.
-    """
-
+    # as it is served
     calibration: Calibration
+    # how it came about
     fit: FitDocument
+    # what the card says of the disagreement probability
     disagreement: DisagreementDocument | None
+    # metrics by name of both networks
     figures: dict[str, dict[str, EstimateDocument]]
+    # of L, L_D and agreement, paired
     changes: dict[str, EstimateDocument]
+    # what the gate calls harm
     harms: list[str]
 
 
@@ -142,7 +139,7 @@ def quantize_release(
     source: Path,
     dataset: ImageDataset,
     out: Path,
-    wish: Wish,
+    wish: QuantizationRequest,
     observer: Observer = lambda what, done, total: None,
 ) -> QuantizeReport:
     """Write a release whose network computes in whole numbers; the same inputs give the same bytes.
@@ -172,20 +169,20 @@ def quantize_release(
     with TemporaryDirectory() as temporary:
         graph, n_images = _quantised(work)
         outputs = _outputs(work, graph, Path(temporary) / "network")
-        made = _calibrated(work, outputs)
-        if made.harms and not wish.despite_gate:
-            raise WorseError(_refusal(work, made))
-        document = _document(work, graph, n_images, made)
-        files, card = _parts(work, graph, outputs, made, document)
+        calibrated = _calibrated(work, outputs)
+        if calibrated.harms and not wish.despite_gate:
+            raise WorseError(_refusal(work, calibrated))
+        document = _document(work, graph, n_images, calibrated)
+        files, card = _parts(work, graph, outputs, calibrated, document)
         if wish.shifts:
-            trial = write_release(Path(temporary) / "trial", files, made.calibration, card, "")
+            trial = write_release(Path(temporary) / "trial", files, calibrated.calibration, card, "")
             card["shifts"] = _shifts(work, trial)
-    written = write_release(out, files, made.calibration, card, readme_text(card))
+    written = write_release(out, files, calibrated.calibration, card, readme_text(card))
     return {
         "release": str(out),
         "card_sha256": written.card_sha256,
         "quantized": document,
-        "figures": made.figures,
+        "figures": calibrated.figures,
         "n_calibration": int(work.cases.rows(work.cases.calibrates).size),
         "n_held_out": int(work.cases.rows("test").size),
         "left_out": work.cases.left_out,
@@ -212,11 +209,7 @@ def require_pairs(cases: Cases) -> None:
 
 
 def _require_own_calibration(release: Release) -> None:
-    """Refuse a release that was adapted: a calibration that is fitted anew would lose it.
-
-    Raises:
-        ReleaseError: it was.
-    """
+    """Refuse a release that was adapted: a calibration that is fitted anew would lose it."""
     if "adaptation" in release.card["calibration"]:
         raise ReleaseError(
             f"{release.path}: was adapted to other annotators, which a new calibration would lose: quantise the "
@@ -247,13 +240,13 @@ def _quantised(work: _Source) -> tuple[QuantizedGraph, int]:
 
 @dataclass(frozen=True)
 class _Outputs:
-    """What the quantised network makes of all cases, and the source's of those that judge."""
+    """Quantised network's outputs of all cases, and the source's of the judging cases."""
 
     quantised: CachedOutputs
     source: CachedOutputs
 
     def of(self, partition: str) -> CachedOutputs:
-        """Of the quantised network, a partition."""
+        """Outputs of the quantised network for a partition."""
         return self.quantised.take(self.quantised.partition == partition)
 
 
@@ -274,7 +267,7 @@ def _contents(release: Release) -> CardContents:
     return card
 
 
-def _calibrated(work: _Source, outputs: _Outputs) -> _Calibrated:
+def _calibrated(work: _Source, outputs: _Outputs) -> _QuantizedCalibration:
     """Fit the calibration anew, and compare both networks on held-out cases."""
     release, held_out = work.release, outputs.of("test")
     method: Method = next((name for name in METHODS if name in release.card["calibration"]), "none")
@@ -285,14 +278,14 @@ def _calibrated(work: _Source, outputs: _Outputs) -> _Calibrated:
     fitted, calibration, disagreement = fit_and_judge(
         part, held_out, release.head, method=method, alpha=alpha, seed=seed
     )
-    said = (
+    predictions = (
         _pair(release.calibration.apply(*member_outputs(outputs.source, release.head))),
         _pair(calibration.apply(*member_outputs(held_out, release.head))),
     )
     cluster = clusters_of(held_out)
-    change = paired_change(held_out.label_counts, *said, cluster=cluster)
-    every = paired_changes(held_out.label_counts, *said, cluster=cluster)
-    return _Calibrated(
+    change = paired_change(held_out.label_counts, *predictions, cluster=cluster)
+    every = paired_changes(held_out.label_counts, *predictions, cluster=cluster)
+    return _QuantizedCalibration(
         calibration,
         fitted.report,
         disagreement,
@@ -301,7 +294,7 @@ def _calibrated(work: _Source, outputs: _Outputs) -> _Calibrated:
             AFTER: held_out_metrics(held_out, calibration, release.head),
         },
         {name: every[name].to_dict() for name in ("L", "L_D", "agreement")},
-        harms(change),
+        describe_regressions(change),
     )
 
 
@@ -309,7 +302,7 @@ def _pair(distribution: PredictiveDistribution) -> tuple[npt.NDArray[np.float64]
     return distribution.class_probs, distribution.disagreement_probs
 
 
-def _refusal(work: _Source, made: _Calibrated) -> str:
+def _refusal(work: _Source, made: _QuantizedCalibration) -> str:
     return (
         f"the int8 network is worse than {work.release.card['name']} on {work.cases.rows('test').size:,} held-out "
         f"cells: {'; '.join(made.harms)}. Nothing was written; try other --ranges or more --images, or make it all "
@@ -317,7 +310,7 @@ def _refusal(work: _Source, made: _Calibrated) -> str:
     )
 
 
-def _document(work: _Source, graph: QuantizedGraph, n_images: int, made: _Calibrated) -> QuantizedDocument:
+def _document(work: _Source, graph: QuantizedGraph, n_images: int, made: _QuantizedCalibration) -> QuantizedDocument:
     release = work.release
     return {
         "kind": "int8",
@@ -332,7 +325,7 @@ def _document(work: _Source, graph: QuantizedGraph, n_images: int, made: _Calibr
 
 
 def _parts(
-    work: _Source, graph: QuantizedGraph, outputs: _Outputs, made: _Calibrated, document: QuantizedDocument
+    work: _Source, graph: QuantizedGraph, outputs: _Outputs, made: _QuantizedCalibration, document: QuantizedDocument
 ) -> tuple[dict[str, bytes], CardContents]:
     """Files and card of the new release."""
     release, held_out = work.release, outputs.of("test")
@@ -350,13 +343,13 @@ def _parts(
         "held_out": made.figures,
         "n_held_out": len(held_out.case_ids),
         "parity": None,  # of the network in float32
-        "recall": recalls(held_out.label_counts, probs, list(release.classes)),
+        "recall": class_recalls(held_out.label_counts, probs, list(release.classes)),
         "baseline": None,
         "shifts": [],
     }
-    seen = appearance(work.cases.pixels)
-    known = parent.get("reference", _UNKNOWN)
-    reference = with_checks(known, outputs.quantised, seen, release.preprocessing, files)
+    seen = compute_quality_features(work.cases.pixels)
+    parent_reference = parent.get("reference", _UNKNOWN)
+    reference = with_checks(parent_reference, outputs.quantised, seen, release.preprocessing, files)
     if "reference" in parent:  # releases of the first versions have none
         card["reference"] = reference
     if release.training is not None:
@@ -373,7 +366,7 @@ def _network_files(release: Release, graph: QuantizedGraph) -> dict[str, bytes]:
 
 
 def _index(cases: Cases, before: TrainingIndex) -> TrainingIndex:
-    """What the release was made with, and the images that calibrated it anew."""
+    """Training index of the release with the images that recalibrated it."""
     new = [row for row in cases.rows(cases.calibrates) if cases.uses[row] == ""]
     hmacs = None if cases.hmacs is None else [cases.hmacs[row] for row in new]
     return before.with_calibration([cases.digests[row] for row in new], hmacs)

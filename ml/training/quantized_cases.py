@@ -1,4 +1,4 @@
-"""The cases by which a release is quantised: which calibrate, which judge, and what a network makes of them."""
+"""Cases for quantisation: those that calibrate, those that judge, and network outputs for both."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Cases:
     def outputs(
         self, predictor: Predictor, rows: npt.NDArray[np.intp], done: Callable[[int], None] = lambda n: None
     ) -> CachedOutputs:
-        """What a network makes of cases.
+        """Network outputs of the cases.
 
         Args:
             predictor: of the network.
@@ -115,7 +115,7 @@ def cases_for(release: Release, dataset: ImageDataset) -> Cases:
     alike = np.array([own[row] in known_digests or groups[row] in known_groups for row in range(len(rows))], dtype=bool)
     judged_before |= (partition == "test") & alike
     kept = np.flatnonzero(~judged_before & ~fitted_before)
-    found = Cases(
+    chosen_cases = Cases(
         pixels=dataset.pixels[rows[kept]],
         counts=counts[kept],
         partition=partition[kept],
@@ -127,38 +127,30 @@ def cases_for(release: Release, dataset: ImageDataset) -> Cases:
         uses=uses[kept],
         left_out={"calibration": int(fitted_before.sum()), "test": int(judged_before.sum())},
     )
-    for name in (found.calibrates, "test"):
-        if not found.rows(name).size:
-            made_with = found.left_out["calibration"] + found.left_out["test"]
+    for name in (chosen_cases.calibrates, "test"):
+        if not chosen_cases.rows(name).size:
+            made_with = chosen_cases.left_out["calibration"] + chosen_cases.left_out["test"]
             raise ValueError(
                 f"data set {dataset.name!r} has no case in partition {name!r} that the release was not made with"
                 + (f" ({made_with:,} are left out): give the --seed of its split" if made_with else "")
             )
-    return found
+    return chosen_cases
 
 
 def _require_same_images(release: Release, dataset: ImageDataset) -> None:
-    """Refuse images that are not what the release's network sees.
-
-    Raises:
-        ValueError: another crop, size or number of channels.
-    """
+    """Refuse images that are not what the release's network sees."""
     seen, given = release.preprocessing, dataset.preprocessing
     for what in ("channels", "size", "crop"):
-        found, wanted = getattr(given, what), getattr(seen, what)
-        if found != wanted:
+        given_value, expected = getattr(given, what), getattr(seen, what)
+        if given_value != expected:
             raise ValueError(
-                f"data set {dataset.name!r} has the {what} {found or 'none'}, the release's network reads "
-                f"{wanted or 'none'}"
+                f"data set {dataset.name!r} has the {what} {given_value or 'none'}, the release's network reads "
+                f"{expected or 'none'}"
             )
 
 
 def _counts(release: Release, dataset: ImageDataset) -> IntArray:
-    """Labels (N, K) in the order of the release's classes.
-
-    Raises:
-        ValueError: a class that the release does not have.
-    """
+    """Labels (N, K) in the order of the release's classes."""
     unknown = [info.code for info in dataset.classes if info.code not in release.classes]
     if unknown:
         raise ValueError(

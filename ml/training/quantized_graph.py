@@ -1,4 +1,4 @@
-"""A network's convolutions in whole numbers: static quantisation by ONNX Runtime, from what flows through the network.
+"""Static quantisation of a network's convolutions by ONNX Runtime.
 
 Weights have eight bits and a scale per output channel, activations eight (0 to 255) and one scale. Convolutions are
 nearly all of the work; the linear layers behind them, which make logits and features, stay in float32, so that neither
@@ -87,8 +87,8 @@ def quantize_graph(
         folder = Path(temporary)
         plain = _folded(network, folder / "folded.onnx")
         with redirect_stdout(io.StringIO()):  # ONNX Runtime tells how it goes on
-            found = _found_ranges(plain, batches, ranges, folder, observer)
-            quantised = _quantised(plain, found, weight_bits)
+            activation_ranges = _found_ranges(plain, batches, ranges, folder, observer)
+            quantised = _quantised(plain, activation_ranges, weight_bits)
     n_layers = _whole_convolutions(quantised)
     if n_layers == 0:
         raise ReleaseError(f"{network}: has no convolution, so there is nothing to quantise")
@@ -97,11 +97,7 @@ def quantize_graph(
 
 
 def _folded(network: Path, out: Path) -> Path:
-    """The network with batch normalisations in the weights of their convolutions, as every run computes it anyway.
-
-    Raises:
-        ReleaseError: it contains whole numbers already.
-    """
+    """The network with batch normalisations in the weights of their convolutions, as every run computes it anyway."""
     import onnxruntime  # after ml.release, which keeps it from telling its maker about models
 
     if any(node.op_type == "DequantizeLinear" for node in onnx.load(network).graph.node):

@@ -1,4 +1,4 @@
-"""A training run on disk: what it was asked, how it went, where it stands, and its cached outputs."""
+"""Run folder on disk: configuration, log, state and cached outputs."""
 
 import json
 from dataclasses import dataclass, fields
@@ -48,7 +48,7 @@ class TrainDocument(TypedDict):
 
 
 class DatasetDocument(TypedDict):
-    """What a run keeps of its data set."""
+    """Data set section of a run; older runs may lack optional keys."""
 
     name: str
     classes: list[ClassDocument]
@@ -172,7 +172,7 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class CachedOutputs:
-    """What the trained network says about the cases that calibrate, stop or test it.
+    """Outputs of the trained network for calibration, early stopping and test cases.
 
     Attributes:
         logits: (N, K) float32.
@@ -199,7 +199,7 @@ class CachedOutputs:
 
 @dataclass(frozen=True)
 class HeldOutImages:
-    """What a run keeps of the pixels of cases that are not trained on.
+    """Stored pixels of cases that are not trained on.
 
     Attributes:
         appearance: (N, F) float32 statistics of all whose outputs are cached, in their order.
@@ -242,7 +242,7 @@ class RunFolder:
         return self.outputs.is_file()
 
     def read_config(self) -> RunDocument:
-        """What the run was asked, with its data set's description.
+        """Read the run's configuration, with its data set's description.
 
         Raises:
             ValueError: the folder contains no run.
@@ -278,7 +278,7 @@ class RunFolder:
         return [json.loads(line) for line in self.metrics.read_text().splitlines()]
 
     def read_report(self) -> CalibrationReport:
-        """How the run was calibrated.
+        """Read the run's calibration report.
 
         Raises:
             ValueError: it was not.
@@ -330,7 +330,7 @@ class RunFolder:
         np.savez_compressed(self.held_out, allow_pickle=False, **columns)
 
     def read_held_out(self) -> HeldOutImages:
-        """Read what ``write_held_out`` kept."""
+        """Read the images of ``write_held_out``; None for a run of an earlier version."""
         with np.load(self.held_out, allow_pickle=False) as data:
             return HeldOutImages(*(cast(Any, data[f.name]) for f in fields(HeldOutImages)))
 

@@ -1,4 +1,4 @@
-"""Trying a release out on shifted images before it is written."""
+"""Shift trial of a release before it is written."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from ml.training.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class ShiftTrial:
-    """How standard shifts are tried out.
+    """Options of a shift trial.
 
     Attributes:
         other: pixels of another data set, (N, H, W, C) uint8 of any size, or None.

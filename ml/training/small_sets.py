@@ -1,4 +1,4 @@
-"""Small sets of one's own: what is too few, said before the training, and how a training is cut to their size."""
+"""Small data sets: warnings before training, and adjusted training lengths."""
 
 import math
 from collections.abc import Iterable
@@ -46,7 +46,7 @@ def augmentation_for(orientation: Orientation) -> Augmentation:
 
 
 def passes_for(n_images: int, batch_size: int, augmentation: Augmentation) -> int:
-    """How often each image is seen in one of ``EPOCHS`` epochs, for ``MIN_STEPS`` steps in all; once in a large set.
+    """Passes per image in each of ``EPOCHS`` epochs that give ``MIN_STEPS`` steps; 1 in a large set.
 
     Twice as often with wide augmentation, which leaves half of the images as they are.
     """
@@ -54,8 +54,8 @@ def passes_for(n_images: int, batch_size: int, augmentation: Augmentation) -> in
     return math.ceil(MIN_STEPS / (EPOCHS * steps)) * (2 if augmentation == "wide" else 1)
 
 
-def shortages(dataset: ImageDataset) -> list[str]:
-    """What is too small for figures that mean something: a sentence each, with how many there are and what to do."""
+def describe_shortages(dataset: ImageDataset) -> list[str]:
+    """Sentences on parts too small for meaningful figures, with their sizes and advice."""
     return [*_partitions_too_small(dataset), *_classes_too_small(dataset)]
 
 

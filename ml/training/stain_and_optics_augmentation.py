@@ -1,4 +1,4 @@
-"""Training images as other laboratories would have taken them: stain, magnification, focus and framing vary.
+"""Stain and optics augmentation: other laboratories' stain, magnification, focus and framing.
 
 About half of the images stay as they are, so that a network learns those that nothing has interpolated as well as
 without the others; in each way about two thirds of the others are changed.
@@ -21,8 +21,10 @@ _VARIED, _EACH = 0.5, 2 / 3
 _REACH = 3
 
 
-def vary(images: Tensor, preprocessing: Preprocessing, orientation: Orientation, generator: Generator) -> Tensor:
-    """Vary how normalised images (N, C, H, W) were taken.
+def augment_stain_and_optics(
+    images: Tensor, preprocessing: Preprocessing, orientation: Orientation, generator: Generator
+) -> Tensor:
+    """Augment stain, magnification, focus and framing of normalised images (N, C, H, W).
 
     Args:
         images: network inputs.
@@ -35,18 +37,20 @@ def vary(images: Tensor, preprocessing: Preprocessing, orientation: Orientation,
 
     def changed(chosen: Tensor) -> Tensor:
         if orientation == "any":
-            chosen = reframed(chosen, generator)
-        chosen = refocused(chosen, generator)
-        return restained(chosen, preprocessing, generator) if images.shape[1] == 3 else chosen
+            chosen = reframe_images(chosen, generator)
+        chosen = blur_images(chosen, generator)
+        return restain_images(chosen, preprocessing, generator) if images.shape[1] == 3 else chosen
 
-    return _some(images, _VARIED, generator, changed)
+    return _change_some_images(images, _VARIED, generator, changed)
 
 
 def _uniform(shape: tuple[int, ...], generator: Generator) -> Tensor:
     return 2 * torch.rand(shape, generator=generator) - 1
 
 
-def _some(images: Tensor, share: float, generator: Generator, change: Callable[[Tensor], Tensor]) -> Tensor:
+def _change_some_images(
+    images: Tensor, share: float, generator: Generator, change: Callable[[Tensor], Tensor]
+) -> Tensor:
     """Images of which about a share are changed; in a small batch that may be none."""
     rows = (torch.rand(len(images), generator=generator) < share).nonzero().flatten().to(images.device)
     result = images.clone()
@@ -55,7 +59,7 @@ def _some(images: Tensor, share: float, generator: Generator, change: Callable[[
     return result
 
 
-def reframed(images: Tensor, generator: Generator) -> Tensor:
+def reframe_images(images: Tensor, generator: Generator) -> Tensor:
     """Magnified or reduced, and off centre; what comes into view mirrors the image."""
 
     def change(chosen: Tensor) -> Tensor:
@@ -69,10 +73,10 @@ def reframed(images: Tensor, generator: Generator) -> Tensor:
         )
         return functional.grid_sample(chosen, grid, padding_mode="reflection", align_corners=False)
 
-    return _some(images, _EACH, generator, change)
+    return _change_some_images(images, _EACH, generator, change)
 
 
-def refocused(images: Tensor, generator: Generator) -> Tensor:
+def blur_images(images: Tensor, generator: Generator) -> Tensor:
     """Blurred by a Gaussian of a width of each image's own."""
 
     def change(chosen: Tensor) -> Tensor:
@@ -88,11 +92,11 @@ def refocused(images: Tensor, generator: Generator) -> Tensor:
                 chosen.addcmul_(kernel[:, k, None, None, None], wide.narrow(axis, k, length))
         return chosen
 
-    return _some(images, _EACH, generator, change)
+    return _change_some_images(images, _EACH, generator, change)
 
 
-def restained(images: Tensor, preprocessing: Preprocessing, generator: Generator) -> Tensor:
-    """Darker or paler, each channel a little for itself, and of another hue.
+def restain_images(images: Tensor, preprocessing: Preprocessing, generator: Generator) -> Tensor:
+    """Scale stain density and channels, and rotate the hue, of each image.
 
     Densities are multiplied (Beer and Lambert), the hue is turned around the grey axis.
     """
@@ -107,7 +111,7 @@ def restained(images: Tensor, preprocessing: Preprocessing, generator: Generator
         turned = torch.einsum("nij,njhw->nihw", matrix, light.pow(factor)).clamp(0, 1)
         return (turned - mean) / std
 
-    return _some(images, _EACH, generator, change)
+    return _change_some_images(images, _EACH, generator, change)
 
 
 def _hue_matrix(angle: Tensor) -> Tensor:

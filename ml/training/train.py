@@ -18,7 +18,7 @@ from torch import Tensor
 from ml.charts.reliability import learning_curves, write_chart
 from ml.charts.rows import EpochMetrics
 from ml.datasets.base import ImageDataset
-from ml.images.image_quality_features import appearance
+from ml.images.image_quality_features import compute_quality_features
 from ml.images.pixel_digest import pixel_digest
 from ml.release.training_index import TrainingIndex
 from ml.training.baseline import fit_baseline
@@ -100,7 +100,7 @@ def train(
     require_two(dataset)
     processes.require_equal("settings", lambda: json.dumps(config.to_dict()))
     processes.require_equal("images or labels", lambda: digest_of(dataset))
-    history: list[EpochMetrics] = json.loads(processes.from_first(lambda: _claimed(folder, dataset, config)))
+    history: list[EpochMetrics] = json.loads(processes.from_first(lambda: _claim_run_folder(folder, dataset, config)))
     if history:
         return min(history, key=lambda row: row["valid_loss"])
     data = DeviceData(dataset, device)
@@ -115,9 +115,9 @@ def train(
     return progress.history[progress.best_epoch]
 
 
-def _claimed(folder: RunFolder, dataset: ImageDataset, config: TrainConfig) -> bytes:
+def _claim_run_folder(folder: RunFolder, dataset: ImageDataset, config: TrainConfig) -> bytes:
     """Rows of the epochs, as JSON, of a run that is finished already; an empty list where there is something to do."""
-    folder.claim({"train": config.to_dict(), "dataset": describe(dataset), "versions": versions()})
+    folder.claim({"train": config.to_dict(), "dataset": describe_dataset(dataset), "versions": versions()})
     return json.dumps(folder.read_metrics() if folder.finished else []).encode()
 
 
@@ -142,7 +142,7 @@ def _write_trained(
     test = np.flatnonzero(data.dataset.partition[held_out] == "test")
     kept = np.sort(np.random.default_rng([seed, 1]).permutation(test)[:SHIFTED_IMAGES])
     pixels = data.dataset.pixels[held_out]
-    folder.write_held_out(HeldOutImages(appearance(pixels), kept, pixels[kept]))
+    folder.write_held_out(HeldOutImages(compute_quality_features(pixels), kept, pixels[kept]))
     write_bytes_atomically(folder.training_index, index_of(data.dataset).to_bytes())
     # of the cases whose outputs are cached, in their order
     np.save(folder.baseline, fit_baseline(data.dataset)(pixels), allow_pickle=False)
@@ -183,11 +183,7 @@ def _run_epochs(learner: Learner, progress: Progress, folder: RunFolder, observe
 
 
 def _run_epoch(learner: Learner, progress: Progress, observer: Observer) -> float:
-    """Train and validate once; returns the validation loss.
-
-    Raises:
-        ValueError: the loss is not finite.
-    """
+    """Train and validate once; returns the validation loss."""
     epoch, dataset = progress.epoch, learner.data.dataset
     training = dataset.rows("train")
     started = time.perf_counter()
@@ -213,8 +209,8 @@ def _run_epoch(learner: Learner, progress: Progress, observer: Observer) -> floa
     return row["valid_loss"]
 
 
-def describe(dataset: ImageDataset) -> DatasetDocument:
-    """What a run keeps of its data set: classes, preprocessing, sizes of the parts, source, licence."""
+def describe_dataset(dataset: ImageDataset) -> DatasetDocument:
+    """Data set section of a run: classes, preprocessing, sizes of the parts, source, licence."""
     return {
         "name": dataset.name,
         "classes": [info.to_dict() for info in dataset.classes],

@@ -1,4 +1,4 @@
-"""Validation of the two arrays that everything here is computed from: label counts and probabilities."""
+"""Validation of label counts and probabilities, the two arrays behind every estimate."""
 
 import numpy as np
 import numpy.typing as npt

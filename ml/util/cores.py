@@ -1,4 +1,4 @@
-"""How many cores there are to work with."""
+"""Number of available CPU cores."""
 
 import os
 

@@ -1,4 +1,7 @@
-"""Files: JSON documents, writes that are whole or not there, digests."""
+"""File utilities: JSON documents, atomic writes, digests.
+
+JSON documents, writes that are whole or not there, digests.
+"""
 
 import hashlib
 import json

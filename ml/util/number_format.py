@@ -1,4 +1,4 @@
-"""Numbers as people read them, written the same on every page and in every report."""
+"""Number formats shared by pages and reports."""
 
 from typing import Protocol
 

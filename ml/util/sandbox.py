@@ -1,4 +1,4 @@
-"""A process of its own for what comes from outside: limits on memory and computing time, no files, none of our secrets.
+"""Sandboxed subprocess for untrusted input: limited memory and CPU time, no files, no secrets.
 
 Whatever a file makes of it, the caller goes on, and its memory is given back by the system when it ends.
 """

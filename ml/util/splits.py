@@ -1,4 +1,4 @@
-"""Splits by group, so that cells of one patient never fall on both sides."""
+"""Partitions by group that never split a patient."""
 
 from collections.abc import Sequence
 
@@ -101,9 +101,9 @@ def _level(
         before = chosen.copy()
         for group in order:
             here, amount = chosen[group], amounts[group]
-            wanted = lacking @ amount
-            there = int(np.argmax(wanted))
-            if sizes[here] > 1 and wanted[there] - wanted[here] > amount @ amount + _TINY:
+            gain = lacking @ amount
+            there = int(np.argmax(gain))
+            if sizes[here] > 1 and gain[there] - gain[here] > amount @ amount + _TINY:
                 lacking[here] += amount
                 lacking[there] -= amount
                 sizes[here], sizes[there], chosen[group] = sizes[here] - 1, sizes[there] + 1, there

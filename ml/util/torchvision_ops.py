@@ -1,4 +1,4 @@
-"""torchvision next to a CPU build of torch.
+"""Compatibility of torchvision with a CPU build of torch.
 
 A torchvision wheel built for CUDA cannot load its compiled operators next to torch for CPUs, and its import
 then fails because two operators are undeclared. Declaring them, when and only when they are missing, is

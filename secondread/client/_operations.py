@@ -1,9 +1,7 @@
-"""Operations of the API. Made from the OpenAPI document 6f76616e36364e12.
+"""Operations of the API. Made from the OpenAPI document 0dcb9eba4145dc84.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
-
-from secondread.client import models
 
 # ruff: noqa
 
@@ -12,12 +10,8 @@ from datetime import datetime
 from typing import Literal
 from urllib.parse import quote
 
-
-from secondread.client._core import Id
-from secondread.client._core import Model
-from secondread.client._core import Request
-from secondread.client._core import new_key
-from secondread.client._core import texts
+from secondread.client import models
+from secondread.client._core import Id, Model, Request, new_key, texts
 
 
 class Operations:

@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 6f76616e36364e12.
+"""What the API takes and answers. Made from the OpenAPI document 0dcb9eba4145dc84.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """

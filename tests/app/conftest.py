@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from app.audit.installation import claim
-from app.audit.verify import unproven_rows
+from app.audit.installation import claim_database
+from app.audit.verify import check_row_digests
 from app.context import build_context
 from app.database.engine import Database
-from app.database.migration import upgrade
+from app.database.migration import upgrade_schema
 from app.settings import Settings
 from tests.support.homes import process, two_processes
 from tests.support.postgres import PostgresServer
@@ -37,7 +37,7 @@ def sqlite_empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated SQLite database to copy."""
     path = tmp_path_factory.mktemp("template") / "empty.db"
     database = Database(f"sqlite:///{path}")
-    upgrade(database.engine)
+    upgrade_schema(database.engine)
     database.engine.dispose()
     return _in_one_file(path)
 
@@ -58,7 +58,7 @@ def postgres_empty(postgres: PostgresServer) -> str:
     """Name of a migrated PostgreSQL database to copy."""
     name = postgres.create()
     database = Database(postgres.url(name))
-    upgrade(database.engine)
+    upgrade_schema(database.engine)
     database.engine.dispose()
     return name
 
@@ -69,7 +69,7 @@ def _fill(folder: Path, url: str, release: Path) -> dict[str, str]:
     settings.home.mkdir()
     context = build_context(settings)
     show_at_once(context.database)  # before the rows are covered
-    claim(context.database, context.keys.audit)
+    claim_database(context.database, context.keys.audit)
     with context.database.write() as session:
         put_release(session, context.keys.audit, release, settings.releases_folder)
     keys = add_people(context)
@@ -184,7 +184,7 @@ def assert_every_row_is_proven(service: Service) -> None:
     """Nothing that the service does may write a covered row without its event."""
     if not service.written_past:
         with service.context.database.read_moment() as session:
-            unproven = list(unproven_rows(session, service.context.keys.audit.rows))
+            unproven = list(check_row_digests(session, service.context.keys.audit.rows))
         assert unproven == [], "a test that writes rows past the service says so by `service.written_past = True`"
 
 

@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from app.recalibration.change_plan import ChangePlan
-from app.recalibration.service import gather
+from app.recalibration.service import read_recalibration_inputs
 from app.releases.service import move_alias
 from ml.calibration.calibration import Calibration
-from ml.calibration.domain_adaptation import relearn
+from ml.calibration.domain_adaptation import recalibrate_for_annotators
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cell
 from ml.release.artifact import read_release
@@ -57,7 +57,7 @@ def adapted(service: Service) -> dict[str, Any]:
 def test_a_champion_is_adapted_and_judged_and_serves_what_was_fitted(service: Service) -> None:
     collect_double_reads(service, 60)
     with service.context.database.read_moment() as session:
-        material = gather(session, service.context)
+        material = read_recalibration_inputs(session, service.context)
     done = adapted(service)
     assert done["state"] == "succeeded", done["error"]
     report, change = done["result"], done["result"]["fit"]["adaptation"]
@@ -68,7 +68,7 @@ def test_a_champion_is_adapted_and_judged_and_serves_what_was_fitted(service: Se
     for label in material.fitting_labels:
         if label.case_id in row_of:
             counts[row_of[label.case_id], codes.index(label.class_code)] += 1
-    wanted = relearn(parent.calibration, kept.logits, kept.features, counts, kept.groups)
+    wanted = recalibrate_for_annotators(parent.calibration, kept.logits, kept.features, counts, kept.groups)
     assert change == wanted.to_dict()
     assert change["n_double_reads"] == change["n_cases"] == len(kept.case_ids) >= 20
     assert change["mean_after"] > change["mean_before"]
@@ -119,7 +119,7 @@ def test_too_few_double_reads_are_refused_with_their_number(service: Service) ->
     failed = adapted(service)
     assert failed["state"] == "failed"
     with service.context.database.read() as session:
-        n = len(gather(session, service.context).fitting.case_ids)
+        n = len(read_recalibration_inputs(session, service.context).fitting.case_ids)
     assert "needs 20 cases with two blind planned labels, and labelled cases of 10 patients" in failed["error"]
     assert f"there are {n}, of " in failed["error"]
     assert "more cases read twice" in failed["error"]

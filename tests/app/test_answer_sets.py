@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import select, update
 
 from app.cases.ingest import partition_of
-from app.database.tables import AnswerSets, Case, CasePrediction, now
-from app.metrics.cohort import kept_for_sets
-from app.metrics.prediction_set_calibration import publish_answer_sets, sets_of
-from app.predictions.prediction_sets import Cell, PublishedSets, SiteThresholds, answer_set
-from app.recalibration.service import gather
-from app.releases.queries import champion, existing_release
+from app.database.tables import AnswerSets, Case, CasePrediction, utc_now
+from app.metrics.cohort import is_kept_for_sets
+from app.metrics.prediction_set_calibration import calibrate_release_sets, publish_answer_sets
+from app.predictions.prediction_sets import AnswerSetQuery, PublishedSets, SiteThresholds, build_answer_set
+from app.recalibration.service import read_recalibration_inputs
+from app.releases.queries import existing_release, get_champion_alias
 from ml.conformal import answer_scores, calibrate, patient_masses
 from tests.support.reports import report_page
 from tests.support.service import Service, cell_png, store
@@ -27,7 +27,7 @@ def patients(service: Service, partition: str, n: int) -> list[str]:
         name
         for name in names
         if partition_of(keys.partition, name, "") == partition
-        and (partition == "evaluation" or kept_for_sets(keys.sets, f"patient:{name}"))
+        and (partition == "evaluation" or is_kept_for_sets(keys.sets, f"patient:{name}"))
     )
     return [name for name, _ in zip(fall, range(n), strict=False)]
 
@@ -100,7 +100,7 @@ def test_sets_are_calibrated_by_patients_whom_no_fit_sees_published_and_shown(se
     limit = calibrate(scores, patient_masses(who), np.array(who)).at()
     with service.context.database.read() as session:
         document = PublishedSets.model_validate(session.execute(select(AnswerSets.document)).scalar_one())
-        fitted = gather(session, service.context).fitting.case_ids
+        fitted = read_recalibration_inputs(session, service.context).fitting.case_ids
         partitions = {row.id: row for row in session.execute(select(Case)).scalars()}
     assert document.prior[0].steps[0][1] == limit
     assert not [case_id for case_id in fitted if partitions[case_id].external_id in kept]
@@ -119,7 +119,7 @@ def _after_one_label(service: Service, case_id: str) -> None:
     assert service.get("viewer", f"/v1/cases/{case_id}/posterior?exclude_annotator=ben").json()["answer_set"] is None
     read_all(service, "ben")
     with service.context.database.write() as session:
-        session.execute(update(AnswerSets).values(computed_at=now() - timedelta(days=1)))
+        session.execute(update(AnswerSets).values(computed_at=utc_now() - timedelta(days=1)))
     publish(service)
     store(service, "one more", cell_png(99, 16), {"r": 0}, patient="somebody new")
     newest = shown(service)[0]["id"]
@@ -176,7 +176,7 @@ def test_sets_are_computed_at_once_and_then_once_a_day_and_reading_them_computes
     publish(service)
     assert computed() == second
     with service.context.database.write() as session:
-        session.execute(update(AnswerSets).values(computed_at=now() - timedelta(days=1)))
+        session.execute(update(AnswerSets).values(computed_at=utc_now() - timedelta(days=1)))
     publish(service)
     assert computed()[0][1] >= second[0][1]
     assert shown(service)[0]["prediction"]["answer_set"]["n_patients"] == 10
@@ -185,14 +185,14 @@ def test_sets_are_computed_at_once_and_then_once_a_day_and_reading_them_computes
 def test_cells_that_trained_a_release_are_in_none_of_its_sets(service: Service) -> None:
     names = cells_of(service, "calibration", 9, each=1, r=0)
     with service.context.database.read() as session:
-        release = existing_release(session, champion(session).release_id)  # type: ignore[union-attr]
+        release = existing_release(session, get_champion_alias(session).release_id)  # type: ignore[union-attr]
         session.expunge(release)
-        assert sets_of(session, service.context, release).prior[0].n_patients == 9
+        assert calibrate_release_sets(session, service.context, release).prior[0].n_patients == 9
     service.written_past = True
     with service.context.database.write() as session:
         first = session.execute(select(Case.id).where(Case.external_id == names[0])).scalar_one()
         _mark(session, first, trained_on="calibration")
-        assert sets_of(session, service.context, release).prior[0].n_patients == 8
+        assert calibrate_release_sets(session, service.context, release).prior[0].n_patients == 8
 
 
 def _mark(session: Any, case_id: UUID, **values: Any) -> None:
@@ -235,19 +235,19 @@ def _published(**fields: Any) -> PublishedSets:
 
 def test_a_site_with_enough_patients_has_its_own_threshold_and_all_others_share_one() -> None:
     probs, classes = np.array([[0.5, 0.3, 0.2]]), ["a", "b", "c"]
-    north = answer_set(_published(), Cell(probs, classes, site="north"))
+    north = build_answer_set(_published(), AnswerSetQuery(probs, classes, site="north"))
     assert (north.classes, north.site, north.n_patients) == (["a", "b", "c"], "north", 100)
     for site in ("south", None):
-        other = answer_set(_published(), Cell(probs, classes, site=site))
+        other = build_answer_set(_published(), AnswerSetQuery(probs, classes, site=site))
         assert (other.classes, other.site, other.n_patients) == (["a"], None, 40)
 
 
 def test_an_unlike_image_gets_no_set_and_who_is_rarely_read_twice_a_larger_one() -> None:
     probs, classes = np.array([[0.5, 0.3, 0.2]]), ["a", "b", "c"]
-    unlike = answer_set(_published(), Cell(probs, classes, unlike=True))
+    unlike = build_answer_set(_published(), AnswerSetQuery(probs, classes, unlike=True))
     assert (unlike.classes, unlike.reason) == (None, "the image is unlike the cells of the release")
     sizes = []
     for mass in (1.0, 10.0, 11.0, None):
-        found = answer_set(_published(), Cell(probs, classes, n_labels=1, own_mass=mass))
+        found = build_answer_set(_published(), AnswerSetQuery(probs, classes, n_labels=1, own_mass=mass))
         sizes.append(None if found.classes is None else len(found.classes))
     assert sizes == [2, 3, None, None]

@@ -131,11 +131,11 @@ def test_a_twin_without_a_patient_has_the_partition_and_the_cluster_of_the_first
     assert all(partition[f"again {i}"] == partition[f"first {i}"] for i in range(6))
     assert len({partition[f"other {i}"] == partition[f"first {i}"] for i in range(6)}) == 2
     assert codes
-    from app.metrics.load import read_columns
+    from app.metrics.load import load_dataset
     from app.metrics.service import release_or_champion
 
     with service.context.database.read() as session:
-        columns = read_columns(session, *release_or_champion(session, None))
+        columns = load_dataset(session, *release_or_champion(session, None))
         name = {row.id: row.external_id for row in session.execute(select(Case)).scalars()}
     cluster = dict(zip((name[case_id] for case_id in columns.ids()), columns.cluster.tolist(), strict=True))
     assert all(cluster[f"again {i}"] == cluster[f"first {i}"] != cluster[f"other {i}"] for i in range(6))

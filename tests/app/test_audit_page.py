@@ -11,8 +11,8 @@ import pytest
 
 import app
 from app.audit.sentences import WORDS
-from app.database.tables import now
-from app.maintenance.erasure import forget_patient
+from app.database.tables import utc_now
+from app.maintenance.erasure import erase_patient_everywhere
 from tests.app.test_leases import classes_of, commit, lease
 from tests.support.service import Service, cell_png
 
@@ -52,7 +52,7 @@ def test_events_say_who_did_what_with_links(service: Service) -> None:
 @pytest.mark.both_databases
 def test_events_are_found_by_day_and_come_as_a_file(service: Service) -> None:
     read_one(service)
-    today, tomorrow = (now() + timedelta(days=days) for days in (0, 1))
+    today, tomorrow = (utc_now() + timedelta(days=days) for days in (0, 1))
     day = {"since": str((today - timedelta(days=1)).date()), "until": str(tomorrow.date())}
     assert len(lines(service.get("admin", "/audit", params=day).text)) > 3
     assert lines(service.get("admin", "/audit", params={"since": str((tomorrow + timedelta(1)).date())}).text) == []
@@ -69,7 +69,7 @@ def test_events_are_found_by_day_and_come_as_a_file(service: Service) -> None:
 
 def test_an_erased_patient_is_named_nowhere(service: Service) -> None:
     read_one(service)
-    forget_patient(service.context, "lead", "Meier", "asked")
+    erase_patient_everywhere(service.context, "lead", "Meier", "asked")
     for path in ("/audit", "/audit.csv"):
         text = service.get("admin", path).text
         assert "slide-9-004" not in text

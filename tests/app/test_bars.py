@@ -1,10 +1,10 @@
 """The bars of a case: names of classes stand beside them and are not cut off."""
 
 from app.http.models import DistributionOut
-from app.web.charts import LETTER, LETTERS, Bars, posterior_bars
+from app.web.charts import LETTER, LETTERS, PosteriorChart, posterior_bars
 
 
-def bars_of(*names: str) -> Bars:
+def bars_of(*names: str) -> PosteriorChart:
     codes = {str(k): name for k, name in enumerate(names)}
     probs = dict.fromkeys(codes, 1 / len(codes))
     said = DistributionOut(

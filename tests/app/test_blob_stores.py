@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from app.http.errors import NotFound, StorageFull, Unavailable
-from app.storage.blobs import BlobStore, Damaged, FolderStore, digest_of
-from app.storage.bucket import Bucket, CachedBucket
+from app.http.errors import NotFound, ServiceUnavailable, StorageFull
+from app.storage.blobs import BlobStore, DamagedObjectError, FolderStore, digest_from_key
+from app.storage.bucket import BucketStore, CachedBucket
 from app.storage.bundles import SharedFolders
 from tests.support.bucket import BucketServer
 from tests.support.process import free_port
@@ -45,7 +45,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "folder":
         return Place(FolderStore(tmp_path / "store", 0))
     url = request.getfixturevalue("bucket")
-    return Place(Bucket(url), request.getfixturevalue("buckets"), url)
+    return Place(BucketStore(url), request.getfixturevalue("buckets"), url)
 
 
 def test_what_is_stored_is_read_listed_and_removed(place: Place, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_names_never_come_from_outside(place: Place) -> None:
     for key in ("images/../" + "0" * 64, "/etc/passwd", "images/00/" + "A" * 64, "images/" + "0" * 63):
         with pytest.raises(ValueError, match="SHA-256"):
             place.store.put(key, b"")
-    assert digest_of(f"releases/1-2/{'0' * 64}.tar") == "0" * 64
+    assert digest_from_key(f"releases/1-2/{'0' * 64}.tar") == "0" * 64
 
 
 def test_many_who_store_the_same_at_once_store_it_once(place: Place) -> None:
@@ -102,9 +102,9 @@ def test_a_damaged_object_is_never_handed_out_and_the_same_content_heals_it(plac
     place.store.put(key, b"pixels")
     place.damage(key)
     assert not place.store.intact(key)
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedObjectError):
         place.store.get(key)
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedObjectError):
         place.store.fetch(key, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     place.store.put(key, b"pixels")
@@ -128,7 +128,7 @@ def test_a_sweep_takes_what_is_old_and_unused_and_loses_nothing_that_a_row_names
 
     def of_rows(digests: list[str]) -> set[str]:
         asked.extend(digests)
-        return {digest_of(used)} & set(digests)
+        return {digest_from_key(used)} & set(digests)
 
     assert place.store.sweep("images", of_rows, DAY) == 0
     assert asked == []
@@ -144,9 +144,9 @@ _PUT = """
 import sys, hashlib
 from pathlib import Path
 from app.storage.blobs import FolderStore
-from app.storage.bucket import Bucket
+from app.storage.bucket import BucketStore
 data = Path(sys.argv[2]).read_bytes()
-store = Bucket(sys.argv[1]) if "://" in sys.argv[1] else FolderStore(Path(sys.argv[1]), 0)
+store = BucketStore(sys.argv[1]) if "://" in sys.argv[1] else FolderStore(Path(sys.argv[1]), 0)
 print("begins", flush=True)
 store.put(f"imports/{hashlib.sha256(data).hexdigest()}.zip", Path(sys.argv[2]))
 """
@@ -174,7 +174,7 @@ def test_who_is_killed_in_the_middle_of_storing_leaves_nothing_to_be_seen(place:
 
 
 def test_a_row_that_comes_after_the_sweep_finds_its_object(bucket: str) -> None:
-    store, key = Bucket(bucket), key_of(b"pixels")
+    store, key = BucketStore(bucket), key_of(b"pixels")
     store.put(key, b"pixels")
     store.sweep("images", lambda digests: set(), -2)
     assert list(store.under("images")) == []
@@ -205,14 +205,14 @@ def test_copies_are_checked_bounded_and_may_be_deleted(bucket: str, tmp_path: Pa
 
 def test_a_bucket_that_does_not_answer_is_unavailable(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT", f"http://127.0.0.1:{free_port()}")
-    store = Bucket(bucket)
-    with pytest.raises(Unavailable, match="does not answer"):
+    store = BucketStore(bucket)
+    with pytest.raises(ServiceUnavailable, match="does not answer"):
         store.check()
     monkeypatch.undo()
 
 
 def test_a_folder_is_brought_as_a_whole_and_again_when_its_copy_is_damaged(bucket: str, tmp_path: Path) -> None:
-    here, there = (SharedFolders(tmp_path / name, Bucket(bucket)) for name in ("here", "there"))
+    here, there = (SharedFolders(tmp_path / name, BucketStore(bucket)) for name in ("here", "there"))
     made = tmp_path / "made"
     made.mkdir()
     for name in ("card.json", "network.onnx"):
@@ -237,7 +237,7 @@ def test_a_folder_of_which_no_copy_can_be_made_is_no_defect(bucket: str, tmp_pat
     made = tmp_path / "made"
     made.mkdir()
     (made / "card.json").write_bytes(b"{}")
-    SharedFolders(tmp_path / "here", Bucket(bucket)).publish("releases/1", made)
+    SharedFolders(tmp_path / "here", BucketStore(bucket)).publish("releases/1", made)
     (tmp_path / "there").write_text("in the way")
     with pytest.raises(StorageFull):
-        SharedFolders(tmp_path / "there", Bucket(bucket)).path("releases/1")
+        SharedFolders(tmp_path / "there", BucketStore(bucket)).path("releases/1")

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from app.audit.verify import verify_all
-from app.maintenance.backup import backup, restore
+from app.maintenance.backup import restore_backup, write_backup
 from app.maintenance.sweep import sweep_files
 from app.settings import Settings
-from app.storage.bucket import Bucket
+from app.storage.bucket import BucketStore
 from tests.support.bucket import BucketServer
 from tests.support.homes import process, settings_of
 from tests.support.process import free_port
@@ -44,7 +44,7 @@ def test_verify_names_what_is_damaged_in_the_bucket(
 ) -> None:
     one, other = two
     one.add_case()
-    store = Bucket(bucket)
+    store = BucketStore(bucket)
     for kind in ("images", "releases"):
         (found,) = store.under(kind)
         buckets.overwrite(bucket, found.key, b"not what was stored")
@@ -77,17 +77,24 @@ def test_a_backup_has_the_bucket_and_comes_back_into_another(
 ) -> None:
     one, other = two
     case = one.add_case()
-    made = backup(other.context, tmp_path / "backup")
+    made = write_backup(other.context, tmp_path / "backup")
     assert made["damaged"] == []
     second, home = buckets.create(), tmp_path / "restored"
     url = f"sqlite:///{home / 'secondread.db'}"
-    restore(tmp_path / "backup", home, home / "images", url, other.context.settings.key_ring(), Bucket(second))
+    restore_backup(
+        tmp_path / "backup", home, home / "images", url, other.context.settings.key_ring(), BucketStore(second)
+    )
     with process(settings_of(settings, tmp_path / "three", second, url), one.keys) as back:
         assert back.get(None, "/readyz").json()["status"] == "ready"
         assert back.get("admin", f"/v1/cases/{case['id']}/image").status_code == 200
         with back.context.database.read() as session:
             assert verify_all(session, back.context).faults == []
     with pytest.raises(ValueError, match="not empty"):
-        restore(
-            tmp_path / "backup", tmp_path / "four", tmp_path / "four" / "images", "sqlite:///x", None, Bucket(second)
+        restore_backup(
+            tmp_path / "backup",
+            tmp_path / "four",
+            tmp_path / "four" / "images",
+            "sqlite:///x",
+            None,
+            BucketStore(second),
         )

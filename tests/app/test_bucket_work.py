@@ -14,17 +14,17 @@ from sqlalchemy import select
 from app.audit.verify import verify_all
 from app.context import build_context
 from app.database.tables import Evaluation, new_id
-from app.http.errors import Unavailable
+from app.http.errors import ServiceUnavailable
 from app.imports import import_job
-from app.imports.archive_storage import opened
+from app.imports.archive_storage import open_job_archive
 from app.imports.import_job import KEPT_FOR_RETRIES, delete_archives
 from app.job_table import refresh_snapshots
-from app.maintenance.backup import backup, restore
-from app.maintenance.cache import renew_copies
+from app.maintenance.backup import restore_backup, write_backup
+from app.maintenance.cache import refresh_cache
 from app.maintenance.sweep import sweep_files
 from app.reports.frozen_evaluations import move_into_bucket
 from app.settings import Settings
-from app.storage.bucket import Bucket
+from app.storage.bucket import BucketStore
 from app.storage.bundles import SharedFolders
 from tests.app.test_check_only import check
 from tests.app.test_imports import packed, send
@@ -109,7 +109,7 @@ def test_an_archive_damaged_in_the_bucket_fails_its_import_and_is_kept_for_a_wee
         if damaged in key:
             buckets.overwrite(bucket, key, b"PK\x03\x04 and so on")
         else:
-            Bucket(bucket).remove(key)
+            BucketStore(bucket).remove(key)
     work_off(other.context)
     said = [one.get("admin", f"/v1/imports/{job_id}").json()["job"]["error"] for job_id in (damaged, gone)]
     assert "damaged after it had been sent; send it again" in said[0]
@@ -123,7 +123,7 @@ def test_an_archive_damaged_in_the_bucket_fails_its_import_and_is_kept_for_a_wee
 def test_a_worker_killed_while_it_imports_leaves_no_image_in_its_home(two: Two) -> None:
     one, other = two
     import_id = UUID(send(one, packed({"a.png": cell_png()})).json()["id"])
-    with opened(other.context, import_id, None) as archive:
+    with open_job_archive(other.context, import_id, None) as archive:
         assert list((other.context.settings.home / "imports").iterdir()) == []
         assert archive.read(archive.rows[0]) == cell_png()
 
@@ -183,7 +183,7 @@ def test_a_frozen_evaluation_made_by_one_is_read_through_the_other(
     copies = [path for path in (one.context.settings.home / "evaluations").rglob("report.html")]
     copies[0].write_bytes(b"not what was stored")
     assert one.get("viewer", f"/v1/evaluations/{evaluation_id}", headers=HTML).content == pages[0].content
-    (found,) = Bucket(bucket).under("evaluations")
+    (found,) = BucketStore(bucket).under("evaluations")
     buckets.overwrite(bucket, found.key, b"not what was stored")
     assert [fault.split(":")[0] for fault in faults(one)] == [f"evaluation {evaluation_id}"]
 
@@ -200,7 +200,7 @@ def test_what_a_killed_worker_left_of_an_evaluation_is_never_taken_and_swept(two
     shown = other.get("viewer", f"/v1/evaluations/{evaluation_id}", headers=HTML)
     assert "of an attempt before" not in shown.text
     assert sweep_files(one.context, -2) == 1
-    assert len(list(Bucket(bucket).under("evaluations"))) == 1
+    assert len(list(BucketStore(bucket).under("evaluations"))) == 1
     assert faults(other) == []
 
 
@@ -212,18 +212,18 @@ def test_a_snapshot_of_one_worker_is_used_by_all(two: Two, monkeypatch: pytest.M
     one.seal()
     refresh_snapshots(other.context)
     first = snapshots(other)
-    renew_copies(one.context)
+    refresh_cache(one.context)
     assert snapshots(one) == first
     assert len(first) == 1
     with monkeypatch.context() as patched:
-        patched.setattr("app.metrics.snapshot.read_columns", None)  # nothing is read past the snapshot
+        patched.setattr("app.metrics.snapshot.load_dataset", None)  # nothing is read past the snapshot
         assert one.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["metrics"] == before
     one.add_case("later", cell_png(9))
     one.seal()
-    monkeypatch.setattr("app.metrics.snapshot._FEW", 0)
+    monkeypatch.setattr("app.metrics.snapshot._MAX_CHANGED_CASES", 0)
     refresh_snapshots(one.context)
     assert int(snapshots(one)[0]) > int(first[0])
-    renew_copies(other.context)
+    refresh_cache(other.context)
     assert snapshots(other) == snapshots(one)
     for service in two:
         assert_snapshots_tell_all(service.context)
@@ -235,21 +235,21 @@ def test_a_snapshot_damaged_anywhere_is_named_discarded_and_written_anew(
     one, other = two
     collect(one, [cell_png(i) for i in range(4)], patients=True)
     refresh_snapshots(one.context)
-    renew_copies(other.context)
+    refresh_cache(other.context)
     (copy,) = (other.context.settings.home / "snapshots").glob("*/[0-9]*")
     (copy / "pi.npy").write_bytes(b"not what was stored")
     assert [fault.split(":")[0] for fault in faults(other)] == [f"snapshot {copy}"]
-    renew_copies(other.context)
+    refresh_cache(other.context)
     assert faults(other) == []
-    (found,) = Bucket(bucket).under("snapshots")
+    (found,) = BucketStore(bucket).under("snapshots")
     buckets.overwrite(bucket, found.key, b"not what was stored")
     assert [fault.split(":")[0] for fault in faults(one)] == [f"snapshot {found.key.rpartition('/')[0]} in the bucket"]
     shutil.rmtree(other.context.settings.home / "snapshots")
-    renew_copies(other.context)  # finds it damaged
+    refresh_cache(other.context)  # finds it damaged
     assert snapshots(other) == []
     assert_snapshots_tell_all(other.context)
     refresh_snapshots(one.context)
-    renew_copies(other.context)
+    refresh_cache(other.context)
     assert snapshots(other) == snapshots(one) != []
     assert faults(one) == faults(other) == []
 
@@ -263,8 +263,8 @@ def test_copies_stay_as_they_are_while_the_bucket_does_not_answer(
     here, before = snapshots(one), one.get("viewer", "/v1/metrics", params={"partition": "all"}).json()
     monkeypatch.setenv("AWS_ENDPOINT", f"http://127.0.0.1:{free_port()}")
     cut_off = build_context(settings_of(settings, tmp_path / "one", bucket))
-    with pytest.raises(Unavailable):
-        renew_copies(cut_off)
+    with pytest.raises(ServiceUnavailable):
+        refresh_cache(cut_off)
     cut_off.database.engine.dispose()
     assert snapshots(one) == here
     assert one.get("viewer", "/v1/metrics", params={"partition": "all"}).json() == before
@@ -278,12 +278,14 @@ def test_a_backup_carries_evaluations_out_of_a_bucket_and_into_another(
     evaluation_id = frozen(one)
     work_off(other.context)
     shown = one.get("viewer", f"/v1/evaluations/{evaluation_id}", headers=HTML).content
-    backup(one.context, tmp_path / "first")
+    write_backup(one.context, tmp_path / "first")
     ring = one.context.settings.key_ring()
     for source, home, storage in (("first", "folder", None), ("second", "bucket", buckets.create())):
         url = f"sqlite:///{tmp_path / home / 'secondread.db'}"
         there = settings_of(settings, tmp_path / home, storage, url)
-        restore(tmp_path / source, there.home, there.home / "images", url, ring, storage and Bucket(storage))
+        restore_backup(
+            tmp_path / source, there.home, there.home / "images", url, ring, storage and BucketStore(storage)
+        )
         context = build_context(there)
         assert move_into_bucket(context) == (storage is not None)
         assert move_into_bucket(context) == 0
@@ -291,7 +293,7 @@ def test_a_backup_carries_evaluations_out_of_a_bucket_and_into_another(
         with process(there, one.keys) as back:
             assert back.get("viewer", f"/v1/evaluations/{evaluation_id}", headers=HTML).content == shown
             assert faults(back) == []
-            backup(back.context, tmp_path / "second" if storage is None else tmp_path / "third")
+            write_backup(back.context, tmp_path / "second" if storage is None else tmp_path / "third")
     assert (tmp_path / "third" / "evaluations" / evaluation_id / "report.html").read_bytes() == shown
 
 

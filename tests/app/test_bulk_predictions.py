@@ -11,7 +11,7 @@ from sqlalchemy import select
 from app.audit.chain.coverage import COVERED
 from app.audit.chain.keys import DerivedKey
 from app.audit.chain.row_digests import row_digest
-from app.database.tables import Case, CasePrediction, new_id, now
+from app.database.tables import Case, CasePrediction, new_id, utc_now
 from app.recalibration.training_data import insert_predictions
 from tests.app.test_comparison import added
 from tests.support.service import Service, cell_png
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.both_databases
 def values(case_id: uuid.UUID, release_id: uuid.UUID, **changed: Any) -> Any:
     plain: dict[str, Any] = {
         "id": new_id(),
-        "created_at": now(),
+        "created_at": utc_now(),
         "case_id": case_id,
         "release_id": release_id,
         "class_probs": [0.1 + 0.2, 1e-300, 1 / 3],

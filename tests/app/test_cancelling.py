@@ -113,7 +113,7 @@ def test_a_job_is_cancelled_while_a_batch_is_being_written_and_writes_that_batch
 
     def slow(session: Session) -> dict[str, Any]:
         session.execute(update(Job).where(Job.id == UUID(job_id)).values(message="in the batch"))
-        events.record(session, service.context.keys.audit, actor="x", action="x", object_id="x")
+        events.record_event(session, service.context.keys.audit, actor="x", action="x", object_id="x")
         canceller.start()
         if on_sqlite:
             time.sleep(1)

@@ -14,9 +14,9 @@ from sqlalchemy import func, select
 from app.cli.imports import check_local
 from app.database.tables import Case, ImportRow
 from app.imports import import_job
-from app.imports.archive_storage import archive_of
+from app.imports.archive_storage import archive_path
 from app.imports.import_job import delete_archives
-from app.maintenance.erasure import forget_patient
+from app.maintenance.erasure import erase_patient_everywhere
 from tests.app.test_dry_run import archive
 from tests.app.test_imports import MANIFEST, packed
 from tests.support.jobs import work_off
@@ -104,7 +104,7 @@ def test_the_archive_of_a_check_is_kept_for_a_day_and_goes_with_an_erasure(
     monkeypatch.undo()
     path = check(service, source)
     assert "same image as mine" in service.get("admin", path).text
-    forget_patient(service.context, "lead", "p1", "asked for")
+    erase_patient_everywhere(service.context, "lead", "p1", "asked for")
     assert archives(service) == []
     with service.context.database.read() as session:
         kept = session.execute(select(ImportRow.patient, ImportRow.external_id)).all()
@@ -124,4 +124,4 @@ def test_a_check_that_a_second_worker_goes_on_with_tells_each_row_once(service: 
         session.add(ImportRow(job_id=job_id, row=first["row"], external_id="x", status="failed", detail="as before"))
     work_off(service.context)
     assert len(rows(service, path)) == len(said["failures"])
-    assert os.path.exists(archive_of(service.context.settings.home, job_id))
+    assert os.path.exists(archive_path(service.context.settings.home, job_id))

@@ -9,10 +9,10 @@ from sqlalchemy import select
 
 from app.audit.verify import verify_all
 from app.database.tables import AuditEvent
-from app.metrics.cohort import Question, cohort_of
-from app.metrics.dataset import Columns
+from app.metrics.cohort import CohortQuery, build_cohort
+from app.metrics.dataset import EvaluationDataset
 from app.metrics.queries import LabelRow
-from app.recalibration.evidence import without_annotator
+from app.recalibration.evidence import exclude_annotator
 from tests.app.test_people import first_password
 from tests.faults.rounds import Rounds
 from tests.support.service import Service
@@ -39,7 +39,7 @@ def test_a_clock_that_is_a_day_behind_while_a_release_is_judged_changes_no_case(
     n, rng = 40, np.random.default_rng(0)
     ids = rng.integers(0, 255, (n, 16)).astype(np.uint8)
     columns = replace(
-        Columns.empty(["a", "b"], n), case_id=ids, cluster=np.arange(n), evaluation=np.ones(n, dtype=bool)
+        EvaluationDataset.empty(["a", "b"], n), case_id=ids, cluster=np.arange(n), evaluation=np.ones(n, dtype=bool)
     )
     at = (datetime.now(UTC) + DAY).timestamp()
     due = at - 1
@@ -48,13 +48,13 @@ def test_a_clock_that_is_a_day_behind_while_a_release_is_judged_changes_no_case(
     columns.first_class[1:], columns.label_counts[1:, 0] = 0, 2
     columns.first_open_until[:], columns.open_until[:] = -np.inf, -np.inf
     columns.first_class[0], columns.first_open_until[0], columns.open_until[0] = -1, due, due
-    whole = cohort_of(columns, Question(), at)
+    whole = build_cohort(columns, CohortQuery(), at)
     rows = [
         LabelRow(case_id, annotator, "a", False, 1 + second, "planned", datetime.now(UTC))
         for case_id in whole.columns.ids()[1:]
         for second, annotator in enumerate(("anna", "ben"))
     ]
-    less = without_annotator(whole, rows, "nobody")
+    less = exclude_annotator(whole, rows, "nobody")
     assert whole.columns.ids() == less.columns.ids()
     np.testing.assert_array_equal(whole.columns.label_counts, less.columns.label_counts)
     assert whole.weight is not None

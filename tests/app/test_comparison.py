@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.database.tables import Case, Exposure, now
+from app.database.tables import Case, Exposure, utc_now
 from app.triage.queries import _threshold_before, current_policy
 from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png, collect, put_release, stored_image
@@ -68,7 +68,7 @@ def test_triage_by_capacity_and_the_record_of_what_was_shown_go_by_the_champion(
     service: Service, dropout_release: Path
 ) -> None:
     cases = [service.add_case(f"case-{number}", cell_png(number)) for number in range(6)]
-    tomorrow = now() + timedelta(days=1)
+    tomorrow = utc_now() + timedelta(days=1)
 
     def threshold() -> tuple[float | None, int]:
         with service.context.database.read() as session:

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import select, update
 
 from app.audit.verify import verify_all
-from app.cases.blindness import expose
-from app.database.tables import Annotator, ProvisionalLabel, now
-from app.labels.corrections import settle
+from app.cases.blindness import record_exposure
+from app.database.tables import Annotator, ProvisionalLabel, utc_now
+from app.labels.corrections import finalize_labels
 from app.maintenance.export import export_dataset
 from tests.app.test_leases import classes_of, commit, lease, requests_of, set_policy
 from tests.app.test_people import GOOD, first_password, sign_in
@@ -66,9 +66,9 @@ def test_a_slip_is_corrected_blind_and_only_the_last_answer_counts(service: Serv
     assert (body["posterior"], body["hidden_because"]) == (None, "until-case-closed")
     assert correct(service, "anna", read, codes[1], key="k").json() == body
     assert service.get("anna", path).status_code == 403
-    assert settle(service.context) == 0
+    assert finalize_labels(service.context) == 0
     time_passes(service)
-    assert settle(service.context) == 1
+    assert finalize_labels(service.context) == 1
     assert (n_labels(service), judging(service)) == (1, [("anna", codes[1])])
     assert service.get("anna", path).status_code == 200
     posterior = service.get("viewer", f"{path}/posterior").json()
@@ -96,7 +96,7 @@ def test_a_final_label_is_not_corrected(service: Service, how: str) -> None:
         release = UUID(service.get("viewer", "/v1/releases").json()["items"][0]["id"])
         with service.context.database.write() as session:
             anna = session.execute(select(Annotator.id).where(Annotator.name == "anna")).scalar_one()
-            expose(session, anna, UUID(shown["id"]), release, None)
+            record_exposure(session, anna, UUID(shown["id"]), release, None)
     elif how == "ten cases":
         for number in range(1, 11):
             assert correct(service, "anna", read, codes[number % 2]).status_code == 201
@@ -113,7 +113,7 @@ def test_a_final_label_is_not_corrected(service: Service, how: str) -> None:
     refused = correct(service, "anna", read, codes[3])
     assert (refused.status_code, refused.json()["type"]) == (409, "urn:secondread:problem:label-final")
     assert labels(service) == before
-    assert settle(service.context) == (0 if how == "twin seen" else 1)  # that of a twin waits for its minutes
+    assert finalize_labels(service.context) == (0 if how == "twin seen" else 1)  # that of a twin waits for its minutes
     assert correct(service, "anna", read, codes[3]).json()["type"].endswith("label-final")
 
 
@@ -136,13 +136,13 @@ def test_adjudication_is_asked_for_by_final_labels_alone(service: Service, agree
     reads = {who: read_next(service, who) for who in ("anna", "ben")}
     commit(service, "anna", reads["anna"], codes[0])
     time_passes(service)
-    assert settle(service.context) == 1
+    assert finalize_labels(service.context) == 1
     commit(service, "ben", reads["ben"], codes[1])
     assert len(requests_of(service, case["id"])) == 2, "ben may still correct"
     if agree:
         correct(service, "ben", reads["ben"], codes[0])
     time_passes(service)
-    assert settle(service.context) == 1
+    assert finalize_labels(service.context) == 1
     arms = [request.arm for request in requests_of(service, case["id"])]
     undecided = service.get("viewer", f"/v1/cases/{case['id']}/posterior").json()["majority_prob"] < 0.999
     assert arms == ["first", "triage"] + ["adjudication"] * undecided
@@ -166,7 +166,7 @@ def test_a_correction_is_answered_alike_whatever_others_did(service: Service) ->
             commit(service, "ben", ben, codes[1 if others == "otherwise" else 0])
         if others == "final":
             time_passes(service)
-            settle(service.context)
+            finalize_labels(service.context)
         given = [commit(service, "anna", anna, codes[2]), correct(service, "anna", anna, codes[0])]
         assert [answer.status_code for answer in given] == [201, 201]
         documents = [answer.json() for answer in given]
@@ -188,7 +188,7 @@ def test_a_provisional_label_shows_the_case_to_nobody(service: Service) -> None:
         time_passes(service)
         for reader in ("anna", "ben"):
             assert service.get(reader, f"/v1/cases/{case['id']}").status_code == 403
-        assert settle(service.context) == 1
+        assert finalize_labels(service.context) == 1
     assert [service.get(who, f"/v1/cases/{case['id']}").status_code for who in ("anna", "ben")] == [200, 200]
 
 
@@ -208,7 +208,7 @@ def test_a_late_answer_is_corrected_as_late(service: Service) -> None:
     label = correct(service, "anna", read, classes_of(service)[1]).json()["label"]
     assert (label["late"], label["kind"], label["blind"]) == (True, "correction", True)
     time_passes(service)
-    settle(service.context)
+    finalize_labels(service.context)
     assert judging(service) == []
 
 
@@ -224,9 +224,9 @@ def test_an_open_case_of_a_provisional_label_is_left_out_of_the_weighted_cohort(
         session.execute(
             update(ProvisionalLabel)
             .where(ProvisionalLabel.label_id == newest.first())
-            .values(final_at=now() + timedelta(minutes=1))
+            .values(final_at=utc_now() + timedelta(minutes=1))
         )
-    settle(service.context)
+    finalize_labels(service.context)
     found = service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["selection"]
     assert (found["n_closed"], found["n_open"]) == (2, 1)
 
@@ -271,7 +271,7 @@ def test_corrections_are_reported(service: Service) -> None:
         if number:
             correct(service, "anna", read, codes[1])
     time_passes(service)
-    settle(service.context)
+    finalize_labels(service.context)
     found = service.get("viewer", "/v1/agreement", params={"partition": "all"}).json()["corrections"]
     assert (found["n_labels"], found["n_corrected"], found["rate"]) == (3, 2, pytest.approx(2 / 3))
     assert found["directions"] == [{"before": codes[0], "after": codes[1], "count": 2}]

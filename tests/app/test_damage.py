@@ -14,9 +14,9 @@ from sqlalchemy import select, text
 from app.audit.verify import verify_all
 from app.database.tables import Case
 from app.http.errors import StorageFull
-from app.maintenance.backup import backup, check_backup
+from app.maintenance.backup import check_backup, write_backup
 from app.maintenance.sweep import sweep_files
-from app.metrics.snapshot import refresh
+from app.metrics.snapshot import refresh_snapshot
 from app.releases.queries import all_releases, class_codes
 from app.storage.blobs import FolderStore, ImageStore
 from tests.support.postgres import PostgresServer
@@ -62,7 +62,7 @@ def test_a_damaged_image_is_never_served_and_the_same_pixels_heal_it(service: Se
 def test_a_backup_names_damaged_images_and_goes_on(service: Service, tmp_path: Path) -> None:
     service.add_case("case-1", cell_png(1))
     flip(stored_file(service, "case-1"))
-    written = backup(service.context, tmp_path / "backup")
+    written = write_backup(service.context, tmp_path / "backup")
     assert written["damaged"] == [stored_file(service, "case-1").name]
     assert check_backup(tmp_path / "backup")
 
@@ -92,18 +92,18 @@ def test_a_damaged_snapshot_is_not_used_but_named_and_written_anew(service: Serv
     with context.database.read() as session:
         release = all_releases(session)[0]
         release_id, classes = release.id, class_codes(release)
-    assert not refresh(context, release_id, classes)
+    assert not refresh_snapshot(context, release_id, classes)
     folder = next((context.settings.home / "snapshots").glob("*/[0-9]*"))
     harm_snapshot(folder, how)
     assert service.get("viewer", "/v1/metrics", params={"partition": "all"}).status_code == 200
     assert_snapshots_tell_all(context)
     with context.database.read() as session:
         assert [fault for fault in verify_all(session, context).faults if "snapshot" in fault] != []
-    assert refresh(context, release_id, classes)
+    assert refresh_snapshot(context, release_id, classes)
     with context.database.read() as session:
         assert verify_all(session, context).faults == []
     assert_snapshots_tell_all(context)
-    assert not refresh(context, release_id, classes)
+    assert not refresh_snapshot(context, release_id, classes)
 
 
 @pytest.mark.both_databases
@@ -118,10 +118,10 @@ def test_a_backup_that_fails_leaves_nothing_that_looks_like_one(
     with monkeypatch.context() as broken:
         broken.setattr(shutil, "copytree", full)
         with pytest.raises(OSError, match="No space"):
-            backup(service.context, tmp_path / "backup")
+            write_backup(service.context, tmp_path / "backup")
     assert list(tmp_path.glob("*backup*")) == []
     (tmp_path / "backup").mkdir()  # an empty folder is taken
-    assert backup(service.context, tmp_path / "backup")["n_files"] > 2
+    assert write_backup(service.context, tmp_path / "backup")["n_files"] > 2
     assert check_backup(tmp_path / "backup")
     assert sorted(path.name for path in tmp_path.glob("*backup*")) == ["backup"]
     assert (tmp_path / "backup").stat().st_mode & 0o777 == 0o700

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import ValidationError
 
-from app.http.days import day_began, zone_named
+from app.http.days import load_time_zone, start_of_day
 from app.settings import Settings, read_settings
 from tests.app.test_leases import classes_of, commit, lease
 from tests.support.service import Service, cell_png
@@ -36,14 +36,14 @@ def moment(text: str) -> datetime:
     ],
 )
 def test_a_day_begins_at_midnight_of_its_zone(zone: str, at: str, began: str) -> None:
-    assert day_began(moment(at), zone_named(zone)) == moment(began)
+    assert start_of_day(moment(at), load_time_zone(zone)) == moment(began)
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/Santiago", "America/Havana", "Australia/Lord_Howe"])
 def test_every_hour_of_two_years_is_in_the_day_that_its_zone_says(zone: str) -> None:
-    known, at = zone_named(zone), moment("2026-01-01T00:10")
+    known, at = load_time_zone(zone), moment("2026-01-01T00:10")
     for _ in range(2 * 366 * 24):
-        began = day_began(at, known)
+        began = start_of_day(at, known)
         assert began <= at < began + timedelta(hours=25, minutes=1)
         assert began.astimezone(known).date() == at.astimezone(known).date()
         assert (began - timedelta(seconds=1)).astimezone(known).date() < at.astimezone(known).date()

@@ -10,14 +10,14 @@ import pytest
 from sqlalchemy import func, select
 
 from app.annotators.reference_cells.selection import cells_of
-from app.annotators.reference_cells.service import definitions
+from app.annotators.reference_cells.service import list_definitions
 from app.database.tables import Annotator, AuditEvent, Case, Label, PolicyRow, ReadRequest
 from app.demo import laboratory, real_cells, simulated
 from app.demo import people as accounts
 from app.demo.filling import fill_demo
-from app.demo.people import notice_of
+from app.demo.people import read_notice
 from app.demo.real_cells import ANNOTATORS, FOLDER, RELEASE, ensure_real_cases, ensure_shipped_release
-from app.demo.simulated import Extent, ensure_cases, opinion_of
+from app.demo.simulated import DemoExtent, ensure_simulated_cases, opinion_of
 from app.releases.queries import reading_classes
 from ml.datasets.cells import simulate_cell
 from ml.datasets.pbc import demo_cells, load_pbc, load_pbc_nucleus
@@ -25,7 +25,7 @@ from ml.release.artifact import read_release
 from tests.support.process import Installation
 from tests.support.service import Service
 
-SMALL = Extent(studied=2, recent=1, waiting=1)
+SMALL = DemoExtent(studied=2, recent=1, waiting=1)
 
 
 def said(service: Service) -> dict[str, dict[str, str]]:
@@ -67,11 +67,11 @@ def test_an_interrupted_filling_goes_on_and_a_finished_one_changes_nothing(
     monkeypatch.setattr(laboratory, "_BATCH", 1)
     monkeypatch.setattr(simulated, "simulate_cell", impatient)
     with pytest.raises(KeyboardInterrupt):
-        ensure_cases(people.context, heard.append, SMALL)
+        ensure_simulated_cases(people.context, heard.append, SMALL)
     assert "goes on where it stopped" in heard[-1]
     before = said(people)
     assert len(before) == 2
-    ensure_cases(people.context, heard.append, SMALL)
+    ensure_simulated_cases(people.context, heard.append, SMALL)
     after = said(people)
     assert after | before == after
     assert Counter(map(len, after.values())) == {4: SMALL.studied, 3: SMALL.recent, 0: SMALL.waiting}
@@ -84,14 +84,14 @@ def test_an_interrupted_filling_goes_on_and_a_finished_one_changes_nothing(
         still_open = select(ReadRequest.id).where(ReadRequest.case_id.in_(studied), ReadRequest.state == "open")
         assert session.execute(still_open).first() is None
     events = n_events(people)
-    ensure_cases(people.context, heard.append, SMALL)
+    ensure_simulated_cases(people.context, heard.append, SMALL)
     assert n_events(people) == events
 
 
 def test_cases_of_somebody_else_are_left_alone(people: Service) -> None:
     people.add_case("mine")
     events = n_events(people)
-    ensure_cases(people.context, print, SMALL)
+    ensure_simulated_cases(people.context, print, SMALL)
     assert n_events(people) == events
 
 
@@ -107,7 +107,7 @@ def test_the_laboratory_disagrees_more_than_the_crowd_behind_the_release() -> No
 
 @pytest.mark.slow
 def test_whoever_reads_what_waits_does_not_take_the_judgement_from_the_laboratory(people: Service) -> None:
-    ensure_cases(people.context, print, Extent(studied=8, recent=2, waiting=3))
+    ensure_simulated_cases(people.context, print, DemoExtent(studied=8, recent=2, waiting=3))
     before = people.get("admin", "/v1/metrics").json()
     for _ in range(3):
         read = people.post("anna", "/v1/reads").json()
@@ -184,7 +184,7 @@ def test_real_cells_enter_by_two_named_annotators_and_some_wait_for_the_visitor(
             waiting = session.execute(
                 select(Case.partition, ReadRequest.round).join(Case).where(ReadRequest.state == "open")
             ).all()
-            shown, texts = cells_of(session), definitions(session)
+            shown, texts = cells_of(session), list_definitions(session)
             classes = {info.code for info in reading_classes(session)}
     assert set(texts) == classes >= set(shown) > set()  # of few cells not every class has one that both call so
     assert all(cell.row.n_same == cell.row.n_readers == 2 for cells in shown.values() for cell in cells)
@@ -200,7 +200,7 @@ def test_real_cells_enter_by_two_named_annotators_and_some_wait_for_the_visitor(
 @pytest.mark.slow
 def test_a_home_with_real_cells_does_not_become_the_simulated_demo(empty: Installation) -> None:
     with empty.parts() as context:
-        assert notice_of(context.settings.home) is None
+        assert read_notice(context.settings.home) is None
         ensure_shipped_release(context, print)
         with pytest.raises(ValueError, match="a HOME of its own"):
             fill_demo(context, print, train=True)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from app.metrics.cohort import Question, cohort_of
-from app.metrics.secondary_statistics import designs_of
+from app.metrics.cohort import CohortQuery, build_cohort
+from app.metrics.secondary_statistics import simulate_designs
 from tests.simulation.laboratory import AUDIT_RATE, columns_of, open_laboratory, planned
 
 
@@ -12,7 +12,7 @@ def test_designs_are_compared_at_one_budget() -> None:
     lab = open_laboratory(3, 4_000)
     pi, reads = planned(lab)
     columns = columns_of(lab, pi, reads)
-    now, highest, graded, random = designs_of(cohort_of(columns, Question(), 0.0), AUDIT_RATE)
+    now, highest, graded, random = simulate_designs(build_cohort(columns, CohortQuery(), 0.0), AUDIT_RATE)
     for row in (now, highest, graded, random):
         assert row.share == pytest.approx(pi.mean(), abs=1e-9)
     # the design in force is the all-or-audit rule, with thresholds of earlier days
@@ -27,5 +27,5 @@ def test_designs_are_compared_at_one_budget() -> None:
 def test_before_two_annotators_differ_there_is_nothing_to_compare() -> None:
     lab = open_laboratory(4, 200)
     nobody = columns_of(lab, np.full(200, 0.1), np.ones(200, dtype=np.int64))
-    assert designs_of(cohort_of(nobody, Question(), 0.0), AUDIT_RATE) == []
-    assert designs_of(cohort_of(nobody, Question(weighting="none"), 0.0), AUDIT_RATE) == []
+    assert simulate_designs(build_cohort(nobody, CohortQuery(), 0.0), AUDIT_RATE) == []
+    assert simulate_designs(build_cohort(nobody, CohortQuery(weighting="none"), 0.0), AUDIT_RATE) == []

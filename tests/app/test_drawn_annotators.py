@@ -11,10 +11,10 @@ from sqlalchemy import select, text, update
 from app.accounts import people as auth
 from app.accounts.annotators import reading_annotators
 from app.audit.chain.keys import DerivedKey
-from app.audit.verify import wrong_columns
+from app.audit.verify import check_derived_columns
 from app.database.tables import Annotator, Label, ReaderDraw, ReadRequest, create_triggers, drop_triggers
-from app.labels.adjudication import ask_instead
-from app.triage.assignment import GRACE, PANEL, drawn, panel
+from app.labels.adjudication import reassign_open_requests
+from app.triage.assignment import GRACE_PERIOD, PANEL_SIZE, choose_weekly_panel, pick_annotator
 from app.web.forms import PolicyForm
 from tests.app.test_leases import classes_of, commit, lease, requests_of, set_policy
 from tests.app.test_reader_models import put_model, switch, two_readers
@@ -48,7 +48,7 @@ def draws_of(service: Service, case_id: str) -> list[ReaderDraw]:
 
 def faults(service: Service) -> list[str]:
     with service.context.database.read() as session:
-        return list(wrong_columns(session, service.context))
+        return list(check_derived_columns(session, service.context))
 
 
 def let_pass(service: Service, time: timedelta) -> None:
@@ -87,8 +87,8 @@ def test_each_annotator_is_drawn_equally_often_first_and_second(service: Service
     first, second = Counter[str](), Counter[tuple[str, str]]()
     for number in range(4000):
         case_id = uuid.UUID(int=number)
-        one = drawn(key, case_id, 1, 0, READERS)
-        other = drawn(key, case_id, 2, 0, [who for who in READERS if who != one])
+        one = pick_annotator(key, case_id, 1, 0, READERS)
+        other = pick_annotator(key, case_id, 2, 0, [who for who in READERS if who != one])
         first[one] += 1
         second[one, other] += 1
     assert all(abs(count - 1000) < 5 * 27.4 for count in first.values())
@@ -100,12 +100,12 @@ def test_of_more_than_ten_a_keyed_panel_of_ten_is_drawn_from_each_week() -> None
     key = DerivedKey(b"k" * 32, b"drawn annotators:")
     people = [uuid.UUID(int=number) for number in range(25)]
     monday = datetime(2026, 11, 23, tzinfo=UTC)
-    weeks = [panel(key, monday + timedelta(weeks=week), people) for week in range(400)]
-    assert {len(week) for week in weeks} == {PANEL}
-    assert weeks[0] == panel(key, monday + timedelta(days=6, hours=23), people)
+    weeks = [choose_weekly_panel(key, monday + timedelta(weeks=week), people) for week in range(400)]
+    assert {len(week) for week in weeks} == {PANEL_SIZE}
+    assert weeks[0] == choose_weekly_panel(key, monday + timedelta(days=6, hours=23), people)
     often = Counter(one for week in weeks for one in week)
     assert all(abs(often[one] - 160) < 5 * 9.8 for one in people)
-    assert panel(key, monday, people[:10]) == people[:10]
+    assert choose_weekly_panel(key, monday, people[:10]) == people[:10]
 
 
 @pytest.mark.both_databases
@@ -150,7 +150,7 @@ def test_who_declines_passes_the_read_to_another_who_is_drawn_among_the_rest(ser
         assert read is not None
         declined = service.post(who, f"/v1/reads/{read['id']}/decline", json={"reason": "not_my_field"})
         assert declined.status_code == 200, declined.text
-        assert ask_instead(service.context) == 1
+        assert reassign_open_requests(service.context) == 1
         assert asked_of(service, case["id"])[1] == second
         assert draws_of(service, case["id"])[-1].probability == 1 / n_left
     who = asked_of(service, case["id"])[0]
@@ -158,8 +158,8 @@ def test_who_declines_passes_the_read_to_another_who_is_drawn_among_the_rest(ser
     read = lease(service, str(who))
     assert read is not None
     service.post(str(who), f"/v1/reads/{read['id']}/decline", json={"reason": "not_my_field"})
-    assert ask_instead(service.context) == 1
-    assert ask_instead(service.context) == 0
+    assert reassign_open_requests(service.context) == 1
+    assert reassign_open_requests(service.context) == 0
     assert asked_of(service, case["id"]) == [None, second]
     assert [draw.position for draw in draws_of(service, case["id"])] == [0, 0, 1, 2]
     assert faults(service) == []
@@ -169,16 +169,16 @@ def test_who_declines_passes_the_read_to_another_who_is_drawn_among_the_rest(ser
 def test_reads_of_an_annotator_who_left_are_drawn_again(service: Service) -> None:
     drawing(service, "cleo", "dora")
     case = service.add_case()
-    assert ask_instead(service.context) == 0
+    assert reassign_open_requests(service.context) == 0
     gone, second = asked_of(service, case["id"])
     with service.context.database.write() as session:
         auth.set_disabled(session, service.context.keys.audit, str(gone), disabled=True)
-    assert ask_instead(service.context) == 1
+    assert reassign_open_requests(service.context) == 1
     now_asked = asked_of(service, case["id"])
     assert now_asked[1] == second
     assert now_asked[0] not in {gone, second, None}
     assert draws_of(service, case["id"])[-1].probability == 0.5
-    assert ask_instead(service.context) == 0
+    assert reassign_open_requests(service.context) == 0
     assert faults(service) == []
 
 
@@ -188,7 +188,7 @@ def test_what_is_overdue_may_be_taken_by_anybody_and_is_told(service: Service) -
     case = service.add_case()
     asked = asked_of(service, case["id"])
     other = next(who for who in READERS if who not in asked)
-    let_pass(service, timedelta(days=7) + GRACE - timedelta(hours=1))
+    let_pass(service, timedelta(days=7) + GRACE_PERIOD - timedelta(hours=1))
     assert lease(service, other) is None
     let_pass(service, timedelta(hours=2))
     read = lease(service, str(asked[1]))  # theirs is given to them, and not the lowest
@@ -263,7 +263,7 @@ def test_an_adjudication_is_asked_of_whose_label_teaches_most_per_waiting_read(s
     assert asked_of(service, case)[2] == "careful"
     declined = service.post("careful", f"/v1/reads/{held['id']}/decline", json={"reason": "not_my_field"})
     assert declined.status_code == 200
-    assert ask_instead(service.context) == 1
+    assert reassign_open_requests(service.context) == 1
     assert asked_of(service, case)[2] == "careless"
 
 

@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from app.metrics.cohort import Question, cohort_of
-from app.metrics.dataset import Columns
+from app.metrics.cohort import CohortQuery, build_cohort
+from app.metrics.dataset import EvaluationDataset
 
 DAY = 86_400.0
 
 
-def columns(*, drawn: bool) -> Columns:
+def columns(*, drawn: bool) -> EvaluationDataset:
     """Four cases due on one day, two of them read twice, and one that is due on the next."""
-    data = Columns.empty(["a", "b"], 5)
+    data = EvaluationDataset.empty(["a", "b"], 5)
     data.case_id[:, 15] = np.arange(5)
     data.cluster[:] = np.arange(5)
     data.evaluation[:] = True
@@ -25,13 +25,13 @@ def columns(*, drawn: bool) -> Columns:
     return data
 
 
-def answered(data: Columns, row: int) -> None:
+def answered(data: EvaluationDataset, row: int) -> None:
     data.first_class[row] = 0
     data.label_counts[row, 0] = data.n_planned[row]
     data.said[row, : data.n_planned[row]] = 0
 
 
-def still_open(data: Columns, row: int, ordinal: int) -> None:
+def still_open(data: EvaluationDataset, row: int, ordinal: int) -> None:
     due = float(data.first_due_at[row])
     data.open_until[row] = due
     data.label_counts[row, 0] -= 1
@@ -39,9 +39,9 @@ def still_open(data: Columns, row: int, ordinal: int) -> None:
         data.first_open_until[row], data.first_class[row] = due, -1
 
 
-def cohort(data: Columns, at: float) -> tuple[int, int, list[float]]:
+def cohort(data: EvaluationDataset, at: float) -> tuple[int, int, list[float]]:
     """Cases in the cohort, cases left out, and weights of order 2."""
-    found = cohort_of(data, Question(), at)
+    found = build_cohort(data, CohortQuery(), at)
     assert found.weight2 is not None
     return len(found.columns), found.n_open, found.weight2.tolist()
 
@@ -51,7 +51,7 @@ def test_an_open_first_read_keeps_its_day_out_until_it_is_due() -> None:
     still_open(data, 1, 1)
     assert cohort(data, 9 * DAY)[:2] == (1, 4)
     assert cohort(data, 10 * DAY + 3)[:2] == (5, 0)  # due without an answer: non-response
-    assert cohort_of(data, Question(), 10 * DAY + 3).first is not None
+    assert build_cohort(data, CohortQuery(), 10 * DAY + 3).first is not None
 
 
 def test_where_nobody_is_drawn_each_case_stands_for_itself() -> None:
@@ -66,7 +66,7 @@ def test_an_open_second_read_keeps_the_pairs_of_its_day_out() -> None:
     still_open(data, 3, 2)
     n, n_open, weights = cohort(data, 9 * DAY)
     assert (n, n_open, sum(weights)) == (5, 0, 0.0)
-    found = cohort_of(data, Question(), 9 * DAY).second
+    found = build_cohort(data, CohortQuery(), 9 * DAY).second
     assert found is not None
     assert sum(cell.waiting for cell in found.cells) == 2
     assert cohort(data, 10 * DAY + 4)[2][2:4] == [2.0, 0.0]

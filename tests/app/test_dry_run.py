@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import select
 
 from app.cli.imports import check_local, import_local
-from app.context import Context
+from app.context import ServiceContext
 from app.database.tables import Case
-from app.database.tables.base import Table
+from app.database.tables.base import BaseTable
 from app.imports.dry_run import CheckReport
 from app.imports.zip_contents import ArchiveError
 from app.job_table import FUNCTIONS
@@ -28,7 +28,7 @@ def stored(service: Service) -> str:
     """A digest of every row of every table, and of every file of the HOME but its database."""
     digest = hashlib.sha256()
     with service.context.database.read() as session:
-        for table in Table.metadata.sorted_tables:
+        for table in BaseTable.metadata.sorted_tables:
             rows = session.execute(select(table)).all()
             digest.update(table.name.encode() + repr(sorted(map(repr, rows))).encode())
     home = service.context.settings.home
@@ -118,10 +118,10 @@ def test_the_command_says_the_same_and_that_nothing_was_stored(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
-    def parts() -> Iterator[Context]:
+    def parts() -> Iterator[ServiceContext]:
         yield service.context
 
-    monkeypatch.setattr("app.cli.main.parts", parts)
+    monkeypatch.setattr("app.cli.main.service_context", parts)
     folder = tmp_path / "slides"
     folder.mkdir()
     (folder / "one.png").write_bytes(cell_png(7))

@@ -9,12 +9,12 @@ from sqlalchemy import Engine, inspect, text
 
 from app.database.dbos_adapter import TABLES, system_engine, workflow_table
 from app.database.engine import sqlite_module
-from app.database.tables import Table
+from app.database.tables import BaseTable
 from app.job_table import FUNCTIONS
 from app.jobs import service as jobs_service
-from app.jobs.executor import Executor
+from app.jobs.executor import JobExecutor
 from app.jobs.handle import JobOvertakenError, RunningJob, WorkerStoppingError
-from app.jobs.locks import living_workers
+from app.jobs.locks import count_living_workers
 from tests.support.jobs import POLL_SECONDS, work_off
 from tests.support.service import Service
 from tests.support.waiting import wait_until
@@ -42,8 +42,8 @@ def test_dbos_and_the_service_use_one_sqlite_library_and_one_journal_mode(servic
 
 def test_the_tables_of_dbos_are_known_by_name(service: Service) -> None:
     there = set(inspect(service.context.database.engine).get_table_names())
-    assert there - set(Table.metadata.tables) - {"alembic_version"} <= set(TABLES)
-    assert not set(TABLES) & set(Table.metadata.tables)
+    assert there - set(BaseTable.metadata.tables) - {"alembic_version"} <= set(TABLES)
+    assert not set(TABLES) & set(BaseTable.metadata.tables)
 
 
 def test_the_pinned_version_of_dbos_is_the_one_whose_private_calls_were_tried() -> None:
@@ -53,11 +53,11 @@ def test_the_pinned_version_of_dbos_is_the_one_whose_private_calls_were_tried() 
 
 def submit(service: Service) -> str:
     with service.context.database.write() as session:
-        return str(jobs_service.submit(session, service.context, "evaluation", {}, None).id)
+        return str(jobs_service.submit_job(session, service.context, "evaluation", {}, None).id)
 
 
-def executor_for(service: Service, work: Any) -> Executor:
-    executor = Executor(service.context, {**FUNCTIONS, "evaluation": work}, poll_seconds=POLL_SECONDS)
+def executor_for(service: Service, work: Any) -> JobExecutor:
+    executor = JobExecutor(service.context, {**FUNCTIONS, "evaluation": work}, poll_seconds=POLL_SECONDS)
     assert executor.acquire()
     executor.start()
     return executor
@@ -109,7 +109,7 @@ def test_a_worker_whose_job_another_one_has_writes_nothing(service: Service) -> 
 def test_whether_a_worker_lives_is_seen_by_its_lock(service: Service) -> None:
     def living() -> int:
         with service.context.database.read() as session:
-            return living_workers(session)
+            return count_living_workers(session)
 
     assert living() == 0
     executor = executor_for(service, lambda _: {})
@@ -120,7 +120,7 @@ def test_whether_a_worker_lives_is_seen_by_its_lock(service: Service) -> None:
 
 def test_on_sqlite_there_is_one_worker(service: Service) -> None:
     first = executor_for(service, lambda _: {})
-    second = Executor(service.context, FUNCTIONS)
+    second = JobExecutor(service.context, FUNCTIONS)
     assert not second.acquire()
     first.stop()
     assert second.acquire()

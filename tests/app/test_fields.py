@@ -14,7 +14,7 @@ from sqlalchemy import select, text
 from app.audit.verify import verify_all
 from app.cli.imports import check_local
 from app.database.tables import Case
-from app.maintenance.erasure import forget_patient
+from app.maintenance.erasure import erase_patient_everywhere
 from app.maintenance.export import export_dataset
 from app.maintenance.sweep import sweep_files
 from tests.app.test_damage import DAY, flip
@@ -199,7 +199,7 @@ def test_erasing_removes_a_field_that_nobody_else_has(service: Service) -> None:
     stays = service.add_case("stays", cell_png(5), field=shared, patient="q")
     image = service.add_case("image", cell_png(4), patient="q")
     own, together = field_file(service, "gone"), field_file(service, "gone-too")
-    report = forget_patient(context, "test", "p", "they asked for it")
+    report = erase_patient_everywhere(context, "test", "p", "they asked for it")
     assert not own.exists()
     assert together.exists()
     assert set(report.shared) == {stays["id"], image["id"]}
@@ -210,7 +210,7 @@ def test_erasing_removes_a_field_that_nobody_else_has(service: Service) -> None:
         erased = session.execute(select(Case).where(Case.erased_at.is_not(None))).scalars()
         assert {(row.field_sha256, row.stored_field_sha256) for row in erased} == {(None, None)}
     assert faults(service) == []
-    forget_patient(context, "test", "q", "they asked too")
+    erase_patient_everywhere(context, "test", "q", "they asked too")
     assert not together.exists()
     assert not [path for path in context.settings.images_folder.rglob("*") if path.is_file()]
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from prometheus_client import REGISTRY
 
-from app.http.errors import Overloaded, Unavailable
+from app.http.errors import ServiceOverloaded, ServiceUnavailable
 from app.predictions import small_image_queue
-from app.predictions.decoding import Pictures
-from app.predictions.small_image_queue import MOST_AT_ONCE, Front
+from app.predictions.decoding import ImageDecoder
+from app.predictions.small_image_queue import MAX_CONCURRENT_RUNS, SmallImageQueue
 from ml.images.picture import Picture
 from tests.security.test_hostile_files import tiled
 from tests.security.test_pictures import jpeg_of_scans
@@ -56,10 +56,10 @@ async def until(condition: Callable[[], bool]) -> None:
     await asyncio.to_thread(wait_until, condition)
 
 
-@pytest.mark.parametrize(("cores", "at_once"), [(1, 1), (2, 2), (4, 4), (64, MOST_AT_ONCE)])
+@pytest.mark.parametrize(("cores", "at_once"), [(1, 1), (2, 2), (4, 4), (64, MAX_CONCURRENT_RUNS)])
 def test_as_many_run_at_once_as_there_are_cores_in_the_order_of_arrival(cores: int, at_once: int) -> None:
     async def scene() -> None:
-        port, held = Front(cores, 20), Held()
+        port, held = SmallImageQueue(cores, 20), Held()
         tasks = [asyncio.create_task(port.run(held.work(number))) for number in range(12)]
         await until(lambda: len(held.begun) == at_once)
         assert port.waiting == 12 - at_once
@@ -77,14 +77,14 @@ def test_as_many_run_at_once_as_there_are_cores_in_the_order_of_arrival(cores: i
 
 def test_a_full_queue_says_at_once_for_how_long() -> None:
     async def scene() -> None:
-        port, held = Front(1, 2), Held()
+        port, held = SmallImageQueue(1, 2), Held()
         tasks = [asyncio.create_task(port.run(held.work(number))) for number in range(3)]
         await until(lambda: held.begun == [0])
-        with pytest.raises(Overloaded, match="too many") as refused:
+        with pytest.raises(ServiceOverloaded, match="too many") as refused:
             await port.run(held.work(3))
         assert refused.value.retry_after == 2  # nobody knows yet how long one takes
         port._seconds = 4.0
-        with pytest.raises(Overloaded, match="too many") as refused:
+        with pytest.raises(ServiceOverloaded, match="too many") as refused:
             await port.run(held.work(3))
         assert refused.value.retry_after == 12  # for the two that wait, and for itself
         held.end(3)
@@ -100,12 +100,12 @@ def test_what_has_run_for_long_counts_for_what_whoever_comes_next_is_told() -> N
     """Recent ones took milliseconds, and two that took half of a minute held both places: "in two seconds", it said."""
 
     async def scene() -> None:
-        port, held = Front(2, 1), Held()
+        port, held = SmallImageQueue(2, 1), Held()
         port._seconds = 0.01
         tasks = [asyncio.create_task(port.run(held.work(number))) for number in range(3)]
         await until(lambda: len(held.begun) == 2)
         port._begun_at = {thread: begun - 20 for thread, begun in port._begun_at.items()}
-        with pytest.raises(Overloaded) as refused:
+        with pytest.raises(ServiceOverloaded) as refused:
             await port.run(held.work(3))
         assert refused.value.retry_after is not None
         assert 20 <= refused.value.retry_after < 60
@@ -121,13 +121,13 @@ def test_work_that_goes_on_keeps_its_place_though_its_caller_is_gone(monkeypatch
     monkeypatch.setattr(small_image_queue, "WAIT_SECONDS", 0.1)
 
     async def scene() -> None:
-        port, held = Front(1, 5), Held()
+        port, held = SmallImageQueue(1, 5), Held()
         gone = asyncio.create_task(port.run(held.work(0)))
         await until(lambda: held.begun == [0])
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):
             await gone
-        with pytest.raises(Overloaded, match="waited"):
+        with pytest.raises(ServiceOverloaded, match="waited"):
             await port.run(held.work(1))
         held.end()
         await until(lambda: port._under_way == 0)
@@ -142,7 +142,7 @@ def test_whoever_goes_on_after_the_end_has_threads_and_counts_nothing_twice() ->
     before = waiting()
 
     async def scene() -> None:
-        port, held = Front(1, 5), Held()
+        port, held = SmallImageQueue(1, 5), Held()
         first, second = (asyncio.create_task(port.run(held.work(number))) for number in (0, 1))
         await until(lambda: held.begun == [0])
         port.close()
@@ -162,10 +162,10 @@ def test_who_waits_too_long_is_told_and_what_has_begun_goes_on(monkeypatch: pyte
     monkeypatch.setattr(small_image_queue, "WAIT_SECONDS", 0.1)
 
     async def scene() -> None:
-        port, held = Front(1, 5), Held()
+        port, held = SmallImageQueue(1, 5), Held()
         first = asyncio.create_task(port.run(held.work(0)))
         await until(lambda: held.begun == [0])
-        with pytest.raises(Overloaded, match="waited"):
+        with pytest.raises(ServiceOverloaded, match="waited"):
             await port.run(held.work(1))
         assert (held.begun, port.waiting, first.done()) == ([0], 0, False)
         held.end()
@@ -185,7 +185,7 @@ def test_failures_reach_their_caller_and_free_the_place() -> None:
     before = waiting()
 
     async def scene() -> None:
-        port, held = Front(1, 5), Held()
+        port, held = SmallImageQueue(1, 5), Held()
         for _ in range(3):
             with pytest.raises(ZeroDivisionError):
                 await port.run(fail)
@@ -214,7 +214,7 @@ def slow_pictures(service: Service, monkeypatch: pytest.MonkeyPatch) -> tuple[th
     def held(data: bytes, *_: object, **__: object) -> Picture:
         begun.append(len(data))
         assert go_on.wait(patient(60))
-        raise Unavailable("the end of the test")
+        raise ServiceUnavailable("the end of the test")
 
     monkeypatch.setattr("app.predictions.decoding.read_limited", held)
     return go_on, begun
@@ -248,13 +248,13 @@ def test_small_pictures_pass_those_that_take_long(
 def test_a_large_network_never_takes_a_place_at_the_front(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would keep small ones waiting for its whole run."""
     taken: list[int] = []
-    as_it_is = Front.run
+    as_it_is = SmallImageQueue.run
 
-    async def noted(port: Front, work: Callable[[], object]) -> object:
+    async def noted(port: SmallImageQueue, work: Callable[[], object]) -> object:
         taken.append(1)
         return await as_it_is(port, work)
 
-    monkeypatch.setattr(Front, "run", noted)
+    monkeypatch.setattr(SmallImageQueue, "run", noted)
     ask = {"role": "viewer", "method": "POST", "path": "/v1/predictions"}
     first = service.call(*ask.values(), content=cell_png(1))  # reads what is in force
     small = service.call(*ask.values(), content=cell_png(1))
@@ -269,7 +269,7 @@ def test_a_large_network_never_takes_a_place_at_the_front(service: Service, monk
 
 
 def test_the_memory_of_pictures_is_given_back_at_the_front(service: Service) -> None:
-    port: Pictures = service.context.pictures
+    port: ImageDecoder = service.context.pictures
     before = port._cheap._left
     for data, status in ((cell_png(1), 200), (cell_png(1)[:-40], 422), (b"none", 415)):
         service.call("viewer", "POST", "/v1/predictions", content=cell_png(1))

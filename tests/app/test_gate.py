@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.database.tables import ReleaseRow
-from app.releases.gate_verdicts import gate_of, verdict_of
+from app.releases.gate_verdicts import gate_verdict, read_card_gate
 from app.releases.queries import all_releases
 from app.releases.registration import add_release
 from ml.metrics.jackknife import Estimate
@@ -35,18 +35,18 @@ MALFORMED: dict[str, Any] = {
 
 
 def test_the_verdict_of_a_card() -> None:
-    assert verdict_of(gate_of({"name": "trained"})) == "not_judged"
+    assert gate_verdict(read_card_gate({"name": "trained"})) == "not_judged"
     for document, verdict in ((GOOD, "passed"), (BAD, "refused")):
-        gate = gate_of({"recalibration": {"gate": document}})
+        gate = read_card_gate({"recalibration": {"gate": document}})
         assert gate is not None
-        assert verdict_of(gate) == verdict
+        assert gate_verdict(gate) == verdict
         assert gate.to_dict() == document
 
 
 @pytest.mark.parametrize("recalibration", MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_gate_is_refused(recalibration: Any) -> None:
     with pytest.raises(ValueError, match=r"card is malformed: recalibration"):
-        gate_of({"recalibration": recalibration})
+        read_card_gate({"recalibration": recalibration})
 
 
 def test_a_release_with_a_malformed_gate_is_not_added(service: Service, small_release: Path, tmp_path: Path) -> None:

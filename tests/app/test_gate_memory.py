@@ -13,13 +13,13 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from app.audit.anchor import note_restore
+from app.audit.anchor import record_restore
 from app.audit.chain import events
-from app.database.tables import ReleaseRow, now
+from app.database.tables import ReleaseRow, utc_now
 from app.job_table import FUNCTIONS
-from app.jobs.executor import Executor
+from app.jobs.executor import JobExecutor
 from app.jobs.handle import RunningJob, WorkerStoppingError
-from app.releases.gate_verdicts import first_champion_id, n_attempts
+from app.releases.gate_verdicts import count_attempts, first_champion_id
 from app.releases.queries import existing_release, served_sha256
 from ml.release.artifact import read_release, write_release
 from tests.support.jobs import work_off
@@ -92,7 +92,7 @@ def attempts(service: Service) -> int:
     """Attempts on the present champion."""
     with service.context.database.read() as session:
         row = existing_release(session, UUID(champion(service)))
-        return n_attempts(session, served_sha256(row))
+        return count_attempts(session, served_sha256(row))
 
 
 def test_a_release_trained_elsewhere_goes_through_the_gate(
@@ -215,13 +215,13 @@ def test_what_cannot_be_left_out_or_was_forgotten_is_said_with_the_verdict(
     assert any("overlaps with the evaluation cannot be left out" in finding for finding in gate["findings"])
     assert not any("backup" in finding for finding in gate["findings"])
     with service.context.database.read() as session:
-        head = events.newest(session)
-    note_restore(service.context, head)
+        head = events.read_head_text(session)
+    record_restore(service.context, head)
     gate = judged(service, better)
     found = [finding for finding in gate["findings"] if "A backup was brought back" in finding]
     assert len(found) == 1
     assert "attempts after it are not counted" in found[0]
-    assert str(now().year) in found[0]
+    assert str(utc_now().year) in found[0]
 
 
 @pytest.mark.slow
@@ -266,7 +266,7 @@ def test_a_judgement_that_is_begun_again_after_a_crash_is_one_attempt(
         object.__setattr__(running, "batch", batch)
         return dict(FUNCTIONS["judgement"](running))
 
-    executor = Executor(service.context, FUNCTIONS | {"judgement": dies}, poll_seconds=0.05)
+    executor = JobExecutor(service.context, FUNCTIONS | {"judgement": dies}, poll_seconds=0.05)
     assert executor.acquire()
     executor.start()
     wait_until(lambda: executor.begun and executor.idle, 120, "the job was not begun")

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import delete, select, update
 
 from app.audit.verify import verify_all
-from app.database.tables import Case, CasePrediction, DailyThreshold, Look, ReadRequest, now
+from app.database.tables import Case, CasePrediction, DailyThreshold, ReadRequest, TriageDecision, utc_now
 from ml.metrics.selection_designs import graded_probabilities, graded_scale
 from tests.support.service import Service, cell_png
 
@@ -26,9 +26,9 @@ def disagreement(service: Service) -> dict[uuid.UUID, float]:
         return {row[0]: row[1] for row in rows}
 
 
-def looks(service: Service) -> dict[uuid.UUID, Look]:
+def looks(service: Service) -> dict[uuid.UUID, TriageDecision]:
     with service.context.database.read() as session:
-        return {look.case_id: look for look in session.execute(select(Look)).scalars()}
+        return {look.case_id: look for look in session.execute(select(TriageDecision)).scalars()}
 
 
 def a_day_later(service: Service) -> None:
@@ -64,7 +64,7 @@ def test_probabilities_follow_from_earlier_days(service: Service) -> None:
 def test_probabilities_are_stored_verified_and_another_one_is_named(service: Service) -> None:
     assert graded(service) == 201
     with service.context.database.write() as session:
-        day = now().date().isoformat()
+        day = utc_now().date().isoformat()
         session.add(DailyThreshold(policy_version=2, day=day, threshold=0.9, n_cases=100))
     for n in range(8):
         service.add_case(f"case-{n}", cell_png(n))

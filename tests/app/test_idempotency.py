@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import func, select, update
 
 from app.database import idempotency
-from app.database.tables import IdempotencyRecord, now
-from app.job_table import tidy
-from app.maintenance.erasure_registry import Whom, erase_patient
+from app.database.tables import IdempotencyRecord, utc_now
+from app.job_table import run_maintenance
+from app.maintenance.erasure_registry import ErasureTarget, erase_patient_rows
 from tests.support.service import Service, cell_png
 
 
@@ -24,11 +24,11 @@ def test_old_answers_are_swept_and_young_ones_stay(service: Service, monkeypatch
     monkeypatch.setattr("app.job_table.SWEEP_ROWS", 2)
     for number in range(6):
         service.upload(f"case {number}", cell_png(number), f"key {number}")
-    old = now() - idempotency.KEPT - timedelta(minutes=1)
+    old = utc_now() - idempotency.KEPT - timedelta(minutes=1)
     with service.context.database.write() as session:
         keys = [f"key {number}" for number in range(5)]
         session.execute(update(IdempotencyRecord).where(IdempotencyRecord.key.in_(keys)).values(created_at=old))
-    tidy(service.context)
+    run_maintenance(service.context)
     assert kept(service) == 1
     assert service.upload("case 5", cell_png(5), "key 5").headers["idempotent-replayed"] == "true"
     again = service.upload("case 0", cell_png(0), "key 0")
@@ -58,7 +58,7 @@ def test_an_erasure_forgets_the_answers_that_show_its_cases_and_no_others(servic
     service.upload("stays", cell_png(1), "stays", patient="q")
     before = kept(service)
     with service.context.database.write() as session:
-        erase_patient(session, service.context, "test", Whom("p"), "asked for")
+        erase_patient_rows(session, service.context, "test", ErasureTarget("p"), "asked for")
     assert kept(service) == before - 1
     with service.context.database.read() as session:
         bodies: list[Any] = list(session.execute(select(IdempotencyRecord.body)).scalars())

@@ -16,12 +16,12 @@ from sqlalchemy import func, select
 from app.cases.ingest import prepare_case
 from app.cli.imports import import_local
 from app.database.tables import Case, ImportRow
-from app.http.errors import Invalid, StorageFull, TooLarge
+from app.http.errors import InvalidValue, StorageFull, TooLarge
 from app.imports import archive_storage, import_job
-from app.imports.archive_storage import archive_of
+from app.imports.archive_storage import archive_path
 from app.imports.import_job import KEPT_FOR_RETRIES
-from app.imports.receiving import receiving
-from app.job_table import FUNCTIONS, tidy
+from app.imports.receiving import receive_archive
+from app.job_table import FUNCTIONS, run_maintenance
 from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png
 
@@ -169,8 +169,8 @@ def test_a_bomb_fails_its_row_only(service: Service) -> None:
 def test_an_archive_damaged_on_disk_ends_its_own_import_only(service: Service) -> None:
     damaged, gone, whole = (send(service, packed({f"{i}.png": cell_png(i)})).json()["id"] for i in range(3))
     home = service.context.settings.home
-    archive_of(home, UUID(damaged)).write_bytes(b"PK\x03\x04 and so on")
-    archive_of(home, UUID(gone)).unlink()
+    archive_path(home, UUID(damaged)).write_bytes(b"PK\x03\x04 and so on")
+    archive_path(home, UUID(gone)).unlink()
     assert work_off(service.context) == 3
     states = {job_id: service.get("admin", f"/v1/imports/{job_id}").json()["job"] for job_id in (damaged, gone, whole)}
     assert [job["state"] for job in states.values()] == ["failed", "failed", "succeeded"]
@@ -218,7 +218,7 @@ def test_a_refused_archive_leaves_nothing_behind_wherever_it_came_from(service: 
     (tmp_path / "a.zip").write_bytes(b"no zip")
     (tmp_path / "empty").mkdir()
     for source in (tmp_path / "a.zip", tmp_path / "empty"):
-        with pytest.raises((Invalid, ValueError)):
+        with pytest.raises((InvalidValue, ValueError)):
             import_local(service.context, FUNCTIONS, source, "admin", lambda _: None)
     assert left_behind(service) == []
 
@@ -240,7 +240,7 @@ def test_a_full_disk_is_507_wherever_the_archive_came_from(
 
 
 def test_an_archive_beyond_the_limit_is_refused_while_it_arrives(tmp_path: Path) -> None:
-    with receiving(tmp_path, 0, limit=2**20) as receiver:
+    with receive_archive(tmp_path, 0, limit=2**20) as receiver:
         receiver.write(bytes(2**20))
         with pytest.raises(TooLarge, match="1 MiB"):
             receiver.write(b"x")
@@ -249,7 +249,7 @@ def test_an_archive_beyond_the_limit_is_refused_while_it_arrives(tmp_path: Path)
 
 def test_two_archives_at_once_do_not_share_a_file(tmp_path: Path) -> None:
     small, other = packed({"a.png": cell_png(1)}), packed({"a.png": cell_png(2), "b.png": cell_png(3)})
-    with receiving(tmp_path, 0) as one, receiving(tmp_path, 0) as two:
+    with receive_archive(tmp_path, 0) as one, receive_archive(tmp_path, 0) as two:
         one.write(small[:9])
         two.write(other)
         one.write(small[9:])
@@ -264,36 +264,36 @@ def test_an_archive_is_deleted_once_nobody_needs_it(service: Service) -> None:
     """After success at once; after a failure a week later, since trying it again goes on where it stopped."""
     done, failed = (send(service, packed({f"{name}.png": cell_png(number)})) for number, name in enumerate("ab"))
     ids = [answer.json()["id"] for answer in (done, failed)]
-    waiting = {job_id: archive_of(service.context.settings.home, UUID(job_id)) for job_id in ids}
+    waiting = {job_id: archive_path(service.context.settings.home, UUID(job_id)) for job_id in ids}
     broken = waiting[failed.json()["id"]]
     content = broken.read_bytes()
     broken.write_bytes(b"no zip")
-    tidy(service.context)
+    run_maintenance(service.context)
     assert all(path.exists() for path in waiting.values())  # they wait for their jobs
     work_off(service.context)
-    tidy(service.context)
+    run_maintenance(service.context)
     assert [path.exists() for path in waiting.values()] == [False, True]
     broken.write_bytes(content)
     assert service.post("admin", f"/v1/jobs/{failed.json()['id']}/retry").status_code == 202
     work_off(service.context)
     assert service.get("admin", f"/v1/jobs/{failed.json()['id']}").json()["state"] == "succeeded"
-    tidy(service.context)
+    run_maintenance(service.context)
     assert not broken.exists()
 
 
 def test_an_archive_of_a_failed_import_is_kept_for_a_week(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = UUID(send(service, packed({"a.png": cell_png()})).json()["id"])
-    path = archive_of(service.context.settings.home, job_id)
+    path = archive_path(service.context.settings.home, job_id)
     path.write_bytes(b"no zip")
     work_off(service.context)
     orphan = path.with_name(f"{uuid4()}.zip")
     orphan.write_bytes(b"of a request that was rolled back")
-    tidy(service.context)
+    run_maintenance(service.context)
     assert path.exists()
     assert orphan.exists()
     service.clock.ahead = KEPT_FOR_RETRIES + timedelta(minutes=1)
-    monkeypatch.setattr(archive_storage, "_age", lambda _: 100_000.0)
-    tidy(service.context)
+    monkeypatch.setattr(archive_storage, "_get_file_age", lambda _: 100_000.0)
+    run_maintenance(service.context)
     assert not path.exists()
     assert not orphan.exists()
     again = service.post("admin", f"/v1/jobs/{job_id}/retry")

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.context import Context, build_context
+from app.context import ServiceContext, build_context
 from app.database.tables import Account
 from app.http.models import PredictionOut
 from app.http.principal import Principal
-from app.metrics.prediction_set_calibration import _store
+from app.metrics.prediction_set_calibration import _store_thresholds
 from app.predictions.prediction_sets import PublishedSets
-from app.releases.queries import champion
+from app.releases.queries import get_champion_alias
 from app.releases.service import move_alias
 from app.settings import Settings
 from app.triage.schemas import PolicyIn
@@ -33,7 +33,7 @@ def predicted(service: Service) -> Any:
 
 
 @pytest.fixture
-def elsewhere(service: Service, settings: Settings) -> Iterator[Context]:
+def elsewhere(service: Service, settings: Settings) -> Iterator[ServiceContext]:
     """Another process on the same database: nothing of it is shared with the service but what is stored."""
     context = build_context(settings)
     yield context
@@ -50,11 +50,11 @@ def test_a_key_and_what_is_in_force_take_one_statement(service: Service) -> None
 
 @pytest.mark.both_databases
 def test_a_promotion_in_another_process_is_seen_by_the_next_request(
-    service: Service, elsewhere: Context, tmp_path: Path
+    service: Service, elsewhere: ServiceContext, tmp_path: Path
 ) -> None:
     source = write_tiny_release(tmp_path / "other", name="other cells")
     with elsewhere.database.write() as session:
-        before = champion(session)
+        before = get_champion_alias(session)
         assert before is not None
         other = put_release(session, elsewhere.keys.audit, source, elsewhere.settings.releases_folder)
     assert before.release_id != other.id
@@ -67,7 +67,7 @@ def test_a_promotion_in_another_process_is_seen_by_the_next_request(
 
 @pytest.mark.both_databases
 def test_a_policy_and_sets_of_another_process_are_seen_by_the_next_request(
-    service: Service, elsewhere: Context
+    service: Service, elsewhere: ServiceContext
 ) -> None:
     before = predicted(service)["triage"]
     with elsewhere.database.write() as session:
@@ -78,9 +78,9 @@ def test_a_policy_and_sets_of_another_process_are_seen_by_the_next_request(
     assert predicted(service)["triage"] != before
     for reason in ("the first", "the second"):
         with elsewhere.database.write() as session:
-            alias = champion(session)
+            alias = get_champion_alias(session)
             assert alias is not None
-            _store(session, alias.release_id, PublishedSets(reason=reason), "a test")
+            _store_thresholds(session, alias.release_id, PublishedSets(reason=reason), "a test")
         assert predicted(service)["answer_set"]["reason"] == reason
 
 

@@ -15,9 +15,9 @@ from PIL import Image
 from prometheus_client import REGISTRY
 
 from app.database.tables import Alias
-from app.http.errors import Overloaded
+from app.http.errors import ServiceOverloaded
 from app.predictions import inference
-from app.predictions.inference import Inference, Served
+from app.predictions.inference import InferenceEngine, LoadedRelease
 from ml.images.preprocess import Pixels
 from ml.release.artifact import Release, read_release
 from ml.release.predictor import Prediction, Predictor
@@ -28,8 +28,8 @@ N_IMAGES = 24
 
 
 @pytest.fixture(scope="module")
-def served(small_release: Path) -> Served:
-    return Served(uuid.uuid4(), 1, Predictor(read_release(small_release), 1))
+def served(small_release: Path) -> LoadedRelease:
+    return LoadedRelease(uuid.uuid4(), 1, Predictor(read_release(small_release), 1))
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +48,10 @@ def batches() -> tuple[float, float]:
 
 @pytest.mark.parametrize(("batch", "together"), [(8, True), (None, False)])
 def test_waiting_images_go_together_where_batches_pay(
-    served: Served, images: list[Image.Image], batch: int | None, together: bool
+    served: LoadedRelease, images: list[Image.Image], batch: int | None, together: bool
 ) -> None:
     """Each caller gets the prediction of its own image, whoever it travelled with."""
-    port = Inference(Path(), 1, 64, batch)
+    port = InferenceEngine(Path(), 1, 64, batch)
     before = batches()
     with ThreadPoolExecutor(N_IMAGES) as pool:
         found = list(pool.map(lambda image: port.predict(served, image), images))
@@ -65,9 +65,9 @@ def test_waiting_images_go_together_where_batches_pay(
 
 
 def test_a_failing_run_fails_everybody_in_it_and_nobody_else(
-    served: Served, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch
+    served: LoadedRelease, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = Inference(Path(), 1, 64, 64)
+    port = InferenceEngine(Path(), 1, 64, 64)
 
     def fail(_images: object) -> None:
         raise RuntimeError("the runtime failed")
@@ -83,10 +83,10 @@ def test_a_failing_run_fails_everybody_in_it_and_nobody_else(
 
 
 def test_who_waits_too_long_or_finds_the_queue_full_is_told(
-    served: Served, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch
+    served: LoadedRelease, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inference, "QUEUE_SECONDS", 0.2)
-    port = Inference(Path(), 1, 1, 8)
+    port = InferenceEngine(Path(), 1, 1, 8)
     begun, go_on = threading.Event(), threading.Event()
     run = served.predictor.outputs
 
@@ -100,16 +100,16 @@ def test_who_waits_too_long_or_finds_the_queue_full_is_told(
         first = pool.submit(port.predict, served, images[0])
         assert begun.wait(patient(30))
         second = pool.submit(port.predict, served, images[1])
-        with pytest.raises(Overloaded, match="waited"):
+        with pytest.raises(ServiceOverloaded, match="waited"):
             second.result()
         monkeypatch.setattr(inference, "QUEUE_SECONDS", patient(60))
         third = pool.submit(port.predict, served, images[1])
         wait_until(lambda: len(port._wanted) > 0, what="the third is in the queue")
-        with pytest.raises(Overloaded, match="too many"):
+        with pytest.raises(ServiceOverloaded, match="too many"):
             port.predict(served, images[2])
         go_on.set()
         assert first.result().logits.shape[0] == 1
-        assert third.exception() is None or isinstance(third.exception(), Overloaded)
+        assert third.exception() is None or isinstance(third.exception(), ServiceOverloaded)
     assert port.predict(served, images[2]).logits.shape[0] == 1
 
 
@@ -119,7 +119,7 @@ class _Blocking:
     The first value of an image's pixels is its number.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, served: LoadedRelease) -> None:
         self.order: list[int] = []
         self.begun, self.end = threading.Semaphore(0), threading.Semaphore(0)
         self._outputs = served.predictor.outputs
@@ -132,12 +132,12 @@ class _Blocking:
         return self._outputs(taken)
 
 
-def numbered(served: Served, number: int) -> Pixels:
+def numbered(served: LoadedRelease, number: int) -> Pixels:
     shape = served.predictor.release.preprocessing
     return np.full((shape.size, shape.size, shape.channels), number, dtype=np.uint8)
 
 
-def arrive(pool: ThreadPoolExecutor, port: Inference, served: Served, number: int) -> Future[Prediction]:
+def arrive(pool: ThreadPoolExecutor, port: InferenceEngine, served: LoadedRelease, number: int) -> Future[Prediction]:
     """Ask for a prediction, and return once it waits."""
     before = len(port._wanted)
     asked = pool.submit(port.predict, served, numbered(served, number))
@@ -145,8 +145,8 @@ def arrive(pool: ThreadPoolExecutor, port: Inference, served: Served, number: in
     return asked
 
 
-def test_who_came_first_is_served_first(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    port, network = Inference(Path(), 1, 64), _Blocking(monkeypatch, served)
+def test_who_came_first_is_served_first(served: LoadedRelease, monkeypatch: pytest.MonkeyPatch) -> None:
+    port, network = InferenceEngine(Path(), 1, 64), _Blocking(monkeypatch, served)
     with ThreadPoolExecutor(N_IMAGES) as pool:
         asked = [pool.submit(port.predict, served, numbered(served, 0))]
         assert network.begun.acquire(timeout=patient(30))
@@ -163,8 +163,10 @@ def test_who_came_first_is_served_first(served: Served, monkeypatch: pytest.Monk
     assert not port._wanted
 
 
-def test_who_gives_up_waiting_does_not_hold_up_those_behind(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    port, network = Inference(Path(), 1, 64), _Blocking(monkeypatch, served)
+def test_who_gives_up_waiting_does_not_hold_up_those_behind(
+    served: LoadedRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, network = InferenceEngine(Path(), 1, 64), _Blocking(monkeypatch, served)
     with ThreadPoolExecutor(4) as pool:
         first = pool.submit(port.predict, served, numbered(served, 0))
         assert network.begun.acquire(timeout=patient(30))
@@ -172,19 +174,19 @@ def test_who_gives_up_waiting_does_not_hold_up_those_behind(served: Served, monk
         impatient = arrive(pool, port, served, 1)
         monkeypatch.setattr(inference, "QUEUE_SECONDS", patient(60))
         behind = [arrive(pool, port, served, number) for number in (2, 3)]
-        assert isinstance(impatient.exception(timeout=patient(30)), Overloaded)
+        assert isinstance(impatient.exception(timeout=patient(30)), ServiceOverloaded)
         network.end.release(3)
         for one in (first, *behind):
             assert one.result(timeout=patient(60)).logits.shape[0] == 1
     assert network.order == [0, 2, 3]
 
 
-def two_cores(monkeypatch: pytest.MonkeyPatch) -> Inference:
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> InferenceEngine:
     monkeypatch.setattr(inference, "cores", lambda: 2)
-    return Inference(Path(), 1, 64)
+    return InferenceEngine(Path(), 1, 64)
 
 
-def test_of_a_small_network_several_runs_go_on_at_once(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_small_network_several_runs_go_on_at_once(served: LoadedRelease, monkeypatch: pytest.MonkeyPatch) -> None:
     port, network, small = two_cores(monkeypatch), _Blocking(monkeypatch, served), replace(served, cores=1)
     with ThreadPoolExecutor(N_IMAGES + 1) as pool:
         asked = [pool.submit(port.predict, small, numbered(served, number)) for number in (0, 0)]
@@ -203,7 +205,9 @@ def test_of_a_small_network_several_runs_go_on_at_once(served: Served, monkeypat
     assert not port._wanted
 
 
-def test_a_large_network_runs_alone_and_is_not_overtaken(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_network_runs_alone_and_is_not_overtaken(
+    served: LoadedRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
     port, network, small = two_cores(monkeypatch), _Blocking(monkeypatch, served), replace(served, cores=1)
     with ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(port.predict, small, numbered(served, 0))]
@@ -220,7 +224,7 @@ def test_a_large_network_runs_alone_and_is_not_overtaken(served: Served, monkeyp
 
 
 def test_where_a_large_network_gives_up_those_behind_run_beside_those_that_do(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: LoadedRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port, network, small = two_cores(monkeypatch), _Blocking(monkeypatch, served), replace(served, cores=1)
     with ThreadPoolExecutor(3) as pool:
@@ -230,7 +234,7 @@ def test_where_a_large_network_gives_up_those_behind_run_beside_those_that_do(
         impatient = arrive(pool, port, served, 1)
         monkeypatch.setattr(inference, "QUEUE_SECONDS", patient(60))
         behind = arrive(pool, port, small, 2)
-        assert isinstance(impatient.exception(timeout=patient(30)), Overloaded)
+        assert isinstance(impatient.exception(timeout=patient(30)), ServiceOverloaded)
         assert network.begun.acquire(timeout=patient(30)), "the one behind waits for a run that need not end"
         network.end.release(2)
         for one in (first, behind):
@@ -245,7 +249,7 @@ def test_a_small_network_takes_one_core_and_a_large_one_all(
     alias, found = Alias(name="champion", release_id=uuid.uuid4(), revision=1), {}
     for threads, limit in ((0, 1e9), (0, 0.0), (3, 1e9), (2, 1e9), (1, 0.0)):
         monkeypatch.setattr(inference, "_SMALL_SECONDS", limit)
-        port = Inference(lambda _: small_release, threads, 64)
+        port = InferenceEngine(lambda _: small_release, threads, 64)
         loaded = port.served(alias)
         found[threads, limit] = loaded.cores
         assert loaded.is_small == (limit > 0 and threads in {0, 1})  # of several threads nobody measures one core
@@ -270,7 +274,7 @@ def test_processes_that_share_the_cores_have_a_part_of_them_each(
     monkeypatch.setattr(inference, "_SMALL_SECONDS", 0.0)
     for sharing, expected in ((1, 0), (2, 2), (4, 1), (9, 1)):
         threads.clear()
-        Inference(lambda _: small_release, 0, 64, sharing=sharing).served(alias)
+        InferenceEngine(lambda _: small_release, 0, 64, sharing=sharing).served(alias)
         assert threads[0] == expected
 
 
@@ -281,7 +285,7 @@ def test_a_process_of_one_core_knows_whether_its_network_is_small(
     monkeypatch.setattr(inference, "cores", lambda: 2)
     monkeypatch.setattr(inference, "_SMALL_SECONDS", limit)
     alias = Alias(name="champion", release_id=uuid.uuid4(), revision=1)
-    loaded = Inference(lambda _: small_release, 0, 64, sharing=2).served(alias)
+    loaded = InferenceEngine(lambda _: small_release, 0, 64, sharing=2).served(alias)
     assert (loaded.cores, loaded.is_small) == (None, is_small)
 
 
@@ -291,7 +295,9 @@ def test_on_a_gpu_one_run_goes_on_at_a_time_whatever_threads_are_set(
     """Its buffers belong to one run; the threads are those of the CPU."""
     alias = Alias(name="champion", release_id=uuid.uuid4(), revision=1)
     monkeypatch.setattr(Predictor, "on_gpu", property(lambda _: True))
-    assert [Inference(lambda _: small_release, threads, 64).served(alias).cores for threads in (0, 1, 2)] == [None] * 3
+    assert [InferenceEngine(lambda _: small_release, threads, 64).served(alias).cores for threads in (0, 1, 2)] == [
+        None
+    ] * 3
 
 
 def served_alone(release: Path, image: Image.Image) -> npt.NDArray[np.float32]:
@@ -300,24 +306,24 @@ def served_alone(release: Path, image: Image.Image) -> npt.NDArray[np.float32]:
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_who_finds_the_queue_full_is_told_when_to_come_back(
-    served: Served, monkeypatch: pytest.MonkeyPatch, batch: int
+    served: LoadedRelease, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
     """At once, and after longer the longer the queue is; in whole seconds, at least one."""
     told = {}
     for queue in (1, 4, 8):
         with monkeypatch.context() as patch, ThreadPoolExecutor(queue) as pool:
-            port, network = Inference(Path(), 1, queue - 1, batch), _Blocking(patch, served)
+            port, network = InferenceEngine(Path(), 1, queue - 1, batch), _Blocking(patch, served)
             asked = [pool.submit(port.predict, served, numbered(served, 0))]
             assert network.begun.acquire(timeout=patient(30))
             asked += [arrive(pool, port, served, number) for number in range(1, queue)]
             patch.setattr(port, "_run_seconds", 0.0)  # nothing is known of how long a run takes
-            with pytest.raises(Overloaded, match="too many") as unknown:
+            with pytest.raises(ServiceOverloaded, match="too many") as unknown:
                 port.predict(served, numbered(served, 9))
             patch.setattr(port, "_run_seconds", 2.5)
-            with pytest.raises(Overloaded, match="too many") as refused:
+            with pytest.raises(ServiceOverloaded, match="too many") as refused:
                 port.predict(served, numbered(served, 9))
             told[queue] = refused.value.retry_after
-            assert unknown.value.retry_after == Overloaded.retry_after
+            assert unknown.value.retry_after == ServiceOverloaded.retry_after
             network.end.release(queue)
             for one in asked:
                 one.result(timeout=patient(60))

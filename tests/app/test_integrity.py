@@ -9,7 +9,7 @@ from app.audit.verify import verify_all
 from app.database.engine import Database, wal_is_safe
 from app.database.tables import drop_triggers
 from app.http.errors import StorageFull
-from app.releases.queries import champion
+from app.releases.queries import get_champion_alias
 from app.storage.blobs import FolderStore, ImageStore
 from tests.support.service import Service
 
@@ -82,7 +82,7 @@ def test_a_release_that_breaks_on_disk_leaves_the_loaded_one_serving(service: Se
     network = next(service.context.settings.releases_folder.rglob("network.onnx"))
     network.write_bytes(network.read_bytes()[:-1])
     with service.context.database.write() as session:
-        served = service.context.inference.served(champion(session))
+        served = service.context.inference.served(get_champion_alias(session))
         move_alias(session, service.context, "test", "champion", served.release_id, "to load it anew", None)
     assert service.add_case()["prediction"]["release"]
     ready = service.get(None, "/readyz")

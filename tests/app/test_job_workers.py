@@ -14,18 +14,18 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from app import worker
-from app.audit.installation import claim
-from app.context import Context, build_context
+from app.audit.installation import claim_database
+from app.context import ServiceContext, build_context
 from app.database.dbos_adapter import workflow_table
 from app.database.engine import POSTGRES_SETTINGS
-from app.database.tables import AuditHead, now
-from app.http.errors import Unavailable
+from app.database.tables import AuditHead, utc_now
+from app.http.errors import ServiceUnavailable
 from app.job_table import FUNCTIONS, ask_for_recalibration
 from app.jobs import service as jobs_service
-from app.jobs.executor import Executor, Schedule
+from app.jobs.executor import JobExecutor, JobSchedule
 from app.jobs.handle import RunningJob
-from app.jobs.inline import do_here
-from app.jobs.locks import _LOCK_CLASS, living_workers
+from app.jobs.inline import run_inline
+from app.jobs.locks import _LOCK_CLASS, count_living_workers
 from app.jobs.queries import JobView
 from app.settings import Settings
 from tests.support.service import Service, cell_png, store
@@ -39,7 +39,7 @@ _on_postgresql = pytest.mark.parametrize("database_kind", ["postgresql"], indire
 def test_a_workers_lock_goes_past_a_transaction_pooler(service: Service) -> None:
     settings = service.context.settings
     settings.database_direct_url = f"{settings.database_url}?application_name=direct"
-    executor = Executor(service.context, FUNCTIONS)
+    executor = JobExecutor(service.context, FUNCTIONS)
     try:
         assert executor.acquire()
         with service.context.database.read() as session:
@@ -56,10 +56,10 @@ def test_a_worker_that_cannot_begin_ends_when_it_is_asked_to(
     """While another process has the key: a start that waited for it would outlive the grace that containers have."""
     monkeypatch.setitem(POSTGRES_SETTINGS, "lock_timeout", "100")
     context, stop, tried = build_context(settings), threading.Event(), threading.Event()
-    monkeypatch.setattr("app.worker.claim", partial(_tell_of_failure, tried, claim))
+    monkeypatch.setattr("app.worker.claim_database", partial(_tell_of_failure, tried, claim_database))
     with ThreadPoolExecutor(1) as pool, context.database.write(key="alone") as session:
         session.execute(text("SELECT 1"))
-        starting = pool.submit(worker._start, context, stop)
+        starting = pool.submit(worker._start_executor, context, stop)
         assert tried.wait(30 * PATIENCE)
         stop.set()
         assert starting.result(30 * PATIENCE) is None
@@ -70,7 +70,7 @@ def test_a_worker_that_cannot_begin_ends_when_it_is_asked_to(
 def _tell_of_failure(tried: threading.Event, work: Callable[..., None], *arguments: Any, **of: Any) -> None:
     try:
         work(*arguments, **of)
-    except Unavailable:
+    except ServiceUnavailable:
         tried.set()
         raise
 
@@ -79,13 +79,15 @@ def _tell_of_failure(tried: threading.Event, work: Callable[..., None], *argumen
 def test_a_command_does_jobs_of_other_kinds_while_it_waits_and_enqueues_no_upkeep(service: Service) -> None:
     """The command's job ends only when another one, of another kind, has."""
     context = service.context
-    executor = Executor(context, FUNCTIONS, {"tidying": Schedule("* * * * * *", lambda _: None)}, poll_seconds=0.05)
+    executor = JobExecutor(
+        context, FUNCTIONS, {"tidying": JobSchedule("* * * * * *", lambda _: None)}, poll_seconds=0.05
+    )
     assert executor.acquire()
     executor.start()  # leaves its schedule in the database
     executor.stop()
     upkeep = _upkeep_runs(context)
     with context.database.write() as session:
-        other = jobs_service.submit(session, context, "prediction", {}, None).id
+        other = jobs_service.submit_job(session, context, "prediction", {}, None).id
     ended = threading.Event()
 
     def wait(_: RunningJob) -> dict[str, Any]:
@@ -98,15 +100,15 @@ def test_a_command_does_jobs_of_other_kinds_while_it_waits_and_enqueues_no_upkee
         return {}
 
     def ask(session: Session) -> JobView:
-        return jobs_service.submit(session, context, "evaluation", {}, None)
+        return jobs_service.submit_job(session, context, "evaluation", {}, None)
 
-    done, _ = do_here(context, ask, FUNCTIONS | {"evaluation": wait, "prediction": work}, "evaluating")
+    done, _ = run_inline(context, ask, FUNCTIONS | {"evaluation": wait, "prediction": work}, "evaluating")
     assert done.state == "succeeded"
     assert service.get("viewer", f"/v1/jobs/{other}").json()["state"] == "succeeded"
     assert _upkeep_runs(context) == upkeep
 
 
-def _upkeep_runs(context: Context) -> int:
+def _upkeep_runs(context: ServiceContext) -> int:
     workflows = workflow_table(context.database.engine.dialect.name)
     with context.database.read() as session:
         runs = select(func.count()).select_from(workflows).where(workflows.c.name.like("upkeep-%"))
@@ -119,10 +121,10 @@ def test_on_postgresql_a_command_does_not_wait_for_a_worker_that_is_busy(service
     with context.database.read() as session, psycopg.connect(_plain_url(session)) as connection:
         # the lock of a worker that takes nothing
         connection.execute("SELECT pg_advisory_lock(%s, 1)", (_LOCK_CLASS,))
-        assert living_workers(session) == 1
+        assert count_living_workers(session) == 1
         kinds = FUNCTIONS | {"evaluation": lambda _: {"by": "the command"}}
-        _, result = do_here(
-            context, lambda s: jobs_service.submit(s, context, "evaluation", {}, None), kinds, "evaluating"
+        _, result = run_inline(
+            context, lambda s: jobs_service.submit_job(s, context, "evaluation", {}, None), kinds, "evaluating"
         )
     assert result == {"by": "the command"}
 
@@ -135,11 +137,11 @@ def _plain_url(session: Session) -> str:
 def test_upkeep_that_waited_is_done_once(service: Service) -> None:
     """A worker that was held up finds many ticks of a schedule in its queue and does the last of them."""
     context, done = service.context, []
-    executor = Executor(context, FUNCTIONS, {"tidying": Schedule("0 0 1 1 *", done.append)}, poll_seconds=0.05)
+    executor = JobExecutor(context, FUNCTIONS, {"tidying": JobSchedule("0 0 1 1 *", done.append)}, poll_seconds=0.05)
     for _ in range(20):
         with context.database.write() as session:
             options: EnqueueOptions = {"queue_name": "upkeep", "workflow_name": "upkeep-tidying"}
-            context.jobs.client.enqueue_in_transaction(session, options, now().isoformat(), None)
+            context.jobs.client.enqueue_in_transaction(session, options, utc_now().isoformat(), None)
     assert executor.acquire()
     executor.start()
     workflows = workflow_table(context.database.engine.dialect.name)

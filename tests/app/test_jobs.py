@@ -18,9 +18,9 @@ from app.database.dbos_adapter import workflow_table
 from app.http.errors import StorageFull
 from app.job_table import FUNCTIONS, ask_for_recalibration
 from app.jobs import service as jobs_service
-from app.jobs.executor import Executor
+from app.jobs.executor import JobExecutor
 from app.jobs.handle import RunningJob, WorkerStoppingError
-from app.reports.frozen_evaluations import evaluate_frozen, folder_of
+from app.reports.frozen_evaluations import evaluate_frozen, evaluation_folder
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cell
 from tests.app.test_evaluations import same
@@ -187,7 +187,7 @@ def test_a_job_began_when_its_first_attempt_did(service: Service) -> None:
 def test_a_request_that_is_rolled_back_leaves_no_job(service: Service) -> None:
     context = service.context
     with context.database.write() as session:
-        jobs_service.submit(session, context, "evaluation", {}, None)
+        jobs_service.submit_job(session, context, "evaluation", {}, None)
         session.rollback()
     with context.database.read() as session:
         workflows = workflow_table(session.get_bind().dialect.name)
@@ -226,7 +226,7 @@ def test_a_frozen_evaluation_can_be_computed_again_from_its_tables(service: Serv
     assert shown["document"]["agreement"]["pairs"]
     same(shown["document"]["agreement"], service.get("viewer", "/v1/agreement", params={"partition": "all"}).json())
     assert shown["document"]["selection"]["orders"] == []  # nobody but outside systems labelled
-    again = evaluate_frozen(folder_of(service.context.settings.home, UUID(asked.json()["id"])), weighted=False)
+    again = evaluate_frozen(evaluation_folder(service.context.settings.home, UUID(asked.json()["id"])), weighted=False)
     assert again.model_dump()["metrics"] == shown["document"]["metrics"]
     page = service.get("viewer", path, headers={"Accept": "text/html"})
     assert "<svg" in page.text
@@ -347,7 +347,7 @@ def test_a_recalibration_that_dies_after_its_candidate_was_written_makes_no_seco
         FUNCTIONS["recalibration"](running)
         raise WorkerStoppingError
 
-    executor = Executor(service.context, FUNCTIONS | {"recalibration": dies}, poll_seconds=0.05)
+    executor = JobExecutor(service.context, FUNCTIONS | {"recalibration": dies}, poll_seconds=0.05)
     assert executor.acquire()
     executor.start()
     wait_until(lambda: executor.begun and executor.idle, 120, "the job was not begun")

@@ -119,7 +119,7 @@ def test_a_catalogue_has_the_sentences_of_the_source_and_no_other(language: str)
     catalog = sources.read(language)
     assert {(m.context, m.id) for m in catalog if m.id} == {(m.context, m.id) for m in _translated()}
     assert not catalog.obsolete
-    assert languages.file_of(language).read_bytes() == sources.compiled(catalog)
+    assert languages.get_catalogue_path(language).read_bytes() == sources.compiled(catalog)
 
 
 @pytest.mark.parametrize("path", sources.templates(), ids=lambda path: path.name)
@@ -192,11 +192,11 @@ def pseudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             message.string = tuple(map(accented, message.id)) if several else accented(message.id)
     monkeypatch.setattr(languages, "FOLDER", tmp_path)
     monkeypatch.setattr(languages, "LANGUAGES", {**languages.LANGUAGES, "xx": "xx"})
-    languages.file_of("xx").parent.mkdir(parents=True)
-    languages.file_of("xx").write_bytes(sources.compiled(catalog))
-    languages.catalogue.cache_clear()
+    languages.get_catalogue_path("xx").parent.mkdir(parents=True)
+    languages.get_catalogue_path("xx").write_bytes(sources.compiled(catalog))
+    languages.load_catalogue.cache_clear()
     yield
-    languages.catalogue.cache_clear()
+    languages.load_catalogue.cache_clear()
     languages._script_words.cache_clear()
 
 
@@ -290,7 +290,7 @@ def test_scripts_find_their_words_in_the_page(service: Service, language: str) -
 
 
 def test_names_stay_as_they_are_where_a_code_is_called_alike() -> None:
-    german = languages.catalogue("de")
+    german = languages.load_catalogue("de")
     read = messages.Message("this read is {state}; lease the next one", state=messages.Term("open"))
     account = messages.Message("there is no account {name}", name="open")
     assert languages.translated(read, german).startswith("diese Befundung ist offen;")
@@ -298,7 +298,7 @@ def test_names_stay_as_they_are_where_a_code_is_called_alike() -> None:
 
 
 def test_what_a_domain_says_is_found_with_its_values() -> None:
-    german = languages.catalogue("de")
+    german = languages.load_catalogue("de")
     code = "{max_leases} cases are leased to you; answer, decline or give one back first"
     found = languages.translated(messages.Message(code, max_leases=7), german)
     assert found == german.pgettext(languages.SAID, code).format(max_leases=7)

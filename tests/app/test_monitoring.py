@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import insert, select
 
-from app.context import Context
+from app.context import ServiceContext
 from app.database.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest
 from app.metrics import service as evaluations
-from app.metrics.dataset import Columns, number_of
-from app.metrics.score_alarm import Units, score_monitors, series_of
+from app.metrics.dataset import EvaluationDataset, stable_name_hash
+from app.metrics.score_alarm import PatientUnits, score_monitors, split_units_by_site
 from app.releases.queries import all_releases, champion_since, class_codes, served_release_id
 from app.releases.service import move_alias
 from ml.util.arrays import IntArray
@@ -28,7 +28,7 @@ from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
 DAY, START = 86_400, datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def laboratory(seed: int, n: int = 40) -> Columns:
+def laboratory(seed: int, n: int = 40) -> EvaluationDataset:
     """Cases of few patients over ten days, some answered at once, some late, some never; some of before."""
     rng = np.random.default_rng(seed)
     stored = START.timestamp() + DAY * rng.integers(-1, 10, n) + rng.integers(0, DAY, n)
@@ -36,10 +36,10 @@ def laboratory(seed: int, n: int = 40) -> Columns:
     answered = stored + rng.choice([600.0, 2 * DAY, 5 * DAY, np.nan], n, p=[0.5, 0.2, 0.2, 0.1])
     names = ["east", "west"]
     return replace(
-        Columns.empty(["a", "b", "c"], n),
+        EvaluationDataset.empty(["a", "b", "c"], n),
         cluster=rng.integers(1, 15, n),
-        site=np.array([number_of(name) for name in rng.choice(names, n)]),
-        sites={number_of(name): name for name in names},
+        site=np.array([stable_name_hash(name) for name in rng.choice(names, n)]),
+        sites={stable_name_hash(name): name for name in names},
         created_at=stored,
         class_probs=rng.dirichlet(np.ones(3), n),
         first_class=np.where(np.isnan(answered), -1, rng.integers(0, 3, n)),
@@ -48,7 +48,7 @@ def laboratory(seed: int, n: int = 40) -> Columns:
     )
 
 
-def known_at(columns: Columns, at: datetime) -> Columns:
+def known_at(columns: EvaluationDataset, at: datetime) -> EvaluationDataset:
     """What a service knew at a time."""
     then = columns.take(np.flatnonzero(columns.created_at < at.timestamp()))
     answered = then.first_answered_at < at.timestamp()
@@ -59,7 +59,7 @@ def known_at(columns: Columns, at: datetime) -> Columns:
     )
 
 
-def patient_by_patient(columns: Columns, since: datetime, until: float) -> list[tuple[float, int, int]]:
+def patient_by_patient(columns: EvaluationDataset, since: datetime, until: float) -> list[tuple[float, int, int]]:
     """Loss, day and site of each unit that was completed before a time, in order."""
     found = []
     rows = [row for row in range(len(columns)) if columns.created_at[row] >= since.timestamp()]
@@ -86,11 +86,11 @@ def patient_by_patient(columns: Columns, since: datetime, until: float) -> list[
 @settings(max_examples=40, deadline=None)
 def test_units_are_the_first_days_of_the_patients_in_the_order_of_their_completion(seed: int, days: int) -> None:
     columns = laboratory(seed)
-    found = series_of(columns, START, START + timedelta(days=days, hours=1.5))
+    found = split_units_by_site(columns, START, START + timedelta(days=days, hours=1.5))
     everybody = patient_by_patient(columns, START, (START + timedelta(days=days)).timestamp())
     for site in (None, "east", "west"):
-        expected = [unit for unit in everybody if site is None or unit[2] == number_of(site)]
-        units = found.get(site, Units(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)))
+        expected = [unit for unit in everybody if site is None or unit[2] == stable_name_hash(site)]
+        units = found.get(site, PatientUnits(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)))
         assert units.day.tolist() == [day for _, day, _ in expected]
         np.testing.assert_allclose(units.loss, [loss for loss, _, _ in expected])
 
@@ -101,7 +101,7 @@ def test_a_later_look_sees_what_an_earlier_one_saw_and_more(seed: int, days: int
     """Whatever is answered in the meantime, late answers too, the units of before keep place and value."""
     columns = laboratory(seed)
     looks = [START + timedelta(days=number, hours=8) for number in (days, days + more)]
-    early, late = (series_of(known_at(columns, at), START, at) for at in looks)
+    early, late = (split_units_by_site(known_at(columns, at), START, at) for at in looks)
     for site, units in early.items():
         n = len(units.day)
         np.testing.assert_array_equal(late[site].day[:n], units.day)
@@ -109,7 +109,7 @@ def test_a_later_look_sees_what_an_earlier_one_saw_and_more(seed: int, days: int
 
 
 def test_without_cases_or_answers_there_is_no_series() -> None:
-    assert score_monitors(Columns.empty(["a", "b"], 0), START, START) == []
+    assert score_monitors(EvaluationDataset.empty(["a", "b"], 0), START, START) == []
     assert score_monitors(laboratory(0), START + timedelta(days=400), START + timedelta(days=500)) == []
 
 
@@ -126,11 +126,11 @@ def test_the_site_that_changed_is_named_and_the_other_is_not() -> None:
     east = rng.random(day.size) < 0.75
     label = np.where(east, rng.random(day.size) < 0.1, label).astype(np.int64)
     stored = START.timestamp() + DAY * day + 60.0 * np.arange(day.size).astype(float) % DAY
-    names = {number_of(name): name for name in ("east", "west")}
+    names = {stable_name_hash(name): name for name in ("east", "west")}
     columns = replace(
-        Columns.empty(["a", "b"], day.size),
+        EvaluationDataset.empty(["a", "b"], day.size),
         cluster=np.arange(1, day.size + 1),
-        site=np.where(east, number_of("east"), number_of("west")),
+        site=np.where(east, stable_name_hash("east"), stable_name_hash("west")),
         sites=names,
         created_at=np.sort(stored),
         class_probs=np.tile([0.9, 0.1], (day.size, 1)),
@@ -152,7 +152,7 @@ def test_the_site_that_changed_is_named_and_the_other_is_not() -> None:
     assert [row.day for row in everybody.steps] == sorted({row.day for row in everybody.steps})
 
 
-def fill(context: Context, per_day: int, days: int, changed_from: int, begin: datetime) -> None:
+def fill(context: ServiceContext, per_day: int, days: int, changed_from: int, begin: datetime) -> None:
     """Cases of the days from now on, each read by its first reader within the hour."""
     with context.database.write() as session:
         release = all_releases(session)[0]
@@ -256,5 +256,7 @@ def test_of_a_release_that_is_not_the_champion_nothing_is_said(populated: Servic
     release = populated.get("viewer", "/v1/metrics").json()["release"]
     with populated.context.database.read() as session:
         other = uuid.uuid4()
-        assert evaluations._monitors(session, other, Columns.empty(["a"], 0), datetime.now(UTC)) == []
+        assert (
+            evaluations._champion_monitors(session, other, EvaluationDataset.empty(["a"], 0), datetime.now(UTC)) == []
+        )
         assert str(served_release_id(session)) == release

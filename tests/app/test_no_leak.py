@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from app.cases.ingest import partition_of
 from app.database.tables import Case, CasePrediction
 from app.maintenance.export import export_dataset
-from app.metrics.cohort import Question, kept_for_sets
-from app.metrics.service import judged_cohort
-from app.recalibration.service import gather
+from app.metrics.cohort import CohortQuery, is_kept_for_sets
+from app.metrics.service import load_judged_cohort
+from app.recalibration.service import read_recalibration_inputs
 from app.releases.registration import add_release
-from app.releases.training import overlap_with, patient_hmac
+from app.releases.training import measure_training_overlap, patient_hmac
 from ml.datasets.folder import load_folder
 from ml.release.artifact import read_release
 from ml.release.training_index import TrainingIndex
@@ -66,7 +66,7 @@ def kept_for_sets_here(service: Service) -> set[str]:
     """Cases of the calibration partition that no fit sees; each patient is named."""
     with service.context.database.read() as session:
         rows = session.execute(select(Case.external_id, Case.patient).where(Case.partition == "calibration")).all()
-    return {name for name, patient in rows if kept_for_sets(service.context.keys.sets, f"patient:{patient}")}
+    return {name for name, patient in rows if is_kept_for_sets(service.context.keys.sets, f"patient:{patient}")}
 
 
 def test_an_export_says_what_may_be_trained_on(service: Service, tmp_path: Path) -> None:
@@ -130,18 +130,11 @@ def test_what_a_release_was_trained_on_is_found_under_any_name_and_judges_nothin
     store(service, "same patient", cell_png(900, 16), {"r": 0}, patient=seen_patient.removeprefix("patient:"))
     store(service, "unknown", cell_png(901, 16), {"r": 0, "s": 0}, patient=patients_of(service, "evaluation", 6)[5])
     context = service.context
-    with context.database.write() as session:  # as a case of an earlier version, whose picture is decoded later
-        session.execute(update(Case).where(Case.external_id == "renamed").values(pixels_sha256=None))
-    service.written_past = True
     release, _ = add_release(context.database, context.keys.audit, source, context.folders)
     with context.database.read() as session:
-        overlap = overlap_with(session, context.keys.training, release.card, read_release(source).training)
-    found = network | calibration | {"same patient"}
-    assert (overlap.n_trained_on, overlap.patients) == (
-        len(found),
-        1 + len(unlabelled(service)),
-        "known",
-    )
+        overlap = measure_training_overlap(session, context.keys.training, release.card, read_release(source).training)
+    found = network | calibration | {"same patient", "renamed"}
+    assert (overlap.n_trained_on, overlap.patients) == (len(found), "known")
     make(service, "challenger", str(release.id), 0)
     uses = marked(service, str(release.id))
     expected = dict.fromkeys(network | {"same patient", "renamed"}, "network") | dict.fromkeys(
@@ -178,8 +171,8 @@ def test_new_cases_are_compared_as_they_come_and_recalibration_leaves_them_out(
     store(service, "again", cell_png(int(min(network).split("-")[1]), 16), {"r": 0, "s": 1}, patient=stranger)
     store(service, "new", cell_png(901, 16), {"r": 0, "s": 1}, patient=stranger)
     with context.database.read() as session:
-        release_id, cohort, out, *_ = judged_cohort(session, context, None, Question(weighting="none"))
-        material = gather(session, context)
+        release_id, cohort, out, *_ = load_judged_cohort(session, context, None, CohortQuery(weighting="none"))
+        material = read_recalibration_inputs(session, context)
         names = {row.id: row.external_id for row in session.execute(select(Case)).scalars()}
     assert marked(service, str(release_id))["again"] == "network"
     assert out.n_left_out == 1
@@ -208,7 +201,7 @@ def test_digests_of_another_installation_say_nothing_about_patients(
     foreign = TrainingIndex.of([bytes([1]) * 32], ["network"], [f"another:{'0' * 64}"])
     source = read_release(with_training(tiny_release, tmp_path / "foreign", foreign))
     with service.context.database.read() as session:
-        overlap = overlap_with(session, service.context.keys.training, source.card, source.training)
+        overlap = measure_training_overlap(session, service.context.keys.training, source.card, source.training)
     assert (overlap.n_trained_on, overlap.images, overlap.patients) == (0, "known", "unknown")
     assert "same patients is unknown" in overlap.sentence()
 

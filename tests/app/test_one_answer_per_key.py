@@ -15,9 +15,17 @@ from sqlalchemy import func, select
 
 from app.database import idempotency
 from app.database.engine import Database
-from app.database.idempotency import Once, forget_cases, once_by_header, request_digest, sweep
-from app.database.tables import Account, IdempotencyRecord, now
-from app.http.errors import KeyMissing, KeyReused, Unavailable
+from app.database.idempotency import (
+    KeyMissing,
+    KeyReused,
+    Once,
+    delete_case_answers,
+    delete_expired_answers,
+    once_by_header,
+    request_digest,
+)
+from app.database.tables import Account, IdempotencyRecord, utc_now
+from app.http.errors import ServiceUnavailable
 from app.http.principal import Principal
 from tests.support.waiting import patient
 
@@ -40,7 +48,7 @@ def database(database_url: str) -> Iterator[Database]:
 @pytest.fixture
 def people(database: Database) -> list[Principal]:
     """Two callers with accounts."""
-    accounts = [Account(id=uuid.uuid4(), created_at=now(), name=name, role="admin") for name in ("a", "b")]
+    accounts = [Account(id=uuid.uuid4(), created_at=utc_now(), name=name, role="admin") for name in ("a", "b")]
     with database.write() as session:
         session.add_all(accounts)
     return [Principal(account.id, account.name, account.role, frozenset()) for account in accounts]
@@ -113,7 +121,7 @@ def test_an_answer_that_is_swept_in_between_is_asked_for_again(
 ) -> None:
     monkeypatch.setattr(idempotency, "insert_if_absent", lambda *_: False)  # the row was there, and is gone when read
     words = r"^the answer to this Idempotency-Key has just expired; send the request again$"
-    with pytest.raises(Unavailable, match=words):
+    with pytest.raises(ServiceUnavailable, match=words):
         send(database, people[0], "k", "d", Counter())
 
 
@@ -125,14 +133,14 @@ def test_whether_a_key_was_answered_is_known_before_the_work(database: Database,
 
 
 def test_the_record_keeps_what_was_asked_and_answered(database: Database, people: list[Principal]) -> None:
-    before = now()
+    before = utc_now()
     send(database, people[0], "k", "d", Counter())
     with database.read() as session:
         record = session.execute(select(IdempotencyRecord)).scalar_one()
     assert (record.account_id, record.key) == (people[0].account_id, "k")
     assert record.request_sha256 == request_digest("POST /v1/things", "d")
     assert (record.status, record.body) == (201, {"number": 1})
-    assert before <= record.created_at <= now()
+    assert before <= record.created_at <= utc_now()
 
 
 def test_an_action_that_fails_leaves_its_key_free(database: Database, people: list[Principal]) -> None:
@@ -173,7 +181,7 @@ def test_answers_that_show_a_case_are_forgotten_with_it(database: Database, peop
     send(database, people[0], "none", "d", Counter())
     assert records(database) == [("gone", gone), ("none", None), ("stays", stays)]
     with database.write() as session:
-        forget_cases(session, [gone])
+        delete_case_answers(session, [gone])
     assert records(database) == [("none", None), ("stays", stays)]
 
 
@@ -183,15 +191,15 @@ def test_old_answers_are_swept_in_portions(
     monkeypatch.setattr(idempotency, "SWEEP_ROWS", 2)
     for number in range(3):
         send(database, people[0], f"old {number}", "d", Counter())
-    time = now()
+    time = utc_now()
     send(database, people[0], "young", "d", Counter())
     with database.write() as session:
-        assert sweep(session, time) == 0
-        assert sweep(session, time + idempotency.KEPT - timedelta(hours=1)) == 0
+        assert delete_expired_answers(session, time) == 0
+        assert delete_expired_answers(session, time + idempotency.KEPT - timedelta(hours=1)) == 0
         later = session.execute(select(func.max(IdempotencyRecord.created_at)).where(IdempotencyRecord.key != "young"))
         bound = later.scalar_one() + idempotency.KEPT  # of the last: it is not older than what is kept
-        assert [sweep(session, bound) for _ in range(2)] == [2, 0]
-        assert [sweep(session, bound + timedelta(microseconds=1)) for _ in range(2)] == [1, 0]
+        assert [delete_expired_answers(session, bound) for _ in range(2)] == [2, 0]
+        assert [delete_expired_answers(session, bound + timedelta(microseconds=1)) for _ in range(2)] == [1, 0]
     assert [key for key, _ in records(database)] == ["young"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from app.annotators import service as annotators
 from app.annotators.history import FINAL_AFTER
 from app.cases import repeat_selection
-from app.database.tables import now
+from app.database.tables import utc_now
 from tests.app.test_leases import classes_of, commit, lease, set_policy
 from tests.app.test_people import first_password
 from tests.support.service import Service, cell_png, store
@@ -119,7 +119,7 @@ def test_what_stays_closed_to_somebody_is_not_on_their_page(
     service: Service, next_week: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     twice(service, repeat_rate=0.05)
-    monkeypatch.setattr(repeat_selection, "lot", lambda: 0.0)
+    monkeypatch.setattr(repeat_selection, "draw_random_unit", lambda: 0.0)
     read_by_two(service, 10)
     next_week()
     assert reading(service)["n_compared"] == 0
@@ -135,7 +135,7 @@ def test_a_policy_that_never_shows_cases_compares_for_admins_only(service: Servi
 
 
 def test_mondays_begin_weeks() -> None:
-    monday = annotators.last_monday(now())
+    monday = annotators.last_monday(utc_now())
     assert (monday.weekday(), monday.hour) == (0, 0)
     assert annotators.last_monday(monday) == monday
     assert timedelta(minutes=15) < FINAL_AFTER

@@ -67,7 +67,7 @@ def test_a_job_that_dies_after_it_was_divided_divides_once(
     for number in range(6):
         service.add_case(f"case-{number}", cell_png(number))
     release = added(service, dropout_release)
-    show, deaths = predict_old_cases._show_images, []
+    show, deaths = predict_old_cases._run_network_on_images, []
 
     def dies_once(*arguments: Any) -> int:
         if not deaths:
@@ -75,7 +75,7 @@ def test_a_job_that_dies_after_it_was_divided_divides_once(
             raise RuntimeError("killed")
         return show(*arguments)
 
-    monkeypatch.setattr(predict_old_cases, "_show_images", dies_once)
+    monkeypatch.setattr(predict_old_cases, "_run_network_on_images", dies_once)
     submit(service.context, "prediction", {"release": release})
     work_off(service.context)
     failed = [job for job in jobs(service) if job["state"] == "failed"]
@@ -93,7 +93,7 @@ def test_a_divided_job_is_cancelled_with_its_parts(
     for number in range(6):
         service.add_case(f"case-{number}", cell_png(number))
     job = other_job(service, added(service, dropout_release))
-    predict_old_cases._divided(job)
+    predict_old_cases._assign_case_range(job)
     assert [each["state"] for each in jobs(service)] == 3 * ["queued"]
     assert service.call("admin", "DELETE", f"/v1/jobs/{job.job_id}").status_code == 200
     assert [each["state"] for each in jobs(service)] == 3 * ["cancelled"]
@@ -151,11 +151,11 @@ def test_two_jobs_over_the_same_cases_predict_each_once(
     def after_the_other(*arguments: Any) -> Any:
         if not done:
             done.append(None)
-            done.append(predict_old_cases.predict_again(second))
+            done.append(predict_old_cases.predict_stored_cases(second))
         return original(*arguments)
 
     monkeypatch.setattr(predict_old_cases, while_it, after_the_other)
-    mine = predict_old_cases.predict_again(first)
+    mine = predict_old_cases.predict_stored_cases(first)
     assert (mine["n_predicted"], done[1]["n_predicted"]) == (0, 3)
     assert len(predictions(service, release)) == 3
 
@@ -180,7 +180,7 @@ def test_two_jobs_show_an_image_to_the_network_and_keep_it_once(
 
     monkeypatch.setattr(predict_old_cases, "insert_new", insert_and_wait)
     with ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(predict_old_cases.predict_again, job) for job in jobs]
+        both = [pool.submit(predict_old_cases.predict_stored_cases, job) for job in jobs]
     assert sorted(job.result()["n_predicted"] for job in both) == [0, 1]
     assert len(predictions(service, release)) == 1
 

@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from app.accounts import people as auth
 from app.accounts.passwords import hash_password, verify_password
-from app.database.tables import Account, BrowserSession, now
+from app.database.tables import Account, BrowserSession, utc_now
 from app.demo import people as demo
 from app.demo.people import write_notice
 from app.http.errors import Conflict
@@ -153,7 +153,7 @@ def test_sessions_end_when_idle_and_when_old(service: Service) -> None:
         with service.context.database.write() as session:
             kept = session.execute(select(BrowserSession)).scalars().all()[-1]
             before = getattr(kept, column)
-            setattr(kept, column, now() - age - timedelta(seconds=5))
+            setattr(kept, column, utc_now() - age - timedelta(seconds=5))
         assert service.client.get("/worklist", headers=cookie, follow_redirects=False).status_code == 401
         with service.context.database.write() as session:
             setattr(session.get_one(BrowserSession, kept.id), column, before)

@@ -6,7 +6,7 @@ import uuid
 import pytest
 from sqlalchemy import select
 
-from app.database.tables import Account, BrowserSession, now
+from app.database.tables import Account, BrowserSession, utc_now
 from tests.app.test_own_reading import Clock, next_week, read_by_two, reading, twice
 from tests.support.service import Service
 
@@ -25,7 +25,7 @@ def test_the_table_has_everybody_with_their_last_sign_in_and_finds_names(service
         assert service.call("admin", "POST", "/people", data={"name": name, "role": "annotator"}).status_code == 200
     with service.context.database.write() as session:
         row = session.execute(select(Account).where(Account.name == "ben")).scalar_one()
-        session.add(BrowserSession(account_id=row.id, token_sha256="0" * 64, seen_at=now()))
+        session.add(BrowserSession(account_id=row.id, token_sha256="0" * 64, seen_at=utc_now()))
     page = service.get("admin", "/people").text
     rows = dict(re.findall(r'<tr data-text="([^"]+)">(.*?)</tr>', page, re.DOTALL))
     assert set(rows) == {"admin", "viewer", "anna", "ben", "outside", long, "Ödön"}

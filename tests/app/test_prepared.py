@@ -10,9 +10,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm.exc import StaleDataError, UnmappedInstanceError
 
 from app.audit.chain.change_tracking import take_leaves
-from app.audit.chain.detached_rows import change_row, columns, insert_row, plain_row
+from app.audit.chain.detached_rows import build_detached_row, change_row, insert_row, list_columns
 from app.database.engine import sqlite_engine
-from app.database.sql.compiled_statements import Prepared
+from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import Account, Annotator, Case, Label, PolicyRow, Read, ReadRequest
 from tests.support.service import Service, cell_png
 from tests.support.statements import counted
@@ -29,19 +29,19 @@ def test_a_prepared_statement_gives_what_an_entity_has(service: Service) -> None
     with service.context.database.read() as session:
         for table in (Case, Read, ReadRequest, PolicyRow, Annotator):
             entity: Any = session.execute(select(table)).scalars().first()
-            wanted = {column.name: getattr(entity, column.name) for column in columns(table)}
-            which = Prepared(select(*columns(table)).where(table.id == bindparam("which")))
+            wanted = {column.name: getattr(entity, column.name) for column in list_columns(table)}
+            which = PreparedStatement(select(*list_columns(table)).where(table.id == bindparam("which")))
             for _ in range(2):  # what makes values of columns is known from the first time on
                 found = which.first(session, {"which": entity.id})
                 assert found is not None
-                assert vars(plain_row(table, found)) == wanted
+                assert vars(build_detached_row(table, found)) == wanted
             assert which.first(session, {"which": uuid.uuid4()}) is None
 
 
 @pytest.mark.both_databases
 def test_lists_of_values_and_limits_are_written_out(service: Service) -> None:
     leased(service)
-    listed = Prepared(select(Read.id).where(Read.state.in_(("leased", "expired"))).limit(bindparam("n")))
+    listed = PreparedStatement(select(Read.id).where(Read.state.in_(("leased", "expired"))).limit(bindparam("n")))
     with service.context.database.read() as session, counted(service.context.database) as statements:
         assert [len(listed.all(session, {"n": n})) for n in (0, 1, 5)] == [0, 1, 1]
         with pytest.raises(KeyError, match="n"):
@@ -52,7 +52,7 @@ def test_lists_of_values_and_limits_are_written_out(service: Service) -> None:
 @pytest.mark.both_databases
 def test_what_the_database_refuses_is_told_as_sqlalchemy_tells_it(service: Service) -> None:
     leased(service)
-    statement = Prepared(insert(Annotator).values(id=bindparam("id"), name=bindparam("name"), created_at=None))
+    statement = PreparedStatement(insert(Annotator).values(id=bindparam("id"), name=bindparam("name"), created_at=None))
     with service.context.database.write() as session:
         with pytest.raises(IntegrityError):
             statement.change(session, {"id": uuid.uuid4(), "name": "somebody"})
@@ -62,20 +62,24 @@ def test_what_the_database_refuses_is_told_as_sqlalchemy_tells_it(service: Servi
 def test_a_plain_row_is_not_set_and_a_change_gives_another_one(service: Service) -> None:
     leased(service)
     with service.context.database.write() as session:
-        found = Prepared(select(*columns(ReadRequest)).where(ReadRequest.state == "leased")).first(session)
+        found = PreparedStatement(select(*list_columns(ReadRequest)).where(ReadRequest.state == "leased")).first(
+            session
+        )
         assert found is not None
-        request = plain_row(ReadRequest, found)
+        request = build_detached_row(ReadRequest, found)
         with pytest.raises(AttributeError):
             request.state = "closed"
         closed = change_row(session, request, state="closed")
         assert (request.state, closed.state) == ("leased", "closed")
         stored = session.execute(select(ReadRequest.state).where(ReadRequest.id == request.id))
         assert stored.scalar_one() == "closed"
-        gone = plain_row(ReadRequest, [uuid.uuid4() if one.primary_key else None for one in columns(ReadRequest)])
+        gone = build_detached_row(
+            ReadRequest, [uuid.uuid4() if one.primary_key else None for one in list_columns(ReadRequest)]
+        )
         with pytest.raises(StaleDataError):
             change_row(session, gone, state="open")
         with pytest.raises(UnmappedInstanceError):
-            plain_row(Label, [None] * len(columns(Label))).note  # noqa: B018
+            build_detached_row(Label, [None] * len(list_columns(Label))).note  # noqa: B018
 
 
 def test_only_what_must_have_an_event_is_noted(service: Service) -> None:
@@ -83,9 +87,11 @@ def test_only_what_must_have_an_event_is_noted(service: Service) -> None:
     leased(service)
     keys = service.context.keys.audit
     with service.context.database.write() as session:
-        found = Prepared(select(*columns(ReadRequest)).where(ReadRequest.state == "leased")).first(session)
+        found = PreparedStatement(select(*list_columns(ReadRequest)).where(ReadRequest.state == "leased")).first(
+            session
+        )
         assert found is not None
-        request = change_row(session, plain_row(ReadRequest, found), state="open", lease_expires_at=None)
+        request = change_row(session, build_detached_row(ReadRequest, found), state="open", lease_expires_at=None)
         read: dict[str, Any] = {"request_id": request.id, "case_id": request.case_id, "expires_at": request.due_at}
         annotator = session.execute(select(Annotator.id)).scalars().first()
         row = insert_row(session, Read, annotator_id=annotator, state="released", **read)
@@ -118,7 +124,7 @@ def test_sqlite_prepares_a_statement_once_however_many_rows_are_asked_for(tmp_pa
 @pytest.mark.both_databases
 def test_a_value_that_is_made_as_a_statement_is_sent_is_made_each_time(service: Service) -> None:
     today = "monday"
-    made = Prepared(select(Account.name, bindparam("day", callable_=lambda: today).label("day")).limit(1))
+    made = PreparedStatement(select(Account.name, bindparam("day", callable_=lambda: today).label("day")).limit(1))
     with service.context.database.read() as session:
         seen = [made.first(session)]
         today = "tuesday"
@@ -128,7 +134,9 @@ def test_a_value_that_is_made_as_a_statement_is_sent_is_made_each_time(service: 
 
 @pytest.mark.both_databases
 def test_a_look_without_a_session_gives_what_a_session_does_and_keeps_no_transaction(service: Service) -> None:
-    asked = Prepared(select(*columns(Account)).where(Account.name == bindparam("name")).order_by(Account.id).limit(1))
+    asked = PreparedStatement(
+        select(*list_columns(Account)).where(Account.name == bindparam("name")).order_by(Account.id).limit(1)
+    )
     for name in ("anna", "nobody"):
         with service.context.database.read() as session:
             expected = asked.first(session, {"name": name})

@@ -11,7 +11,7 @@ from app.database.tables import Alias, PublishedEstimates, ReleaseRow
 from app.metrics import published as metrics_published
 from app.metrics.cohort import evaluate_cohort
 from app.metrics.published import publish_estimates
-from app.releases.queries import champion
+from app.releases.queries import get_champion_alias
 from tests.support.service import Service, cell_png, collect, store
 
 
@@ -74,7 +74,7 @@ def test_estimates_of_a_former_champion_go(service: Service, evaluations: list[A
     publish_estimates(service.context)
     service.written_past = True
     with service.context.database.write() as session:
-        serving = champion(session)
+        serving = get_champion_alias(session)
         assert serving is not None
         former = serving.release_id
         card = session.get_one(ReleaseRow, former).card

@@ -15,6 +15,7 @@ from app.database.tables import (
     SHOWN_KINDS,
     Account,
     Annotator,
+    BaseTable,
     Case,
     CaseTwin,
     Exposure,
@@ -24,12 +25,11 @@ from app.database.tables import (
     ReferenceCell,
     ReleaseRow,
     Repeat,
-    Table,
     new_id,
-    now,
+    utc_now,
 )
-from app.labels.queue import next_request, waiting_for
-from app.triage.assignment import GRACE
+from app.labels.queue import iter_waiting_requests, next_request
+from app.triage.assignment import GRACE_PERIOD
 from tests.app.test_leases import all_twice
 from tests.support.service import Service, cell_png
 from tests.support.statements import counted
@@ -49,12 +49,12 @@ def by_definition(session: Session, me: uuid.UUID) -> list[uuid.UUID]:
     twins = [(twin.case_id, twin.twin_id) for twin in rows_of(session, CaseTwin)]
     known |= {case_id for case_id, twin_id in twins if twin_id in known}
     seats = [repeat for repeat in rows_of(session, Repeat) if repeat.annotator_id == me]
-    known |= {repeat.in_place_of for repeat in seats if repeat.back_at is None or repeat.back_at > now()}
+    known |= {repeat.in_place_of for repeat in seats if repeat.back_at is None or repeat.back_at > utc_now()}
     found = [
         request
         for request in rows_of(session, ReadRequest)
         if request.state == "open"
-        and (request.annotator_id in (None, me) or request.due_at < now() - GRACE)
+        and (request.annotator_id in (None, me) or request.due_at < utc_now() - GRACE_PERIOD)
         and request.case_id not in known
     ]
     found.sort(key=lambda one: (one.due_on, one.shuffle, one.annotator_id != me, one.ordinal))
@@ -69,7 +69,7 @@ def shaken(session: Session, chance: random.Random, me: uuid.UUID, other: uuid.U
     account, cases = rows_of(session, Account)[0].id, rows_of(session, Case)
     release = rows_of(session, ReleaseRow)[0].id
     for request in rows_of(session, ReadRequest):
-        due = now() + timedelta(days=chance.choice((-9, 3)))
+        due = utc_now() + timedelta(days=chance.choice((-9, 3)))
         fields = {"due_at": due, "due_on": due.date().isoformat(), "annotator_id": chance.choice((None, me, other))}
         fields |= {"state": chance.choice(("open", "open", "open", "closed"))}
         session.execute(update(ReadRequest).where(ReadRequest.id == request.id).values(**fields))
@@ -88,7 +88,7 @@ def shaken(session: Session, chance: random.Random, me: uuid.UUID, other: uuid.U
         elif way == 2:
             first = next(one for one in rows_of(session, ReadRequest) if one.case_id == case.id)
             state = chance.choice(("committed", "declined", "released", "expired"))
-            session.add(Read(request_id=first.id, case_id=case.id, annotator_id=who, state=state, expires_at=now()))
+            session.add(Read(request_id=first.id, case_id=case.id, annotator_id=who, state=state, expires_at=utc_now()))
         elif way == 3:
             twin = chance.choice([one for one in cases if one.id != case.id])
             for pair in ((case.id, twin.id), (twin.id, case.id)):
@@ -113,7 +113,7 @@ def test_the_queue_is_what_its_definition_says_however_many_are_looked_at_togeth
             wanted = by_definition(session, annotator)
             assert wanted
             for together in (1, 2, 5, 200):
-                found = [request.id for request in waiting_for(session, annotator, together=together)]
+                found = [request.id for request in iter_waiting_requests(session, annotator, together=together)]
                 assert found == wanted
 
 
@@ -122,7 +122,7 @@ def fill_queue(session: Session, n: int, me: uuid.UUID) -> None:
     case, request = rows_of(session, Case)[0], rows_of(session, ReadRequest)[0]
     account = rows_of(session, Account)[0].id
 
-    def copied(row: Table, **changed: Any) -> dict[str, Any]:
+    def copied(row: BaseTable, **changed: Any) -> dict[str, Any]:
         names = [attribute.key for attribute in inspect(type(row)).column_attrs]
         return {name: getattr(row, name) for name in names if getattr(row, name) is not None} | changed
 

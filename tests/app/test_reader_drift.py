@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.metrics.annotator_drift import answers_of, drift_of_readers
-from app.metrics.dataset import Columns, number_of
+from app.metrics.annotator_drift import collect_answered_patients, compute_reader_drift
+from app.metrics.dataset import EvaluationDataset, stable_name_hash
 from ml.annotators.drift import excess_log_loss
 from tests.app.test_monitoring import fill
 from tests.support.service import Service
@@ -19,15 +19,15 @@ MONDAY = datetime(2026, 3, 2, tzinfo=UTC)
 START = MONDAY.timestamp()
 
 
-def laboratory(seed: int, n: int = 300) -> Columns:
+def laboratory(seed: int, n: int = 300) -> EvaluationDataset:
     """Cells of few patients, each answered by one of two annotators within some days, or not yet."""
     rng = np.random.default_rng(seed)
     probs = rng.dirichlet(np.ones(3), n)
     stored = np.sort(START + rng.uniform(0, 30 * DAY, n))
     answered = np.where(rng.random(n) < 0.9, stored + rng.exponential(3 * DAY, n), np.nan)
-    who = np.array([number_of("anna"), number_of("ben")])[rng.integers(2, size=n)]
+    who = np.array([stable_name_hash("anna"), stable_name_hash("ben")])[rng.integers(2, size=n)]
     return replace(
-        Columns.empty(["a", "b", "c"], n),
+        EvaluationDataset.empty(["a", "b", "c"], n),
         cluster=rng.integers(1, n // 2, size=n),
         created_at=stored,
         class_probs=probs,
@@ -37,7 +37,7 @@ def laboratory(seed: int, n: int = 300) -> Columns:
     )
 
 
-def known_at(columns: Columns, at: float) -> Columns:
+def known_at(columns: EvaluationDataset, at: float) -> EvaluationDataset:
     """What is known at a time."""
     there = columns.take(np.flatnonzero(columns.created_at < at))
     later = ~(there.first_answered_at < at)
@@ -53,13 +53,14 @@ def known_at(columns: Columns, at: float) -> Columns:
 @settings(max_examples=20, deadline=None)
 def test_a_unit_is_a_patient_by_the_answers_of_the_first_day(seed: int) -> None:
     columns = laboratory(seed)
-    found = answers_of(columns, number_of("anna"), START, START + 20 * DAY)
+    found = collect_answered_patients(columns, stable_name_hash("anna"), START, START + 20 * DAY)
     expected = []
     for patient in np.unique(columns.cluster):
         mine = [
             row
             for row in np.flatnonzero(columns.cluster == patient)
-            if columns.first_annotator[row] == number_of("anna") and columns.first_answered_at[row] < START + 20 * DAY
+            if columns.first_annotator[row] == stable_name_hash("anna")
+            and columns.first_answered_at[row] < START + 20 * DAY
         ]
         if mine:
             first = min(columns.first_answered_at[row] // DAY for row in mine)
@@ -77,7 +78,7 @@ def test_a_later_look_sees_what_an_earlier_one_saw_and_more(seed: int, weeks: in
     """What is answered late makes no unit of before another one, and the weeks of before stay as they were."""
     columns, names = laboratory(seed), ["anna", "ben", "nobody"]
     looks = [MONDAY + timedelta(weeks=number, days=2) for number in (weeks, weeks + more)]
-    early, late = (drift_of_readers(known_at(columns, at.timestamp()), names, MONDAY, at) for at in looks)
+    early, late = (compute_reader_drift(known_at(columns, at.timestamp()), names, MONDAY, at) for at in looks)
     after = {row.annotator: row for row in late}
     for row in early:
         assert after[row.annotator].weeks[: len(row.weeks)] == row.weeks
@@ -88,11 +89,11 @@ def test_a_later_look_sees_what_an_earlier_one_saw_and_more(seed: int, weeks: in
 def test_the_week_that_has_not_ended_is_not_looked_at() -> None:
     columns = laboratory(1)
     for at in (MONDAY + timedelta(days=13), MONDAY + timedelta(days=14, minutes=59)):
-        (anna, _) = drift_of_readers(columns, ["anna", "ben"], MONDAY, at)
+        (anna, _) = compute_reader_drift(columns, ["anna", "ben"], MONDAY, at)
         assert [row.week for row in anna.weeks] == [MONDAY.date()]
-    (anna, _) = drift_of_readers(columns, ["anna", "ben"], MONDAY, MONDAY + timedelta(days=14, hours=1))
+    (anna, _) = compute_reader_drift(columns, ["anna", "ben"], MONDAY, MONDAY + timedelta(days=14, hours=1))
     assert [row.week for row in anna.weeks] == [MONDAY.date(), MONDAY.date() + timedelta(days=7)]
-    assert drift_of_readers(columns, ["anna", "ben"], MONDAY, MONDAY + timedelta(days=3)) == []
+    assert compute_reader_drift(columns, ["anna", "ben"], MONDAY, MONDAY + timedelta(days=3)) == []
 
 
 @pytest.mark.both_databases

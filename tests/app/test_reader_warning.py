@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from sqlalchemy import insert, select
 
-from app.context import Context
+from app.context import ServiceContext
 from app.database.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest
 from app.releases.queries import all_releases, class_codes
-from app.reports.frozen_evaluations import LABELS, PREDICTIONS, folder_of
+from app.reports.frozen_evaluations import LABELS, PREDICTIONS, evaluation_folder
 from ml.tables.evaluate import evaluate_tables
 from tests.app.test_snapshots import case_row, label_row, new_row, request_row
 from tests.support.jobs import work_off
@@ -19,7 +19,7 @@ from tests.support.service import Service
 from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
 
 
-def fill(context: Context, n: int, leaning: float) -> None:
+def fill(context: ServiceContext, n: int, leaning: float) -> None:
     """Cases read twice by three people, of whom the first says the second class where they would say the first."""
     rng = np.random.default_rng(0)
     with context.database.write() as session:
@@ -50,7 +50,7 @@ def test_metrics_warn_as_evaluate_does_on_the_frozen_tables(service: Service) ->
     service.written_past = True
     asked = service.post("admin", "/v1/evaluations", json={"partition": "all"}).json()
     work_off(service.context)
-    folder: Path = folder_of(service.context.settings.home, asked["id"])
+    folder: Path = evaluation_folder(service.context.settings.home, asked["id"])
     tables = {"weights": "weight", "weights2": "weight2", "cluster": "patient"}
     offline = evaluate_tables(folder / LABELS, folder / PREDICTIONS, **tables)
     (expected,) = [text for text in offline.warnings if "use the classes differently" in text]

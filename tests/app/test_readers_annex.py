@@ -2,18 +2,18 @@
 
 import pytest
 
-from app.database.tables import now
-from app.metrics.cohort import Question
-from app.reports.charts import ReadersAnnex, annex_of
-from app.reports.report import report_on
+from app.database.tables import utc_now
+from app.metrics.cohort import CohortQuery
+from app.reports.charts import ReadersAnnex, build_readers_annex
+from app.reports.report import build_report
 from tests.support.reports import report_page
 from tests.support.service import Service, cell_png, store
 
 
 def annex(service: Service) -> ReadersAnnex:
     with service.context.database.read_moment() as session:
-        body = report_on(session, service.context, Question(), now())
-    return annex_of(body.document, body.agreement)
+        body = build_report(session, service.context, CohortQuery(), utc_now())
+    return build_readers_annex(body.document, body.agreement)
 
 
 @pytest.mark.parametrize(("n", "words"), [(1, "There is one annotator only"), (2, "There are two annotators only")])

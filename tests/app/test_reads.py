@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
-from app.database.tables import APPEND_ONLY, Label, Table
+from app.database.tables import APPEND_ONLY, BaseTable, Label
 from ml.distributions.decisions import majority_prob
 from ml.distributions.families import DirichletCpe
 from tests.support.service import Service, cell_png, fill_practice, fill_references, fill_repeats, fill_targets
@@ -194,7 +194,7 @@ def test_the_database_itself_refuses_to_change_or_delete(service: Service) -> No
         fill_targets(session)
     service.written_past = True
     for table in APPEND_ONLY:
-        column = next(iter(Table.metadata.tables[table].columns)).name
+        column = next(iter(BaseTable.metadata.tables[table].columns)).name
         for statement in (f"UPDATE {table} SET {column} = {column}", f"DELETE FROM {table}"):
             with service.context.database.write() as session, pytest.raises(DBAPIError, match="append-only"):
                 session.execute(text(statement))

@@ -7,31 +7,31 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.annotators.reference_cells.selection import N_CELLS, Candidate, candidate_of, pair_at_stake, select_cells
+from app.annotators.reference_cells.selection import N_CELLS, CellCandidate, candidate_of, pair_at_stake, select_cells
 
 _patients = st.one_of(st.none(), st.sampled_from(["p", "q", "r", "s"]))
 
 
 @st.composite
-def candidates(draw: st.DrawFn) -> list[Candidate]:
+def candidates(draw: st.DrawFn) -> list[CellCandidate]:
     """Cells of one class, each with a lot of its own."""
     made = []
     for number in range(draw(st.integers(0, 14))):
         n_readers = draw(st.integers(2, 6))
         n_same = draw(st.integers(2, n_readers))
         made.append(
-            Candidate(uuid.UUID(int=number), "blast", n_readers, n_same, draw(_patients), number.to_bytes(2, "big"))
+            CellCandidate(uuid.UUID(int=number), "blast", n_readers, n_same, draw(_patients), number.to_bytes(2, "big"))
         )
     return made
 
 
-def cell(number: int, n_readers: int = 2, n_same: int = 2, patient: str | None = None) -> Candidate:
-    return Candidate(uuid.UUID(int=number), "blast", n_readers, n_same, patient, bytes([number]))
+def cell(number: int, n_readers: int = 2, n_same: int = 2, patient: str | None = None) -> CellCandidate:
+    return CellCandidate(uuid.UUID(int=number), "blast", n_readers, n_same, patient, bytes([number]))
 
 
 @given(candidates(), st.integers(0, 3), st.randoms())
 def test_the_choice_is_full_keeps_what_is_kept_and_knows_no_order(
-    found: list[Candidate], n_kept: int, rng: random.Random
+    found: list[CellCandidate], n_kept: int, rng: random.Random
 ) -> None:
     kept = found[:n_kept]
     chosen = select_cells(found, kept)
@@ -44,7 +44,7 @@ def test_the_choice_is_full_keeps_what_is_kept_and_knows_no_order(
 
 
 @given(candidates())
-def test_no_patient_has_a_second_cell_while_another_patient_has_none(found: list[Candidate]) -> None:
+def test_no_patient_has_a_second_cell_while_another_patient_has_none(found: list[CellCandidate]) -> None:
     chosen = select_cells(found)
     counts = Counter(one.patient for one in chosen if one.patient is not None)
     left_out = {one.patient for one in found} - {one.patient for one in chosen}
@@ -53,7 +53,7 @@ def test_no_patient_has_a_second_cell_while_another_patient_has_none(found: list
 
 
 @given(candidates())
-def test_of_each_patient_the_worthiest_cell_comes_first(found: list[Candidate]) -> None:
+def test_of_each_patient_the_worthiest_cell_comes_first(found: list[CellCandidate]) -> None:
     for one in select_cells(found):
         better = [other for other in found if other.patient == one.patient and other.worth > one.worth]
         assert all(other in select_cells(found) for other in better)
@@ -72,7 +72,7 @@ def test_too_few_readers_or_too_little_agreement_make_no_candidate() -> None:
     assert candidate_of(case_id, ["blast"], None, b"") is None
     assert candidate_of(case_id, ["blast"] * 3 + ["monocyte"], None, b"") is None
     found = candidate_of(case_id, ["blast"] * 4 + ["monocyte"], "p", b"x")
-    assert found == Candidate(case_id, "blast", 5, 4, "p", b"x")
+    assert found == CellCandidate(case_id, "blast", 5, 4, "p", b"x")
 
 
 def test_a_case_is_between_what_was_said_else_between_what_is_likely() -> None:

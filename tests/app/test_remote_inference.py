@@ -16,10 +16,10 @@ import onnx
 import onnx.numpy_helper
 import pytest
 
-from app.http.errors import Unavailable
+from app.http.errors import ServiceUnavailable
 from app.predictions import remote
-from app.predictions.remote import Backend, OtherNetwork
-from app.predictions.wire_format import HEADER_LENGTH, Tensor, read_message, write_message
+from app.predictions.remote import InferenceBackend, NetworkMismatchError
+from app.predictions.wire_format import HEADER_LENGTH, OutputTensor, read_message, write_message
 from app.settings import Settings
 from ml.images.preprocess import decode_image
 from ml.release.artifact import Release, read_release
@@ -174,13 +174,13 @@ class Triton(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.release, self.network = release, LocalNetwork(release, 1, device="cpu")
         self.sha256: str | None = release.network_sha256
-        self.change: Callable[[list[Tensor]], list[Tensor]] = lambda tensors: tensors
+        self.change: Callable[[list[OutputTensor]], list[OutputTensor]] = lambda tensors: tensors
         self.resets = self.connections = self.status = 0
-        self.asked_by: list[Backend] = []
+        self.asked_by: list[InferenceBackend] = []
 
-    def backend(self, path: str = "") -> Backend:
+    def backend(self, path: str = "") -> InferenceBackend:
         """A client of it, closed with it."""
-        self.asked_by.append(Backend(self.address + path))
+        self.asked_by.append(InferenceBackend(self.address + path))
         return self.asked_by[-1]
 
     @property
@@ -235,7 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
         message = read_message(body, self.headers[HEADER_LENGTH])
         shape = message.document["inputs"][0]["shape"]
         logits, features = self.server.network.run(np.frombuffer(message.rest, "<f4").reshape(shape))
-        tensors = self.server.change([Tensor("logits", logits, True), Tensor("features", features, True)])
+        tensors = self.server.change([OutputTensor("logits", logits, True), OutputTensor("features", features, True)])
         content, size = write_message({"model_name": "x", "model_version": "1"}, "outputs", tensors)
         self.send(content, 200, {"Inference-Header-Content-Length": str(size)} if size is not None else {})
 
@@ -268,7 +268,7 @@ def test_triton_gives_what_the_network_gives_here(triton: Triton) -> None:
     np.testing.assert_allclose(there.features, here.features, rtol=0, atol=1e-6)
     np.testing.assert_allclose(there.distribution.class_probs, here.distribution.class_probs, rtol=0, atol=1e-6)
     assert triton.connections == 1, "the connection is kept"
-    triton.change = lambda tensors: [Tensor(tensor.name, tensor.values, False) for tensor in tensors]
+    triton.change = lambda tensors: [OutputTensor(tensor.name, tensor.values, False) for tensor in tensors]
     again = network.run(np.stack([release.preprocessing(image) for image in images]))
     np.testing.assert_allclose(again[0], here.logits, rtol=0, atol=1e-6)
 
@@ -276,24 +276,24 @@ def test_triton_gives_what_the_network_gives_here(triton: Triton) -> None:
 def test_many_images_go_in_several_requests(triton: Triton, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def note(tensors: list[Tensor]) -> list[Tensor]:
+    def note(tensors: list[OutputTensor]) -> list[OutputTensor]:
         seen.append(len(tensors[0].values))
         return tensors
 
     triton.change = note
     inputs = np.stack([triton.release.preprocessing(decode_image(data)) for data in FILES])
-    monkeypatch.setattr(remote, "MOST_BYTES", 3 * inputs[:1].nbytes)
+    monkeypatch.setattr(remote, "MAX_REQUEST_BYTES", 3 * inputs[:1].nbytes)
     logits, _ = triton.backend().network(triton.release).run(inputs)
     assert (seen, len(logits)) == ([3, 3, 2], 8)
 
 
 def test_a_digest_that_triton_gives_is_compared_and_none_is_accepted(triton: Triton) -> None:
     triton.sha256 = "0" * 64
-    with pytest.raises(OtherNetwork, match="another network than the release: its SHA-256"):
+    with pytest.raises(NetworkMismatchError, match="another network than the release: its SHA-256"):
         triton.backend().network(triton.release)
     triton.sha256 = None
     assert triton.backend().network(triton.release).trouble() is None
-    with pytest.raises(Unavailable, match="does not have the network"):
+    with pytest.raises(ServiceUnavailable, match="does not have the network"):
         triton.backend("/v2/models/another").network(triton.release)
 
 
@@ -304,19 +304,19 @@ def test_one_reset_is_asked_again_and_two_are_told(triton: Triton) -> None:
     triton.resets = 1
     assert len(network.run(inputs)[0]) == 1
     triton.resets = 2
-    with pytest.raises(Unavailable, match="does not answer"):
+    with pytest.raises(ServiceUnavailable, match="does not answer"):
         network.run(inputs)
     assert network.trouble() is None
 
 
-WRONG: dict[str, Callable[[list[Tensor]], list[Tensor]]] = {
-    "NaN": lambda t: [Tensor("logits", t[0].values * np.nan, True), t[1]],
-    "null": lambda t: [Tensor("logits", t[0].values * np.nan, False), t[1]],
-    "other classes": lambda t: [Tensor("logits", t[0].values[:, :3], True), t[1]],
-    "other images": lambda t: [Tensor("logits", np.repeat(t[0].values, 2, axis=0), True), t[1]],
-    "other features": lambda t: [t[0], Tensor("features", t[1].values[:, :2], True)],
+WRONG: dict[str, Callable[[list[OutputTensor]], list[OutputTensor]]] = {
+    "NaN": lambda t: [OutputTensor("logits", t[0].values * np.nan, True), t[1]],
+    "null": lambda t: [OutputTensor("logits", t[0].values * np.nan, False), t[1]],
+    "other classes": lambda t: [OutputTensor("logits", t[0].values[:, :3], True), t[1]],
+    "other images": lambda t: [OutputTensor("logits", np.repeat(t[0].values, 2, axis=0), True), t[1]],
+    "other features": lambda t: [t[0], OutputTensor("features", t[1].values[:, :2], True)],
     "no features": lambda t: t[:1],
-    "flat": lambda t: [Tensor("logits", t[0].values.ravel(), True), t[1]],
+    "flat": lambda t: [OutputTensor("logits", t[0].values.ravel(), True), t[1]],
 }
 
 
@@ -327,7 +327,7 @@ def test_what_no_network_gives_is_no_prediction(triton: Triton, name: str) -> No
     inputs = triton.release.preprocessing(decode_image(FILES[0]))[None]
     network.run(inputs)
     triton.change = WRONG[name]
-    with pytest.raises(Unavailable, match="does not answer as the network would"):
+    with pytest.raises(ServiceUnavailable, match="does not answer as the network would"):
         network.run(inputs)
 
 
@@ -340,7 +340,7 @@ def test_each_refusal_is_told_and_passes(triton: Triton, status: int, said: str)
     network = triton.backend().network(triton.release)
     inputs = triton.release.preprocessing(decode_image(FILES[0]))[None]
     triton.status = status
-    with pytest.raises(Unavailable, match=said):
+    with pytest.raises(ServiceUnavailable, match=said):
         network.run(inputs)
     triton.status = 0
     assert len(network.run(inputs)[0]) == 1
@@ -350,11 +350,11 @@ def test_a_backend_that_failed_is_left_alone_for_a_moment(triton: Triton) -> Non
     network = triton.backend().network(triton.release)
     inputs = triton.release.preprocessing(decode_image(FILES[0]))[None]
     triton.status = 503
-    with pytest.raises(Unavailable, match="cannot answer just now"):
+    with pytest.raises(ServiceUnavailable, match="cannot answer just now"):
         network.run(inputs)
     triton.status = 0
     before = triton.connections
-    with pytest.raises(Unavailable, match="cannot answer just now"):
+    with pytest.raises(ServiceUnavailable, match="cannot answer just now"):
         network.run(inputs)
     assert triton.connections == before
     time.sleep(remote.PAUSE_SECONDS)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
-from app.database.tables import ReadRequest, now
+from app.database.tables import ReadRequest, utc_now
 from app.http.models import MetricOut
-from app.metrics.cohort import Question, cohort_of
-from app.metrics.dataset import Columns
-from app.reports.publishing import published_report
+from app.metrics.cohort import CohortQuery, build_cohort
+from app.metrics.dataset import EvaluationDataset
+from app.reports.publishing import read_published_report
 from app.reports.schemas import DurationOut, ReportBody, SaidOut, ShareOut
-from app.reports.sentences import VERDICTS, sentences
-from app.reports.statistics import findings_of, pairs_of
+from app.reports.sentences import VERDICTS, write_report_sentences
+from app.reports.statistics import compute_findings, rank_confused_pairs
 from app.reports.targets import TargetsOut
 from tests.support.reports import report_page
 from tests.support.service import Service, cell_png, collect
@@ -32,7 +32,7 @@ def body(service: Service) -> ReportBody:
     collect(service, [cell_png(number) for number in range(12)], patients=True)
     report_page(service, partition="all", weighting="none")
     with service.context.database.read() as session:
-        found = published_report(session, Question("all", "none")).body
+        found = read_published_report(session, CohortQuery("all", "none")).body
     assert found is not None
     return found
 
@@ -40,7 +40,7 @@ def body(service: Service) -> ReportBody:
 def said(body: ReportBody, value: float, low: float, high: float) -> tuple[str, str]:
     disagreement = SaidOut(said=0.30, seen=estimate(value, low, high))
     changed = body.model_copy(update={"findings": body.findings.model_copy(update={"disagreement": disagreement})})
-    first = sentences(changed, TARGETS)[0]
+    first = write_report_sentences(changed, TARGETS)[0]
     return first.text, first.state
 
 
@@ -59,7 +59,7 @@ def test_a_target_to_reach_is_met_when_the_whole_interval_is(body: ReportBody) -
     def state(value: float, low: float, high: float) -> str:
         caught = ShareOut(share=0.3, caught=estimate(value, low, high))
         changed = body.model_copy(update={"findings": body.findings.model_copy(update={"caught": caught})})
-        third = sentences(changed, TARGETS)[2]
+        third = write_report_sentences(changed, TARGETS)[2]
         ends = f"{100 * value:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
         assert third.text == f"Reading 30 % of the cases twice catches {ends} of the disagreements."
         return third.state
@@ -74,7 +74,7 @@ def test_without_an_answer_no_verdict_is_given(body: ReportBody) -> None:
     nothing = DurationOut(n=0, n_open=0, median=None, nine_tenths=None, low=None, high=None)
     empty = body.findings.model_copy(update=dict.fromkeys(("disagreement", "leading", "caught", "agreement")))
     workload = body.workload.model_copy(update={"answering": nothing})
-    found = sentences(body.model_copy(update={"findings": empty, "workload": workload}), TARGETS)
+    found = write_report_sentences(body.model_copy(update={"findings": empty, "workload": workload}), TARGETS)
     assert [one.state for one in found] == ["unknown"] * 5
     assert all(one.wanted for one in found)
 
@@ -90,9 +90,9 @@ def test_verdicts_differ_by_words_and_not_by_colour() -> None:
     assert len(set(VERDICTS.values())) == len(VERDICTS)
 
 
-def columns_of(labels: list[list[int]], dpe: list[float], classes: int = 3) -> Columns:
+def columns_of(labels: list[list[int]], dpe: list[float], classes: int = 3) -> EvaluationDataset:
     """Cases with these label counts and disagreement probabilities, each of a patient of its own."""
-    columns = Columns.empty([f"c{k}" for k in range(classes)], len(labels))
+    columns = EvaluationDataset.empty([f"c{k}" for k in range(classes)], len(labels))
     columns.cluster[:] = np.arange(len(labels))
     columns.label_counts[:] = labels
     columns.disagreement_probs[:] = dpe
@@ -103,22 +103,22 @@ def columns_of(labels: list[list[int]], dpe: list[float], classes: int = 3) -> C
 
 def test_shares_of_pairs_are_shares_of_all_disagreements() -> None:
     labels = [[1, 1, 0]] * 6 + [[0, 1, 1]] * 3 + [[1, 0, 1]] + [[2, 0, 0]] * 10
-    cohort = cohort_of(columns_of(labels, [0.3] * 20), Question("all", "none"), 0.0)
-    pairs = pairs_of(cohort)
+    cohort = build_cohort(columns_of(labels, [0.3] * 20), CohortQuery("all", "none"), 0.0)
+    pairs = rank_confused_pairs(cohort)
     assert [(row.first, row.second, row.n_cases) for row in pairs] == [
         ("c0", "c1", 6),
         ("c1", "c2", 3),
         ("c0", "c2", 1),
     ]
     assert [row.share.value for row in pairs] == pytest.approx([0.6, 0.3, 0.1])
-    assert findings_of(cohort).agreement is not None
-    assert findings_of(cohort).agreement.value == pytest.approx(0.5)  # type: ignore[union-attr]
+    assert compute_findings(cohort).agreement is not None
+    assert compute_findings(cohort).agreement.value == pytest.approx(0.5)  # type: ignore[union-attr]
 
 
 def test_the_sentence_on_second_reads_counts_what_was_planned() -> None:
     columns = columns_of([[1, 1, 0]] * 4 + [[2, 0, 0]] * 4, [0.5] * 8)
     columns.pi[:] = [1, 1, 1, 0.2, 1, 0.2, 0.2, 0.2]
-    found = findings_of(cohort_of(columns, Question("all", "none"), 0.0)).caught
+    found = compute_findings(build_cohort(columns, CohortQuery("all", "none"), 0.0)).caught
     assert found is not None
     assert found.share == pytest.approx(4.8 / 8)
     assert found.caught.value == pytest.approx(3.2 / 4)
@@ -140,7 +140,7 @@ def test_overdue_reads_are_told(service: Service) -> None:
     collect(service, [cell_png(number) for number in range(4)], patients=True)
     service.written_past = True
     with service.context.database.write() as session:
-        session.execute(update(ReadRequest).values(due_at=now(), closed_at=None, state="open"))
+        session.execute(update(ReadRequest).values(due_at=utc_now(), closed_at=None, state="open"))
     page: Any = report_page(service, partition="all", weighting="none")
     assert "none is overdue" not in page
     assert "overdue" in page

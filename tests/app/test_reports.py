@@ -14,8 +14,8 @@ from sqlalchemy import func, select, update
 from app.database.tables import Job, PublishedReportRow, ReportTargets
 from app.metrics.schemas import BinOut
 from app.reports import publishing, report
-from app.reports.charts import reliability
-from app.reports.workload import duration_of
+from app.reports.charts import draw_reliability
+from app.reports.workload import estimate_duration
 from tests.support.jobs import work_off
 from tests.support.reports import make_reports, report_page
 from tests.support.service import Service, cell_png, collect
@@ -55,13 +55,13 @@ def test_the_parts_of_the_loss_add_up_on_the_page(service: Service, asked: dict[
 def test_a_page_request_never_computes_a_report(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     collect(service, [cell_png(number) for number in range(8)], patients=True)
     made: list[Any] = []
-    report_on = report.report_on
+    report_on = report.build_report
 
     def counted(*arguments: Any) -> Any:
         made.append(arguments)
         return report_on(*arguments)
 
-    monkeypatch.setattr(publishing, "report_on", counted)
+    monkeypatch.setattr(publishing, "build_report", counted)
     for path in ("/report", "/report?partition=all", "/policy"):
         page = service.get("viewer", path)
         assert page.status_code == 200
@@ -116,7 +116,7 @@ def test_a_report_that_fails_says_so_and_is_tried_again(service: Service, monkey
     def fail(*_: Any) -> Any:
         raise OSError("no space left")
 
-    monkeypatch.setattr(publishing, "report_on", fail)
+    monkeypatch.setattr(publishing, "build_report", fail)
     work_off(service.context)
     assert "could not be made" in service.get("viewer", "/report").text
     assert n_jobs(service) == 1
@@ -196,7 +196,7 @@ def bin_of(n: int, at: float) -> BinOut:
 
 @pytest.mark.parametrize("sizes", [(5, 1, 4), (1, 1, 1), (9, 9, 9), (1, 5, 5), (2,), ()])
 def test_no_line_goes_through_a_single_case(sizes: tuple[int, ...]) -> None:
-    plot = reliability([bin_of(n, 0.05 + place / 10) for place, n in enumerate(sizes)], "disagreement")
+    plot = draw_reliability([bin_of(n, 0.05 + place / 10) for place, n in enumerate(sizes)], "disagreement")
     single = {mark.x for mark in plot.marks if mark.single}
     assert len(plot.marks) == len(sizes)
     assert len(single) == sizes.count(1)
@@ -207,14 +207,14 @@ def test_no_line_goes_through_a_single_case(sizes: tuple[int, ...]) -> None:
 
 def test_what_is_open_counts_as_long_as_it_has_been() -> None:
     hours = np.array([1.0, 2.0, 3.0, 4.0, 100.0, 100.0])
-    everything = duration_of(hours, np.ones(6, dtype=bool))
+    everything = estimate_duration(hours, np.ones(6, dtype=bool))
     assert (everything.median, everything.nine_tenths) == (3.0, 100.0)
-    undone = duration_of(hours, np.array([True] * 4 + [False] * 2))
+    undone = estimate_duration(hours, np.array([True] * 4 + [False] * 2))
     assert (undone.median, undone.nine_tenths, undone.n_open) == (3.0, None, 2)
     # those that just began tell nothing of how long others take
-    young = duration_of(np.array([1.0, 2.0, 3.0, 4.0, 0.5, 0.5]), np.array([True] * 4 + [False] * 2))
+    young = estimate_duration(np.array([1.0, 2.0, 3.0, 4.0, 0.5, 0.5]), np.array([True] * 4 + [False] * 2))
     assert (young.median, young.nine_tenths) == (2.0, 4.0)
-    nothing = duration_of(np.zeros(0), np.zeros(0, dtype=bool))
+    nothing = estimate_duration(np.zeros(0), np.zeros(0, dtype=bool))
     assert (nothing.n, nothing.median, nothing.nine_tenths) == (0, None, None)
 
 
@@ -223,6 +223,6 @@ def test_the_interval_of_a_duration_holds_its_promise() -> None:
     truth, held = 10 * np.log(10), 0
     for _ in range(300):
         times, limit = rng.exponential(10.0, 150), rng.uniform(5, 80, 150)
-        found = duration_of(np.minimum(times, limit), times <= limit)
+        found = estimate_duration(np.minimum(times, limit), times <= limit)
         held += (found.low or 0) <= truth <= (found.high or np.inf)
     assert 0.92 <= held / 300 <= 0.98

@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import select, update
 
 from app.audit.verify import verify_all
-from app.database.tables import Account, Exposure, Label, Read, ReadRequest, now
-from app.labels.corrections import settle
+from app.database.tables import Account, Exposure, Label, Read, ReadRequest, utc_now
+from app.labels.corrections import finalize_labels
 from app.labels.leases import MAX_LEASES
-from app.metrics.secondary_statistics import corrections_of
+from app.metrics.secondary_statistics import count_corrections
 from app.web.forms import account_handle
 from tests.app.test_corrections import once, read_next, time_passes
 from tests.app.test_leases import classes_of, commit, expire_all, set_policy
@@ -77,11 +77,11 @@ def test_a_case_is_read_from_when_the_page_shows_it(service: Service) -> None:
     service.add_case()
     read = ahead(service, "anna").json()["reads"][0]
     with service.context.database.write() as session:
-        session.execute(update(Read).values(created_at=now() - timedelta(minutes=5)))
+        session.execute(update(Read).values(created_at=utc_now() - timedelta(minutes=5)))
     assert service.post("anna", f"/reads/{read['answer']}/display").status_code == 204
     assert service.post("ben", f"/reads/{read['answer']}/display").status_code in {403, 404}
     with service.context.database.write() as session:
-        session.execute(update(Read).values(displayed_at=now() - timedelta(seconds=7)))
+        session.execute(update(Read).values(displayed_at=utc_now() - timedelta(seconds=7)))
     service.post("anna", f"/reads/{read['answer']}/label", data={"label": classes_of(service)[0]})
     with service.context.database.read() as session:
         seconds = session.execute(select(Label.reading_seconds)).scalar_one()
@@ -106,7 +106,7 @@ def test_a_second_choice_and_a_flag_are_kept_with_the_answer_and_count_nowhere(s
     corrected = service.post("anna", f"/v1/reads/{read['id']}/correction", json={"label": codes[2]})
     assert (corrected.json()["label"]["second_choice"], corrected.json()["label"]["flagged"]) == (None, False)
     time_passes(service)
-    settle(service.context)
+    finalize_labels(service.context)
     for case in (plain, said):
         posterior = service.get("viewer", f"/v1/cases/{case['id']}/posterior").json()
         assert sum(posterior["label_counts"].values()) == 1
@@ -139,7 +139,7 @@ def test_what_was_settled_is_shown_once_and_only_then(service: Service) -> None:
     assert "Nothing new" in page("anna")  # it may still be corrected
     assert shown() == 0
     time_passes(service)
-    settle(service.context)
+    finalize_labels(service.context)
     with service.context.database.write() as session:  # what settling asked for is not planned
         session.execute(update(ReadRequest).where(ReadRequest.round == "adjudication").values(state="closed"))
     text = page("anna")
@@ -156,7 +156,7 @@ def test_a_case_that_nobody_else_has_read_is_not_listed(service: Service) -> Non
     service.add_case()
     commit(service, "anna", read_next(service, "anna"), classes_of(service)[0])
     time_passes(service)
-    settle(service.context)
+    finalize_labels(service.context)
     assert "Nothing new" in service.get("anna", "/settled", headers={"Accept": "text/html"}).text
 
 
@@ -186,7 +186,7 @@ def test_a_flag_on_the_same_class_is_a_correction_that_nobody_counts_as_a_slip(s
     ]
     service.make_labels_final()
     with service.context.database.read() as session:
-        counted = corrections_of(session, cases)
+        counted = count_corrections(session, cases)
     assert [(one.before, one.after, one.count) for one in counted.directions] == [(codes[0], codes[1], 1)]
 
 

@@ -11,45 +11,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.audit.chain.keys import KeyRing, derive
-from app.metrics.dataset import Columns, number_of
-from app.metrics.drift import drift_of
+from app.audit.chain.keys import KeyRing, derive_keys
+from app.metrics.dataset import EvaluationDataset, stable_name_hash
+from app.metrics.drift import measure_drift
 from app.recalibration.change_plan import ChangePlan
-from app.triage.planning import coin
+from app.triage.planning import uniform_draw
 from app.triage.rules import (
-    Plan,
-    Rule,
-    Summary,
-    another_annotator,
+    PosteriorSummary,
+    ReadPlan,
+    TriageRule,
     capacity_scale,
     capacity_threshold,
-    plan,
-    summarise,
-    triage,
+    decide_triage,
+    needs_adjudication,
+    plan_reads,
+    summarise_posterior,
 )
 from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe
 from ml.metrics.label_shift import mix_change_of_patients
 
-RULE = Rule("disagreement", 0.2, 0.1, 0.02, 0.9, 5)
+RULE = TriageRule("disagreement", 0.2, 0.1, 0.02, 0.9, 5)
 SURE = DirichletCpe(np.array([[0.98, 0.01, 0.01]]), np.array([2.0]))
 UNSURE = DirichletCpe(np.array([[0.4, 0.35, 0.25]]), np.array([2.0]))
 
 
 def test_a_case_is_selected_above_the_threshold_and_the_reason_says_so() -> None:
-    assert triage(SURE, RULE).decision == "single_read"
-    found = triage(UNSURE, RULE)
+    assert decide_triage(SURE, RULE).decision == "single_read"
+    found = decide_triage(UNSURE, RULE)
     assert (found.decision, found.reason) == ("second_read", "disagreement above 0.20")
-    assert triage(PointCpe(UNSURE.class_probs), RULE).reason.endswith("(not calibrated)")
+    assert decide_triage(PointCpe(UNSURE.class_probs), RULE).reason.endswith("(not calibrated)")
     by_gain = replace(RULE, score="expected_gain", threshold=0.001)
-    assert triage(UNSURE, by_gain).reason == "expected gain above 0.0010"
-    assert triage(UNSURE, replace(RULE, threshold=math.inf)).decision == "single_read"
+    assert decide_triage(UNSURE, by_gain).reason == "expected gain above 0.0010"
+    assert decide_triage(UNSURE, replace(RULE, threshold=math.inf)).decision == "single_read"
 
 
 def test_unfamiliar_cells_are_always_read_and_near_duplicates_not_twice() -> None:
-    assert triage(SURE, RULE, out_of_distribution=True).decision == "second_read"
-    assert triage(UNSURE, RULE, near_duplicate=True).decision == "single_read"
-    assert triage(UNSURE, RULE, near_duplicate=True, out_of_distribution=True).decision == "second_read"
+    assert decide_triage(SURE, RULE, out_of_distribution=True).decision == "second_read"
+    assert decide_triage(UNSURE, RULE, near_duplicate=True).decision == "single_read"
+    assert decide_triage(UNSURE, RULE, near_duplicate=True, out_of_distribution=True).decision == "second_read"
 
 
 @given(
@@ -60,7 +60,7 @@ def test_whatever_the_looks_the_case_is_read_twice_if_u_is_below_the_largest_pi(
 ) -> None:
     pi, arms = 0.0, []
     for selected, rate in looks:
-        found = plan(u, selected, rate, pi)
+        found = plan_reads(u, selected, rate, pi)
         assert found.pi >= pi
         pi = found.pi
         arms.append(found.arm)
@@ -71,11 +71,11 @@ def test_whatever_the_looks_the_case_is_read_twice_if_u_is_below_the_largest_pi(
 
 
 def test_the_coin_is_fair_keyed_and_repeatable() -> None:
-    key, other = derive(KeyRing.parse(b"k" * 32)).coin, derive(KeyRing.parse(b"o" * 32)).coin
-    coins = np.array([coin(key, str(i)) for i in range(4000)])
+    key, other = derive_keys(KeyRing.parse(b"k" * 32)).coin, derive_keys(KeyRing.parse(b"o" * 32)).coin
+    coins = np.array([uniform_draw(key, str(i)) for i in range(4000)])
     assert abs(coins.mean() - 0.5) < 0.02
     assert ((coins >= 0) & (coins < 1)).all()
-    assert coin(key, "a") == coin(key, "a") != coin(other, "a")
+    assert uniform_draw(key, "a") == uniform_draw(key, "a") != uniform_draw(other, "a")
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.12, 0.95))
@@ -101,78 +101,78 @@ def test_capacity_at_its_ends() -> None:
 
 
 def test_reasons_and_figures_of_a_decision() -> None:
-    judged = triage(SURE, RULE)
+    judged = decide_triage(SURE, RULE)
     assert judged.reason == "disagreement at most 0.20"
     assert judged.expected_gain == expected_gain(SURE)[0]
     assert judged.priority == pytest.approx(SURE.disagreement_probs[0] / (2 / 3))
-    assert triage(PointCpe(np.full((1, 3), 1 / 3)), RULE).priority == pytest.approx(1.0)
+    assert decide_triage(PointCpe(np.full((1, 3), 1 / 3)), RULE).priority == pytest.approx(1.0)
     # members that each are sure of another class disagree more than any single distribution can
     members = EnsembleCpe(np.array([[[1.0, 0.0]], [[0.0, 1.0]], [[0.5, 0.5]]]))
-    assert triage(members, RULE).priority <= 1
+    assert decide_triage(members, RULE).priority <= 1
     at = replace(RULE, threshold=float(SURE.disagreement_probs[0]))
-    assert triage(SURE, at).decision == "single_read"
+    assert decide_triage(SURE, at).decision == "single_read"
     unknown = replace(RULE, threshold=math.inf)
-    assert triage(SURE, unknown).reason == "no threshold for disagreement yet: too few earlier cases"
+    assert decide_triage(SURE, unknown).reason == "no threshold for disagreement yet: too few earlier cases"
     by_gain = replace(unknown, score="expected_gain")
-    assert triage(SURE, by_gain).reason == "no threshold for expected gain yet: too few earlier cases"
+    assert decide_triage(SURE, by_gain).reason == "no threshold for expected gain yet: too few earlier cases"
     between = replace(by_gain, threshold=0.3)  # the gain lies below it, the disagreement above
-    assert triage(UNSURE, between).reason == "expected gain at most 0.3000"
-    plain = triage(PointCpe(UNSURE.class_probs), replace(RULE, score="expected_gain"))
+    assert decide_triage(UNSURE, between).reason == "expected gain at most 0.3000"
+    plain = decide_triage(PointCpe(UNSURE.class_probs), replace(RULE, score="expected_gain"))
     assert (plain.reason, plain.expected_gain) == ("disagreement above 0.20 (not calibrated)", None)
-    unfamiliar = triage(SURE, RULE, out_of_distribution=True)
+    unfamiliar = decide_triage(SURE, RULE, out_of_distribution=True)
     assert unfamiliar.reason == "unlike the cells that the network was trained on"
-    twin = triage(UNSURE, RULE, near_duplicate=True)
+    twin = decide_triage(UNSURE, RULE, near_duplicate=True)
     assert twin.reason == "near-duplicate of a cell of this patient that is read twice"
-    assert triage(SURE, RULE, near_duplicate=True).reason == "disagreement at most 0.20"
+    assert decide_triage(SURE, RULE, near_duplicate=True).reason == "disagreement at most 0.20"
 
 
 def test_the_coin_decides_below_pi_and_not_at_it() -> None:
-    assert plan(0.1, selected=False, audit_rate=0.1) == Plan(0.1, None)
-    assert plan(0.09, selected=False, audit_rate=0.1) == Plan(0.1, "audit")
-    assert plan(0.99, selected=True, audit_rate=0.1) == Plan(1.0, "triage")
-    assert plan(0.3, selected=False, audit_rate=0.1, earlier_pi=0.5) == Plan(0.5, "audit")
-    assert plan(0.3, selected=False, audit_rate=0.1, earlier_pi=1.0) == Plan(1.0, "triage")
+    assert plan_reads(0.1, selected=False, audit_rate=0.1) == ReadPlan(0.1, None)
+    assert plan_reads(0.09, selected=False, audit_rate=0.1) == ReadPlan(0.1, "audit")
+    assert plan_reads(0.99, selected=True, audit_rate=0.1) == ReadPlan(1.0, "triage")
+    assert plan_reads(0.3, selected=False, audit_rate=0.1, earlier_pi=0.5) == ReadPlan(0.5, "audit")
+    assert plan_reads(0.3, selected=False, audit_rate=0.1, earlier_pi=1.0) == ReadPlan(1.0, "triage")
 
 
 def test_the_bounds_of_an_adjudication() -> None:
     split = UNSURE.posterior(np.array([[1, 1, 0]]))
-    asked = [another_annotator(split, n, replace(RULE, max_labels=4)) for n in range(6)]
+    asked = [needs_adjudication(split, n, replace(RULE, max_labels=4)) for n in range(6)]
     assert asked == [False, False, True, True, False, False]
     majority = float(majority_prob(split)[0])
-    assert not another_annotator(split, 2, replace(RULE, adjudicate_below=majority))
-    assert another_annotator(split, 2, replace(RULE, adjudicate_below=majority + 1e-9))
+    assert not needs_adjudication(split, 2, replace(RULE, adjudicate_below=majority))
+    assert needs_adjudication(split, 2, replace(RULE, adjudicate_below=majority + 1e-9))
     one_more = next(t for t in np.linspace(0.5, 0.001, 500) if further_labels_expected(split, float(t))[0] == 1)
-    assert another_annotator(split, 2, replace(RULE, target_error=float(one_more)))
+    assert needs_adjudication(split, 2, replace(RULE, target_error=float(one_more)))
     # labels that would change little are not asked for, however open the majority
-    assert not another_annotator(split, 2, replace(RULE, target_error=1.0))
+    assert not needs_adjudication(split, 2, replace(RULE, target_error=1.0))
 
 
 def test_a_summary_is_what_the_library_says() -> None:
-    summary = summarise(UNSURE, 0.02)
+    summary = summarise_posterior(UNSURE, 0.02)
     assert summary.class_probs == UNSURE.class_probs[0].tolist()
     assert summary.log_concentration == UNSURE.log_concentration[0]
     assert (summary.disagreement_prob, summary.disagreement_calibrated) == (UNSURE.disagreement_probs[0], True)
     np.testing.assert_array_equal(summary.class_intervals, class_intervals(UNSURE)[0])
     assert summary.majority_prob == majority_prob(UNSURE)[0]
     assert summary.further_labels_expected == further_labels_expected(UNSURE, 0.02)[0]
-    assert summarise(UNSURE, 1e-30).further_labels_expected == 2**31 - 1
-    plain = summarise(PointCpe(UNSURE.class_probs), 0.02)
+    assert summarise_posterior(UNSURE, 1e-30).further_labels_expected == 2**31 - 1
+    plain = summarise_posterior(PointCpe(UNSURE.class_probs), 0.02)
     probs = UNSURE.class_probs[0].tolist()
     disagreement = PointCpe(UNSURE.class_probs).disagreement_probs[0]
-    assert plain == Summary(probs, None, disagreement, False, False, None, None, None)
+    assert plain == PosteriorSummary(probs, None, disagreement, False, False, None, None, None)
     mixture = DirichletMixtureCpe(UNSURE.class_probs[None], UNSURE.log_concentration[None])
-    mixed = summarise(mixture, 0.02)
+    mixed = summarise_posterior(mixture, 0.02)
     assert (mixed.log_concentration, mixed.disagreement_calibrated) == (None, True)
 
 
 def test_an_adjudication_is_asked_while_the_labels_leave_it_open() -> None:
     split = UNSURE.posterior(np.array([[1, 1, 0]]))
-    assert another_annotator(split, 2, RULE)
-    assert not another_annotator(split, 1, RULE)
-    assert not another_annotator(split, 5, RULE)
-    assert not another_annotator(split, 2, replace(RULE, adjudicate_below=None))
-    assert not another_annotator(SURE.posterior(np.array([[2, 0, 0]])), 2, RULE)
-    assert not another_annotator(PointCpe(UNSURE.class_probs), 2, RULE)
+    assert needs_adjudication(split, 2, RULE)
+    assert not needs_adjudication(split, 1, RULE)
+    assert not needs_adjudication(split, 5, RULE)
+    assert not needs_adjudication(split, 2, replace(RULE, adjudicate_below=None))
+    assert not needs_adjudication(SURE.posterior(np.array([[2, 0, 0]])), 2, RULE)
+    assert not needs_adjudication(PointCpe(UNSURE.class_probs), 2, RULE)
 
 
 def test_the_change_plan_bounds_what_moves(tmp_path: Path) -> None:
@@ -206,21 +206,23 @@ REFERENCE: dict[str, Any] = {
 }
 
 
-def cases(n: int, seed: int, **changed: Any) -> Columns:
+def cases(n: int, seed: int, **changed: Any) -> EvaluationDataset:
     rng = np.random.default_rng(seed)
     counts = np.eye(2, dtype=np.int64)[rng.integers(0, 2, n)]
     stain = rng.normal([0.2, 0.3, 0.1], 0.05, (n, 3))
     distance = np.sqrt(rng.chisquare(12, n) / 12)
-    columns = replace(Columns.empty(["a", "b"], n), label_counts=counts, stain=stain, feature_distance=distance)
+    columns = replace(
+        EvaluationDataset.empty(["a", "b"], n), label_counts=counts, stain=stain, feature_distance=distance
+    )
     columns = replace(columns, cluster=np.arange(n))
-    columns = replace(columns, site=np.full(n, number_of("north")), sites={number_of("north"): "north"})
+    columns = replace(columns, site=np.full(n, stable_name_hash("north")), sites={stable_name_hash("north"): "north"})
     return replace(columns, **changed)
 
 
 def test_familiar_data_raise_no_alarm() -> None:
-    assert [row.warnings for row in drift_of(cases(200, 0), REFERENCE)] == [[], []]
-    assert drift_of(cases(5, 0), REFERENCE) == []
-    assert drift_of(cases(50, 0), None) == []
+    assert [row.warnings for row in measure_drift(cases(200, 0), REFERENCE)] == [[], []]
+    assert measure_drift(cases(5, 0), REFERENCE) == []
+    assert measure_drift(cases(50, 0), None) == []
 
 
 @pytest.mark.parametrize(
@@ -233,7 +235,7 @@ def test_familiar_data_raise_no_alarm() -> None:
     ],
 )
 def test_each_kind_of_drift_is_named_with_its_site(changed: dict[str, Any], words: str) -> None:
-    everywhere, north = drift_of(cases(100, 1, **changed), REFERENCE)
+    everywhere, north = measure_drift(cases(100, 1, **changed), REFERENCE)
     assert (everywhere.site, north.site) == (None, "north")
     assert any(words in text for text in everywhere.warnings)
     assert any(words in text and "north" in text for text in north.warnings)
@@ -243,12 +245,12 @@ def test_the_feature_shift_is_the_root_of_what_a_moved_mean_adds() -> None:
     """Whitened features of D = 12 whose mean has moved by 0.8 in each: E d²/D = 1 + 0.64."""
     rng = np.random.default_rng(0)
     distance = np.sqrt(np.square(rng.normal(0.8, 1, (20_000, 12))).mean(axis=1))
-    row = drift_of(cases(20_000, 2, feature_distance=distance), REFERENCE)[0]
+    row = measure_drift(cases(20_000, 2, feature_distance=distance), REFERENCE)[0]
     assert row.feature_shift == pytest.approx(0.8, abs=0.01)
-    unknown = drift_of(cases(100, 2, feature_distance=np.full(100, np.nan)), REFERENCE)[0]
+    unknown = measure_drift(cases(100, 2, feature_distance=np.full(100, np.nan)), REFERENCE)[0]
     assert unknown.feature_shift is None
     older = {name: value for name, value in REFERENCE.items() if "distance" not in name}
-    assert drift_of(cases(100, 2), older)[0].feature_shift is None
+    assert measure_drift(cases(100, 2), older)[0].feature_shift is None
 
 
 @pytest.mark.parametrize("unlabelled", [False, True])
@@ -264,7 +266,7 @@ def test_the_mix_is_that_of_every_case_once_by_its_first_read_or_by_all_its_labe
     patient = np.unique(data.cluster[labelled], return_inverse=True)[1]
     sums = np.stack([np.bincount(patient, column) for column in frequencies.T], axis=1)
     expected = mix_change_of_patients(sums, np.array([0.5, 0.5]), 500)
-    row = drift_of(data, REFERENCE)[0]
+    row = measure_drift(data, REFERENCE)[0]
     assert (row.label_shift, row.label_p_value) == pytest.approx((expected.distance, expected.p_value), rel=1e-12)
 
 
@@ -275,7 +277,7 @@ def test_second_labels_of_the_cases_that_triage_selected_are_no_drift_of_the_mix
     first = (rng.random(n) < 0.2).astype(np.int64)
     counts = np.eye(2, dtype=np.int64)[first] * np.where(first == 1, 2, 1)[:, None]
     reference: Any = REFERENCE | {"label_share": [0.8, 0.2], "n_labels": 4000}
-    row = drift_of(cases(n, 7, label_counts=counts, first_class=first), reference)[0]
+    row = measure_drift(cases(n, 7, label_counts=counts, first_class=first), reference)[0]
     assert row.label_shift is not None
     assert row.label_shift < 0.03
     assert row.warnings == []
@@ -286,7 +288,7 @@ def test_the_graded_rule_gives_each_case_a_probability_that_grows_with_its_disag
     scale: float, floor: float
 ) -> None:
     rule = replace(RULE, score="graded", threshold=scale, audit_rate=floor)
-    sure, unsure = triage(SURE, rule), triage(UNSURE, rule)
+    sure, unsure = decide_triage(SURE, rule), decide_triage(UNSURE, rule)
     for found, prediction in ((sure, SURE), (unsure, UNSURE)):
         phi = float(prediction.disagreement_probs[0])
         assert found.pi == pytest.approx(min(1.0, max(floor, scale * math.sqrt(phi))))
@@ -294,15 +296,15 @@ def test_the_graded_rule_gives_each_case_a_probability_that_grows_with_its_disag
         assert f"{phi:.2f}" in found.reason
         assert f"{found.pi:.2f}" in found.reason
     assert sure.pi <= unsure.pi
-    assert triage(SURE, rule, out_of_distribution=True).pi == 1
-    assert triage(UNSURE, rule, near_duplicate=True).pi == floor
-    unknown = triage(UNSURE, replace(rule, threshold=math.inf))
+    assert decide_triage(SURE, rule, out_of_distribution=True).pi == 1
+    assert decide_triage(UNSURE, rule, near_duplicate=True).pi == floor
+    unknown = decide_triage(UNSURE, replace(rule, threshold=math.inf))
     assert (unknown.pi, unknown.reason) == (floor, "no scale for disagreement yet: too few earlier cases")
 
 
 def test_the_probability_of_a_decision_is_what_the_other_rules_always_had() -> None:
-    assert (triage(SURE, RULE).pi, triage(UNSURE, RULE).pi) == (0.1, 1.0)
-    assert triage(UNSURE, RULE, near_duplicate=True).pi == 0.1
+    assert (decide_triage(SURE, RULE).pi, decide_triage(UNSURE, RULE).pi) == (0.1, 1.0)
+    assert decide_triage(UNSURE, RULE, near_duplicate=True).pi == 0.1
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.12, 0.95))

@@ -17,10 +17,10 @@ from app.context import build_context
 from app.database.tables import Case, NetworkOutput
 from app.http.errors import NotFound
 from app.jobs.queries import newest_jobs
-from app.jobs.service import cancel_all
+from app.jobs.service import cancel_open_jobs
 from app.main import create_app
-from app.maintenance.backup import backup, check_backup, restore
-from app.maintenance.erasure_registry import Whom, erase_patient
+from app.maintenance.backup import check_backup, restore_backup, write_backup
+from app.maintenance.erasure_registry import ErasureTarget, erase_patient_rows
 from app.maintenance.export import export_dataset
 from app.settings import Settings
 from ml.agreement import measure_agreement
@@ -49,7 +49,7 @@ def test_a_backup_made_under_load_comes_back_whole(
     service: Service, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     cases = fill(service)
-    written = backup(service.context, tmp_path / "backup")
+    written = write_backup(service.context, tmp_path / "backup")
     assert written["n_files"] >= 6 + 5
     fill_more = service.add_case("after", cell_png(50))
     home = tmp_path / "elsewhere"
@@ -58,7 +58,7 @@ def test_a_backup_made_under_load_comes_back_whole(
     else:
         server: PostgresServer = request.getfixturevalue("postgres")
         url = server.url(server.create()).replace("postgresql://", "postgresql+psycopg://", 1)
-    restore(tmp_path / "backup", home, home / "images", url)
+    restore_backup(tmp_path / "backup", home, home / "images", url)
     app = create_app(Settings(home=home, database_url=url, allowed_hosts=["testserver"], min_free_bytes=0))
     with TestClient(app) as client:
         other = Service(client, app.state.context, service.keys)
@@ -78,16 +78,16 @@ def test_what_was_under_way_when_a_backup_was_made_is_cancelled_after_it_came_ba
     asked = service.post("admin", "/v1/evaluations", json={}).json()
     ended = service.post("admin", "/v1/evaluations", json={}).json()
     service.call("admin", "DELETE", f"/v1/jobs/{ended['id']}")
-    backup(service.context, tmp_path / "backup")
+    write_backup(service.context, tmp_path / "backup")
     home = tmp_path / "elsewhere"
     url = f"sqlite:///{home / 'secondread.db'}"
     if service.context.database.engine.dialect.name == "postgresql":
         server: PostgresServer = request.getfixturevalue("postgres")
         url = server.url(server.create())
-    restore(tmp_path / "backup", home, home / "images", url)
+    restore_backup(tmp_path / "backup", home, home / "images", url)
     context = build_context(Settings(home=home, database_url=url, min_free_bytes=0))
-    assert cancel_all(context) == 1
-    assert cancel_all(context) == 0
+    assert cancel_open_jobs(context) == 1
+    assert cancel_open_jobs(context) == 0
     with context.database.read() as session:
         assert {job.state for job in newest_jobs(session, 10)} == {"cancelled"}
     assert work_off(context) == 0
@@ -99,7 +99,7 @@ def test_the_command_brings_a_backup_back_and_cancels_its_jobs(
     service: Service, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert service.post("admin", "/v1/evaluations", json={}).status_code == 202
-    backup(service.context, tmp_path / "backup")
+    write_backup(service.context, tmp_path / "backup")
     home = tmp_path / "elsewhere"
     monkeypatch.setenv("SECONDREAD_HOME", str(home))
     if service.context.database.engine.dialect.name == "postgresql":
@@ -117,7 +117,7 @@ def test_the_command_brings_a_backup_back_and_cancels_its_jobs(
 def test_a_backup_of_a_development_version_is_refused_before_anything_is_restored(
     service: Service, tmp_path: Path
 ) -> None:
-    backup(service.context, tmp_path / "backup")
+    write_backup(service.context, tmp_path / "backup")
     manifest = tmp_path / "backup" / "manifest.json"
     write_json(manifest, {name: value for name, value in read_json(manifest).items() if name != "revision"})
     (tmp_path / "new").mkdir()
@@ -130,13 +130,13 @@ def test_a_backup_of_a_development_version_is_refused_before_anything_is_restore
 def test_a_damaged_backup_and_a_used_home_are_refused(service: Service, tmp_path: Path) -> None:
     fill(service, 2)
     out, url = tmp_path / "backup", f"sqlite:///{tmp_path / 'new' / 'x.db'}"
-    backup(service.context, out)
+    write_backup(service.context, out)
     with pytest.raises(ValueError, match="not empty"):
-        backup(service.context, out)
+        write_backup(service.context, out)
     sqlite = service.context.database.engine.dialect.name == "sqlite"
     used = service.context.settings.home
     with pytest.raises(ValueError, match=r"not empty" if sqlite else r"another kind"):
-        restore(out, used, used / "images", url)
+        restore_backup(out, used, used / "images", url)
     image = next(path for path in (out / "images").rglob("*") if path.is_file())
     image.write_bytes(image.read_bytes()[:-1])
     with pytest.raises(ValueError, match=image.name):
@@ -151,7 +151,7 @@ def test_erasing_a_patient_leaves_tombstones_and_the_labels(service: Service, tm
     cases = fill(service)
     before = service.get("viewer", "/v1/metrics", params={"partition": "all", "weighting": "none"}).json()
     with service.context.database.write() as session:
-        erased = erase_patient(session, service.context, "lead", Whom("p1"), "the patient asked")
+        erased = erase_patient_rows(session, service.context, "lead", ErasureTarget("p1"), "the patient asked")
     assert (len(erased.cases), len(erased.images)) == (2, 2)
     for digest in erased.images:
         service.context.images.remove(digest)
@@ -170,7 +170,7 @@ def test_erasing_a_patient_leaves_tombstones_and_the_labels(service: Service, tm
         assert len(session.execute(select(NetworkOutput)).scalars().all()) == 4
         kept = {table: list(session.execute(text(f"SELECT * FROM {table}")).all()) for table in ("cases", "idempotency_records", "audit_events")}  # fmt: skip # noqa: E501
         with pytest.raises(NotFound):
-            erase_patient(session, service.context, "lead", Whom("p1"), "again")
+            erase_patient_rows(session, service.context, "lead", ErasureTarget("p1"), "again")
     everything = json.dumps(kept, default=str)
     assert "Jane Doe 2" not in everything
     assert gone["prediction"]["image_sha256"] not in json.dumps(kept["cases"], default=str)

@@ -13,31 +13,38 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events
-from app.audit.linking import ChainLost, Sealer, held_up, seal, seal_all, waiting
-from app.audit.verify import unproven_rows, verify_all
-from app.context import Context
-from app.database.sql.advisory_locks import Turn, take_turn
+from app.audit.linking import (
+    ChainLinker,
+    ChainLost,
+    count_waiting_events,
+    explain_link_delay,
+    link_all_waiting,
+    link_waiting_batch,
+)
+from app.audit.verify import check_row_digests, verify_all
+from app.context import ServiceContext
+from app.database.sql.advisory_locks import AdvisoryLock, acquire_lock
 from app.database.tables import AuditEvent, CaseChange, ReadRequest
-from app.metrics.snapshot import current_columns, write_snapshot
+from app.metrics.snapshot import load_current_dataset, write_snapshot
 from tests.support.service import Service, cell_png
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 
 
-def note(session: Session, context: Context, what: str) -> AuditEvent:
+def note(session: Session, context: ServiceContext, what: str) -> AuditEvent:
     """Write an event."""
-    return events.record(session, context.keys.audit, actor="test", action="test", object_id=what)
+    return events.record_event(session, context.keys.audit, actor="test", action="test", object_id=what)
 
 
-def order(context: Context) -> list[str]:
+def order(context: ServiceContext) -> list[str]:
     """What the linked events of these tests are about, in the order of the chain."""
     with context.database.read() as session:
-        return [event.object for event in events.events(session) if event.action == "test"]
+        return [event.object for event in events.read_linked_events(session) if event.action == "test"]
 
 
 @contextmanager
-def open_transaction(context: Context, what: str) -> Iterator[Session]:
+def open_transaction(context: ServiceContext, what: str) -> Iterator[Session]:
     """A transaction that has written an event and goes on."""
     with context.database.write() as session:
         note(session, context, what)
@@ -49,9 +56,9 @@ def test_an_event_is_there_at_once_and_gets_its_place_from_the_sealer(service: S
     service.seal()
     case = service.add_case()
     with context.database.read() as session:
-        assert waiting(session).n_events > 0
-        assert events.verify(session, context.keys.audit)[1] == []
-        assert list(unproven_rows(session, context.keys.audit.rows)) == []
+        assert count_waiting_events(session).n_events > 0
+        assert events.verify_chain(session, context.keys.audit)[1] == []
+        assert list(check_row_digests(session, context.keys.audit.rows)) == []
     shown = service.get("admin", "/v1/audit-events").json()["items"][0]
     assert (shown["object"], shown["sequence"], shown["digest"]) == (case["id"], None, None)
     before = {name: value for name, value in shown.items() if name not in {"sequence", "digest"}}
@@ -61,13 +68,13 @@ def test_an_event_is_there_at_once_and_gets_its_place_from_the_sealer(service: S
     assert before.items() <= linked.items()
     assert f"{linked['sequence']}:{linked['digest']}" == head(context)
     with context.database.read() as session:
-        assert waiting(session).n_events == 0
+        assert count_waiting_events(session).n_events == 0
         assert verify_all(session, context).faults == []
 
 
-def head(context: Context) -> str:
+def head(context: ServiceContext) -> str:
     with context.database.read() as session:
-        return events.newest(session)
+        return events.read_head_text(session)
 
 
 def test_an_open_transaction_holds_nobody_up_and_comes_when_it_is_committed(service: Service) -> None:
@@ -79,7 +86,7 @@ def test_an_open_transaction_holds_nobody_up_and_comes_when_it_is_committed(serv
         service.seal()
         assert order(context) == ["short 0", "short 1", "short 2"]
         with context.database.read() as session:
-            assert waiting(session).n_events == 0
+            assert count_waiting_events(session).n_events == 0
     service.seal()
     assert order(context) == ["short 0", "short 1", "short 2", "long"]
 
@@ -108,7 +115,7 @@ def test_a_transaction_of_a_smaller_number_that_changed_a_row_later_comes_later(
         service.seal()
         assert order(context) == ["first version", "second version"]
     with context.database.read() as session:
-        assert list(unproven_rows(session, context.keys.audit.rows)) == [], case["id"]
+        assert list(check_row_digests(session, context.keys.audit.rows)) == [], case["id"]
 
 
 class Journal:
@@ -118,7 +125,7 @@ class Journal:
         self.spans: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
 
-    def write(self, context: Context, what: str, random: Random, requests: list[object]) -> None:
+    def write(self, context: ServiceContext, what: str, random: Random, requests: list[object]) -> None:
         """Change some rows in a transaction that takes its time at random places."""
         began = time.monotonic()
         with context.database.write() as session:
@@ -138,7 +145,7 @@ class Journal:
             self.spans[what] = (began, time.monotonic())
 
 
-def race(context: Context, n_writers: int, n_each: int) -> Journal:
+def race(context: ServiceContext, n_writers: int, n_each: int) -> Journal:
     """Let many write about few rows while sealers link."""
     journal = Journal()
     with context.database.read() as session:
@@ -149,7 +156,7 @@ def race(context: Context, n_writers: int, n_each: int) -> Journal:
         for number in range(n_each):
             journal.write(context, f"{writer}-{number}", random, requests)
 
-    sealers = [Sealer(context.settings.direct_sqlalchemy_url, context.keys.audit) for _ in range(2)]
+    sealers = [ChainLinker(context.settings.direct_sqlalchemy_url, context.keys.audit) for _ in range(2)]
     threads = [threading.Thread(target=work, args=(writer,)) for writer in range(n_writers)]
     for sealer in sealers:
         sealer.start()
@@ -163,9 +170,9 @@ def race(context: Context, n_writers: int, n_each: int) -> Journal:
     return journal
 
 
-def waits(context: Context) -> bool:
+def waits(context: ServiceContext) -> bool:
     with context.database.read() as session:
-        return waiting(session).n_events > 0
+        return count_waiting_events(session).n_events > 0
 
 
 @pytest.mark.slow
@@ -200,8 +207,8 @@ def test_a_snapshot_and_what_came_later_are_everything_however_writers_overlap(s
         write_snapshot(context.database, context.folders, release_id, classes)
         service.outside_label(cases[2]["id"], "third", classes[0])
         with context.database.read() as session:
-            columns = current_columns(session, context.settings.home, release_id, classes)
-            sequence = events.head_of(session)[0]
+            columns = load_current_dataset(session, context.settings.home, release_id, classes)
+            sequence = events.read_head(session)[0]
             changed = events.changed_cases(session, sequence)
     assert columns.label_counts.sum() == 3
     assert {str(case_id) for case_id in changed} == {cases[1]["id"], cases[2]["id"]}
@@ -211,7 +218,7 @@ def test_what_holds_the_sealer_up_is_named(service: Service) -> None:
     context = service.context
     service.seal()
     with context.database.read() as session:
-        assert held_up(session, 0) is None
+        assert explain_link_delay(session, 0) is None
     service.add_case()
     with context.database.write() as session:  # as if it had waited
         session.execute(text("ALTER TABLE audit_events DISABLE TRIGGER ALL"))
@@ -221,21 +228,21 @@ def test_what_holds_the_sealer_up_is_named(service: Service) -> None:
         session.execute(text("ALTER TABLE audit_events ENABLE TRIGGER ALL"))
     service.written_past = True
     with context.database.read() as session:
-        said = str(held_up(session, 0))
+        said = str(explain_link_delay(session, 0))
         assert ("no worker lives" in said, "the oldest for 3,6" in said) == (True, True), said
-        assert "log" in str(held_up(session, 1))
+        assert "log" in str(explain_link_delay(session, 1))
         assert verify_all(session, context).waiting is not None
     text_of_metrics = service.metrics()
     assert "secondread_audit_events_waiting " in text_of_metrics
     with context.database.write() as holder:
-        events.locked_head(holder, context.keys.audit)
+        events.lock_head(holder, context.keys.audit)
         pid = holder.execute(text("SELECT pg_backend_pid()")).scalar_one()
         with context.database.write() as session:
-            assert seal(session, context.keys.audit, wait=False) == 0
+            assert link_waiting_batch(session, context.keys.audit, wait=False) == 0
 
         def named() -> bool:
             with context.database.read() as session:
-                return f"locked by process {pid}" in str(held_up(session, 1))
+                return f"locked by process {pid}" in str(explain_link_delay(session, 1))
 
         wait_until(named, what="whoever has the head is named")
 
@@ -269,7 +276,7 @@ def test_a_sealer_links_nothing_to_a_chain_that_lost_its_head(service: Service) 
     context = service.context
     for number in range(3):
         service.add_case(f"case {number}", cell_png(number))
-    sealer = Sealer(context.settings.direct_sqlalchemy_url, context.keys.audit)
+    sealer = ChainLinker(context.settings.direct_sqlalchemy_url, context.keys.audit)
     assert sealer.link() > 0
     with context.database.write() as session:
         for statement in (
@@ -299,7 +306,7 @@ def test_whoever_would_put_another_key_in_force_waits_for_those_who_sign_with_th
 
     def rotate() -> None:
         with context.database.write(key="alone") as session:
-            take_turn(session, Turn.KEY)
+            acquire_lock(session, AdvisoryLock.KEY)
             turns.append("another key")
 
     with open_transaction(context, "signed with the present key"):
@@ -332,8 +339,8 @@ def test_numbers_are_given_without_gaps_in_batches(service: Service, monkeypatch
     for number in range(8):
         with context.database.write() as session:
             note(session, context, str(number))
-    assert seal_all(context.database, context.keys.audit) >= 8
+    assert link_all_waiting(context.database, context.keys.audit) >= 8
     with context.database.read() as session:
-        numbers = [event.sequence for event in events.events(session)]
+        numbers = [event.sequence for event in events.read_linked_events(session)]
         assert all(after - before == 1 for before, after in pairwise(numbers))
     assert order(context) == [str(number) for number in range(8)]

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from sqlalchemy import insert, select
 
-from app.context import Context
-from app.database.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest, new_id, now
+from app.context import ServiceContext
+from app.database.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest, new_id, utc_now
 from app.metrics import snapshot
-from app.metrics.snapshot import current_columns, refresh, write_snapshot
+from app.metrics.snapshot import load_current_dataset, refresh_snapshot, write_snapshot
 from app.releases.queries import all_releases, class_codes
 from ml.util.files import write_json
 from tests.app.test_evaluations import same
@@ -33,13 +33,13 @@ def _only_the_snapshots_of_the_test(service: Service) -> None:
     service.before_change = lambda: None
 
 
-def release_of(context: Context) -> tuple[uuid.UUID, list[str]]:
+def release_of(context: ServiceContext) -> tuple[uuid.UUID, list[str]]:
     with context.database.read() as session:
         row = all_releases(session)[0]
         return row.id, class_codes(row)
 
 
-def folders(context: Context) -> list[str]:
+def folders(context: ServiceContext) -> list[str]:
     found = (context.settings.home / "snapshots").glob("*/*")
     return sorted(path.name for path in found)
 
@@ -52,7 +52,7 @@ def metrics(service: Service) -> dict[str, Any]:
     return document
 
 
-def fill(context: Context, n: int) -> None:
+def fill(context: ServiceContext, n: int) -> None:
     """Cases with predictions and one or two labels each, whose requests were answered."""
     rng = np.random.default_rng(0)
     release_id, classes = release_of(context)
@@ -79,7 +79,7 @@ def fill(context: Context, n: int) -> None:
 
 
 def new_row(**values: Any) -> dict[str, Any]:
-    return {"id": new_id(), "created_at": now(), **values}
+    return {"id": new_id(), "created_at": utc_now(), **values}
 
 
 def case_row(number: int, account: Any) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def label_row(case_id: uuid.UUID, annotator_id: uuid.UUID, code: str, account: A
 
 
 def request_row(label: dict[str, Any], second: int, policy: int) -> dict[str, Any]:
-    when = {"due_at": now(), "due_on": "2026-01-01", "shuffle": 0, "state": "answered", "label_id": label["id"]}
+    when = {"due_at": utc_now(), "due_on": "2026-01-01", "shuffle": 0, "state": "answered", "label_id": label["id"]}
     why = {"round": "planned", "arm": "audit" if second else "first", "u": 0.5, "pi": 1.0, "policy_version": policy}
     return new_row(case_id=label["case_id"], ordinal=second + 1, **why, **when)
 
@@ -137,12 +137,12 @@ def test_a_snapshot_grows_old_and_is_replaced(service: Service, monkeypatch: pyt
     release_id, classes = release_of(context)
     write_snapshots(context)
     first = folders(context)
-    assert not refresh(context, release_id, classes)
+    assert not refresh_snapshot(context, release_id, classes)
     collect(service, [cell_png(i) for i in range(4)], patients=False)
     service.seal()
-    assert not refresh(context, release_id, classes)  # few changes are read from the database
-    monkeypatch.setattr("app.metrics.snapshot._FEW", 3)
-    assert refresh(context, release_id, classes)
+    assert not refresh_snapshot(context, release_id, classes)  # few changes are read from the database
+    monkeypatch.setattr("app.metrics.snapshot._MAX_CHANGED_CASES", 3)
+    assert refresh_snapshot(context, release_id, classes)
     second = folders(context)
     assert len(first) == len(second) == 1
     assert int(second[0]) > int(first[0])
@@ -168,7 +168,7 @@ def test_several_writers_at_once_leave_one_whole_snapshot(service: Service, monk
     assert [writer.result() for writer in writers] == [3] * 6
     assert len(folders(context)) == 1
     with context.database.read() as session:
-        assert len(current_columns(session, context.settings.home, release_id, classes)) == 3
+        assert len(load_current_dataset(session, context.settings.home, release_id, classes)) == 3
 
 
 def test_an_unfinished_or_foreign_snapshot_is_not_used(service: Service) -> None:
@@ -191,7 +191,7 @@ def test_an_unfinished_or_foreign_snapshot_is_not_used(service: Service) -> None
     assert_snapshots_tell_all(context)
 
 
-def keep_database(context: Context, copy: Path) -> None:
+def keep_database(context: ServiceContext, copy: Path) -> None:
     with context.database.engine.connect() as connection:
         connection.exec_driver_sql("ROLLBACK")
         connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -199,7 +199,7 @@ def keep_database(context: Context, copy: Path) -> None:
     shutil.copy(context.settings.sqlalchemy_url.removeprefix("sqlite:///"), copy)
 
 
-def bring_back(context: Context, copy: Path) -> None:
+def bring_back(context: ServiceContext, copy: Path) -> None:
     path = Path(context.settings.sqlalchemy_url.removeprefix("sqlite:///"))
     context.database.engine.dispose()
     for suffix in ("-wal", "-shm"):
@@ -222,10 +222,10 @@ def test_an_older_database_comes_back(service: Service, tmp_path: Path) -> None:
     for reader in range(6):
         service.outside_label(case["id"], f"s{reader}", classes[1])
     with context.database.read() as session:
-        found = current_columns(session, context.settings.home, release_id, classes)
+        found = load_current_dataset(session, context.settings.home, release_id, classes)
     assert found.label_counts.sum(axis=0).tolist() == [0, 6, *[0] * (len(classes) - 2)]
-    assert refresh(context, release_id, classes)
-    assert not refresh(context, release_id, classes)  # the other one is gone, and this one is used
+    assert refresh_snapshot(context, release_id, classes)
+    assert not refresh_snapshot(context, release_id, classes)  # the other one is gone, and this one is used
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
@@ -235,14 +235,14 @@ def test_what_a_snapshot_shows_beyond_its_watermark_comes_back_with_no_older_dat
     context = service.context
     release_id, classes = release_of(context)
     case = service.add_case("before", cell_png(1))
-    read_all = snapshot._read_all
+    read_all = snapshot._load_all_blocks
 
     def read_after_a_label(*arguments: Any) -> Any:
         keep_database(context, tmp_path / "older.db")  # after the watermark was read
         service.outside_label(case["id"], "reader", classes[0])
         return read_all(*arguments)
 
-    monkeypatch.setattr(snapshot, "_read_all", read_after_a_label)
+    monkeypatch.setattr(snapshot, "_load_all_blocks", read_after_a_label)
     write_snapshot(context.database, context.folders, release_id, classes)
     assert_snapshots_tell_all(context)
     bring_back(context, tmp_path / "older.db")
@@ -254,13 +254,13 @@ def test_no_snapshot_is_written_while_too_many_events_wait(service: Service, mon
     context = service.context
     release_id, classes = release_of(context)
     service.seal()
-    monkeypatch.setattr(snapshot, "_MOST_WAITING", 1)
+    monkeypatch.setattr(snapshot, "_MAX_WAITING_EVENTS", 1)
     for number in range(2):
         service.add_case(f"case {number}", cell_png(number))
-    assert not refresh(context, release_id, classes)
+    assert not refresh_snapshot(context, release_id, classes)
     assert not folders(context)
     service.seal()
-    assert refresh(context, release_id, classes)
+    assert refresh_snapshot(context, release_id, classes)
     assert_snapshots_tell_all(context)
 
 
@@ -270,11 +270,11 @@ def test_rows_that_changed_take_the_place_of_the_old_ones(service: Service) -> N
     collect(service, [cell_png(i) for i in range(6)], patients=True)
     write_snapshots(context)
     with context.database.read() as session:
-        before = current_columns(session, context.settings.home, release_id, classes)
+        before = load_current_dataset(session, context.settings.home, release_id, classes)
     case_id = str(before.ids()[2])
     service.outside_label(case_id, "somebody new", classes[0])
     with context.database.read() as session:
-        after = current_columns(session, context.settings.home, release_id, classes)
+        after = load_current_dataset(session, context.settings.home, release_id, classes)
     assert after.n_labels.sum() == before.n_labels.sum() + 1
     kept = [row for row, other_id in enumerate(before.ids()) if str(other_id) != case_id]
     kept_after = [row for row, other_id in enumerate(after.ids()) if str(other_id) != case_id]

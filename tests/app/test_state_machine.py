@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 
 from app.audit.verify import verify_all
 from app.database.tables import Label
-from app.main import attach
+from app.main import attach_context
 from tests.app.test_leases import classes_of
 from tests.support.service import Service, cell_png, put_release
 from tests.support.tiny_release import write_tiny_release
@@ -121,7 +121,7 @@ class Laboratory(RuleBasedStateMachine):
     def restart(self) -> None:
         app: Any = self.service.client.app
         old = self.service.context
-        attach(app, old.settings)
+        attach_context(app, old.settings)
         self.service.context = app.state.context
         old.database.engine.dispose()
 

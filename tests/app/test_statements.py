@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, event, select
 
 from app.audit.chain import events
-from app.database.tables import CasePrediction, ReleaseRow, new_id, now
+from app.database.tables import CasePrediction, ReleaseRow, new_id, utc_now
 from tests.app.test_leases import set_policy
 from tests.support.service import Service, cell_png
 from tests.support.statements import counted
@@ -42,9 +42,9 @@ def add_prediction_of_another_release(service: Service, number: int, case_id: st
         ).scalar_one()
         names = {column.name for column in CasePrediction.__table__.columns} - {"id", "created_at", "release_id"}
         copied = {name: getattr(known, name) for name in names}
-        session.add(CasePrediction(id=new_id(), created_at=now(), release_id=release.id, **copied))
+        session.add(CasePrediction(id=new_id(), created_at=utc_now(), release_id=release.id, **copied))
         session.flush()
-        events.record(
+        events.record_event(
             session,
             service.context.keys.audit,
             actor="test",

@@ -15,7 +15,7 @@ PAGES = ("/worklist", "/report", "/policy", "/releases", "/jobs", "/imports", "/
 HTML = {"Accept": "text/html"}
 
 
-@pytest.mark.parametrize("environment", [render.ENVIRONMENT, report.environment()], ids=["pages", "reports"])
+@pytest.mark.parametrize("environment", [render.ENVIRONMENT, report.load_report_templates()], ids=["pages", "reports"])
 @pytest.mark.parametrize("text", ["{{ misspelt }}", "{{ row.misspelt }}", "{% if row.misspelt %}{% endif %}"])
 def test_a_template_that_names_what_is_not_there_fails(environment: Environment, text: str) -> None:
     with pytest.raises(UndefinedError):

@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import select
 
 from app.database.tables import DailyThreshold
-from app.job_table import tidy
+from app.job_table import run_maintenance
 from tests.support.service import Service, cell_png
 
 
@@ -38,9 +38,9 @@ def test_the_first_case_of_a_day_sets_it_once(service: Service) -> None:
 
 
 def test_the_worker_sets_it_before_any_case_comes(service: Service) -> None:
-    tidy(service.context)
+    run_maintenance(service.context)
     assert stored(service) == []  # the first policy is not by capacity
     by_capacity(service, 5)
-    tidy(service.context)
-    tidy(service.context)
+    run_maintenance(service.context)
+    run_maintenance(service.context)
     assert stored(service) == [(2, None)]

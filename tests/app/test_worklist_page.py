@@ -5,7 +5,7 @@ from sqlalchemy import select
 
 from app.database.tables import Account
 from app.http.principal import ROLE_SCOPES, Principal
-from app.labels.annotator_day import progress
+from app.labels.annotator_day import get_day_progress
 from tests.app.test_leases import classes_of, commit, lease
 from tests.support.service import Service, cell_png
 
@@ -55,7 +55,7 @@ def test_the_cases_of_a_day_are_as_many_while_one_of_them_is_held(service: Servi
 
     def totals() -> tuple[int, int]:
         with service.context.database.read() as session:
-            day = progress(session, anna)
+            day = get_day_progress(session, anna)
         return day.n_today, day.n_today + day.n_held + day.n_waiting
 
     assert totals() == (0, 3)

@@ -10,16 +10,16 @@ from sqlalchemy import event, func, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from app.audit.chain.keys import AuditKeys, KeyRing, derive
-from app.audit.installation import claim, require_keys
+from app.audit.chain.keys import AuditKeys, KeyRing, derive_keys
+from app.audit.installation import claim_database, require_keys
 from app.database import engine as database_module
 from app.database import retry
-from app.database.engine import Database, Place, WriterQueue
-from app.database.migration import upgrade
-from app.database.retry import write_patiently
-from app.database.sql.advisory_locks import Turn, take_turn
+from app.database.engine import Database, WriterQueue, WriteTurn
+from app.database.migration import upgrade_schema
+from app.database.retry import write_with_retry
+from app.database.sql.advisory_locks import AdvisoryLock, acquire_lock
 from app.database.tables import AuditEvent, Installation
-from app.http.errors import Unavailable
+from app.http.errors import ServiceUnavailable
 from tests.support.postgres import PostgresServer
 from tests.support.process import free_port
 from tests.support.waiting import patient
@@ -27,13 +27,13 @@ from tests.support.waiting import patient
 
 def test_those_who_wait_go_in_the_order_in_which_they_came() -> None:
     queue, order = WriterQueue(patient(20)), list[int]()
-    first = Place(queue)
+    first = WriteTurn(queue)
     assert first.take()
     threads = []
     for number in range(6):
 
         def go(number: int = number) -> None:
-            place = Place(queue)
+            place = WriteTurn(queue)
             assert place.take()
             order.append(number)
             place.give_back()
@@ -46,16 +46,16 @@ def test_those_who_wait_go_in_the_order_in_which_they_came() -> None:
     for thread in threads:
         thread.join()
     assert order == list(range(6))
-    assert Place(queue).take()
+    assert WriteTurn(queue).take()
 
 
 def test_who_waits_too_long_leaves_and_the_next_one_is_let_in() -> None:
     queue = WriterQueue(0.05)
-    holder, late = Place(queue), Place(queue)
+    holder, late = WriteTurn(queue), WriteTurn(queue)
     assert holder.take()
     assert not late.take()
     late.give_back()  # it has none
-    assert not Place(queue).take()
+    assert not WriteTurn(queue).take()
     holder.give_back()
     holder.give_back()
     assert late.take()
@@ -81,7 +81,7 @@ def opened() -> Iterator[_Open]:
 @pytest.fixture
 def on_disk(tmp_path: Path, opened: _Open) -> Database:
     database = opened(f"sqlite:///{tmp_path / 'some.db'}")
-    upgrade(database.engine)
+    upgrade_schema(database.engine)
     return database
 
 
@@ -135,7 +135,7 @@ def test_a_writer_who_never_ends_is_told_of_as_a_lock_is(
 ) -> None:
     monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.05)
     database = opened(f"sqlite:///{tmp_path / 'some.db'}")
-    upgrade(database.engine)
+    upgrade_schema(database.engine)
     before = head_keys(database)
     with database.write() as session:
         session.execute(text("UPDATE audit_head SET n_keys = n_keys + 1"))
@@ -146,17 +146,17 @@ def test_a_writer_who_never_ends_is_told_of_as_a_lock_is(
 
 def test_two_starts_at_once_write_one_baseline(postgres: PostgresServer, opened: _Open) -> None:
     """Each asks for the key alone: had both begun by sharing it, each would wait for the other one."""
-    keys = derive(KeyRing.parse(b"the same key in each of these processes")).audit
+    keys = derive_keys(KeyRing.parse(b"the same key in each of these processes")).audit
     url = postgres.url(postgres.create())
     empty = opened(url)
-    upgrade(empty.engine)
+    upgrade_schema(empty.engine)
     empty.engine.dispose()
     databases, together, failed = [opened(url, keys) for _ in range(2)], threading.Barrier(2), list[Exception]()
 
     def start(database: Database) -> None:
         together.wait(patient(20))
         try:
-            claim(database, keys)
+            claim_database(database, keys)
         except Exception as exc:  # reported below
             failed.append(exc)
 
@@ -171,7 +171,7 @@ def test_two_starts_at_once_write_one_baseline(postgres: PostgresServer, opened:
         written = select(func.count()).select_from(AuditEvent).where(AuditEvent.action == "rows.baseline")
         assert session.execute(written).scalar_one() == 1
     with pytest.raises(RuntimeError, match="alone"), databases[0].write() as session:
-        take_turn(session, Turn.KEY)
+        acquire_lock(session, AdvisoryLock.KEY)
 
 
 @pytest.mark.both_databases
@@ -181,9 +181,9 @@ def test_a_start_waits_for_one_that_writes_for_longer_than_a_lock_is_waited_for(
     """As where a machine is busy."""
     monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.1)
     monkeypatch.setitem(database_module.POSTGRES_SETTINGS, "lock_timeout", "100")
-    keys = derive(KeyRing.parse(b"the same key in each of these processes")).audit
+    keys = derive_keys(KeyRing.parse(b"the same key in each of these processes")).audit
     first, second = opened(database_url, keys), opened(database_url, keys)
-    upgrade(first.engine)
+    upgrade_schema(first.engine)
     waits, told, failed = threading.Event(), list[str](), list[Exception]()
 
     def say(line: str) -> None:
@@ -192,7 +192,7 @@ def test_a_start_waits_for_one_that_writes_for_longer_than_a_lock_is_waited_for(
 
     def start() -> None:
         try:
-            claim(second, keys, say)
+            claim_database(second, keys, say)
         except Exception as exc:  # reported below
             failed.append(exc)
         waits.set()
@@ -211,7 +211,7 @@ def test_a_start_waits_for_one_that_writes_for_longer_than_a_lock_is_waited_for(
 def test_a_database_that_is_away_is_waited_for_by_nobody(opened: _Open) -> None:
     away, told = opened(f"postgresql+psycopg://nobody@127.0.0.1:{free_port()}/none"), list[str]()
     with pytest.raises(OperationalError, match="connection failed"):
-        write_patiently(away, lambda session: session.execute(text("SELECT 1")), "others are writing", told.append)
+        write_with_retry(away, lambda session: session.execute(text("SELECT 1")), "others are writing", told.append)
     assert told == []
 
 
@@ -226,10 +226,10 @@ def test_own_work_that_takes_too_long_is_no_waiting_for_others(
         session.execute(text("SELECT pg_sleep(30)"))
 
     with pytest.raises(OperationalError, match="statement timeout"):
-        write_patiently(database, work, "others are writing", told.append, key="alone")
+        write_with_retry(database, work, "others are writing", told.append, key="alone")
     assert told == []
-    with pytest.raises(Unavailable):  # of rows that others have a statement may have waited for several
-        write_patiently(database, work, "others are writing", told.append, seconds=0)
+    with pytest.raises(ServiceUnavailable):  # of rows that others have a statement may have waited for several
+        write_with_retry(database, work, "others are writing", told.append, seconds=0)
 
 
 def test_patience_ends(on_disk: Database, opened: _Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,5 +238,5 @@ def test_patience_ends(on_disk: Database, opened: _Open, monkeypatch: pytest.Mon
     other = opened(str(on_disk.engine.url))
     with on_disk.write() as session:
         session.execute(text("UPDATE audit_head SET n_keys = n_keys"))
-        with pytest.raises(Unavailable, match="for too long; try again shortly"):
-            write_patiently(other, lambda writing: writing.execute(text("SELECT 1")), "others are writing")
+        with pytest.raises(ServiceUnavailable, match="for too long; try again shortly"):
+            write_with_retry(other, lambda writing: writing.execute(text("SELECT 1")), "others are writing")

@@ -113,6 +113,6 @@ def test_a_wrong_password_at_the_sign_in_keeps_the_name(service: Service) -> Non
 
 def test_no_other_form_asks_for_a_password() -> None:
     """A new one belongs above."""
-    templates = Path(__file__).parents[2] / "app" / "pages" / "templates"
+    templates = Path(__file__).parents[2] / "app" / "web" / "templates"
     asking = {path.name for path in templates.glob("*.html") if 'type="password"' in path.read_text()}
     assert asking == {"login.html", "account.html", "release.html"}

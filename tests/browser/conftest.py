@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Error, Page
 
-from app.audit.chain.keys import ReaderKeys
+from app.audit.chain.keys import AnnotatorKeys
 from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.waiting import patient
@@ -144,7 +144,7 @@ class Person:
         ]
 
 
-def handle_of(keys: ReaderKeys, account_id: uuid.UUID | None, case_id: uuid.UUID) -> str:
+def handle_of(keys: AnnotatorKeys, account_id: uuid.UUID | None, case_id: uuid.UUID) -> str:
     """What the person of an account knows a case by."""
     from app.cases.opaque_ids import case_handle
     from app.http.principal import Principal

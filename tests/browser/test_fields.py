@@ -6,9 +6,9 @@ import pytest
 from playwright.sync_api import Browser, Page, Route
 from sqlalchemy import select, update
 
-from app.audit.chain.keys import derive
+from app.audit.chain.keys import derive_keys
 from app.database.engine import Database
-from app.database.tables import Account, Case, ReadRequest, now
+from app.database.tables import Account, Case, ReadRequest, utc_now
 from app.settings import Settings
 from tests.browser.conftest import Person, handle_of, set_reveal, until, upload
 from tests.browser.test_keyboard import kept
@@ -35,7 +35,9 @@ def store(made: Installation, name: str, *numbers: int, without: int | None = No
     """Store cases, all but one with a field; nobody reads others any more. Gives those without one, by identifier."""
     database = Database(made.sqlalchemy_url)
     with database.write() as session:
-        session.execute(update(ReadRequest).where(ReadRequest.state == "open").values(state="closed", closed_at=now()))
+        session.execute(
+            update(ReadRequest).where(ReadRequest.state == "open").values(state="closed", closed_at=utc_now())
+        )
     database.engine.dispose()
     field = encode(photo(1, 240))
     for number in numbers:
@@ -49,7 +51,7 @@ def store(made: Installation, name: str, *numbers: int, without: int | None = No
 
 def bare_handles(made: Installation, name: str, bare: set[str]) -> set[str]:
     """What an annotator knows the cases without a field by."""
-    database, keys = Database(made.sqlalchemy_url), derive(Settings(home=made.home).key_ring()).readers
+    database, keys = Database(made.sqlalchemy_url), derive_keys(Settings(home=made.home).key_ring()).readers
     with database.read() as session:
         account_id = session.execute(select(Account.id).where(Account.name == name)).scalar_one()
     database.engine.dispose()

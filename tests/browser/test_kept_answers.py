@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route
 from sqlalchemy import select
 
-from app.audit.chain.keys import derive
+from app.audit.chain.keys import derive_keys
 from app.database.engine import Database
 from app.database.tables import Annotator, Label, Read
 from app.settings import Settings
@@ -25,7 +25,7 @@ def several(installation: Installation) -> Installation:
 
 def labels(made: Installation) -> list[tuple[str, str | None, str]]:
     """Annotator, class and case of every label, the case as the annotator knows it."""
-    keys, database = derive(Settings(home=made.home).key_ring()).readers, Database(made.sqlalchemy_url)
+    keys, database = derive_keys(Settings(home=made.home).key_ring()).readers, Database(made.sqlalchemy_url)
     with database.read() as session:
         rows = session.execute(
             select(Annotator.name, Label.class_code, Label.case_id, Annotator.account_id).join(

@@ -7,7 +7,7 @@ import httpx2 as httpx
 import pytest
 from playwright.sync_api import Browser
 
-from app.audit.chain.keys import derive
+from app.audit.chain.keys import derive_keys
 from app.cases.ingest import partition_of
 from app.settings import Settings
 from tests.browser.conftest import Person, set_reveal, until, upload
@@ -26,7 +26,7 @@ def settled(browser: Browser, installation: Installation) -> Installation:
     policy = {"threshold": 0.99, "adjudicate_below": None, "audit_rate": 1e-9, "repeat_rate": 0, "reason": "once"}
     body = {"json": policy, "headers": lead | {"Idempotency-Key": uuid.uuid4().hex}}
     assert httpx.post(f"{made.address}/v1/policies", **body).status_code == 201
-    key = derive(Settings(home=made.home).key_ring()).partition
+    key = derive_keys(Settings(home=made.home).key_ring()).partition
     names = (f"settled {n}" for n in range(1000) if partition_of(key, None, f"settled {n}") == "calibration")
     codes: list[str] = []
     for number in range(2 * N_CELLS):

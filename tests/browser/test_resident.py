@@ -9,9 +9,9 @@ import pytest
 from playwright.sync_api import Browser, Page, Route
 from sqlalchemy import select, update
 
-from app.audit.chain.keys import derive
+from app.audit.chain.keys import derive_keys
 from app.database.engine import Database
-from app.database.tables import Account, Annotator, Label, Read, ReadRequest, now
+from app.database.tables import Account, Annotator, Label, Read, ReadRequest, utc_now
 from app.settings import Settings
 from tests.browser.conftest import Person, handle_of, set_reveal, until, upload
 from tests.browser.test_heartbeats import hold_clock
@@ -41,14 +41,16 @@ def blind(installation: Installation) -> Iterator[Installation]:
     set_reveal(installation, "after_case_closed")
     database = Database(installation.sqlalchemy_url)
     with database.write() as session:
-        session.execute(update(ReadRequest).where(ReadRequest.state == "open").values(state="closed", closed_at=now()))
+        session.execute(
+            update(ReadRequest).where(ReadRequest.state == "open").values(state="closed", closed_at=utc_now())
+        )
     database.engine.dispose()
     return installation
 
 
 def given(made: Installation, name: str) -> list[tuple[str, str, str | None, bool]]:
     """Case as its annotator knows it, kind, class and whether it was blind, of all labels, oldest first."""
-    database, keys = Database(made.sqlalchemy_url), derive(Settings(home=made.home).key_ring()).readers
+    database, keys = Database(made.sqlalchemy_url), derive_keys(Settings(home=made.home).key_ring()).readers
     columns = (Label.case_id, Annotator.account_id, Label.kind, Label.class_code, Label.blind)
     wanted = select(*columns).join(Annotator, Annotator.id == Label.annotator_id).where(Annotator.name == name)
     with database.read() as session:
@@ -59,7 +61,7 @@ def given(made: Installation, name: str) -> list[tuple[str, str, str | None, boo
 
 def handles_of(made: Installation, name: str, case_ids: list[str]) -> set[str]:
     """What an annotator knows cases by."""
-    database, keys = Database(made.sqlalchemy_url), derive(Settings(home=made.home).key_ring()).readers
+    database, keys = Database(made.sqlalchemy_url), derive_keys(Settings(home=made.home).key_ring()).readers
     with database.read() as session:
         account_id = session.execute(select(Account.id).where(Account.name == name)).scalar_one()
     database.engine.dispose()

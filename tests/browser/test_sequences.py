@@ -15,9 +15,9 @@ from playwright.sync_api import Error as BrowserError
 from sqlalchemy import select, update
 
 from app.accounts.people import add_account, begin_session
-from app.accounts.sign_in import COOKIE
-from app.context import Context, build_context
+from app.context import ServiceContext, build_context
 from app.database.tables import Account, Annotator, Label, Read, ReadRequest
+from app.http.principal import COOKIE
 from app.settings import Settings
 from tests.browser.conftest import handle_of, set_reveal, until, upload
 from tests.support.process import Installation
@@ -55,7 +55,7 @@ _KEPT = "Object.keys(localStorage).filter((key) => key.includes('outbox'))"
 
 
 @pytest.fixture(scope="module")
-def parts(installation: Installation) -> Iterator[Context]:
+def parts(installation: Installation) -> Iterator[ServiceContext]:
     """The installation's database and secret."""
     set_reveal(installation, "after_case_closed")  # so that answers can be corrected
     context = build_context(Settings(home=installation.home, database_url=installation.sqlalchemy_url))
@@ -66,7 +66,7 @@ def parts(installation: Installation) -> Iterator[Context]:
 class Machine:
     """A browser that two people share, and what they have answered and declined in it."""
 
-    def __init__(self, browser: Browser, address: str, parts: Context, number: str) -> None:
+    def __init__(self, browser: Browser, address: str, parts: ServiceContext, number: str) -> None:
         self.browser = browser.new_context()
         self.address, self.parts, self.rng = address, parts, random.Random(number)
         #: their own for each sequence, so that lists of what they have read stay short
@@ -259,7 +259,7 @@ class Machine:
         assert lost <= self.declined, (lost, self.done)  # who declined in another tab has no answer
 
 
-def stored(parts: Context, people: list[str]) -> list[tuple[str, str, str | None, str]]:
+def stored(parts: ServiceContext, people: list[str]) -> list[tuple[str, str, str | None, str]]:
     """Annotator, case as they know it, class and kind of every label of some people, oldest first."""
     columns = (Annotator.name, Annotator.account_id, Label.case_id, Label.class_code, Label.kind)
     wanted = select(*columns).join(Label, Label.annotator_id == Annotator.id)
@@ -270,7 +270,7 @@ def stored(parts: Context, people: list[str]) -> list[tuple[str, str, str | None
 
 @pytest.mark.parametrize("n", [pytest.param(4, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.heavy)])
 def test_nothing_is_lost_misnamed_or_doubled(
-    browser: Browser, installation: Installation, parts: Context, n: int
+    browser: Browser, installation: Installation, parts: ServiceContext, n: int
 ) -> None:
     n_given = 0
     for number in range(n):

@@ -24,7 +24,7 @@ import numpy as np
 from altair.typing import ChartType
 from rich.progress import track
 
-from ml.charts.reliability import styled, write_chart
+from ml.charts.reliability import apply_chart_style, write_chart
 from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.tiny_release import write_tiny_release
@@ -252,7 +252,7 @@ def chart(soak: Soak) -> ChartType:
         )
         for name, title in titles.items()
     ]
-    return styled(alt.hconcat(*panels))
+    return apply_chart_style(alt.hconcat(*panels))
 
 
 def save(soak: Soak, minutes: float, folder: Path) -> dict[str, Any]:

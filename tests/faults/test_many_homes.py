@@ -19,16 +19,16 @@ from pydantic import SecretStr
 from sqlalchemy import select
 
 from app.accounts import people as auth
-from app.audit.installation import claim
+from app.audit.installation import claim_database
 from app.audit.verify import verify_all
-from app.context import Context, build_context
-from app.database.migration import upgrade
+from app.context import ServiceContext, build_context
+from app.database.migration import upgrade_schema
 from app.database.tables import Case, Label
 from app.imports.import_job import BATCH
-from app.jobs.locks import living_workers
+from app.jobs.locks import count_living_workers
 from app.releases.registration import add_release
 from app.settings import Settings
-from app.storage.bucket import Bucket
+from app.storage.bucket import BucketStore
 from tests.faults.rounds import Rounds
 from tests.support.homes import process
 from tests.support.postgres import PostgresServer
@@ -43,13 +43,13 @@ HTML = {"Accept": "text/html"}
 # what the minute's upkeep and the half minute's copies do, done every second
 _BRISK = """
 from app.job_table import SCHEDULES, refresh_snapshots
-from app.jobs.executor import Schedule
-from app.maintenance import copies
-from app.job_table import tidy
+from app.jobs.executor import JobSchedule
+from app.maintenance import cache
+from app.job_table import run_maintenance
 SCHEDULES.clear()
-SCHEDULES["snapshots"] = Schedule("* * * * * *", refresh_snapshots)
-SCHEDULES["tidying"] = Schedule("* * * * * *", tidy)
-copies._EVERY_SECONDS = 1.0
+SCHEDULES["snapshots"] = JobSchedule("* * * * * *", refresh_snapshots)
+SCHEDULES["tidying"] = JobSchedule("* * * * * *", run_maintenance)
+cache._EVERY_SECONDS = 1.0
 """
 
 
@@ -117,7 +117,7 @@ class Site:
 
     def living(self) -> int:
         with self.context.database.read() as session:
-            return living_workers(session)
+            return count_living_workers(session)
 
     def close(self) -> None:
         for machine in self.servers + self.workers:
@@ -158,11 +158,11 @@ class Site:
         return said()
 
 
-def _prepare(context: Context, release: Path) -> dict[str, str]:
+def _prepare(context: ServiceContext, release: Path) -> dict[str, str]:
     """A database with a release, which lies in the bucket, and accounts; gives their keys."""
-    upgrade(context.database.engine)
+    upgrade_schema(context.database.engine)
     show_at_once(context.database)
-    claim(context.database, context.keys.audit)
+    claim_database(context.database, context.keys.audit)
     add_release(context.database, context.keys.audit, release, context.folders)
     keys = {}
     with context.database.write() as session:
@@ -270,7 +270,7 @@ def import_with_a_kill(site: Site, rows: int) -> list[str]:
     shown = site.wait_for_job(path)
     assert shown["job"]["result"]["created"] == rows
     assert shown["job"]["attempts"] > 1
-    bucket = Bucket(str(site.settings.storage_url))
+    bucket = BucketStore(str(site.settings.storage_url))
     wait_until(lambda: not list(bucket.under("imports")), 60, "the archive is still there")
     with site.context.database.read() as session:
         names = select(Case.id).where(Case.external_id.like("case %"))

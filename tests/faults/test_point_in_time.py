@@ -10,7 +10,7 @@ from sqlalchemy import select
 from app.audit.verify import verify_all
 from app.cases.ingest import prepare_case, store_case
 from app.cases.schemas import CaseIn
-from app.context import Context
+from app.context import ServiceContext
 from app.database.tables import Account, Case
 from app.http.principal import Principal
 from tests.support.postgres import PostgresServer
@@ -19,7 +19,7 @@ from tests.support.service import cell_png
 from tests.support.waiting import wait_until
 
 
-def store(context: Context, external_id: str, number: int) -> None:
+def store(context: ServiceContext, external_id: str, number: int) -> None:
     new = prepare_case(context, CaseIn(external_id=external_id, metadata={}), cell_png(number))
     with context.database.write() as session:
         row = session.execute(select(Account).where(Account.name == "lead")).scalar_one()

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from app.imports.import_job import BATCH
-from app.jobs.service import retry
+from app.jobs.service import requeue_job
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import patient, wait_until
 from tests.support.workplace import Workplace
@@ -168,7 +168,7 @@ def test_a_database_file_that_cannot_grow_loses_no_job_and_no_worker(tmp_path: P
         if workplace.job(first).state == "failed":
             assert "the database refused" in str(workplace.job(first).error)
             with workplace.context.database.write() as session:
-                retry(session, workplace.context, workplace.principal, first)
+                requeue_job(session, workplace.context, workplace.principal, first)
             workplace.wait_for_success(first)
         workplace.assert_each_row_once((first, n), (second, BATCH))
 

@@ -12,15 +12,15 @@ from unittest.mock import patch
 import numpy as np
 from pydantic import SecretStr
 
-from app.audit.installation import claim
+from app.audit.installation import claim_database
 from app.context import build_context
 from app.database.engine import Database
-from app.database.migration import upgrade
+from app.database.migration import upgrade_schema
 from app.settings import Settings
 from ml.agreement import measure_agreement
-from ml.audit.evaluate_findings import answer
-from ml.audit.page import page
-from ml.audit.provenance import FileRecord, Record
+from ml.audit.evaluate_findings import audit_findings
+from ml.audit.page import render_audit_page
+from ml.audit.provenance import FileRecord, ProvenanceRecord
 from ml.tables.matching import Options
 from tests.golden.releases import CLASSES, SIDE, write_full_release, write_plain_release, write_served_release
 from tests.golden.worlds import WORLDS, World, uniforms, write_csv
@@ -87,13 +87,13 @@ def evaluation_documents(folder: Path) -> Iterator[tuple[str, bytes]]:
     yield "stream.json", _command("evaluate", worlds["patients"], folder, "--stream")
     yield "agreement.json", _json(measure_agreement(compared.labels_table, cluster="patient").to_dict())
     labels, predictions = _tables(compared, folder)
-    answers = answer(labels, predictions, Options(compared.n_bins, cluster="patient"), rival)
+    answers = audit_findings(labels, predictions, Options(compared.n_bins, cluster="patient"), rival)
     files = [
         FileRecord("LABELS", "labels.csv", 1234, "0123456789abcdef" * 4),
         FileRecord("PREDICTIONS", "predictions.csv", 4321, "fedcba9876543210" * 4),
     ]
-    record = Record(tuple(files), "secondread audit", AT, {"secondread": "any"})
-    yield "audit.html", without_drawings(page(answers, record)).encode()
+    record = ProvenanceRecord(tuple(files), "secondread audit", AT, {"secondread": "any"})
+    yield "audit.html", without_drawings(render_audit_page(answers, record)).encode()
 
 
 def _tables(world: World, folder: Path) -> tuple[Path, Path]:
@@ -136,10 +136,10 @@ def seeded_service(folder: Path) -> Iterator[Service]:
     )
     settings.home.mkdir()
     database = Database(url)
-    upgrade(database.engine)
+    upgrade_schema(database.engine)
     database.engine.dispose()
     context = build_context(settings)
-    claim(context.database, context.keys.audit)
+    claim_database(context.database, context.keys.audit)
     release = write_served_release(folder / "served")
     with context.database.write() as session:
         put_release(session, context.keys.audit, release, settings.releases_folder)

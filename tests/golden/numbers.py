@@ -31,8 +31,8 @@ from ml.metrics import (
     expected_statistic,
     net_benefit,
     net_benefit_difference,
+    paired_change,
     paired_changes,
-    paired_difference,
     percent_correct,
     posterior_epistemic_loss,
     posterior_gain,
@@ -194,7 +194,7 @@ def changed(world: World) -> dict[str, Any]:
     weights = {"sample_weight": world.weights[0], "cluster": world.patients}
     changes = paired_changes(*pair, readings=readings, n_bins=world.n_bins, **chosen)
     return {
-        "proper scores": attempt(lambda: paired_difference(*pair, **chosen)),
+        "proper scores": attempt(lambda: paired_change(*pair, **chosen)),
         "all": plain(changes),
         "p of fall": {name: change.p_of_fall for name, change in changes.items()},
         "RPS": attempt(

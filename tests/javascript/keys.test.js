@@ -1,9 +1,9 @@
-// What keys do: laws of app/pages/static/keys.js, without a browser.
+// What keys do: laws of app/web/static/keys.js, without a browser.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { assignKeys, HOLD_MS, levelAfter, meanings, objection } from "../../app/pages/static/keys.js";
+import { assignKeys, HOLD_MS, levelAfter, meanings, objection } from "../../app/web/static/keys.js";
 
 const classes = (n, keys = () => [], group = () => "") =>
   Array.from({ length: n }, (_, i) => ({ name: `class ${i}`, keys: keys(i), isClass: true, group: group(i) }));

@@ -9,8 +9,8 @@ import onnxruntime
 import pytest
 from PIL import Image
 
-from ml.calibration.domain_adaptation import relearn
-from ml.cli.adapting import _text
+from ml.calibration.domain_adaptation import recalibrate_for_annotators
+from ml.cli.adapting import _adaptation_text
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cells
 from ml.images.pixel_digest import pixel_digest
@@ -63,7 +63,9 @@ def test_the_new_release_says_what_the_library_fits_to_the_same_images(
     for line in (lab / "labels.csv").read_text().splitlines()[1:]:
         case, _, label, _ = line.split(",")
         counts[int(case[1:]), old.classes.index(label)] += 1
-    wanted = relearn(old.calibration, logits, features, counts, [f"p{number // 2}" for number in range(CELLS)])
+    wanted = recalibrate_for_annotators(
+        old.calibration, logits, features, counts, [f"p{number // 2}" for number in range(CELLS)]
+    )
     assert report["adaptation"] == wanted.to_dict()
     said, expected = (made.apply(logits, features) for made in (new.calibration, wanted.calibration))
     np.testing.assert_array_equal(said.disagreement_probs, expected.disagreement_probs)
@@ -82,7 +84,7 @@ def test_the_new_release_says_what_the_library_fits_to_the_same_images(
     assert report["changes"]["L_D"]["value"] < 0
     for low in (-0.01, 0.01):  # of L: what helps the one loss may harm the other
         report["changes"]["L"]["low"] = low
-        assert ("WORSE than before" in _text(report)) == (low > 0)
+        assert ("WORSE than before" in _adaptation_text(report)) == (low > 0)
 
 
 def test_images_that_the_release_was_made_with_are_left_out_and_those_that_taught_are_known(

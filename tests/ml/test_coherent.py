@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from ml.calibration.disagreement_matching import put_back
+from ml.calibration.disagreement_matching import match_disagreement
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, gini, softmax_probs
 
 
@@ -30,7 +30,7 @@ def own(logits: Any, a: Any) -> Any:
 @pytest.mark.parametrize("members", [0, 3])
 def test_what_a_distribution_says_already_changes_nothing(members: int) -> None:
     logits, a, _ = case(0, members=members)
-    again, same = put_back(logits, a, own(logits, a).disagreement_probs)
+    again, same = match_disagreement(logits, a, own(logits, a).disagreement_probs)
     np.testing.assert_allclose(again, logits, rtol=1e-6)
     np.testing.assert_allclose(own(again, same).class_probs, own(logits, a).class_probs, atol=1e-9)
     np.testing.assert_allclose(own(again, same).disagreement_probs, own(logits, a).disagreement_probs, rtol=1e-9)
@@ -41,7 +41,7 @@ def test_what_a_distribution_says_already_changes_nothing(members: int) -> None:
 def test_one_distribution_says_what_is_wanted_and_a_label_still_counts(seed: int, members: int) -> None:
     """φ is that of the distribution; the weight of labels falls by less than a factor e; the leader stays."""
     logits, a, wanted = case(seed, members=members)
-    flat, moved = put_back(logits, a, wanted)
+    flat, moved = match_disagreement(logits, a, wanted)
     said = own(flat, moved).disagreement_probs
     reachable = gini(np.full(4, 0.25)) * expit(np.maximum(a + 1, 0)).reshape(-1, len(wanted)).mean(axis=0)
     np.testing.assert_allclose(said, np.minimum(wanted, reachable), rtol=1e-6)
@@ -56,7 +56,7 @@ def test_one_distribution_says_what_is_wanted_and_a_label_still_counts(seed: int
 
 def test_the_vectorised_solution_is_that_of_one_case_at_a_time() -> None:
     logits, a, wanted = case(3, n=60)
-    flat, moved = put_back(logits, a, wanted)
+    flat, moved = match_disagreement(logits, a, wanted)
     for u, was, target, served, a_served in zip(logits, a, wanted, flat, moved, strict=True):
         highest = max(was + 1, 0.0)
 
@@ -75,15 +75,15 @@ def test_the_vectorised_solution_is_that_of_one_case_at_a_time() -> None:
 def test_the_disagreement_that_is_served_rises_with_the_one_that_is_wanted(members: int) -> None:
     logits, a, _ = case(5, members=members)
     served = np.array(
-        [own(*put_back(logits, a, np.full(30, w))).disagreement_probs for w in np.linspace(1e-4, 0.74, 40)]
+        [own(*match_disagreement(logits, a, np.full(30, w))).disagreement_probs for w in np.linspace(1e-4, 0.74, 40)]
     )
     assert (np.diff(served, axis=0) >= -1e-12).all()
 
 
 def test_equal_members_are_put_back_like_one_of_them() -> None:
     logits, a, wanted = case(7)
-    flat, moved = put_back(logits, a, wanted)
-    many, shifted = put_back(np.stack([logits] * 3), np.stack([a] * 3), wanted)
+    flat, moved = match_disagreement(logits, a, wanted)
+    many, shifted = match_disagreement(np.stack([logits] * 3), np.stack([a] * 3), wanted)
     for member in range(3):
         np.testing.assert_allclose(many[member], flat, rtol=1e-6, atol=1e-9)
         np.testing.assert_allclose(shifted[member], moved, atol=1e-6)
@@ -94,7 +94,7 @@ def test_what_no_distribution_reaches_is_approached_without_harm() -> None:
     logits = np.array([[800.0, 0.0, -800.0], [0.0, 0.0, 0.0], [30.0, 0.0, 0.0]])
     for a in (-40.0, 0.0, 40.0):
         for wanted in (1e-9, 0.3, 1 - 1e-9):
-            flat, moved = put_back(logits, np.full(3, a), np.full(3, wanted))
+            flat, moved = match_disagreement(logits, np.full(3, a), np.full(3, wanted))
             assert np.isfinite(flat).all()
             assert np.isfinite(moved).all()
             np.testing.assert_allclose(softmax_probs(flat).sum(axis=1), 1)

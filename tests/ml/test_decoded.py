@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml.datasets.dataset_cache import store_for, unpacked
+from ml.datasets.dataset_cache import store_for, unpack_pixels
 from ml.datasets.folder import load_folder
-from ml.images.image_decoding import Decoded, UnreadableImageError, decoded
+from ml.images.image_decoding import DecodedImages, UnreadableImageError, decode_files
 from ml.images.pixel_cache import PackStore
 from ml.images.preprocess import Preprocessing
 from ml.tables.files import TableError
@@ -45,9 +45,9 @@ def store(tmp_path: Path) -> PackStore:
     return PackStore(tmp_path / "kept")
 
 
-def _equal(found: Decoded, paths: list[Path], preprocessing: Preprocessing = PLAIN) -> bool:
+def _equal(found: DecodedImages, paths: list[Path], preprocessing: Preprocessing = PLAIN) -> bool:
     """Whether it is what a decoding of the files as they are now gives."""
-    expected = decoded(paths, preprocessing, None, threads=1)
+    expected = decode_files(paths, preprocessing, None, threads=1)
     return np.array_equal(found.pixels, expected.pixels) and found.digests == expected.digests
 
 
@@ -58,7 +58,7 @@ def _packs(store: PackStore) -> list[Path]:
 def test_images_are_decoded_once(files: list[Path], store: PackStore) -> None:
     counter = Counter()
     for _ in range(3):
-        assert _equal(decoded(files, PLAIN, store, counter), files)
+        assert _equal(decode_files(files, PLAIN, store, counter), files)
     assert counter.calls == COUNT
     assert {path.suffix for path in store.folder.iterdir()} == {".pack", ""}
 
@@ -66,26 +66,26 @@ def test_images_are_decoded_once(files: list[Path], store: PackStore) -> None:
 def test_a_file_that_changed_is_decoded_whatever_its_name_size_and_clock_say(
     files: list[Path], store: PackStore
 ) -> None:
-    decoded(files, PLAIN, store)
+    decode_files(files, PLAIN, store)
     before = files[3].stat()
     first, second = files[3].read_bytes(), files[4].read_bytes()
     size = 1 + max(len(first), len(second))  # what follows a PNG is not read
     files[3].write_bytes(first.ljust(size, b"\0"))
     os.utime(files[3], ns=(before.st_atime_ns, before.st_mtime_ns))
-    decoded(files, PLAIN, store)
+    decode_files(files, PLAIN, store)
     files[3].write_bytes(second.ljust(size, b"\0"))
     os.utime(files[3], ns=(before.st_atime_ns, before.st_mtime_ns))
     counter = Counter()
-    found = decoded(files, PLAIN, store, counter)
+    found = decode_files(files, PLAIN, store, counter)
     assert counter.calls == 1
     assert _equal(found, files)
     np.testing.assert_array_equal(found.pixels[3], found.pixels[4])
 
 
 def test_what_another_set_has_is_not_decoded_again(files: list[Path], store: PackStore) -> None:
-    decoded(files[:30], PLAIN, store)
+    decode_files(files[:30], PLAIN, store)
     counter, mixed = Counter(), [*files[::-1], files[2], files[2]]
-    assert _equal(decoded(mixed, PLAIN, store, counter), mixed)
+    assert _equal(decode_files(mixed, PLAIN, store, counter), mixed)
     assert counter.calls == COUNT - 30
 
 
@@ -100,28 +100,28 @@ def test_what_another_set_has_is_not_decoded_again(files: list[Path], store: Pac
 def test_another_way_of_decoding_has_images_of_its_own(
     other: Preprocessing, files: list[Path], store: PackStore
 ) -> None:
-    decoded(files, PLAIN, store)
+    decode_files(files, PLAIN, store)
     counter = Counter()
-    assert _equal(decoded(files, other, store, counter), files, other)
+    assert _equal(decode_files(files, other, store, counter), files, other)
     assert counter.calls == COUNT
-    assert _equal(decoded(files, PLAIN, store, counter), files)
+    assert _equal(decode_files(files, PLAIN, store, counter), files)
     assert counter.calls == COUNT
 
 
 def test_another_decoder_has_images_of_its_own(
     files: list[Path], store: PackStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoded(files, PLAIN, store)
+    decode_files(files, PLAIN, store)
     monkeypatch.setattr("PIL.__version__", "another one")
     counter = Counter()
-    decoded(files, PLAIN, store, counter)
+    decode_files(files, PLAIN, store, counter)
     assert counter.calls == COUNT
 
 
 def test_normalisation_is_no_part_of_the_key(files: list[Path], store: PackStore) -> None:
-    decoded(files, PLAIN, store)
+    decode_files(files, PLAIN, store)
     counter = Counter()
-    decoded(files, Preprocessing(3, None, 16, (0.1,) * 3, (0.9,) * 3), store, counter)
+    decode_files(files, Preprocessing(3, None, 16, (0.1,) * 3, (0.9,) * 3), store, counter)
     assert counter.calls == 0
 
 
@@ -147,13 +147,13 @@ def _flipped(at: int) -> Callable[[Path], None]:
     ],
 )
 def test_a_damaged_copy_is_made_again(harm: Callable[[Path], None], files: list[Path], store: PackStore) -> None:
-    decoded(files, PLAIN, store)
+    decode_files(files, PLAIN, store)
     (pack,) = _packs(store)
     harm(pack)
     counter = Counter()
-    assert _equal(decoded(files, PLAIN, store, counter), files)
+    assert _equal(decode_files(files, PLAIN, store, counter), files)
     assert counter.calls == COUNT
-    assert _equal(decoded(files, PLAIN, store, counter), files)
+    assert _equal(decode_files(files, PLAIN, store, counter), files)
     assert counter.calls == COUNT
 
 
@@ -163,10 +163,10 @@ def test_what_was_interrupted_leaves_nothing_that_is_read(files: list[Path], sto
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        decoded(files, PLAIN, store, interrupt)
+        decode_files(files, PLAIN, store, interrupt)
     assert _packs(store) == []
     (store.folder / "of-a-killed-process.tmp").write_bytes(b"half")
-    assert _equal(decoded(files, PLAIN, store), files)
+    assert _equal(decode_files(files, PLAIN, store), files)
     assert list(store.folder.glob("*.tmp")) == []
 
 
@@ -175,18 +175,18 @@ def test_the_first_file_that_cannot_be_read_is_named_and_nothing_is_kept(files: 
     files[35].unlink()
     for threads in (1, 4):
         with pytest.raises(UnreadableImageError, match=r"35\.png"):  # missing files are seen before any is decoded
-            decoded(files, PLAIN, store, threads=threads)
+            decode_files(files, PLAIN, store, threads=threads)
         with pytest.raises(UnreadableImageError, match=r"7\.png: not a readable"):
-            decoded(files, PLAIN, None, threads=threads)
+            decode_files(files, PLAIN, None, threads=threads)
         with pytest.raises(UnreadableImageError, match=r"7\.png: not a readable"):
-            decoded(files[:30], PLAIN, store, threads=threads)
+            decode_files(files[:30], PLAIN, store, threads=threads)
     assert _packs(store) == []
 
 
 def test_trainings_that_begin_together_decode_once(files: list[Path], store: PackStore) -> None:
     counter = Counter()
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: decoded(files, PLAIN, PackStore(store.folder), counter), range(4)))
+        found = list(pool.map(lambda _: decode_files(files, PLAIN, PackStore(store.folder), counter), range(4)))
     assert counter.calls == COUNT
     assert all(_equal(each, files) for each in found)
 
@@ -195,32 +195,32 @@ def test_where_nothing_can_be_kept_images_are_decoded(files: list[Path], tmp_pat
     (tmp_path / "file").write_bytes(b"")
     counter = Counter()
     for _ in range(2):
-        assert _equal(decoded(files, PLAIN, PackStore(tmp_path / "file" / "kept"), counter), files)
+        assert _equal(decode_files(files, PLAIN, PackStore(tmp_path / "file" / "kept"), counter), files)
     assert counter.calls == 2 * COUNT
 
 
 def test_the_folder_is_bounded_and_what_was_used_last_stays(files: list[Path], store: PackStore) -> None:
     sets = [files[:10], files[10:20], files[20:30], files[30:]]
-    decoded(sets[0], PLAIN, store)
+    decode_files(sets[0], PLAIN, store)
     size = _packs(store)[0].stat().st_size
     small = PackStore(store.folder, 2 * size)
-    decoded(sets[1], PLAIN, small)
+    decode_files(sets[1], PLAIN, small)
     for number, path in enumerate(_packs(store)):  # as if long ago, one after the other
         os.utime(path, (number, number))
-    decoded(sets[0], PLAIN, small)
-    decoded(sets[2], PLAIN, small)
+    decode_files(sets[0], PLAIN, small)
+    decode_files(sets[2], PLAIN, small)
     assert len(_packs(store)) == 2
     counter = Counter()
     for each in (sets[0], sets[2]):
-        decoded(each, PLAIN, small, counter)
+        decode_files(each, PLAIN, small, counter)
     assert counter.calls == 0
-    assert _equal(decoded(files, PLAIN, PackStore(store.folder, 1)), files)  # the newest stays, however large
+    assert _equal(decode_files(files, PLAIN, PackStore(store.folder, 1)), files)  # the newest stays, however large
     assert len(_packs(store)) == 1
 
 
 def test_pixels_lie_in_the_file_and_not_in_memory(files: list[Path], store: PackStore) -> None:
-    decoded(files, PLAIN, store)
-    pixels = decoded(files, PLAIN, store).pixels
+    decode_files(files, PLAIN, store)
+    pixels = decode_files(files, PLAIN, store).pixels
     assert not pixels.flags.owndata
     assert not pixels.flags.writeable
 
@@ -265,9 +265,9 @@ def test_an_archive_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     for content in (bytes(range(8)), bytes(range(8)), bytes(range(8, 16))):
         source.write_bytes(content)
-        assert unpacked(source, {"what": "test"}, unpack).tobytes() == content
+        assert unpack_pixels(source, {"what": "test"}, unpack).tobytes() == content
     assert calls == 2
     monkeypatch.setenv("SECONDREAD_CACHE", "off")
     assert store_for(None) is None
-    assert unpacked(source, {"what": "test"}, unpack).tobytes() == content
+    assert unpack_pixels(source, {"what": "test"}, unpack).tobytes() == content
     assert calls == 3

@@ -25,13 +25,13 @@ def test_it_is_the_difference_of_the_metrics() -> None:
         counts, (worse, gini(worse)), (truth, gini(truth)), weights=weight, weights2=weight, cluster=cluster
     )
     documents = [
-        evaluate(counts, probs, gini(probs), weights=weight, weights2=weight, cluster=cluster)["metrics"]
+        evaluate(counts, probs, gini(probs), weights=weight, weights2=weight, cluster=cluster).metrics
         for probs in (worse, truth)
     ]
     for name, estimate in (("L", change.loss), ("L_D", change.disagreement_loss)):
-        assert estimate.value == pytest.approx(documents[1][name]["value"] - documents[0][name]["value"], abs=1e-12)
+        assert estimate.value == pytest.approx(documents[1][name].value - documents[0][name].value, abs=1e-12)
     assert change.loss.se is not None
-    assert change.loss.se < documents[0]["L"]["se"]
+    assert change.loss.se < documents[0]["L"].se
     assert change.loss.high is not None
     assert change.loss.high < 0
 
@@ -52,10 +52,10 @@ def test_each_change_is_the_difference_of_two_evaluations_and_of_their_replicate
                 weights=weight[rows],
                 weights2=weight[rows],
                 cluster=None if cluster is None else cluster[rows],
-            )["metrics"]
+            ).metrics
             for probs, dpe in both
         ]
-        return {name: documents[1][name]["value"] - documents[0][name]["value"] for name in changes}
+        return {name: documents[1][name].value - documents[0][name].value for name in changes}
 
     changes = paired_changes(counts, *both, n_bins=2, weights=weight, weights2=weight, cluster=cluster)
     whole = values(np.arange(90))

@@ -7,9 +7,9 @@ import numpy.typing as npt
 import pytest
 
 from ml.agreement import excess_disagreement_test, marginal_homogeneity_test, measure_agreement
-from ml.audit.evaluate_findings import answer
-from ml.audit.sentences import summary
-from ml.audit.tail_bins import end_bins
+from ml.audit.evaluate_findings import audit_findings
+from ml.audit.sentences import summary_sentences
+from ml.audit.tail_bins import compute_tail_bins
 from ml.metrics.homogeneity_test import DIFFERENT
 from ml.tables.evaluate import evaluate_tables
 from ml.tables.matching import Options
@@ -156,12 +156,12 @@ def test_one_limit_decides_wherever_annotators_are_called_different() -> None:
         given = table(labels, patient)
         halves = {f"prob:label {k}": np.full(len(labels), 0.5) for k in range(2)}
         predictions = {"case_id": [f"case_id {i}" for i in range(len(labels))], **halves}
-        (answered,) = answer(given, predictions, Options(cluster="patient"))
+        (answered,) = audit_findings(given, predictions, Options(cluster="patient"))
         agreement = measure_agreement(given, cluster="patient")
         places = {
             "evaluate": evaluate_tables(given, predictions, cluster="patient").warnings,
             "agreement": agreement.warnings,
-            "audit": summary(answered, agreement, end_bins(answered.cases)),
+            "audit": summary_sentences(answered, agreement, compute_tail_bins(answered.cases)),
         }
         said = {place: [text for text in texts if different in text] for place, texts in places.items()}
         assert {place: len(texts) for place, texts in said.items()} == dict.fromkeys(places, int(above))

@@ -9,7 +9,14 @@ from ml.datasets.cells import simulate_cells
 from ml.images.preprocess import Preprocessing, fit_normalisation
 from ml.images.standard_shifts import turned_hue
 from ml.training.run_folder import TrainConfig
-from ml.training.stain_and_optics_augmentation import DENSITY, _hue_matrix, refocused, reframed, restained, vary
+from ml.training.stain_and_optics_augmentation import (
+    DENSITY,
+    _hue_matrix,
+    augment_stain_and_optics,
+    blur_images,
+    reframe_images,
+    restain_images,
+)
 
 SIDE = 32
 PIXELS = np.stack([cell.pixels for cell in simulate_cells(64, seed=8, size=SIDE)])
@@ -30,7 +37,7 @@ def light(images: Tensor) -> Tensor:
 @pytest.mark.parametrize("orientation", ["any", "upright", "fixed"])
 def test_a_seed_gives_the_same_images_and_about_half_stay_as_they_are(orientation: str) -> None:
     before = IMAGES.clone()
-    first, again = (vary(IMAGES, PREPROCESSING, orientation, seeded(3)) for _ in range(2))  # type: ignore[arg-type]
+    first, again = (augment_stain_and_optics(IMAGES, PREPROCESSING, orientation, seeded(3)) for _ in range(2))  # type: ignore[arg-type]
     assert torch.equal(first, again)
     assert torch.equal(IMAGES, before)
     alone = (first == IMAGES).flatten(1).all(1).float().mean()
@@ -40,7 +47,7 @@ def test_a_seed_gives_the_same_images_and_about_half_stay_as_they_are(orientatio
 
 
 def test_of_those_that_vary_each_change_reaches_about_two_thirds() -> None:
-    ways = (reframed, refocused, lambda images, generator: restained(images, PREPROCESSING, generator))
+    ways = (reframe_images, blur_images, lambda images, generator: restain_images(images, PREPROCESSING, generator))
     changed = [
         (way(IMAGES, seeded(seed)) != IMAGES).flatten(1).any(1).float().mean() for way in ways for seed in range(5)
     ]
@@ -49,7 +56,7 @@ def test_of_those_that_vary_each_change_reaches_about_two_thirds() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_last_batch_of_few_images_is_varied_too(count: int) -> None:
-    few = [vary(IMAGES[:count], PREPROCESSING, "any", seeded(seed)) for seed in range(20)]
+    few = [augment_stain_and_optics(IMAGES[:count], PREPROCESSING, "any", seeded(seed)) for seed in range(20)]
     assert {images.shape for images in few} == {IMAGES[:count].shape}
     assert any(not torch.equal(images, IMAGES[:count]) for images in few)
     assert any(torch.equal(images, IMAGES[:count]) for images in few)
@@ -57,13 +64,13 @@ def test_a_last_batch_of_few_images_is_varied_too(count: int) -> None:
 
 def test_grey_images_keep_their_stain() -> None:
     grey = Preprocessing(1, None, SIDE, PREPROCESSING.mean[:1], PREPROCESSING.std[:1])
-    varied = vary(IMAGES[:, :1], grey, "any", seeded(1))
+    varied = augment_stain_and_optics(IMAGES[:, :1], grey, "any", seeded(1))
     assert varied.shape == IMAGES[:, :1].shape
     assert not torch.equal(varied, IMAGES[:, :1])
 
 
 def test_blur_lowers_contrast_between_neighbours_and_keeps_the_mean() -> None:
-    blurred = refocused(IMAGES, seeded(2))
+    blurred = blur_images(IMAGES, seeded(2))
     changed = (blurred != IMAGES).flatten(1).any(1)
     rough, smooth = (images[changed].diff(dim=2).abs().mean((1, 2, 3)) for images in (IMAGES, blurred))
     assert (smooth <= rough + 1e-6).all()
@@ -71,7 +78,7 @@ def test_blur_lowers_contrast_between_neighbours_and_keeps_the_mean() -> None:
 
 
 def test_density_lies_within_its_bounds_and_nothing_leaves_the_range_of_pixels() -> None:
-    varied = light(restained(IMAGES, PREPROCESSING, seeded(4)))
+    varied = light(restain_images(IMAGES, PREPROCESSING, seeded(4)))
     assert varied.min() >= -1e-5
     assert varied.max() <= 1 + 1e-5
     ratio = (varied.clamp(1 / 256).log().mean((1, 2, 3)) / light(IMAGES).clamp(1 / 256).log().mean((1, 2, 3))).numpy()
@@ -91,7 +98,7 @@ def test_turns_of_the_hue_are_rotations_and_go_the_way_of_hsv() -> None:
 
 
 def test_framing_moves_and_scales_but_shows_the_cell() -> None:
-    framed = reframed(IMAGES, seeded(5))
+    framed = reframe_images(IMAGES, seeded(5))
     assert 0.2 < (framed != IMAGES).flatten(1).any(1).float().mean() < 0.8
     middle = slice(SIDE // 4, 3 * SIDE // 4)
     before, after = (light(images)[:, :, middle, middle].mean() for images in (IMAGES, framed))

@@ -13,9 +13,9 @@ from ml.annotators.posterior import (
     Opinions,
     answer_distribution,
     count_vectors,
-    heaviest_weights,
     n_count_vectors,
     named_posterior,
+    top_k_weights,
 )
 from ml.distributions.decisions import class_intervals
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, PredictiveDistribution
@@ -193,7 +193,7 @@ def test_the_heaviest_count_vectors_are_kept_and_the_rest_is_told(keep: int, mon
     assert (kept.dropped > 0).any()
     assert off <= kept.dropped.max()
     monkeypatch.setattr(posterior, "MAX_STATES", 0)
-    monkeypatch.setattr("ml.annotators.posterior.heaviest_weights", _all_of_them)
+    monkeypatch.setattr("ml.annotators.posterior.top_k_weights", _all_of_them)
     sparse = named_posterior(prior, long, confusions)
     np.testing.assert_allclose(sparse.opinion_products, exact.opinion_products, atol=1e-13)
     np.testing.assert_allclose(sparse.log_likelihood, exact.log_likelihood, atol=1e-12)
@@ -203,7 +203,7 @@ def test_the_heaviest_count_vectors_are_kept_and_the_rest_is_told(keep: int, mon
 def _all_of_them(
     f: FloatArray, a: FloatArray, likelihood: FloatArray, labels: IntArray, _: int
 ) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
-    return heaviest_weights(f, a, likelihood, labels, 10_000)
+    return top_k_weights(f, a, likelihood, labels, 10_000)
 
 
 def test_hundreds_of_classes_take_little_memory() -> None:

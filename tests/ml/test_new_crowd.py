@@ -11,7 +11,7 @@ from ml.calibration import domain_adaptation
 from ml.calibration.calibration import Calibration, Refinement
 from ml.calibration.concentration import ConcentrationHead
 from ml.calibration.disagreement_map import IDENTITY, DisagreementMap, PiecewiseMap
-from ml.calibration.domain_adaptation import Adaptation, adapt, relearn
+from ml.calibration.domain_adaptation import Adaptation, adapt_calibration, recalibrate_for_annotators
 from ml.calibration.optimise import FitError
 from ml.calibration.scaling import Scaling
 from ml.distributions.families import DirichletCpe
@@ -44,7 +44,7 @@ def labels(calibration: Calibration, logits: Any, features: Any, seed: int, n_la
     [None, DisagreementMap(0.7, 1.2, -0.3), PiecewiseMap(np.array([-2.0, 0.0]), np.array([0.5, 1.0, 1.5]), -1.5)],
 )
 def test_a_map_followed_by_slope_and_level_is_one_map(mapped: Any) -> None:
-    both = domain_adaptation._then(mapped or IDENTITY, 0.6, -0.4)
+    both = domain_adaptation._compose_affine_map(mapped or IDENTITY, 0.6, -0.4)
     dpe = np.linspace(0.01, 0.7, 50)
     first = dpe if mapped is None else mapped(dpe)
     np.testing.assert_allclose(both(dpe), expit(0.6 * logit(first) - 0.4), rtol=1e-9)
@@ -56,7 +56,7 @@ def test_endless_penalties_leave_what_was_shipped(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(domain_adaptation, name, 1e9)
     other = replace(shipped(), scaling=Scaling("temperature", 0.9))
     before = shipped().apply(logits, features)
-    after = adapt(shipped(), logits, features, labels(other, logits, features, 1)).apply(logits, features)
+    after = adapt_calibration(shipped(), logits, features, labels(other, logits, features, 1)).apply(logits, features)
     np.testing.assert_allclose(after.class_probs, before.class_probs, atol=1e-5)
     np.testing.assert_allclose(after.disagreement_probs, before.disagreement_probs, atol=1e-5)
 
@@ -65,7 +65,7 @@ def test_with_many_labels_another_crowd_is_found() -> None:
     """One with another temperature and another map: what is said afterwards is what that crowd does."""
     logits, features = cases(6000, 2)
     true = replace(shipped(DisagreementMap(0.6, 0.6, -1.0)), scaling=Scaling("temperature", 0.6))
-    after = adapt(shipped(), logits, features, labels(true, logits, features, 3)).apply(logits, features)
+    after = adapt_calibration(shipped(), logits, features, labels(true, logits, features, 3)).apply(logits, features)
     wanted = true.apply(logits, features)
     before = shipped().apply(logits, features)
     gaps = [np.abs(d.disagreement_probs - wanted.disagreement_probs).mean() for d in (before, after)]
@@ -86,7 +86,7 @@ def test_fifty_double_reads_beat_what_was_shipped_and_the_constant_that_they_tea
     for run in range(runs):
         some = rng.choice(3000, 50, replace=False)
         pairs = labels(true, logits[some], features[some], 100 + run)
-        after = adapt(shipped(), logits[some], features[some], pairs).apply(logits, features)
+        after = adapt_calibration(shipped(), logits[some], features[some], pairs).apply(logits, features)
         loss = disagreement_loss(judged, after.disagreement_probs).value
         constant = disagreement_loss(judged, np.full(3000, observed_disagreement(pairs).mean())).value
         better += loss < constant
@@ -102,17 +102,19 @@ def test_too_few_pairs_and_no_head_are_refused() -> None:
     logits, features = cases(60, 7)
     counts = labels(shipped(), logits, features, 8)
     with pytest.raises(FitError, match="20 cases"):
-        adapt(shipped(), logits[:19], features[:19], counts[:19])
+        adapt_calibration(shipped(), logits[:19], features[:19], counts[:19])
     with pytest.raises(FitError, match="head"):
-        adapt(replace(shipped(), concentration=None), logits, features, counts)
+        adapt_calibration(replace(shipped(), concentration=None), logits, features, counts)
     with pytest.raises(FitError, match="there are 19"):
         relearned(shipped(), logits[:19], features[:19], counts[:19])
     with pytest.raises(FitError, match="two patients"):
-        relearn(shipped(), logits, features, counts, ["one"] * 60)
+        recalibrate_for_annotators(shipped(), logits, features, counts, ["one"] * 60)
 
 
 def relearned(calibration: Calibration, logits: Any, features: Any, counts: Any, **fields: Any) -> Adaptation:
-    return relearn(calibration, logits, features, counts, [str(row) for row in range(len(counts))], **fields)
+    return recalibrate_for_annotators(
+        calibration, logits, features, counts, [str(row) for row in range(len(counts))], **fields
+    )
 
 
 def test_whom_the_release_knows_already_changes_nearly_nothing() -> None:
@@ -159,7 +161,10 @@ def test_what_is_relearned_is_the_plain_fit_and_goes_through_its_document(scalin
     counts = labels(shipped(), logits, features, 14)
     parent = replace(shipped(), scaling=scaling)
     found = relearned(parent, logits, features, counts)
-    plain, again = adapt(parent, logits, features, counts), Calibration.from_dict(found.calibration.to_dict())
+    plain, again = (
+        adapt_calibration(parent, logits, features, counts),
+        Calibration.from_dict(found.calibration.to_dict()),
+    )
     for made in (plain, again):
         after, wanted = (one.apply(logits, features) for one in (made, found.calibration))
         np.testing.assert_array_equal(after.class_probs, wanted.class_probs)
@@ -175,7 +180,9 @@ def test_figures_of_a_case_know_nothing_of_its_labels() -> None:
     counts = labels(shipped(), logits, features, 16)
     other = counts.copy()
     other[:3] = np.roll(counts[:3], 1, axis=1) + 1
-    first, second = (relearn(shipped(), logits, features, one, groups).unseen for one in (counts, other))
+    first, second = (
+        recalibrate_for_annotators(shipped(), logits, features, one, groups).unseen for one in (counts, other)
+    )
     np.testing.assert_array_equal(first.disagreement_probs[:3], second.disagreement_probs[:3])
     np.testing.assert_array_equal(first.class_probs[:3], second.class_probs[:3])
     assert (first.disagreement_probs[3:] != second.disagreement_probs[3:]).mean() > 0.5

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.audit.sentences import _skill
+from ml.audit.sentences import _skill_sentences
 from ml.metrics import evaluate, paired_changes
-from ml.metrics.crossed_effects import Crossed, Readings
+from ml.metrics.crossed_effects import CrossedEffects, Readings
 from ml.metrics.histograms import class_frequencies, epistemic_terms
 from ml.metrics.intervals import NO_READERS
 from ml.metrics.jackknife import Estimate, select_sample
@@ -43,12 +43,12 @@ def small(seed: int = 0, n_readers: int = 5) -> Study:
     return crossed(LEANING, n_readers, np.random.default_rng(seed), 60, 3)
 
 
-def grid(values: FloatArray) -> tuple[Crossed, FloatArray]:
+def grid(values: FloatArray) -> tuple[CrossedEffects, FloatArray]:
     """Everybody (R) has read every case (N)."""
     n = values.shape[1]
     reader, case = np.divmod(np.arange(values.size), n)
     sample = select_sample(np.ones(n, dtype=bool), None, None)
-    found = Crossed.of(Readings(case, reader, np.zeros_like(case)), sample, n)
+    found = CrossedEffects.of(Readings(case, reader, np.zeros_like(case)), sample, n)
     assert found is not None
     return found, values.ravel()
 
@@ -194,7 +194,7 @@ def test_leaving_a_reader_out_is_what_it_says(design: Any) -> None:
     study = design(LEANING, 4, np.random.default_rng(9))
     counts, probs = study.counts(), study.before[0]
     sample = select_sample(counts.sum(axis=1) >= 2, study.weights2, study.patient)
-    found = Crossed.of(readings_of(study), sample, len(counts))
+    found = CrossedEffects.of(readings_of(study), sample, len(counts))
     assert found is not None
     left = LeftOut.of(found, counts[sample.rows], probs[sample.rows])
     freqs = class_frequencies(counts[sample.rows])
@@ -252,7 +252,7 @@ def test_readers_who_read_one_site_only_count_the_site_as_theirs() -> None:
     site = np.repeat(np.arange(6), 50)
     values = rng.normal(0, 1, 300) + 2.0 * rng.normal(0, 1, 6)[site]
     sample = select_sample(np.ones(300, dtype=bool), None, None)
-    found = Crossed.of(Readings(np.arange(300), site, site * 0), sample, 300)
+    found = CrossedEffects.of(Readings(np.arange(300), site, site * 0), sample, 300)
     assert found is not None
     part = found.part(values)
     assert part is not None
@@ -269,18 +269,18 @@ def test_readings_that_do_not_fit_are_refused() -> None:
 
 def test_without_patients_in_common_nothing_is_added() -> None:
     sample = select_sample(np.ones(4, dtype=bool), None, None)
-    found = Crossed.of(Readings(np.arange(4), np.arange(4), np.zeros(4, dtype=np.int64)), sample, 4)
+    found = CrossedEffects.of(Readings(np.arange(4), np.arange(4), np.zeros(4, dtype=np.int64)), sample, 4)
     assert found is not None
     assert found.part(np.arange(4.0)) == NO_READERS
 
 
 def test_the_page_says_what_other_annotators_might_turn() -> None:
     estimate = Estimate(0.1, 0.02, 0.06, 0.14, 100, 0, 100.0, low_new=-0.05, high_new=0.25)
-    (text,) = _skill(estimate, "the class probabilities", "a constant")
+    (text,) = _skill_sentences(estimate, "the class probabilities", "a constant")
     assert text.endswith("by these annotators; for new annotators like these −5.0 % to 25.0 %, which decides nothing.")
-    (text,) = _skill(replace(estimate, low_new=0.01), "the class probabilities", "a constant")
+    (text,) = _skill_sentences(replace(estimate, low_new=0.01), "the class probabilities", "a constant")
     assert "new annotators" not in text
-    (text,) = _skill(replace(estimate, low_new=None, high_new=None), "the class probabilities", "a constant")
+    (text,) = _skill_sentences(replace(estimate, low_new=None, high_new=None), "the class probabilities", "a constant")
     assert text.endswith("(95 % interval 6.0 % to 14.0 %).")
 
 

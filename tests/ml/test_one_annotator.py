@@ -7,10 +7,10 @@ from scipy.stats import beta
 from ml.agreement.one_annotator import (
     agreement_with_others,
     log_score_surplus,
-    pulled_confusions,
-    pulled_mean,
-    pulled_share,
     rate_of_all,
+    shrunk_confusions,
+    shrunk_mean,
+    shrunk_share,
     soft_confusions,
 )
 from ml.util.arrays import FloatArray, IntArray
@@ -28,16 +28,16 @@ def drawn(rng: np.random.Generator, n: int, said: FloatArray | None = None) -> t
 
 
 def test_a_share_is_the_posterior_of_a_beta_prior() -> None:
-    pulled = pulled_share(3, 4, 0.9, strength=10)
+    pulled = shrunk_share(3, 4, 0.9, strength=10)
     assert pulled.value == pytest.approx((3 + 9) / 14)
     assert (pulled.low, pulled.high) == pytest.approx(beta(12, 2).interval(0.95))
-    none = pulled_share(0, 0, 0.3)
+    none = shrunk_share(0, 0, 0.3)
     assert (none.value, none.n) == (0.3, 0)
     assert 0 < rate_of_all(0, 0) < 1
 
 
 def test_a_mean_lies_between_its_own_and_everybodys_and_nears_its_own() -> None:
-    means = [pulled_mean(np.ones(n), 1.0, 0.0, spread=0.5).value for n in (1, 10, 1000)]
+    means = [shrunk_mean(np.ones(n), 1.0, 0.0, spread=0.5).value for n in (1, 10, 1000)]
     assert means == sorted(means)
     assert means[0] == pytest.approx(1 / (1 + 4))
     assert means[-1] > 0.99
@@ -65,7 +65,7 @@ def test_permuting_classes_permutes_confusions() -> None:
     place = np.argsort(order)
     counts, permuted = soft_confusions(others, answers), soft_confusions(others[:, order], place[answers])
     np.testing.assert_allclose(permuted, counts[np.ix_(order, order)])
-    found, again = pulled_confusions(counts, counts * 5), pulled_confusions(permuted, permuted * 5)
+    found, again = shrunk_confusions(counts, counts * 5), shrunk_confusions(permuted, permuted * 5)
     np.testing.assert_allclose(again.value, found.value[np.ix_(order, order)])
     np.testing.assert_allclose(found.value.sum(axis=1), 1)
 
@@ -74,7 +74,7 @@ def test_permuting_classes_permutes_confusions() -> None:
 def test_few_labels_brand_nobody_who_is_like_the_others(n: int) -> None:
     rng = np.random.default_rng(n)
     everybody = soft_confusions(*drawn(rng, 4000))
-    named = [pulled_confusions(soft_confusions(*drawn(rng, n)), everybody).notable.any() for _ in range(200)]
+    named = [shrunk_confusions(soft_confusions(*drawn(rng, n)), everybody).notable.any() for _ in range(200)]
     assert np.mean(named) <= 0.05
 
 
@@ -82,7 +82,7 @@ def test_many_labels_tell_who_differs() -> None:
     rng, said = np.random.default_rng(7), np.eye(K)
     said[0] = [0.6, 0.4, 0, 0]
     everybody = soft_confusions(*drawn(rng, 4000))
-    found = pulled_confusions(soft_confusions(*drawn(rng, 400, said)), everybody)
+    found = shrunk_confusions(soft_confusions(*drawn(rng, 400, said)), everybody)
     assert np.argwhere(found.notable).tolist() == [[0, 1]]
     assert found.low[0, 1] > found.everybody[0, 1]
 
@@ -92,19 +92,19 @@ def test_intervals_of_shares_cover() -> None:
     inside = []
     for _ in range(2000):
         rate = rng.beta(8, 2)  # as the prior says
-        pulled = pulled_share(rng.binomial(30, rate), 30, 0.8, strength=10)
+        pulled = shrunk_share(rng.binomial(30, rate), 30, 0.8, strength=10)
         inside.append(pulled.low <= rate <= pulled.high)
     assert 0.93 <= np.mean(inside) <= 0.97
 
 
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="hits 3 of 2"):
-        pulled_share(3, 2, 0.5)
+        shrunk_share(3, 2, 0.5)
     with pytest.raises(ValueError, match="deviation 0"):
-        pulled_mean(np.ones(2), 0, 0.0)
+        shrunk_mean(np.ones(2), 0, 0.0)
     with pytest.raises(ValueError, match=r"\(3, 2\) and \(2,\)"):
         soft_confusions(np.ones((3, 2)), np.zeros(2, dtype=np.int64))
     with pytest.raises(ValueError, match="classes 0 to 1"):
         log_score_surplus(np.ones((1, 2)), np.array([2]))
     with pytest.raises(ValueError, match="shapes"):
-        pulled_confusions(np.ones((2, 2)), np.ones((3, 3)))
+        shrunk_confusions(np.ones((2, 2)), np.ones((3, 3)))

@@ -9,7 +9,7 @@ from ml.agreement.qualification import (
     LEAST_SLIPS,
     LEVEL,
     balanced_choice,
-    judge,
+    judge_answers,
     like_the_others,
     pass_rates,
     slip_rate,
@@ -35,7 +35,9 @@ def passes(seed: int, habit: FloatArray, runs: int = 60) -> float:
     found = []
     for run in range(runs):
         posterior = cells(1000 * seed + run)
-        found.append(judge(posterior, drawn(rng, like_the_others(posterior, LEAST_SLIPS) @ habit), LEAST_SLIPS).passed)
+        found.append(
+            judge_answers(posterior, drawn(rng, like_the_others(posterior, LEAST_SLIPS) @ habit), LEAST_SLIPS).passed
+        )
     return float(np.mean(found))
 
 
@@ -59,7 +61,7 @@ def test_a_small_set_brands_nobody(n: int) -> None:
     rng, failed = np.random.default_rng(n), []
     for seed in range(150):
         posterior = cells(seed, n)
-        failed.append(not judge(posterior, drawn(rng, like_the_others(posterior, 0.05)), 0.05).passed)
+        failed.append(not judge_answers(posterior, drawn(rng, like_the_others(posterior, 0.05)), 0.05).passed)
     assert np.mean(failed) <= LEVEL + 3 * np.sqrt(LEVEL / 150)
 
 
@@ -67,7 +69,7 @@ def test_one_slip_decides_nothing() -> None:
     sure = np.full((N, K), 0.001) + np.eye(K)[np.arange(N) % K] * 0.996
     answers = np.arange(N) % K
     answers[0] = 1
-    assert judge(sure, answers, LEAST_SLIPS).passed
+    assert judge_answers(sure, answers, LEAST_SLIPS).passed
 
 
 def test_permuting_classes_and_cells_changes_no_verdict() -> None:
@@ -75,17 +77,20 @@ def test_permuting_classes_and_cells_changes_no_verdict() -> None:
     answers = drawn(np.random.default_rng(5), posterior)
     order, classes = np.random.default_rng(6).permutation(N), np.array([2, 0, 3, 1])
     place = np.argsort(classes)
-    one, other = judge(posterior, answers, 0.05), judge(posterior[order][:, classes], place[answers[order]], 0.05)
+    one, other = (
+        judge_answers(posterior, answers, 0.05),
+        judge_answers(posterior[order][:, classes], place[answers[order]], 0.05),
+    )
     assert other.mean == pytest.approx(one.mean)
     assert other.of_pool == pytest.approx(one.of_pool)
     assert (other.low, other.high) == pytest.approx((one.low, one.high))
     assert other.p == pytest.approx(one.p, abs=0.06)  # other draws
-    assert judge(posterior, answers, 0.05) == judge(posterior, answers, 0.05)
+    assert judge_answers(posterior, answers, 0.05) == judge_answers(posterior, answers, 0.05)
 
 
 def test_the_numbers_by_hand() -> None:
     posterior = np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
-    verdict = judge(posterior, np.array([0, 1, 0]), 0.0)
+    verdict = judge_answers(posterior, np.array([0, 1, 0]), 0.0)
     _, expected = agreement_with_others(posterior, np.zeros(3, dtype=np.int64))
     assert verdict.mean == pytest.approx((0.9 + 0.8 + 0.5) / 3)
     assert verdict.of_pool == pytest.approx(expected.mean())
@@ -95,7 +100,7 @@ def test_the_numbers_by_hand() -> None:
 def test_the_difference_of_somebody_like_the_others_is_zero_on_average() -> None:
     posterior, rng = cells(7), np.random.default_rng(7)
     like = like_the_others(posterior, 0.05)
-    found = [judge(posterior, drawn(rng, like), 0.05) for _ in range(100)]
+    found = [judge_answers(posterior, drawn(rng, like), 0.05) for _ in range(100)]
     assert abs(np.mean([verdict.difference for verdict in found])) < 0.02
     inside = [verdict.low <= 0 <= verdict.high for verdict in found]
     assert np.mean(inside) >= 0.85
@@ -119,7 +124,7 @@ def test_pass_rates_say_what_a_set_can_tell() -> None:
     with pytest.raises(ValueError, match="too few"):
         pass_rates(cells(9)[:1], LEAST_SLIPS)
     with pytest.raises(ValueError, match="too few"):
-        judge(cells(9)[:1], np.array([0]), LEAST_SLIPS)
+        judge_answers(cells(9)[:1], np.array([0]), LEAST_SLIPS)
 
 
 def test_a_choice_is_balanced_and_has_its_share_of_borderline_cells() -> None:

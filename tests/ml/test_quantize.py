@@ -17,14 +17,14 @@ from PIL import Image
 
 from app.releases.onnx_safety import require_plain_graph
 from ml.calibration.calibrators import calibrate
-from ml.cli.quantizing import _text
+from ml.cli.quantizing import _quantization_text
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.base import ImageDataset
 from ml.datasets.cells import load_cells, simulate_cells
 from ml.datasets.cells_morphology import CLASSES
 from ml.metrics import evaluate
 from ml.metrics.paired_difference import paired_change
-from ml.metrics.regression_check import HARM_LIMIT, harms
+from ml.metrics.regression_check import HARM_LIMIT, describe_regressions
 from ml.release.artifact import FAMILIARITY_FILE, read_release, write_release
 from ml.release.device import clips_sums
 from ml.release.predictor import Predictor
@@ -139,7 +139,7 @@ def test_figures_and_calibration_are_those_of_the_library_on_the_same_cells(
     changes = report["quantized"]["changes"]
     assert changes["L"]["value"] == pytest.approx(change.loss.value)
     assert changes["L_D"]["se"] == pytest.approx(change.disagreement_loss.se)
-    assert report["quantized"]["harms"] == harms(change)
+    assert report["quantized"]["harms"] == describe_regressions(change)
     fitted = cells.rows("calibration")
     logits, features = Predictor(release, device="cpu").outputs(list(cells.pixels[fitted]))
     groups = [cells.patients[row] for row in fitted] if cells.patients else []
@@ -168,7 +168,7 @@ def test_the_card_says_what_it_is_and_of_what_it_was_made(
     for words in ("## int8", "the release small cells (card", "6 convolutions in 8 bits", "| float32 | int8 |"):
         assert words in text
     assert ("worse than that release" in text) == bool(quantized["harms"])
-    assert "network 1." in _text(made[1])  # type: ignore[arg-type]
+    assert "network 1." in _quantization_text(made[1])  # type: ignore[arg-type]
 
 
 def test_familiar_cells_are_flagged_as_rarely_as_before(made: tuple[Path, dict[str, Any]], cells: ImageDataset) -> None:
@@ -391,10 +391,10 @@ def test_harm_is_a_rise_of_more_than_a_standard_error() -> None:
     change = paired_change(counts, (probs, dpe), (worse, dpe))
     assert change.loss.se is not None
     assert change.loss.value > HARM_LIMIT * change.loss.se
-    assert harms(change) == [
+    assert describe_regressions(change) == [
         f"L seems worse, by {change.loss.value:.4f}; one standard error ({change.loss.se:.4f}) is allowed"
     ]
-    assert harms(paired_change(counts, (worse, dpe), (probs, dpe))) == []
+    assert describe_regressions(paired_change(counts, (worse, dpe), (probs, dpe))) == []
     single = np.eye(3, dtype=np.int64)[rng.integers(3, size=200)]
-    (unknown,) = harms(paired_change(single, (probs, dpe), (probs, dpe)))
+    (unknown,) = describe_regressions(paired_change(single, (probs, dpe), (probs, dpe)))
     assert unknown == "the change of L_φ cannot be estimated: too few labelled patients"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ml.scoring.engines import run_missing
-from ml.scoring.ray_pool import connected
+from ml.scoring.ray_pool import connect_to_ray
 from ml.scoring.shard_store import PartDocument
 from ml.scoring.shards import score_shard
 from ml.scoring.work import ShardWork
@@ -61,7 +61,7 @@ def test_what_a_task_cannot_use_is_said_as_it_is_without_ray(tiny_release: Path,
     with pytest.raises(TableError, match="row 202, column case_id: the value is missing"):
         run_missing(tiny_release, listed, job, "ray")
     work = ShardWork(tiny_release, manifest(images, 70, "x.csv"), tmp_path / "elsewhere", "0" * 64, None, 0, "auto")
-    with connected(None) as pool, pytest.raises(ShardError, match="every machine has to see the same one"):
+    with connect_to_ray(None) as pool, pytest.raises(ShardError, match="every machine has to see the same one"):
         list(pool.run(work, [1]))
 
 
@@ -77,7 +77,7 @@ class Unknown:
 @pytest.mark.usefixtures("ray_here")
 def test_a_machine_without_the_package_is_not_taken_for_this_one() -> None:
     said = r"a machine of the Ray cluster cannot make shards \(No module named 'onnxruntime'\)"
-    with connected(None) as pool, pytest.raises(ShardError, match=said):
+    with connect_to_ray(None) as pool, pytest.raises(ShardError, match=said):
         list(pool.run(Unknown(), [1]))
 
 
@@ -107,7 +107,7 @@ class Deadly:
 @pytest.mark.usefixtures("ray_here")
 def test_a_shard_that_kills_its_process_is_named_when_all_others_are_done(tmp_path: Path) -> None:
     done: list[int] = []
-    with connected(None) as pool, pytest.raises(ShardError, match=r"shards 2 died, .*WorkerCrashedError"):
+    with connect_to_ray(None) as pool, pytest.raises(ShardError, match=r"shards 2 died, .*WorkerCrashedError"):
         done.extend(part["shard"] for part in pool.run(Deadly(tmp_path, at=2), [1, 2, 3, 4, 5]))
     assert sorted(done) == [1, 3, 4, 5]
     assert (tmp_path / "tries").read_text() == "xxxx"
@@ -116,5 +116,5 @@ def test_a_shard_that_kills_its_process_is_named_when_all_others_are_done(tmp_pa
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
 def test_an_address_is_not_passed_over_by_a_program_that_is_connected_to_another_cluster() -> None:
-    with pytest.raises(ShardError, match="connected to Ray already"), connected("10.0.0.1:6379"):
+    with pytest.raises(ShardError, match="connected to Ray already"), connect_to_ray("10.0.0.1:6379"):
         pass

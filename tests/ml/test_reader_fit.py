@@ -13,7 +13,7 @@ from ml.annotators.choosing import choose_readers
 from ml.annotators.confusions import ReaderModel
 from ml.annotators.fitting import (
     Anchor,
-    Material,
+    FitInputs,
     case_log_likelihoods,
     em_step,
     fit_rates,
@@ -38,8 +38,8 @@ def prior_of(drawn: World) -> DirichletCpe:
     return DirichletCpe(softmax(drawn.logits / 1.5, axis=1), np.full(len(drawn.logits), 1.0))
 
 
-def material_of(drawn: World, prior: PredictiveDistribution | None = None) -> Material:
-    return Material(Opinions.of(prior or prior_of(drawn)), long_labels(drawn))
+def material_of(drawn: World, prior: PredictiveDistribution | None = None) -> FitInputs:
+    return FitInputs(Opinions.of(prior or prior_of(drawn)), long_labels(drawn))
 
 
 def some_matrices(n_readers: int, seed: int) -> FloatArray:
@@ -47,7 +47,7 @@ def some_matrices(n_readers: int, seed: int) -> FloatArray:
     return 0.7 * IDENTITY + 0.3 * rng.dirichlet(np.ones(N_CLASSES), size=(n_readers, N_CLASSES))
 
 
-def penalised_log_likelihood(material: Material, confusions: FloatArray, anchor: Anchor) -> float:
+def penalised_log_likelihood(material: FitInputs, confusions: FloatArray, anchor: Anchor) -> float:
     """The fit's objective at given matrices (A, K, K)."""
     prior = log_prior(confusions, anchor.pseudo_counts(len(confusions)))
     return float(case_log_likelihoods(material, confusions).sum()) + prior
@@ -84,7 +84,7 @@ def test_the_fit_is_where_a_step_changes_nothing() -> None:
 def test_what_is_expected_before_a_label_is_the_posterior_without_it() -> None:
     drawn = world("alike", "confusions", 5, 60, 0)
     long, prior, confusions = long_labels(drawn), prior_of(drawn), some_matrices(5, 2)
-    expected, log_likelihood = left_out(Material(Opinions.of(prior), long), confusions)
+    expected, log_likelihood = left_out(FitInputs(Opinions.of(prior), long), confusions)
     whole = named_posterior(Opinions.of(prior), long, confusions)
     np.testing.assert_allclose(log_likelihood, whole.log_likelihood, atol=1e-12)
     np.testing.assert_allclose(case_log_likelihoods(material_of(drawn), confusions), whole.log_likelihood, atol=1e-12)
@@ -132,7 +132,7 @@ def test_hundreds_of_annotators_take_little_memory() -> None:
     labels = long_labels(drawn)
     crowd = LongLabels(labels.case, rng.integers(300, size=len(labels.case)), labels.label, 300, 300, N_CLASSES)
     tracemalloc.start()
-    fit_readers(Material(Opinions.of(prior_of(drawn)), crowd), Anchor(IDENTITY, 10.0), tolerance=1e-3)
+    fit_readers(FitInputs(Opinions.of(prior_of(drawn)), crowd), Anchor(IDENTITY, 10.0), tolerance=1e-3)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 60e6

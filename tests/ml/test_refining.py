@@ -12,7 +12,7 @@ from ml.calibration.calibrators import Calibration, calibrate
 from ml.calibration.concentration import HeadKind, case_temperature_loss
 from ml.calibration.disagreement_map import IDENTITY, DisagreementMap, PiecewiseMap, fit_map
 from ml.calibration.summaries import Summaries, logit_summaries
-from ml.calibration.variants import VARIANTS, Outputs, _Problem, fit_variant, started
+from ml.calibration.variants import VARIANTS, Outputs, _Problem, fit_variant, start_without_summaries
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, softmax_probs
 from ml.metrics.oracle_metrics import exact_metrics
 
@@ -73,7 +73,9 @@ def test_gradients_by_every_temperature_and_by_every_parameter(members: int) -> 
         assert by_t[index] == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5, abs=1e-9)
     seen = Summaries.of(logits)
     outputs = Outputs(logits, features, seen(logits), y)
-    begun = started(0.1, calibrate(*world(60, 3)[:3], names(60), refined=False).calibration.concentration)  # type: ignore[arg-type]
+    begun = start_without_summaries(
+        0.1, calibrate(*world(60, 3)[:3], names(60), refined=False).calibration.concentration
+    )  # type: ignore[arg-type]
     for variant in VARIANTS:
         problem = _Problem(outputs, HeadKind(0.01, 0.005), variant, begun, False)
         x = problem.start(begun) + rng.normal(0, 0.1, len(problem.start(begun)))
@@ -88,7 +90,9 @@ def test_a_variant_explains_its_cases_better_than_one_that_reads_less() -> None:
     outputs = Outputs(logits, features, Summaries.of(logits)(logits), y)
     head = calibrate(logits, features, y, names(800), refined=False).calibration.concentration
     assert head is not None
-    losses = [fit_variant(outputs, started(0.0, head), HeadKind(0.0, 0.0), v).loss(outputs) for v in VARIANTS]
+    losses = [
+        fit_variant(outputs, start_without_summaries(0.0, head), HeadKind(0.0, 0.0), v).loss(outputs) for v in VARIANTS
+    ]
     neither, by_head, by_temperature, both = losses
     assert both < min(by_head, by_temperature)
     assert max(by_head, by_temperature) < neither

@@ -13,8 +13,8 @@ from ml.metrics.betting_monitor import (
     LEVEL,
     N_FIRST,
     CapitalPath,
-    capital_path,
     clipped_log_loss,
+    compute_capital_path,
     daily_stakes,
 )
 from ml.util.arrays import FloatArray, IntArray
@@ -59,11 +59,11 @@ def test_it_is_what_pots_of_each_days_stake_give_unit_by_unit(
     world: tuple[FloatArray, IntArray, FloatArray], tolerance: float, n_reference: int
 ) -> None:
     loss, day, stake = world
-    path = capital_path(loss, day, stake, tolerance=tolerance, n_reference=n_reference)
+    path = compute_capital_path(loss, day, stake, tolerance=tolerance, n_reference=n_reference)
     cells = zip(*betting_monitor._cells(loss), strict=True)
     pots = [one_by_one(loss, day, stake, low, high, tolerance, n_reference) for low, high in list(cells)[::10]]
     assert (np.exp(path.log_capital) <= np.min(pots, axis=0) * (1 + 1e-9)).all()
-    known = capital_path(loss, day, stake, tolerance=tolerance, n_reference=n_reference, mean=0.8)
+    known = compute_capital_path(loss, day, stake, tolerance=tolerance, n_reference=n_reference, mean=0.8)
     expected = one_by_one(loss, day, stake, 0.8, 0.8, tolerance, n_reference)
     np.testing.assert_allclose(np.exp(known.log_capital), expected, rtol=1e-9)
     assert known.n_units.tolist() == [int((day <= today).sum()) for today in np.unique(day)]
@@ -76,8 +76,10 @@ def test_not_to_know_the_reference_never_pays(
 ) -> None:
     """The capital that counts is at most that of whoever knows the mean, whatever it is."""
     loss, day, stake = world
-    unknown = capital_path(loss, day, stake, n_reference=n_reference).log_capital
-    assert (unknown <= capital_path(loss, day, stake, n_reference=n_reference, mean=mean).log_capital + 1e-9).all()
+    unknown = compute_capital_path(loss, day, stake, n_reference=n_reference).log_capital
+    assert (
+        unknown <= compute_capital_path(loss, day, stake, n_reference=n_reference, mean=mean).log_capital + 1e-9
+    ).all()
 
 
 @pytest.mark.parametrize(("tolerance", "fair"), [(0.0, True), (0.2, False)])
@@ -88,7 +90,7 @@ def test_under_the_null_nobody_wins_on_average(tolerance: float, *, fair: bool) 
     mean = np.zeros(5)
     for outcome in product([0, 1], repeat=n):
         loss = np.array(outcome) * LARGEST
-        path = capital_path(loss, day, stake, tolerance=tolerance, n_reference=n_reference, mean=4.61 * p)
+        path = compute_capital_path(loss, day, stake, tolerance=tolerance, n_reference=n_reference, mean=4.61 * p)
         mean += p ** sum(outcome) * (1 - p) ** (n - sum(outcome)) * np.exp(path.log_capital)
     if fair:
         np.testing.assert_allclose(mean, stake.cumsum(), rtol=1e-9)
@@ -103,7 +105,9 @@ def test_the_capital_reaches_its_threshold_in_no_more_runs_than_the_level() -> N
     rung = 0
     for _ in range(runs):
         loss = np.where(rng.random(400) < 0.1, 4.61, 0.1).clip(max=LARGEST)
-        rung += capital_path(loss, day, stake, tolerance=0, n_reference=0, mean=0.551).alarm_day(level) is not None
+        rung += (
+            compute_capital_path(loss, day, stake, tolerance=0, n_reference=0, mean=0.551).alarm_day(level) is not None
+        )
     assert rung / runs <= level + 3 * np.sqrt(level * (1 - level) / runs)
     assert rung > 0
 
@@ -118,16 +122,18 @@ def test_a_larger_loss_after_the_reference_period_never_lowers_the_capital(
     worse = loss.copy()
     if n_reference <= which < len(loss):
         worse[which] = max(worse[which], larger)
-    before, after = (capital_path(values, day, stake, n_reference=n_reference).log_capital for values in (loss, worse))
+    before, after = (
+        compute_capital_path(values, day, stake, n_reference=n_reference).log_capital for values in (loss, worse)
+    )
     assert (after >= before - 1e-9).all()
 
 
 def test_what_comes_later_changes_nothing_that_was_said() -> None:
     rng = np.random.default_rng(1)
     loss, day = rng.gamma(0.5, 1, 900).clip(max=LARGEST), day_by_day(900, 7)
-    whole = capital_path(loss, day, daily_stakes([day])[0])
+    whole = compute_capital_path(loss, day, daily_stakes([day])[0])
     for n in (7, 49, 56, 70, 350, 700):
-        part = capital_path(loss[:n], day[:n], daily_stakes([day[:n]])[0])
+        part = compute_capital_path(loss[:n], day[:n], daily_stakes([day[:n]])[0])
         np.testing.assert_allclose(part.log_capital, whole.log_capital[: n // 7], rtol=1e-9)
 
 
@@ -164,9 +170,9 @@ def test_a_day_gives_one_stake_that_the_series_of_that_day_share(seeds: list[int
 def test_no_unit_and_one_unit_are_a_path_without_an_alarm() -> None:
     nothing = np.zeros(0, dtype=np.int64)
     assert daily_stakes([nothing])[0].size == 0
-    assert len(capital_path(np.zeros(0), nothing, np.zeros(0)).day) == 0
+    assert len(compute_capital_path(np.zeros(0), nothing, np.zeros(0)).day) == 0
     one = np.array([17])
-    path = capital_path(np.array([LARGEST]), one, daily_stakes([one])[0])
+    path = compute_capital_path(np.array([LARGEST]), one, daily_stakes([one])[0])
     assert (path.day.tolist(), path.n_units.tolist(), path.alarm_day()) == ([17], [1], None)
     assert path.log_capital.tolist() == [-np.inf]
 
@@ -174,11 +180,11 @@ def test_no_unit_and_one_unit_are_a_path_without_an_alarm() -> None:
 def test_bad_input_is_refused_and_named() -> None:
     day = np.array([1, 2])
     with pytest.raises(ValueError, match=r"loss must lie in \[0, 4\.6"):
-        capital_path(np.array([1.0, 5.0]), day, np.zeros(2))
+        compute_capital_path(np.array([1.0, 5.0]), day, np.zeros(2))
     with pytest.raises(ValueError, match="order of their days"):
-        capital_path(np.ones(2), day[::-1], np.zeros(2))
+        compute_capital_path(np.ones(2), day[::-1], np.zeros(2))
     with pytest.raises(ValueError, match="2 days, and 1 stakes"):
-        capital_path(np.ones(2), day, np.zeros(1))
+        compute_capital_path(np.ones(2), day, np.zeros(1))
 
 
 def test_the_loss_is_the_log_of_the_probability_of_the_label_and_bounded() -> None:
@@ -201,4 +207,4 @@ def test_a_change_rings_and_the_same_score_does_not() -> None:
 
 
 def path_of(loss: FloatArray, day: IntArray) -> CapitalPath:
-    return capital_path(loss, day, daily_stakes([day])[0])
+    return compute_capital_path(loss, day, daily_stakes([day])[0])

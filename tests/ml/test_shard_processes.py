@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 import app.demo
 from ml.scoring.engines import run_missing
-from ml.scoring.merge_shards import finish
+from ml.scoring.merge_shards import merge_job_shards
 from ml.scoring.shards import rows_of, score_shard
 from ml.scoring.writing import ShardError
 from ml.util.files import file_sha256
@@ -55,7 +55,7 @@ def test_shards_that_were_killed_and_run_again_are_one_run(tiny_release: Path, i
         assert left_over(job)
         assert not list(job.glob(f"shard-0000{shard[0]}-*.json"))
     with pytest.raises(ShardError, match=r"3 of 3 shards are missing: 1–3"):
-        finish(job)
+        merge_job_shards(job)
     for shard in ("2/3", "3/3", "1/3"):
         process = start("score", tiny_release, "--images", listed, "--out", job, "--shard", shard)
         assert process.communicate()[1] == b""

@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from ml.images.preprocess import ImageRejectedError, decode_image
-from ml.scoring.merge_shards import finish
+from ml.scoring.merge_shards import merge_job_shards
 from ml.scoring.score_table import score_images
 from ml.scoring.shards import rows_of, score_shard
 from ml.scoring.writing import ShardError
@@ -75,7 +75,7 @@ def test_a_shard_that_was_killed_between_its_files_is_made_again(
         if path.name.partition(".")[2] not in left:
             path.unlink()
     with pytest.raises(ShardError, match=r"1 of 2 shard is missing: 1$"):
-        finish(job)
+        merge_job_shards(job)
     score_shard(tiny_release, listed, job, (1, 2))
     assert joined(job) == expected
 
@@ -112,7 +112,7 @@ def test_a_list_of_nothing_that_can_be_read_ends_well(tiny_release: Path, tmp_pa
     for shard in (1, 2):
         score_shard(tiny_release, listed, tmp_path / "job", (shard, 2))
     assert joined(tmp_path / "job")[1] == (tmp_path / "one.errors.parquet").read_bytes()
-    assert finish(tmp_path / "job").reasons == {"missing": 2}
+    assert merge_job_shards(tmp_path / "job").reasons == {"missing": 2}
 
 
 def test_folders_are_walked_in_one_order_however_few_names_fit_in_memory(tmp_path: Path) -> None:
@@ -153,10 +153,10 @@ def test_missing_shards_are_named(tiny_release: Path, images: Path, tmp_path: Pa
     for shard in (1, 4, 9):
         score_shard(tiny_release, listed, tmp_path / "job", (shard, 9))
     with pytest.raises(ShardError, match=r"6 of 9 shards are missing: 2–3, 5–8$"):
-        finish(tmp_path / "job")
+        merge_job_shards(tmp_path / "job")
     assert not (tmp_path / "job" / "predictions.parquet").exists()
     with pytest.raises(ShardError, match=r"no shard was ever written"):
-        finish(tmp_path)
+        merge_job_shards(tmp_path)
 
 
 def test_parts_of_another_job_are_refused_with_the_difference(tiny_release: Path, images: Path, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_parts_of_another_job_are_refused_with_the_difference(tiny_release: Path
     for path in (tmp_path / "other").glob("shard-*"):
         (job / path.name).write_bytes(path.read_bytes())
     with pytest.raises(ShardError, match=r"00002\.json: is a part of another job"):
-        finish(job)
+        merge_job_shards(job)
 
 
 def test_a_part_that_was_changed_is_seen(tiny_release: Path, images: Path, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_part_that_was_changed_is_seen(tiny_release: Path, images: Path, tmp_p
     part = job / "shard-00002-of-00002.predictions.parquet"
     part.write_bytes(part.read_bytes()[:-1] + b"x")
     with pytest.raises(ShardError, match=r"is not what was written: delete the three files of shard 2"):
-        finish(job)
+        merge_job_shards(job)
     (job / "shard-00002-of-00002.json").unlink()
     with pytest.raises(ShardError, match="other bytes"):
         score_shard(tiny_release, listed, job, (2, 2))
@@ -205,7 +205,7 @@ def test_counts_that_do_not_add_up_are_refused(tiny_release: Path, images: Path,
     path = job / "shard-00001-of-00001.json"
     write_json(path, read_json(path) | {"n_predictions": 1})
     with pytest.raises(ShardError, match=r"98 predictions and 2 errors of 100 images"):
-        finish(job)
+        merge_job_shards(job)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -226,7 +226,7 @@ def test_a_case_that_stands_twice_is_named(tiny_release: Path, images: Path, tmp
     for shard in (1, 2):
         score_shard(tiny_release, listed, tmp_path / "job", (shard, 2))
     with pytest.raises(ShardError, match="case 'c3' stands twice"):
-        finish(tmp_path / "job")
+        merge_job_shards(tmp_path / "job")
 
 
 @pytest.mark.parametrize("in_memory", [1, 7, 1000])

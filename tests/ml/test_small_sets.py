@@ -15,9 +15,9 @@ from ml.datasets.cells import load_cells, simulate_cells
 from ml.images.preprocess import Preprocessing
 from ml.release.card import baseline_verdict
 from ml.training import baseline as simple
-from ml.training.baseline import Baseline, beside_baseline, fit_baseline, histograms
+from ml.training.baseline import Baseline, compare_with_baseline, fit_baseline, histograms
 from ml.training.losses import balancing_weights, count_weighted_nll
-from ml.training.per_class_report import figures_of, recalls
+from ml.training.per_class_report import class_recalls, report_classes
 from ml.training.run_folder import RunFolder
 from ml.training.small_sets import (
     EPOCHS,
@@ -25,9 +25,9 @@ from ml.training.small_sets import (
     augmentation_for,
     batch_for,
     class_counts,
+    describe_shortages,
     passes_for,
     require_two,
-    shortages,
 )
 from tests.support.command import run_here
 from tests.support.images import encode
@@ -65,13 +65,13 @@ def test_every_training_set_takes_enough_steps(n: int) -> None:
 def test_what_is_too_small_is_said_with_how_many_and_what_to_do() -> None:
     parts = ["train"] * 120 + ["valid"] * 30 + ["calibration"] * 60 + ["test"] * 60
     enough = dataset(parts, [number % 3 for number in range(270)])
-    assert shortages(enough) == []
+    assert describe_shortages(enough) == []
     assert class_counts(enough)["test"] == [20, 20, 20]
     rare = [2 if number in {0, 1, 200} else number % 2 for number in range(270)]
-    (sentence,) = shortages(dataset(parts, rare))
+    (sentence,) = describe_shortages(dataset(parts, rare))
     assert "class c has 2 cells in train and 0 cells in test" in sentence
     assert "collect" in sentence
-    (small,) = shortages(dataset(parts[:-20], [number % 3 for number in range(250)]))
+    (small,) = describe_shortages(dataset(parts[:-20], [number % 3 for number in range(250)]))
     assert "partition test has 40 cells of 20 patients" in small
     assert "collect 10 more" in small
 
@@ -157,7 +157,7 @@ def test_recall_is_the_share_of_labels_that_are_led() -> None:
     counts, probs = rng.integers(0, 3, (50, 4)), rng.dirichlet(np.ones(4), 50)
     counts[:, 3] = 0
     probs[:10] = 0.25  # four leaders share
-    found = recalls(counts, probs, list("abcd"))
+    found = class_recalls(counts, probs, list("abcd"))
     for k, row in enumerate(found):
         hits = sum(
             n * (0.25 if i < 10 else float(p.argmax() == k))
@@ -174,9 +174,9 @@ def test_the_verdict_goes_by_the_interval() -> None:
     counts = np.stack([rng.multinomial(2, row) for row in truth])
     flat = np.full((400, 3), 1 / 3)
     groups = [str(number // 4) for number in range(400)]
-    assert "better than" in baseline_verdict(beside_baseline(counts, flat, truth, "test", groups))
-    assert "WORSE" in baseline_verdict(beside_baseline(counts, truth, flat, "test", groups))
-    assert "no better than" in baseline_verdict(beside_baseline(counts, truth, truth, "test", groups))
+    assert "better than" in baseline_verdict(compare_with_baseline(counts, flat, truth, "test", groups))
+    assert "WORSE" in baseline_verdict(compare_with_baseline(counts, truth, flat, "test", groups))
+    assert "no better than" in baseline_verdict(compare_with_baseline(counts, truth, truth, "test", groups))
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +226,7 @@ def test_a_small_folder_is_trained_for_enough_steps_and_its_card_says_what_it_is
 @pytest.mark.slow
 def test_the_card_figures_are_those_of_the_cached_outputs(trained_run: Path) -> None:
     folder = RunFolder(trained_run)
-    recall, document = figures_of(folder, Calibration(Scaling(), None))
+    recall, document = report_classes(folder, Calibration(Scaling(), None))
     assert document is not None
     cells = load_cells(300, seed=0)
     rows = cells.rows("test")

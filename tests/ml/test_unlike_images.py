@@ -9,8 +9,8 @@ from safetensors.numpy import load, save
 
 from ml.datasets.cells import simulate_cell
 from ml.release.artifact import FAMILIARITY_FILE, Release, read_release
-from ml.release.ood_detector import FEATURES, Familiarity
-from ml.release.ood_score import appearance_of
+from ml.release.ood_detector import FEATURES, OodDetector
+from ml.release.ood_score import quality_features_for_release
 from ml.release.predictor import Predictor, prediction_of
 from ml.release.score import predict_files
 from ml.scoring.score_table import score_images
@@ -76,7 +76,7 @@ def test_what_was_stored_gives_the_same_answer_and_without_pixels_the_features_j
     predictor, decoded = predicted(read_release(checked), images)
     direct = predictor.predict(decoded)
     pixels = np.stack(predictor.pixels(decoded))
-    seen = appearance_of(predictor.release, pixels)
+    seen = quality_features_for_release(predictor.release, pixels)
     assert seen is not None
     again = prediction_of(predictor.release, direct.logits, direct.features, seen)
     np.testing.assert_array_equal(again.unlikeness.distance, direct.unlikeness.distance)
@@ -94,7 +94,7 @@ def test_a_release_of_before_flags_by_the_distance_alone_as_it_did(tiny_release:
     np.testing.assert_array_equal(found.out_of_distribution, distance.unfamiliar(distance(found.features)))
     np.testing.assert_array_equal(found.unlikeness.distance > 1, found.out_of_distribution)
     assert np.isnan(found.unlikeness.percentile).all()
-    assert appearance_of(predictor.release, np.stack(predictor.pixels(decoded))) is None
+    assert quality_features_for_release(predictor.release, np.stack(predictor.pixels(decoded))) is None
     rows = predict_files(tiny_release, sorted(images.iterdir()))
     assert all(row["distance_percentile"] is None for row in rows)
 
@@ -102,4 +102,4 @@ def test_a_release_of_before_flags_by_the_distance_alone_as_it_did(tiny_release:
 def test_a_file_of_another_version_is_refused(checked: Path) -> None:
     tensors = load((checked / FAMILIARITY_FILE).read_bytes()) | {"version": np.array([99])}
     with pytest.raises(ValueError, match="version 99 is not 1"):
-        Familiarity.from_bytes(save(tensors))
+        OodDetector.from_bytes(save(tensors))

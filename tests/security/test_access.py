@@ -11,7 +11,13 @@ import pytest
 from fastapi import APIRouter, Depends
 
 from app.accounts import people as auth
-from app.accounts.permissions import WALKED, Policy, documented, policy_of, require_policies
+from app.accounts.permissions import (
+    WALKED,
+    RequireScope,
+    get_route_guard,
+    list_documented_operations,
+    require_route_guards,
+)
 from app.http.limits import RateLimit
 from app.http.routing import walk_routes
 from app.main import create_app
@@ -55,8 +61,8 @@ def test_a_route_without_a_guard_stops_the_start_up(settings: Settings) -> None:
         return "open"
 
     with pytest.raises(RuntimeError, match=r"without a policy: .*/forgotten"):
-        require_policies(app)
-    assert all(policy_of(route) for route in walk_routes(app) if route.path != "/forgotten")
+        require_route_guards(app)
+    assert all(get_route_guard(route) for route in walk_routes(app) if route.path != "/forgotten")
 
 
 def test_a_route_that_the_check_does_not_see_stops_the_start_up(
@@ -67,32 +73,32 @@ def test_a_route_that_the_check_does_not_see_stops_the_start_up(
     hidden = APIRouter(include_in_schema=False)
     hidden.add_api_route("/elsewhere", lambda: "open")
     with pytest.raises(RuntimeError, match="/elsewhere"):
-        require_policies(app, [hidden])
+        require_route_guards(app, [hidden])
     monkeypatch.setattr("app.accounts.permissions.WALKED", "another")
-    require_policies(app)
+    require_route_guards(app)
     seen = [route for route in walk_routes(app) if not route.path.startswith("/v1/cases")]
     for routes, unseen in (([], "all|/v1"), (seen, "/v1/cases")):
         monkeypatch.setattr("app.accounts.permissions.walk_routes", lambda _, routes=routes: iter(routes))
         with pytest.raises(RuntimeError, match=unseen):
-            require_policies(app)
+            require_route_guards(app)
 
 
 def test_with_this_fastapi_the_walk_sees_every_operation_of_the_document(settings: Settings) -> None:
     app = create_app(settings)
     seen = {(method, route.path) for route in walk_routes(app) for method in route.methods or ()}
-    assert documented(app) <= seen
+    assert list_documented_operations(app) <= seen
     assert fastapi.__version__ == WALKED
 
 
 def test_a_route_names_one_guard(settings: Settings) -> None:
     app = create_app(settings)
 
-    @app.get("/both", dependencies=[Depends(Policy("cases:read")), Depends(Policy("manage"))])
+    @app.get("/both", dependencies=[Depends(RequireScope("cases:read")), Depends(RequireScope("manage"))])
     def both() -> str:
         return "which?"
 
     with pytest.raises(RuntimeError, match="/both has 2 guards"):
-        require_policies(app)
+        require_route_guards(app)
 
 
 def test_a_key_is_refused_in_the_name_of_the_scope_that_it_lacks(service: Service) -> None:
@@ -138,7 +144,7 @@ def test_a_revoked_and_an_expired_key_stop_working(service: Service) -> None:
 
     token = service.keys["viewer"]
     with service.context.database.write() as session:
-        principal = auth.principal_of_key(service.context.database, token, auth.looking_up_keys())[0]
+        principal = auth.principal_of_key(service.context.database, token, auth.prepare_key_lookup())[0]
         assert principal.role == "viewer"
         key, expired = auth.add_key(session, service.context.keys.audit, "viewer", [], datetime(2020, 1, 1, tzinfo=UTC))
         assert key.secret_sha256 not in expired

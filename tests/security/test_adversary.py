@@ -23,7 +23,7 @@ from scipy.special import expit
 from sqlalchemy import func, select
 
 from app.accounts import people as auth
-from app.accounts.permissions import _MonitoringToken
+from app.accounts.permissions import _RequireMonitoringToken
 from app.database.tables import CasePrediction, Label, ReadRequest
 from tests.app.test_leases import classes_of, set_policy
 from tests.security.test_blind_by_image import old_key
@@ -283,7 +283,7 @@ def leak_counts(monkeypatch: pytest.MonkeyPatch, service: Service) -> None:
     leak_identifiers(monkeypatch, service)
     shown = CollectorRegistry()
     shown.register(OpenRequests(service))
-    monkeypatch.setattr(_MonitoringToken, "__call__", everybody)
+    monkeypatch.setattr(_RequireMonitoringToken, "__call__", everybody)
     monkeypatch.setattr("app.http.observability.generate_latest", lambda *_: generate_latest(shown))
 
 
@@ -301,7 +301,7 @@ def leak_arm(monkeypatch: pytest.MonkeyPatch, _service: Service) -> None:
         return "until-case-closed" if any(request.arm == "audit" for request in requests) else None
 
     for name in ("hidden_before_final", "hidden_after_commit"):
-        monkeypatch.setattr(f"app.reads.service.{name}", as_in_0_1_0)
+        monkeypatch.setattr(f"app.labels.submission.{name}", as_in_0_1_0)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from app.audit.anchor import AnchorError, anchor_here, append
+from app.audit.anchor import AnchorError, anchor_configured_file, append_anchor
 from app.audit.chain import events
-from app.audit.verify import COMPLETE, CONSISTENT, Integrity, verify_all
+from app.audit.verify import COMPLETE, CONSISTENT, IntegrityReport, verify_all
 from app.database.tables import APPEND_ONLY, drop_triggers
 from app.database.tables.append_only import drop_replace_trigger
-from app.maintenance.backup import backup, restore
+from app.maintenance.backup import restore_backup, write_backup
 from tests.support.command import run_here
 from tests.support.service import KEY, Service, cell_png
 
@@ -23,7 +23,7 @@ def anchored(service: Service, tmp_path: Path) -> Service:
     service.context.settings.audit_anchor = tmp_path / "elsewhere" / "heads"
     for number in range(2):
         service.add_case(f"case-{number}", cell_png(number))
-        anchor_here(service.context)
+        anchor_configured_file(service.context)
     service.written_past = True
     with service.context.database.write() as session:
         for table in APPEND_ONLY:
@@ -32,7 +32,7 @@ def anchored(service: Service, tmp_path: Path) -> Service:
     return service
 
 
-def verified(service: Service) -> Integrity:
+def verified(service: Service) -> IntegrityReport:
     with service.context.database.read() as session:
         return verify_all(session, service.context)
 
@@ -47,9 +47,9 @@ def cut(service: Service, n_events: int) -> None:
     """Remove the newest events with the rows that they wrote, as somebody without the key can."""
     with service.context.database.write() as session:
         session.execute(text("PRAGMA defer_foreign_keys = ON"))
-        last = events.head_of(session)[0] - n_events
+        last = events.read_head(session)[0] - n_events
         session.execute(text("DELETE FROM case_changes WHERE stamp > :last"), {"last": last})
-        for event in events.events(session):
+        for event in events.read_linked_events(session):
             for table, rows in (event.row_digests or {}).items():
                 if event.sequence > last and table != "case_changes":
                     for key in rows:
@@ -63,7 +63,7 @@ def cut(service: Service, n_events: int) -> None:
 
 def test_heads_are_added_once_each_and_lie_in_the_chain(anchored: Service) -> None:
     before = heads(anchored)
-    anchor_here(anchored.context)
+    anchor_configured_file(anchored.context)
     assert heads(anchored) == before
     assert len(before) == 2
     report = verified(anchored)
@@ -76,7 +76,7 @@ def test_a_cut_end_is_found_by_the_file_alone_and_nothing_is_added_to_it(anchore
     before = heads(anchored)
     anchored.add_case("goes on", cell_png(5))
     with anchored.context.database.read() as session, pytest.raises(AnchorError, match="has lost the head"):
-        append(Path(str(anchored.context.settings.audit_anchor)), session, anchored.context.keys.audit)
+        append_anchor(Path(str(anchored.context.settings.audit_anchor)), session, anchored.context.keys.audit)
     assert heads(anchored) == before
     (fault,) = verified(anchored).faults
     assert "does not contain the head" in fault
@@ -87,11 +87,11 @@ def test_a_cut_end_is_found_by_the_file_alone_and_nothing_is_added_to_it(anchore
 def test_a_chain_written_anew_with_the_key_is_found_by_the_file_alone(anchored: Service) -> None:
     with anchored.context.database.write() as session:
         previous = events.GENESIS
-        for event in list(events.events(session)):
+        for event in list(events.read_linked_events(session)):
             event.actor = "somebody else" if event.action == "case.add" else event.actor
             signer = anchored.context.keys.audit.signers[-1]
             events.sign_event(event, signer)
-            events.link(event, event.sequence, previous, signer)
+            events.link_event(event, event.sequence, previous, signer)
             names = ("actor", "event_sha256", "signature", "digest", "link_signature")
             values = {name: getattr(event, name) for name in names} | {"number": event.sequence}
             statement = f"UPDATE audit_events SET {', '.join(f'{name} = :{name}' for name in names)}"
@@ -131,16 +131,16 @@ def test_a_backup_that_comes_back_says_so_and_a_shorter_database_that_does_not_w
 ) -> None:
     anchor = service.context.settings.audit_anchor = tmp_path / "heads"
     service.add_case("before", cell_png(1))
-    written = backup(service.context, tmp_path / "backup")
+    written = write_backup(service.context, tmp_path / "backup")
     assert written["head"] == verified(service).head
     assert json.loads((tmp_path / "backup" / "manifest.json").read_text())["audit"]["head"] == written["head"]
     for number in range(2, 6):
         service.add_case(f"after {number}", cell_png(number))
-        anchor_here(service.context)
+        anchor_configured_file(service.context)
     lost = heads(service)[-1]["head"]
 
     by_hand = tmp_path / "by hand"  # the files of the backup, without the command
-    restore(tmp_path / "backup", by_hand, by_hand / "images", f"sqlite:///{by_hand / 'secondread.db'}")
+    restore_backup(tmp_path / "backup", by_hand, by_hand / "images", f"sqlite:///{by_hand / 'secondread.db'}")
     settings_of(service, monkeypatch, by_hand, anchor)
     done = run_here("db", "verify", "--against", lost)
     assert (done.returncode, done.stdout.count("it was cut or written anew")) == (1, 5)

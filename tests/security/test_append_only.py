@@ -10,8 +10,8 @@ from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint, select, text
 from sqlalchemy import Table as SqlTable
 from sqlalchemy.exc import DBAPIError
 
-from app.cases.blindness import expose
-from app.database.tables import APPEND_ONLY, Annotator, CasePrediction, Exposure, Table
+from app.cases.blindness import record_exposure
+from app.database.tables import APPEND_ONLY, Annotator, BaseTable, CasePrediction, Exposure
 from tests.support.service import Service, fill_practice, fill_references, fill_repeats, fill_targets
 
 Row = dict[str, Any]
@@ -32,7 +32,7 @@ def filled(service: Service) -> Service:
         annotator = session.execute(select(Annotator)).scalars().first()
         assert annotator is not None
         for _ in range(2):  # the second time there is nothing to record
-            expose(session, annotator.id, prediction.case_id, prediction.release_id, None)
+            record_exposure(session, annotator.id, prediction.case_id, prediction.release_id, None)
         assert len(session.execute(select(Exposure)).all()) == 1
         fill_repeats(session)
         fill_practice(session)
@@ -70,7 +70,7 @@ def dump(connection: sqlite3.Connection, table: str) -> list[Row]:
 
 @pytest.mark.parametrize("name", APPEND_ONLY)
 def test_sqlite_refuses_to_replace_a_row_by_any_of_its_keys(intruder: sqlite3.Connection, name: str) -> None:
-    table, before = Table.metadata.tables[name], dump(intruder, name)
+    table, before = BaseTable.metadata.tables[name], dump(intruder, name)
     assert before
     keys = unique_keys(table)
     others = {column for key in keys for column in key}
@@ -100,7 +100,7 @@ def _refuse_every_way(connection: sqlite3.Connection, name: str, row: Row) -> No
 @pytest.mark.parametrize("name", APPEND_ONLY)
 def test_sqlite_refuses_to_update_delete_and_rewrite_at_once(intruder: sqlite3.Connection, name: str) -> None:
     before = dump(intruder, name)
-    column = next(iter(Table.metadata.tables[name].columns)).name
+    column = next(iter(BaseTable.metadata.tables[name].columns)).name
     for statement in (
         f"UPDATE {name} SET {column} = {column}",
         f"UPDATE OR REPLACE {name} SET {column} = (SELECT max({column}) FROM {name})",
@@ -116,7 +116,7 @@ def test_sqlite_refuses_to_update_delete_and_rewrite_at_once(intruder: sqlite3.C
 def test_postgresql_refuses_every_way_to_rewrite(filled: Service) -> None:
     engine = filled.context.database.engine
     for name in APPEND_ONLY:
-        key = [column.name for column in Table.metadata.tables[name].primary_key]
+        key = [column.name for column in BaseTable.metadata.tables[name].primary_key]
         with engine.connect() as connection:
             before = connection.execute(text(f"SELECT * FROM {name}")).all()
             assert before

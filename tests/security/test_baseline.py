@@ -35,7 +35,7 @@ def test_a_second_baseline_covers_nothing_up(service: Service) -> None:
     """Somebody with the key changes a row and writes its digest into another baseline."""
     service.add_case("a", cell_png(1))
     with service.context.database.write() as session:
-        events.record(session, service.context.keys.audit, actor="x", action="rows.baseline", object_id="rows")
+        events.record_event(session, service.context.keys.audit, actor="x", action="rows.baseline", object_id="rows")
     with service.context.database.read() as session:
         (fault,) = verify_all(session, service.context).faults
     assert "is a baseline, and not the first event" in fault

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 from sqlalchemy import select, update
 
-from app.accounts.people import add_key, digest_of
-from app.cases.blindness import expose
+from app.accounts.people import add_key, hash_secret
+from app.cases.blindness import record_exposure
 from app.database.tables import Account, Annotator, ApiKey, CasePrediction, Exposure, ReadRequest
 from app.metrics.queries import blind_labels
 from tests.app.test_leases import all_once, all_twice, classes_of, commit, lease, requests_of, set_policy
@@ -30,7 +30,7 @@ def show(service: Service, who: str, case_id: str) -> None:
     with service.context.database.write() as session:
         annotator = session.execute(select(Annotator.id).where(Annotator.name == who)).scalar_one()
         release = select(CasePrediction.release_id).where(CasePrediction.case_id == UUID(case_id))
-        expose(session, annotator, UUID(case_id), session.execute(release).scalar_one(), None)
+        record_exposure(session, annotator, UUID(case_id), session.execute(release).scalar_one(), None)
 
 
 def as_bitmap(data: bytes) -> bytes:
@@ -52,7 +52,7 @@ def old_key(service: Service, name: str, scopes: list[str]) -> None:
     value, service.written_past = secrets.token_hex(32), True
     with service.context.database.write() as session:
         account = session.execute(select(Account).where(Account.name == name)).scalar_one()
-        key = ApiKey(account_id=account.id, secret_sha256=digest_of(value), scopes=scopes)
+        key = ApiKey(account_id=account.id, secret_sha256=hash_secret(value), scopes=scopes)
         session.add(key)
         session.flush()
         service.keys[name] = f"sr_{key.id.hex}_{value}"

@@ -8,9 +8,9 @@ from sqlalchemy import select
 
 from app.accounts.annotators import reading_annotators
 from app.database.tables import Account, ReadRequest
-from app.labels.adjudication import ask_instead
-from app.labels.annotator_day import progress
-from app.triage.planning import place_of
+from app.labels.adjudication import reassign_open_requests
+from app.labels.annotator_day import get_day_progress
+from app.triage.planning import random_queue_place
 from tests.app.test_drawn_annotators import READERS, asked_of, drawing
 from tests.app.test_leases import classes_of, commit, lease, requests_of
 from tests.support.service import Service, cell_png
@@ -23,7 +23,7 @@ def n_waiting(service: Service, who: str) -> int:
 
     with service.context.database.read() as session:
         account = session.execute(select(Account).where(Account.name == who)).scalar_one()
-        return progress(session, Principal(account.id, who, "annotator", frozenset({"reads:own"}))).n_waiting
+        return get_day_progress(session, Principal(account.id, who, "annotator", frozenset({"reads:own"}))).n_waiting
 
 
 def mixed(service: Service, n: int = 12) -> list[str]:
@@ -40,10 +40,10 @@ def test_a_queue_is_one_place_per_case_whichever_read_is_asked_and_whatever_othe
     codes = classes_of(service)
     own = {who: [case for case in cases if who in asked_of(service, case)] for who in READERS}
     for who in READERS:
-        left = sorted(place_of(uuid.UUID(case)) for case in own[who])
+        left = sorted(random_queue_place(uuid.UUID(case)) for case in own[who])
         assert n_waiting(service, who) == len(left)
         while (read := lease(service, who)) is not None:
-            place = place_of(uuid.UUID(service.case_of(who, read["case_id"])))
+            place = random_queue_place(uuid.UUID(service.case_of(who, read["case_id"])))
             assert left.index(place) < 4
             left.remove(place)
             assert n_waiting(service, who) == len(left)
@@ -112,7 +112,7 @@ def test_all_requests_of_a_case_keep_one_place_after_a_draw_and_another(service:
     read = lease(service, who)
     assert read is not None
     service.post(who, f"/v1/reads/{read['id']}/decline", json={"reason": "not_my_field"})
-    assert ask_instead(service.context) == 1
+    assert reassign_open_requests(service.context) == 1
     for case in cases:
         places = {(request.due_on, request.shuffle) for request in requests_of(service, case)}
         assert len(places) == 1

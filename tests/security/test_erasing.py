@@ -19,15 +19,15 @@ from app.audit.verify import verify_all
 from app.cli.main import secondread
 from app.database.tables import Case, Erasure, ImportRow, NetworkOutput
 from app.http.errors import Conflict, NotFound
-from app.imports.archive_storage import archive_of
-from app.job_table import refresh_snapshots, tidy
-from app.maintenance.backup import backup
-from app.maintenance.cache import renew_copies
-from app.maintenance.erasure import finish_erasures, forget_patient
+from app.imports.archive_storage import archive_path
+from app.job_table import refresh_snapshots, run_maintenance
+from app.maintenance.backup import write_backup
+from app.maintenance.cache import refresh_cache
+from app.maintenance.erasure import erase_patient_everywhere, finish_erasures
 from app.maintenance.export import export_dataset
-from app.metrics.dataset import number_of
-from app.storage.bucket import Bucket
-from app.triage.planning import coin
+from app.metrics.dataset import stable_name_hash
+from app.storage.bucket import BucketStore
+from app.triage.planning import uniform_draw
 from tests.support.bucket import BucketServer
 from tests.support.images import encode, photo
 from tests.support.jobs import work_off
@@ -63,7 +63,7 @@ def send(service: Service, archive: bytes) -> str:
 
 def spoil_here(service: Service, import_id: str) -> None:
     """Make an archive in HOME one that cannot be imported."""
-    path = archive_of(service.context.settings.home, uuid.UUID(import_id))
+    path = archive_path(service.context.settings.home, uuid.UUID(import_id))
     path.write_bytes(path.read_bytes().replace(b"external_id", b"exterxxl_id"))
 
 
@@ -107,7 +107,7 @@ def live_with(service: Service, spoil: Callable[[Service, str], None] = spoil_he
     assert any(row.stored_field_sha256 for row in erased)
     texts = {"name": PATIENT, "external id": EXTERNAL, "note": NOTE, "reason": REASON, "EXIF": EXIF, "row": ROW}
     texts |= {"note of a declined read": DECLINED, "file": FILE, "metadata": METADATA}
-    numbers = {"number": number_of(f"patient:{PATIENT}"), "coin": coin(context.keys.coin, EXTERNAL)}
+    numbers = {"number": stable_name_hash(f"patient:{PATIENT}"), "coin": uniform_draw(context.keys.coin, EXTERNAL)}
     several: dict[str, Any] = {}
     for number, row in enumerate(erased):
         stored = context.images.get(row.stored_sha256)
@@ -172,7 +172,7 @@ def test_nothing_of_an_erased_patient_is_found_anywhere(
     answer = command("patient", "erase", PATIENT, "--reason", "asked on Monday", stdin="y\n")
     assert answer.exit_code == 0, answer.output
     assert remains(canaries, [tmp_path], engine, server) == set()
-    backup(context, tmp_path / "later")
+    write_backup(context, tmp_path / "later")
     with context.database.read_moment() as session:
         export_dataset(session, context, tmp_path / "export", "all", kind="parquet", proof=True)
         assert verify_all(session, context).faults == []
@@ -187,7 +187,7 @@ def test_nothing_is_found_in_a_bucket_nor_in_the_home_of_another_process(
     two: tuple[Service, Service], bucket: str, buckets: BucketServer, tmp_path: Path
 ) -> None:
     def spoil(service: Service, import_id: str) -> None:
-        store = Bucket(bucket)
+        store = BucketStore(bucket)
         (found,) = store.under(f"imports/{import_id}")
         buckets.overwrite(bucket, found.key, store.get(found.key).replace(b"external_id", b"exterxxl_id"))
 
@@ -197,7 +197,7 @@ def test_nothing_is_found_in_a_bucket_nor_in_the_home_of_another_process(
 
     one, other = two
     canaries = live_with(one, spoil)
-    renew_copies(other.context)
+    refresh_cache(other.context)
     with other.context.database.read() as session:
         cases = session.execute(select(Case).where(Case.patient == PATIENT)).scalars().all()
     for case in cases:
@@ -207,11 +207,11 @@ def test_nothing_is_found_in_a_bucket_nor_in_the_home_of_another_process(
     for place in ("bucket before", "two/cache", "two/snapshots"):
         assert any(place in line for line in before), f"{place} has nothing that could be erased"
     assert {line.partition(" in ")[0] for line in before} == canaries.keys()
-    assert forget_patient(one.context, "lead", PATIENT, "asked").unfinished is None
-    renew_copies(other.context)
+    assert erase_patient_everywhere(one.context, "lead", PATIENT, "asked").unfinished is None
+    refresh_cache(other.context)
     assert found_in("bucket after") == set()
     refresh_snapshots(other.context)
-    renew_copies(one.context)
+    refresh_cache(one.context)
     assert found_in("bucket at last") == set()
     with other.context.database.read() as session:
         assert verify_all(session, other.context).faults == []
@@ -234,7 +234,7 @@ def test_an_import_under_way_and_a_reason_that_names_the_patient_are_refused(ser
 def test_a_patient_of_whom_only_failed_rows_are_known_is_erased(service: Service) -> None:
     send(service, packed([f"missing-{FILE},{ROW},{PATIENT},,"], {FILE: picture(6)}))
     work_off(service.context)
-    report = forget_patient(service.context, "lead", PATIENT, "asked")
+    report = erase_patient_everywhere(service.context, "lead", PATIENT, "asked")
     assert (report.cases, report.import_rows, report.unfinished) == (0, 2, None)  # the file that no row is about too
     assert (
         remains(
@@ -246,7 +246,7 @@ def test_a_patient_of_whom_only_failed_rows_are_known_is_erased(service: Service
         == set()
     )
     with pytest.raises(NotFound):
-        forget_patient(service.context, "lead", PATIENT, "asked")
+        erase_patient_everywhere(service.context, "lead", PATIENT, "asked")
 
 
 @pytest.mark.both_databases
@@ -255,10 +255,10 @@ def test_while_somebody_reads_the_database_the_erasure_is_unfinished_and_the_wor
     store(service, EXTERNAL, picture(), {}, patient=PATIENT)
     with context.database.read_moment() as reading:
         reading.execute(select(Case.id)).all()
-        report = forget_patient(context, "lead", PATIENT, "asked")
+        report = erase_patient_everywhere(context, "lead", PATIENT, "asked")
         assert report.unfinished is not None
         assert finish_erasures(context).problem is not None
-    tidy(context)
+    run_maintenance(context)
     with context.database.read() as session:
         assert session.execute(select(Erasure.finished_at)).scalar_one() is not None
 
@@ -268,7 +268,7 @@ def test_an_image_that_another_case_has_too_stays_and_its_case_is_named(service:
     store(service, "elsewhere", picture(), {}, patient="another")
     with service.context.database.read() as session:
         other = session.execute(select(Case.id).where(Case.external_id == "elsewhere")).scalar_one()
-    report = forget_patient(service.context, "lead", PATIENT, "asked")
+    report = erase_patient_everywhere(service.context, "lead", PATIENT, "asked")
     assert (report.images, report.shared) == (0, [str(other)])
     assert service.get("viewer", f"/v1/cases/{other}/image").status_code == 200
 
@@ -291,9 +291,9 @@ def test_a_snapshot_that_was_under_way_is_written_again(service: Service, tmp_pa
     write_snapshots(context)
     snapshots, engine = context.settings.home / "snapshots", context.database.engine
     shutil.copytree(snapshots, tmp_path / "aside")
-    assert forget_patient(context, "lead", PATIENT, "asked").snapshots == 1
+    assert erase_patient_everywhere(context, "lead", PATIENT, "asked").snapshots == 1
     shutil.copytree(tmp_path / "aside", snapshots, dirs_exist_ok=True)  # its writer had read the rows before
-    number = {"number": number_of(f"patient:{PATIENT}")}
+    number = {"number": stable_name_hash(f"patient:{PATIENT}")}
     assert len(remains(number, [snapshots], engine, None)) == 1
     refresh_snapshots(context)
     assert remains(number, [snapshots], engine, None) == set()

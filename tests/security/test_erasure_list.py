@@ -11,9 +11,9 @@ from app.audit.verify import verify_all
 from app.cli import serving
 from app.context import build_context
 from app.database.tables import Case, Erasure
-from app.maintenance.backup import restore
-from app.maintenance.erasure import erase_again_as_listed, forget_patient
-from app.maintenance.erasure_registry import ErasureListError, add_missing
+from app.maintenance.backup import restore_backup
+from app.maintenance.erasure import erase_patient_everywhere, repeat_listed_erasures
+from app.maintenance.erasure_registry import ErasureListError, append_missing_erasures
 from app.settings import Settings
 from tests.support.command import run_here
 from tests.support.remains import remains
@@ -36,7 +36,7 @@ def backed_up(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert "erasures.jsonl" in done.stdout + done.stderr
     shutil.copy(settings.erasure_list, tmp_path / "older")
-    report = forget_patient(context, "lead", PATIENT, "asked")
+    report = erase_patient_everywhere(context, "lead", PATIENT, "asked")
     assert (report.cases, report.unfinished) == (1, None)
     assert any(name.startswith("backup ") for name in report.backups)
     assert run_here("db", "backup", tmp_path / "later").returncode == 0
@@ -73,7 +73,9 @@ def test_a_service_on_a_backup_that_was_brought_back_by_hand_erases_before_it_se
     service: Service, backed_up: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings()
-    restore(backed_up / "backup", settings.home, settings.images_folder, settings.sqlalchemy_url, settings.key_ring())
+    restore_backup(
+        backed_up / "backup", settings.home, settings.images_folder, settings.sqlalchemy_url, settings.key_ring()
+    )
     shutil.copy(service.context.settings.erasure_list, settings.home / "erasures.jsonl")
     served: list[object] = []
 
@@ -83,7 +85,7 @@ def test_a_service_on_a_backup_that_was_brought_back_by_hand_erases_before_it_se
         assert remains({"name": PATIENT}, [settings.home], context.database.engine, None) == set()
         context.database.engine.dispose()
 
-    monkeypatch.setattr("app.cli.server.run", serve)
+    monkeypatch.setattr("app.cli.server.run_server", serve)
     monkeypatch.setenv("SECONDREAD_WORKER", "false")
     serving.serve(None, None, None)
     assert len(served) == 1
@@ -93,15 +95,15 @@ def test_a_service_on_a_backup_that_was_brought_back_by_hand_erases_before_it_se
 def test_what_the_list_names_is_erased_once_and_a_forged_list_is_refused(service: Service) -> None:
     context = service.context
     store(service, EXTERNAL, cell_png(1), {"r1": 0}, patient=PATIENT)
-    report = forget_patient(context, "lead", PATIENT, "asked")
+    report = erase_patient_everywhere(context, "lead", PATIENT, "asked")
     path = context.settings.erasure_list
     assert (report.unfinished, len(path.read_text().splitlines())) == (None, 2)
-    assert erase_again_as_listed(context) == 0  # the database knows it
+    assert repeat_listed_erasures(context) == 0  # the database knows it
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])  # power failed while the line was written
-    assert erase_again_as_listed(context) == 0
+    assert repeat_listed_erasures(context) == 0
     with context.database.read() as session:
-        assert add_missing(path, session, context.keys.erasures) == 1
+        assert append_missing_erasures(path, session, context.keys.erasures) == 1
     assert path.read_bytes() == whole
     store(service, EXTERNAL, cell_png(2), {"r1": 0}, patient="somebody")
     with context.database.read() as session:
@@ -109,15 +111,15 @@ def test_what_the_list_names_is_erased_once_and_a_forged_list_is_refused(service
         path.unlink()
         session.add(Erasure(id=case.id, cases=[str(case.id)], import_rows=[], created_at=case.created_at))
         session.flush()  # as a database knows it that was lost
-        assert add_missing(path, session, context.keys.erasures) == 2
-    assert [erase_again_as_listed(context), erase_again_as_listed(context)] == [1, 0]
+        assert append_missing_erasures(path, session, context.keys.erasures) == 2
+    assert [repeat_listed_erasures(context), repeat_listed_erasures(context)] == [1, 0]
     with context.database.read() as session:
         assert session.execute(select(Case.id).where(Case.external_id == EXTERNAL)).first() is None
     path.unlink()
     with context.database.read() as session:
-        add_missing(path, session, DerivedKey(b"of another installation, long enough", b""))
+        append_missing_erasures(path, session, DerivedKey(b"of another installation, long enough", b""))
     with pytest.raises(ErasureListError, match="not of this installation"):
-        erase_again_as_listed(context)
+        repeat_listed_erasures(context)
 
 
 @pytest.mark.parametrize("left", ["", '{"number": 0, "era'])
@@ -125,8 +127,8 @@ def test_a_list_whose_first_line_was_cut_off_is_begun_again(service: Service, le
     """A full disk leaves it so, when the first process starts."""
     context = service.context
     context.settings.erasure_list.write_text(left)
-    assert erase_again_as_listed(context) == 0
+    assert repeat_listed_erasures(context) == 0
     with context.database.read() as session:
-        assert add_missing(context.settings.erasure_list, session, context.keys.erasures) == 0
-    assert erase_again_as_listed(context) == 0
+        assert append_missing_erasures(context.settings.erasure_list, session, context.keys.erasures) == 0
+    assert repeat_listed_erasures(context) == 0
     assert len(context.settings.erasure_list.read_text().splitlines()) == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.accounts import fair_share
-from app.accounts.fair_share import PER_ADDRESS, FairShare, Places
+from app.accounts.fair_share import PER_ADDRESS, FairShare, KeyedSlots
 from tests.support.coroutines import run_async
 from tests.support.service import Service
 from tests.support.waiting import patient
@@ -143,7 +143,7 @@ def test_who_waits_too_long_or_in_too_long_a_queue_is_asked_to_come_back(monkeyp
 
 def test_a_place_handed_to_somebody_who_has_just_gone_is_handed_on() -> None:
     async def scene() -> None:
-        places = Places(1)
+        places = KeyedSlots(1)
         await places.enter("a")
         gone, next_one = asyncio.create_task(places.enter("a")), asyncio.create_task(places.enter("a"))
         await until(lambda: len(places.waiting["a"]) == 2)
@@ -161,7 +161,7 @@ def test_a_place_handed_to_somebody_who_has_just_gone_is_handed_on() -> None:
 
 
 def test_a_waiter_whose_loop_has_ended_keeps_no_place() -> None:
-    places = Places(1)
+    places = KeyedSlots(1)
 
     async def waits() -> None:
         await places.enter("a")
@@ -253,7 +253,7 @@ def test_what_fails_leaves_its_place() -> None:
 
 def test_a_person_is_told_by_a_page(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fair_share, "QUEUE", 0)
-    monkeypatch.setattr(fair_share.Places, "_at_once", property(lambda _: 0, lambda *_: None), raising=False)
+    monkeypatch.setattr(fair_share.KeyedSlots, "_at_once", property(lambda _: 0, lambda *_: None), raising=False)
     answer = service.client.get("/worklist", headers={"Accept": "text/html"})
     assert (answer.status_code, answer.headers["content-type"]) == (429, "text/html; charset=utf-8")
     assert "send fewer at once" in answer.text

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from app.audit.anchor import anchor_here
+from app.audit.anchor import anchor_configured_file
 from app.audit.chain import events
-from app.context import Context
+from app.context import ServiceContext
 from tests.app.test_sealing import note, order, waits
 from tests.support.service import Service
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=T
 COPIED = "created_at, actor, action, object, details, reason, request_id, row_digests, event_sha256, signature"
 
 
-def insert_copy(context: Context, action: str, **changed: str) -> int:
+def insert_copy(context: ServiceContext, action: str, **changed: str) -> int:
     """Write an event of then down once more, as a role may that writes events and has no key; gives its stamp."""
     columns = COPIED.split(", ")
     values = ", ".join(changed.get(name, name) for name in columns)
@@ -42,7 +42,7 @@ def test_an_event_that_was_not_signed_as_it_stands_is_never_linked(service: Serv
     assert service.seal() == 1
     assert order(context) == ["after it"], "what is forged keeps nobody waiting"
     with context.database.read_moment() as session:
-        faults = events.verify(session, context.keys.audit)[1]
+        faults = events.verify_chain(session, context.keys.audit)[1]
     assert faults == [f"audit event with stamp {stamp}, which waits to be linked, was changed"]
 
 
@@ -51,6 +51,6 @@ def test_the_worker_links_nothing_for_the_file_of_heads(service: Service, tmp_pa
     context = service.context
     service.add_case()
     context.settings.audit_anchor = tmp_path / "heads"
-    anchor_here(context)
+    anchor_configured_file(context)
     context.settings.audit_anchor = None
     assert waits(context)

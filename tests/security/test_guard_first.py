@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fastapi import Depends
 
-from app.accounts.permissions import Policy, policy_of, require_policies
+from app.accounts.permissions import RequireScope, get_route_guard, require_route_guards
 from app.http.routing import walk_routes
 from app.main import create_app
 from app.settings import Settings
@@ -50,7 +50,7 @@ def ask(service: Service, method: str, path: str, who: str | None, kind: str) ->
 def test_every_route_that_takes_a_body_asks_who_is_calling_before_it_reads_a_byte(shared_service: Service) -> None:
     asked, wrong = 0, []
     for route in walk_routes(shared_service.client.app):  # type: ignore[arg-type]
-        guard = policy_of(route)
+        guard = get_route_guard(route)
         assert guard is not None
         for method in sorted((route.methods or set()) - {"GET", "HEAD"}):
             if not guard.scopes:
@@ -75,6 +75,6 @@ def test_every_route_that_takes_a_body_asks_who_is_calling_before_it_reads_a_byt
 
 def test_a_route_that_would_read_the_body_first_stops_the_start_up(settings: Settings) -> None:
     app = create_app(settings)
-    app.add_api_route("/late", lambda: "open", methods=["POST"], dependencies=[Depends(Policy("manage"))])
+    app.add_api_route("/late", lambda: "open", methods=["POST"], dependencies=[Depends(RequireScope("manage"))])
     with pytest.raises(RuntimeError, match=r"read the body before .*/late"):
-        require_policies(app)
+        require_route_guards(app)

@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import select, update
 
 from app.cases import repeat_selection
-from app.database.tables import Account, Annotator, HeldBack, Label, PolicyRow, Repeat, RepeatAnswer, now
+from app.database.tables import Account, Annotator, HeldBack, Label, PolicyRow, Repeat, RepeatAnswer, utc_now
 from app.http.principal import Principal
 from app.labels import repeats
-from app.labels.annotator_day import Progress, progress
-from app.maintenance.erasure_registry import Whom, erase_patient
+from app.labels.annotator_day import DayProgress, get_day_progress
+from app.maintenance.erasure_registry import ErasureTarget, erase_patient_rows
 from tests.app.test_leases import classes_of, commit, lease, set_policy
 from tests.app.test_people import first_password
 from tests.support.service import Service, cell_png
@@ -28,11 +28,12 @@ Coin = Callable[[float], None]
 @pytest.fixture
 def coin(monkeypatch: pytest.MonkeyPatch) -> Coin:
     """Says how the coin falls from now on: 1 never, 0 always."""
-    monkeypatch.setattr(repeats, "APART", timedelta(0))
-    monkeypatch.setattr(repeats, "BEHIND", 0)
+    monkeypatch.setattr(repeats, "MIN_TIME_APART", timedelta(0))
+    monkeypatch.setattr(repeats, "MIN_CASES_BETWEEN", 0)
 
     def falls(value: float) -> None:
-        monkeypatch.setattr(repeat_selection, "lot", lambda: value)
+        for module in (repeat_selection, repeats):
+            monkeypatch.setattr(module, "draw_random_unit", lambda: value)
 
     falls(1.0)
     return falls
@@ -72,10 +73,10 @@ def move_to_the_front(service: Service) -> None:
         session.execute(update(Repeat).values(due_on="2000-01-01"))
 
 
-def own_day(service: Service) -> Progress:
+def own_day(service: Service) -> DayProgress:
     with service.context.database.read() as session:
         row = session.execute(select(Account).where(Account.name == "anna")).scalar_one()
-        return progress(session, Principal(row.id, row.name, row.role, frozenset({"reads:own"})))
+        return get_day_progress(session, Principal(row.id, row.name, row.role, frozenset({"reads:own"})))
 
 
 def plain(answer: Any) -> tuple[int, list[str], str]:
@@ -185,7 +186,7 @@ def test_a_repeat_ends_like_any_read(service: Service, coin: Coin, ends: str) ->
 
             expire_all(service)
             with service.context.database.write() as session:
-                session.execute(update(Repeat).where(Repeat.state == "leased").values(lease_expires_at=now()))
+                session.execute(update(Repeat).where(Repeat.state == "leased").values(lease_expires_at=utc_now()))
             after = read_next(service)
             assert after["case_id"] == read["case_id"]
             assert after["id"] != read["id"]
@@ -216,7 +217,7 @@ def test_the_number_of_waiting_cases_falls_by_one_with_each_lease(service: Servi
     assert counts == list(range(counts[0], -1, -1))
     assert repeats_of(service)[0].state == "answered"
     assert own_day(service).n_today == len(given) + 1
-    later = {"back_at": now() - timedelta(seconds=1)}
+    later = {"back_at": utc_now() - timedelta(seconds=1)}
     with service.context.database.write() as session:
         session.execute(update(Repeat).values(**later))
     service.written_past = True
@@ -287,7 +288,7 @@ def test_only_what_was_held_back_comes_again_and_only_once(service: Service, coi
 def test_a_case_that_was_read_a_short_time_ago_does_not_come_again(
     service: Service, coin: Coin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeats, "APART", timedelta(days=14))
+    monkeypatch.setattr(repeats, "MIN_TIME_APART", timedelta(days=14))
     with pytest.raises(IndexError):
         planned(service, coin)
     assert repeats_of(service) == []
@@ -297,7 +298,7 @@ def test_a_case_does_not_come_again_while_a_page_lists_it(
     service: Service, coin: Coin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page of the day shows the pictures of what was read: nobody is to see one twice there."""
-    monkeypatch.setattr(repeats, "BEHIND", 2)
+    monkeypatch.setattr(repeats, "MIN_CASES_BETWEEN", 2)
     with pytest.raises(IndexError):
         planned(service, coin)
     for _ in range(2):
@@ -312,16 +313,16 @@ def test_a_case_does_not_come_again_while_a_page_lists_it(
 def test_as_many_repeats_as_the_policy_says(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the coin alone: a share of the leases is planned, and five times as many cases are held back."""
     rng = random.Random(0)
-    monkeypatch.setattr(repeat_selection, "lot", rng.random)
+    monkeypatch.setattr(repeat_selection, "draw_random_unit", rng.random)
     policy = PolicyRow(repeat_rate=0.02, reveal="after_case_closed")
     kept: list[Any] = []
-    monkeypatch.setattr(repeats, "_seat", lambda *_: kept.append("planned"))
-    monkeypatch.setattr(repeats, "_candidate", lambda *_: None)
+    monkeypatch.setattr(repeats, "_choose_replaced_request", lambda *_: kept.append("planned"))
+    monkeypatch.setattr(repeats, "_choose_repeated_label", lambda *_: None)
     with service.context.database.read() as session:
         monkeypatch.setattr(session, "add", kept.append)
         for _ in range(5000):
-            repeats.plan_a_repeat(session, uuid.uuid4(), policy)
-            repeat_selection.hold_some_back(session, Label(annotator_id=uuid.uuid4(), case_id=uuid.uuid4()), policy)
+            repeats.maybe_schedule_repeat(session, uuid.uuid4(), policy)
+            repeat_selection.maybe_hold_back(session, Label(annotator_id=uuid.uuid4(), case_id=uuid.uuid4()), policy)
     n_planned = kept.count("planned")
     assert 70 <= n_planned <= 130  # 100 of 5,000, five standard deviations
     assert 400 <= len(kept) - n_planned <= 600
@@ -376,7 +377,7 @@ def test_erasing_the_patient_ends_a_repeat_and_forgets_its_note(service: Service
     read = read_next(service)
     commit(service, "anna", read, classes_of(service)[0], note="a note about the patient")
     with service.context.database.write() as session:
-        erased = erase_patient(session, service.context, "lead", Whom("p"), "asked for")
+        erased = erase_patient_rows(session, service.context, "lead", ErasureTarget("p"), "asked for")
     assert (erased.n_remarks, erased.n_answers > 0) == (1, True)
 
 

@@ -14,7 +14,7 @@ from PIL import Image, ImageCms
 from app.predictions import decoding
 from ml.images.image_container_checks import BESIDE_PIXELS, CHUNKS, PACKED_CHUNKS, SEGMENTS, file_facts
 from ml.images.limited import read_limited
-from ml.images.picture import BYTES_PER_PIXEL, Picture, cost_of
+from ml.images.picture import BYTES_PER_PIXEL, Picture, estimate_decoding_cost
 from ml.images.preprocess import MAX_PIXELS, Preprocessing
 from tests.support.images import encode, photo
 from tests.support.service import Service
@@ -201,7 +201,7 @@ def test_what_programs_write_is_plain(name: str, opened_here: list[object]) -> N
     found = file_facts(data)
     assert found is not None
     assert (found.width, found.height, found.plain) == (500, 500, True)
-    assert cost_of(data).cheap
+    assert estimate_decoding_cost(data).cheap
     assert opened_here == []
 
 
@@ -231,5 +231,5 @@ def test_no_byte_of_a_file_makes_looking_at_it_fail(data: bytes) -> None:
         changed = bytearray(data[: rng.integers(1, len(data) + 1)])
         for place in rng.integers(0, min(len(changed), 400), 3):
             changed[place] = rng.integers(256)
-        cost = cost_of(bytes(changed))
+        cost = estimate_decoding_cost(bytes(changed))
         assert 0 <= cost.memory <= BYTES_PER_PIXEL * MAX_PIXELS

@@ -14,7 +14,7 @@ from app.cli.imports import import_local
 from app.database.tables import ImportRow, Job
 from app.http.errors import StorageFull
 from app.imports import zip_contents as archives
-from app.imports.receiving import receiving
+from app.imports.receiving import receive_archive
 from app.imports.zip_contents import ArchiveError, open_archive
 from app.job_table import FUNCTIONS
 from ml.datasets.folder import load_folder
@@ -165,7 +165,7 @@ def test_the_space_is_looked_at_while_an_archive_arrives(tmp_path: Path, monkeyp
     left = iter([100, 100, 1])
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 0, next(left)))
     piece = bytes(8 * 1024**2)
-    with receiving(tmp_path, 50) as receiver:
+    with receive_archive(tmp_path, 50) as receiver:
         for _ in range(3):
             receiver.write(piece)
         with pytest.raises(StorageFull):
@@ -215,13 +215,16 @@ def test_a_form_without_an_archive_is_refused(
 def test_archives_together_have_a_quota(tmp_path: Path) -> None:
     """Those that arrive, wait or have failed count together; one that the command line imports has the whole disk."""
     mebibyte = 2**20
-    with receiving(tmp_path, 0, limit=mebibyte):
+    with receive_archive(tmp_path, 0, limit=mebibyte):
         (tmp_path / "imports" / "failed.zip").write_bytes(bytes(4 * mebibyte + 1))
-    with pytest.raises(StorageFull, match="other archives take the 4 MiB"), receiving(tmp_path, 0, limit=mebibyte):
+    with (
+        pytest.raises(StorageFull, match="other archives take the 4 MiB"),
+        receive_archive(tmp_path, 0, limit=mebibyte),
+    ):
         pass
     assert [path.name for path in (tmp_path / "imports").iterdir()] == ["failed.zip"]
-    with receiving(tmp_path, 0, limit=None):
+    with receive_archive(tmp_path, 0, limit=None):
         pass
     (tmp_path / "imports" / "failed.zip").unlink()
-    with receiving(tmp_path, 0, limit=mebibyte):
+    with receive_archive(tmp_path, 0, limit=mebibyte):
         pass

@@ -14,22 +14,22 @@ from sqlalchemy import select, text
 
 from app.accounts import single_sign_on
 from app.audit import rotation
-from app.audit.anchor import append
+from app.audit.anchor import append_anchor
 from app.audit.chain import events
 from app.audit.chain import events as chain_events
-from app.audit.chain.keys import KeyRing, Secret, derive
-from app.audit.installation import WrongKeyError, claim
-from app.audit.rotation import bring_in, rotate, write_ring
+from app.audit.chain.keys import KeyRing, RingSecret, derive_keys
+from app.audit.installation import WrongKeyError, claim_database
+from app.audit.rotation import apply_key_ring, rotate_key, write_ring
 from app.audit.verify import verify_all
 from app.cases.ingest import partition_of
-from app.context import Context, build_context
+from app.context import ServiceContext, build_context
 from app.database import retry
 from app.database.engine import POSTGRES_SETTINGS, Database
-from app.database.retry import write_patiently
+from app.database.retry import write_with_retry
 from app.database.tables import AuditEvent
-from app.http.errors import Unavailable
+from app.http.errors import ServiceUnavailable
 from app.settings import Settings
-from app.triage.planning import coin
+from app.triage.planning import uniform_draw
 from tests.security.test_one_key import coins_and_partitions
 from tests.security.test_proof import check, exported
 from tests.support.command import run_here
@@ -39,26 +39,26 @@ from tests.support.waiting import patient
 FIRST = KeyRing.parse(KEY.encode())
 
 
-def with_ring(context: Context, ring: KeyRing) -> Context:
+def with_ring(context: ServiceContext, ring: KeyRing) -> ServiceContext:
     return build_context(context.settings.model_copy(update={"secret_key": SecretStr(ring.to_bytes().decode())}))
 
 
-def verified(context: Context) -> list[str]:
+def verified(context: ServiceContext) -> list[str]:
     with context.database.read_moment() as session:
         return verify_all(session, context).faults
 
 
-def serve_with(service: Service, context: Context) -> None:
+def serve_with(service: Service, context: ServiceContext) -> None:
     state: Any = service.client.app.state  # type: ignore[attr-defined]
     service.context = state.context = context
     state.database = context.database
 
 
 @pytest.fixture
-def rotated(service: Service) -> Iterator[Context]:
+def rotated(service: Service) -> Iterator[ServiceContext]:
     """The service's parts with a second key, which its database knows; the service itself still has the first one."""
     ring = FIRST.rotated()
-    bring_in(service.context, ring, "stolen")
+    apply_key_ring(service.context, ring, "stolen")
     new = with_ring(service.context, ring)
     yield new
     new.database.engine.dispose()
@@ -69,55 +69,57 @@ def test_a_new_key_signs_and_nothing_that_follows_from_the_first_moves(service: 
     collect(service, [cell_png(number) for number in range(2)], patients=True)
     before, old = coins_and_partitions(service.context), service.context
     ring = FIRST.rotated()
-    bring_in(old, ring, "a key was lost")
+    apply_key_ring(old, ring, "a key was lost")
     new = with_ring(old, ring)
     assert verified(new) == []
-    with pytest.raises(Unavailable, match="start it again"), old.database.write() as session:
-        events.record(session, old.keys.audit, actor="x", action="x", object_id="x")
+    with pytest.raises(ServiceUnavailable, match="start it again"), old.database.write() as session:
+        events.record_event(session, old.keys.audit, actor="x", action="x", object_id="x")
     answer = service.client.get("/readyz")
     assert (answer.status_code, "rotated" in answer.json()["database"]) == (503, True)
     for ring_in_use, why in ((FIRST, "lacks the new one"), (KeyRing(ring.secrets[1:]), "not the key of this database")):
         with pytest.raises(WrongKeyError, match=why):
-            claim(new.database, derive(ring_in_use).audit)
+            claim_database(new.database, derive_keys(ring_in_use).audit)
     serve_with(service, new)
     service.add_case("later", cell_png(9), patient="p9")
     after = coins_and_partitions(new)
     assert {name: after[name] for name in before} == before
-    assert after["later"] == (coin(old.keys.coin, "later"), partition_of(old.keys.partition, "p9", "later"))
+    assert after["later"] == (uniform_draw(old.keys.coin, "later"), partition_of(old.keys.partition, "p9", "later"))
     with new.database.read() as session:
-        last = [event for event in events.all_events(session)][-1]
+        last = [event for event in events.read_all_events(session)][-1]
     assert last.action == "case.add"
     assert verified(new) == []
     proof = exported(service, tmp_path / "out")
     for keys in (new.keys, old.keys):
         status, said = check(proof, keys.audit.public_key)
         assert (status, said.splitlines()[-1]) == (0, "consistent"), said
-    stranger = derive(KeyRing.parse(b"another" * 5)).audit.public_key
+    stranger = derive_keys(KeyRing.parse(b"another" * 5)).audit.public_key
     assert "not that of this chain" in check(proof, stranger)[1]
     serve_with(service, old)
     new.database.engine.dispose()
 
 
-def test_an_event_signed_with_a_replaced_key_is_named(service: Service, rotated: Context) -> None:
+def test_an_event_signed_with_a_replaced_key_is_named(service: Service, rotated: ServiceContext) -> None:
     """What a thief of the old key can add after the rotation."""
     new = rotated
     with new.database.write() as session:
-        previous, signer = events.head_of(session)[1], service.context.keys.audit.signers[0]
-        stamp = events.record(session, new.keys.audit, actor="x", action="x", object_id="x").stamp
+        previous, signer = events.read_head(session)[1], service.context.keys.audit.signers[0]
+        stamp = events.record_event(session, new.keys.audit, actor="x", action="x", object_id="x").stamp
         event = session.get_one(AuditEvent, stamp)
         session.execute(text("DROP TRIGGER audit_events_no_update"))
         events.sign_event(event, signer)
-        events.link(event, event.sequence, previous, signer)
+        events.link_event(event, event.sequence, previous, signer)
     assert verified(new) == [f"audit event {event.sequence} was changed, or one before it was removed"]
     service.written_past = True
 
 
-def test_a_head_signed_with_a_replaced_key_excuses_nothing(service: Service, rotated: Context, tmp_path: Path) -> None:
+def test_a_head_signed_with_a_replaced_key_excuses_nothing(
+    service: Service, rotated: ServiceContext, tmp_path: Path
+) -> None:
     """A line of the file that says a backup was brought back, by a thief of the old key."""
     new, old, path = rotated, service.context, tmp_path / "heads"
     with new.database.read() as session:
-        append(path, session, new.keys.audit)
-        append(path, session, old.keys.audit, 1)
+        append_anchor(path, session, new.keys.audit)
+        append_anchor(path, session, old.keys.audit, 1)
     new.settings.audit_anchor = path
     assert ["signed with a key that had been replaced" in fault for fault in verified(new)] == [True]
 
@@ -125,15 +127,17 @@ def test_a_head_signed_with_a_replaced_key_excuses_nothing(service: Service, rot
 def test_a_rotation_to_a_key_that_did_not_sign_is_named(service: Service, tmp_path: Path) -> None:
     ring = FIRST.rotated()
     with service.context.database.write() as session:
-        head = events.newest(session)
-        keys, other = derive(ring).audit, derive(KeyRing.parse(b"another" * 5)).audit
+        head = events.read_head_text(session)
+        keys, other = derive_keys(ring).audit, derive_keys(KeyRing.parse(b"another" * 5)).audit
         signature = other.sign(events.rotation_text(keys.signers[0].public, head, keys.public_key))
         details = {"public_key": keys.public_key, "signature": signature}
         action = events.ROTATION
-        events.record(session, service.context.keys.audit, actor="x", action=action, object_id="2", details=details)
+        events.record_event(
+            session, service.context.keys.audit, actor="x", action=action, object_id="2", details=details
+        )
     with service.context.database.read() as session:
-        assert "rotates to a key" in "\n".join(events.verify(session, keys)[1])
-        assert "rotates to a key" in "\n".join(events.verify(session, service.context.keys.audit)[1])
+        assert "rotates to a key" in "\n".join(events.verify_chain(session, keys)[1])
+        assert "rotates to a key" in "\n".join(events.verify_chain(session, service.context.keys.audit)[1])
     assert "has not signed it" in check(exported(service, tmp_path / "out"), keys.public_key)[1]
     service.written_past = True
 
@@ -146,10 +150,10 @@ def test_the_command_writes_the_file_first_and_finishes_what_was_interrupted(
     settings = Settings(home=tmp_path / "home")
     first = settings.key_ring()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("app.audit.rotation.bring_in", lambda *_: 1 / 0)
+        patch.setattr("app.audit.rotation.apply_key_ring", lambda *_: 1 / 0)
         context = build_context(settings)
         with pytest.raises(ZeroDivisionError):
-            rotate(context, "interrupted")
+            rotate_key(context, "interrupted")
         context.database.engine.dispose()
     ring = settings.key_ring()
     assert (ring.oldest(1), len(ring.secrets)) == (first, 2)
@@ -158,7 +162,7 @@ def test_the_command_writes_the_file_first_and_finishes_what_was_interrupted(
     assert (refused.returncode, refused.stderr.count("\n"), "finishes" in refused.stderr) == (1, 1, True)
     done = run_here("db", "rotate-key", "--reason", "again")
     assert (done.returncode, settings.key_ring()) == (0, ring), done.stderr
-    assert derive(ring).audit.public_key in done.stdout + done.stderr
+    assert derive_keys(ring).audit.public_key in done.stdout + done.stderr
     assert run_here("db", "verify").returncode == 0
     assert run_here("db", "rotate-key", "--reason", "once more").returncode == 0
     assert len(settings.key_ring().secrets) == 3
@@ -170,20 +174,20 @@ def test_a_key_that_is_set_is_rotated_by_a_file(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ValueError, match="--out FILE"):
-        rotate(service.context, "x")
+        rotate_key(service.context, "x")
     out = tmp_path / "ring"
     write_ring(service.context, out)
     with pytest.raises(ValueError, match="choose another one"):
         write_ring(service.context, out)
     settings = service.context.settings.model_copy(update={"secret_key": None, "secret_key_file": out})
     context = build_context(settings)
-    assert rotate(context, "x").n_keys == 2
+    assert rotate_key(context, "x").n_keys == 2
     assert verified(context) == []
     context.database.engine.dispose()
 
 
 @pytest.fixture
-def by_file(service: Service, tmp_path: Path) -> Iterator[tuple[Context, Path]]:
+def by_file(service: Service, tmp_path: Path) -> Iterator[tuple[ServiceContext, Path]]:
     """The service's parts with the key in a file, which a rotation replaces."""
     path = tmp_path / "ring"
     path.write_bytes(FIRST.to_bytes())
@@ -194,7 +198,7 @@ def by_file(service: Service, tmp_path: Path) -> Iterator[tuple[Context, Path]]:
 
 @pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 def test_a_rotation_waits_for_whoever_has_the_key_and_replaces_no_file_before(
-    service: Service, by_file: tuple[Context, Path], monkeypatch: pytest.MonkeyPatch
+    service: Service, by_file: tuple[ServiceContext, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else every command would be refused, for a key that the database does not know, until it is run again."""
     context, path = by_file
@@ -210,10 +214,10 @@ def test_a_rotation_waits_for_whoever_has_the_key_and_replaces_no_file_before(
             session.execute(text("SELECT 1"))
             with monkeypatch.context() as patch:
                 patch.setattr(retry, "_PATIENCE", 0.0)
-                with pytest.raises(Unavailable, match="for too long"):
-                    rotate(context, "x")
+                with pytest.raises(ServiceUnavailable, match="for too long"):
+                    rotate_key(context, "x")
             assert path.read_bytes() == FIRST.to_bytes()
-            rotating = pool.submit(rotate, context, "x", say)
+            rotating = pool.submit(rotate_key, context, "x", say)
             assert waits.wait(patient(30))
             assert path.read_bytes() == FIRST.to_bytes()
         assert rotating.result(patient(60)).n_keys == 2
@@ -232,12 +236,12 @@ def test_of_two_who_bring_in_the_same_ring_the_second_finds_it_done(
 
     def the_first_goes_between(database: Database, work: Any, *rest: Any, **of: Any) -> Any:
         if of:  # what writes the new key, after it was asked which ones there are
-            monkeypatch.setattr(rotation, "write_patiently", write_patiently)
-            bring_in(service.context, ring, "the first")
-        return write_patiently(database, work, *rest, **of)
+            monkeypatch.setattr(rotation, "write_with_retry", write_with_retry)
+            apply_key_ring(service.context, ring, "the first")
+        return write_with_retry(database, work, *rest, **of)
 
-    monkeypatch.setattr(rotation, "write_patiently", the_first_goes_between)
-    assert bring_in(service.context, ring, "the second").n_keys == 2
+    monkeypatch.setattr(rotation, "write_with_retry", the_first_goes_between)
+    assert apply_key_ring(service.context, ring, "the second").n_keys == 2
     new = with_ring(service.context, ring)
     with new.database.read() as session:
         events = session.execute(select(AuditEvent.reason).where(AuditEvent.action == chain_events.ROTATION)).scalars()
@@ -268,16 +272,18 @@ def test_a_backup_from_before_a_rotation_is_brought_back_with_the_newer_ring(
 def test_cookies_of_a_replaced_key_are_accepted_until_they_would_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     value = FIRST.secrets[0]
     for age, accepted in ((single_sign_on.COOKIE_SECONDS - 60, True), (single_sign_on.COOKIE_SECONDS + 60, False)):
-        ring = KeyRing((value, Secret(b"n" * 32, int(time.time()) - age)))
-        cookie = single_sign_on._signer(derive(FIRST).cookies).dumps({"state": 1})
+        ring = KeyRing((value, RingSecret(b"n" * 32, int(time.time()) - age)))
+        cookie = single_sign_on._make_cookie_serializer(derive_keys(FIRST).cookies).dumps({"state": 1})
         if accepted:
-            assert single_sign_on._signer(derive(ring).cookies).loads(cookie, max_age=600) == {"state": 1}
+            assert single_sign_on._make_cookie_serializer(derive_keys(ring).cookies).loads(cookie, max_age=600) == {
+                "state": 1
+            }
         else:
             with pytest.raises(BadSignature):
-                single_sign_on._signer(derive(ring).cookies).loads(cookie, max_age=600)
-        newer = single_sign_on._signer(derive(ring).cookies).dumps({"state": 2})
+                single_sign_on._make_cookie_serializer(derive_keys(ring).cookies).loads(cookie, max_age=600)
+        newer = single_sign_on._make_cookie_serializer(derive_keys(ring).cookies).dumps({"state": 2})
         with pytest.raises(BadSignature):
-            single_sign_on._signer(derive(FIRST).cookies).loads(newer, max_age=600)
+            single_sign_on._make_cookie_serializer(derive_keys(FIRST).cookies).loads(newer, max_age=600)
 
 
 def test_a_ring_is_read_as_it_was_written_and_anything_else_is_refused() -> None:
@@ -302,6 +308,6 @@ def test_a_key_in_home_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_key_gives_what_the_key_of_another_purpose_gives() -> None:
-    keys = derive(FIRST)
+    keys = derive_keys(FIRST)
     derived = [keys.coin, keys.partition, keys.readers.cases, keys.readers.pages, keys.readers.order, keys.audit.rows]
     assert len({key.digest(b"x") for key in derived} | {key.value for key in keys.cookies}) == len(derived) + 1

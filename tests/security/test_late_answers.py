@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select
 
-from app.cases.blindness import expose
+from app.cases.blindness import record_exposure
 from app.database.tables import Annotator, Read
 from app.metrics.queries import blind_labels
 from tests.app.test_leases import all_once, all_twice, classes_of, commit, expire_all, lease, set_policy
@@ -77,7 +77,7 @@ def test_somebody_who_saw_more_than_the_image_meanwhile_is_late_and_not_blind(se
     release = UUID(service.get("viewer", "/v1/releases").json()["items"][0]["id"])
     with service.context.database.write() as session:
         anna = session.execute(select(Annotator.id).where(Annotator.name == "anna")).scalar_one()
-        expose(session, anna, UUID(service.case_of("anna", read["case_id"])), release, None)
+        record_exposure(session, anna, UUID(service.case_of("anna", read["case_id"])), release, None)
     label = commit(service, "anna", read, classes_of(service)[0]).json()["label"]
     assert (label["late"], label["blind"]) == (True, False)
 

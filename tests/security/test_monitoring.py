@@ -6,7 +6,7 @@ import uuid
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from app.main import attach
+from app.main import attach_context
 from app.settings import Settings
 from tests.app.test_leases import set_policy
 from tests.support.process import METRICS_TOKEN
@@ -28,7 +28,7 @@ def test_no_key_of_an_account_opens_metrics(shared_service: Service, who: str) -
 
 def test_without_a_token_in_the_settings_there_are_no_metrics(service: Service) -> None:
     settings = service.context.settings
-    attach(service.client.app, settings.model_copy(update={"metrics_token": None}))  # type: ignore[arg-type]
+    attach_context(service.client.app, settings.model_copy(update={"metrics_token": None}))  # type: ignore[arg-type]
     for headers in ({}, {"Authorization": f"Bearer {METRICS_TOKEN}"}, {"Authorization": "Bearer "}):
         answer = service.client.get("/metrics", headers=headers)
         assert (answer.status_code, answer.json()["type"]) == (403, "urn:secondread:problem:forbidden")

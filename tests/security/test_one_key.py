@@ -7,14 +7,14 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import MetaData, select
 
-from app.audit.chain.keys import KeyRing, derive
+from app.audit.chain.keys import KeyRing, derive_keys
 from app.cases.ingest import partition_of
-from app.context import Context
+from app.context import ServiceContext
 from app.database.engine import Database
 from app.database.tables import Case
-from app.maintenance.backup import backup, restore
+from app.maintenance.backup import restore_backup, write_backup
 from app.settings import Settings
-from app.triage.planning import coin
+from app.triage.planning import uniform_draw
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
 from tests.support.service import Service, cell_png, collect
@@ -73,7 +73,7 @@ def test_a_second_installation_with_a_key_of_its_own_is_refused_before_it_writes
     database.engine.dispose()
 
 
-def coins_and_partitions(context: Context) -> dict[str, tuple[float, str]]:
+def coins_and_partitions(context: ServiceContext) -> dict[str, tuple[float, str]]:
     with context.database.read() as session:
         return {row[0]: (row[1], row[2]) for row in session.execute(select(Case.external_id, Case.u, Case.partition))}
 
@@ -83,14 +83,14 @@ def coins_and_partitions(context: Context) -> dict[str, tuple[float, str]]:
 def test_coins_and_partitions_follow_from_the_key_and_nothing_else(service: Service) -> None:
     collect(service, [cell_png(number) for number in range(4)], patients=True)
     for number, (external_id, (u, partition)) in enumerate(sorted(coins_and_partitions(service.context).items())):
-        assert u == coin(service.context.keys.coin, external_id)
+        assert u == uniform_draw(service.context.keys.coin, external_id)
         assert partition == partition_of(service.context.keys.partition, f"p{number // 3}", external_id)
 
 
 def test_what_a_key_decides_never_moves() -> None:
     """Whatever is derived from the key in a new way would move them."""
-    keys = derive(KeyRing.parse(b"the same coins and partitions in every run"))
-    assert [coin(keys.coin, name) for name in ("case-1", "case-2", "a b")] == COINS
+    keys = derive_keys(KeyRing.parse(b"the same coins and partitions in every run"))
+    assert [uniform_draw(keys.coin, name) for name in ("case-1", "case-2", "a b")] == COINS
     assert [partition_of(keys.partition, patient, "case-1") for patient in (None, "p1", "p2", "p3", "p4")] == PARTITIONS
     assert keys.audit.signers[0].check == CHECK
 
@@ -123,7 +123,7 @@ def test_a_key_is_made_once_and_whole(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_backup_of_another_key_is_refused_before_anything_is_restored(service: Service, tmp_path: Path) -> None:
-    backup(service.context, tmp_path / "backup")
+    write_backup(service.context, tmp_path / "backup")
     (tmp_path / "new").mkdir()
     made = Installation(tmp_path / "new" / "home")
     made.environment["SECONDREAD_SECRET_KEY"] = OTHER.decode()
@@ -131,6 +131,6 @@ def test_a_backup_of_another_key_is_refused_before_anything_is_restored(service:
     assert (done.returncode, "another key" in done.stderr, done.stderr.count("\n")) == (1, True, 1)
     assert not made.home.exists()
     home = tmp_path / "elsewhere"
-    assert restore(
+    assert restore_backup(
         tmp_path / "backup", home, home / "images", f"sqlite:///{home / 'x.db'}", service.context.settings.key_ring()
     )

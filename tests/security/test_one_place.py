@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from app.database.tables import Read, ReadRequest
-from app.triage.planning import place_of
+from app.triage.planning import random_queue_place
 from tests.app.test_leases import all_twice, classes_of, commit, lease, set_policy
 from tests.support.service import Service, cell_png
 
@@ -37,7 +37,7 @@ def test_annotators_go_through_the_cases_together(service: Service) -> None:
     """Each next case is one of the four that come first, and which of them is everybody's own."""
     all_twice(service)
     cases = [UUID(service.add_case(f"case {number}", cell_png(number))["id"]) for number in range(12)]
-    left = {who: {place_of(case) for case in cases} for who in ("anna", "ben")}
+    left = {who: {random_queue_place(case) for case in cases} for who in ("anna", "ben")}
     code = classes_of(service)[0]
     ranks: dict[str, list[int]] = {who: [] for who in left}
     for _ in range(12):

@@ -13,12 +13,12 @@ import httpx2
 import numpy as np
 import pytest
 
-from app.http.errors import Overloaded
+from app.http.errors import ServiceOverloaded
 from app.http.limits import MAX_UPLOAD, MemoryBudget
 from app.predictions import decoding
-from app.predictions.decoding import CHEAP_MEMORY, Pictures
+from app.predictions.decoding import CHEAP_MEMORY, ImageDecoder
 from ml.images.limited import read_limited
-from ml.images.picture import CHEAP_PIXELS, Picture, cost_of, read_picture
+from ml.images.picture import CHEAP_PIXELS, Picture, estimate_decoding_cost, read_picture
 from ml.images.preprocess import MAX_PIXELS, ImageRejectedError, Preprocessing
 from tests.support.images import CORPUS, animated, encode, photo
 from tests.support.process import Installation
@@ -61,7 +61,7 @@ LARGE = {
 @pytest.mark.parametrize("name", LARGE)
 def test_a_process_of_its_own_reads_what_this_one_would(name: str) -> None:
     data = LARGE[name]
-    cost = cost_of(data)
+    cost = estimate_decoding_cost(data)
     assert not cost.cheap
     here = read_picture(data, PREPROCESSING, png=True)
     there = read_limited(data, PREPROCESSING, png=True, memory=cost.memory, seconds=20)
@@ -73,10 +73,10 @@ def test_a_process_of_its_own_reads_what_this_one_would(name: str) -> None:
 
 def test_pictures_of_up_to_a_megapixel_of_8_bits_are_cheap() -> None:
     names = ("plain PNG", "plain JPEG", "plain TIFF", "grey", "RGB with alpha", "CMYK", "palette with alpha")
-    assert [name for name in names if not cost_of(CORPUS[name][0]).cheap] == []
-    assert cost_of(encode(photo(1, 1000))).cheap
-    assert cost_of(b"no picture") == cost_of(b"")  # decoding says what is wrong
-    assert 4 * cost_of(encode(photo(1, 1000))).memory <= CHEAP_MEMORY
+    assert [name for name in names if not estimate_decoding_cost(CORPUS[name][0]).cheap] == []
+    assert estimate_decoding_cost(encode(photo(1, 1000))).cheap
+    assert estimate_decoding_cost(b"no picture") == estimate_decoding_cost(b"")  # decoding says what is wrong
+    assert 4 * estimate_decoding_cost(encode(photo(1, 1000))).memory <= CHEAP_MEMORY
     assert CHEAP_PIXELS == 1_000_000
 
 
@@ -87,12 +87,12 @@ def test_a_jpeg_that_goes_over_its_blocks_for_minutes_is_stopped(
     monkeypatch.setattr(decoding, "_SECONDS", 1)
     data = jpeg_of_scans(100_000, 1000)
     assert len(data) < MAX_UPLOAD
-    assert not cost_of(data).cheap
+    assert not estimate_decoding_cost(data).cheap
     answer = shared_service.post("viewer", "/v1/predictions", files={"image": ("x", data)})
     assert (answer.status_code, "time" in answer.text or "longer" in answer.text) == (422, True), answer.text
     ordinary = encode(photo(1, 300), "JPEG", progressive=True)
     assert 1 < ordinary.count(b"\xff\xda") < 20
-    assert cost_of(ordinary).cheap
+    assert estimate_decoding_cost(ordinary).cheap
 
 
 @pytest.mark.slow
@@ -103,7 +103,11 @@ def test_memory_and_time_of_the_process_are_limited() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (4900, 4900, 3), dtype=np.uint8)
     with pytest.raises(ImageRejectedError, match=r"memory or time|took longer"):
         read_limited(
-            encode(noise, compress_level=1), PREPROCESSING, png=True, memory=cost_of(data).memory * 2, seconds=1
+            encode(noise, compress_level=1),
+            PREPROCESSING,
+            png=True,
+            memory=estimate_decoding_cost(data).memory * 2,
+            seconds=1,
         )
 
 
@@ -154,7 +158,7 @@ def test_a_budget_is_shared_waited_for_and_given_back(monkeypatch: pytest.Monkey
         wait_until(lambda: inside == [6])
         waiting = pool.submit(hold, 5)
         wait_until(lambda: budget._waiting == 1)
-        with pytest.raises(Overloaded, match="too many"), budget.reserved(5):
+        with pytest.raises(ServiceOverloaded, match="too many"), budget.reserved(5):
             pass
         with budget.reserved(4):  # what fits is not kept waiting by what does not
             assert inside == [6]
@@ -163,14 +167,14 @@ def test_a_budget_is_shared_waited_for_and_given_back(monkeypatch: pytest.Monkey
     assert inside == [6, 5]
     with budget.reserved(999):  # more than there is: all of it
         monkeypatch.setattr("app.http.limits.MEMORY_WAIT_SECONDS", 0.05)
-        with pytest.raises(Overloaded, match="other pictures"), budget.reserved(1):
+        with pytest.raises(ServiceOverloaded, match="other pictures"), budget.reserved(1):
             pass
     with budget.reserved(10):
         pass
 
 
 def test_a_failure_gives_the_memory_back() -> None:
-    port = Pictures(1024**3)
+    port = ImageDecoder(1024**3)
     for data in (LARGE["RGB of more than a megapixel"][:-300_000], CORPUS["truncated PNG"][0]):
         with pytest.raises(Exception, match="damaged"), port.opened(data, PREPROCESSING):
             pass
@@ -198,7 +202,7 @@ def test_clients_with_pictures_of_25_megapixels_are_served_or_asked_to_come_back
 ) -> None:
     data, small = deep_png(5000), encode(photo(3, 1000))
     assert len(data) < MIB
-    assert cost_of(data).memory == 36 * MAX_PIXELS
+    assert estimate_decoding_cost(data).memory == 36 * MAX_PIXELS
     with Installation(tmp_path / "home") as made:
         keys = made.prepare(tiny_release, viewer="viewer")
         made.environment["SECONDREAD_WORKER"] = "false"

@@ -15,9 +15,8 @@ from app.cases import service as cases
 from app.cli.imports import import_local
 from app.database.tables import CaseTwin
 from app.job_table import FUNCTIONS
-from app.maintenance import erasure as maintenance_erasure
-from app.maintenance import erasure_registry
-from app.maintenance.erasure import forget_patient
+from app.maintenance import erasure, erasure_registry
+from app.maintenance.erasure import erase_patient_everywhere
 from tests.security.test_same_pixels import Upgrade, faults, pairs, rows, upgrade_encoder
 from tests.support.service import Service, cell_png
 from tests.support.statements import counted
@@ -159,8 +158,10 @@ def test_a_twin_that_is_erased_meanwhile_is_in_no_pair(
 ) -> None:
     service.add_case("twin", cell_png(3), patient="q")
     upgrade_encoder()
-    pause = paused(erasure_registry, "_record")
-    with meanwhile(service, pause, lambda: forget_patient(service.context, "admin", "q", "asked to")) as beside:
+    pause = paused(erasure_registry, "_record_erasure")
+    with meanwhile(
+        service, pause, lambda: erase_patient_everywhere(service.context, "admin", "q", "asked to")
+    ) as beside:
         beside(lambda: service.add_case("other", cell_png(3), patient="p")).ended()
     assert tombstone(service)
     assert pairs(service) == set()
@@ -184,7 +185,7 @@ def test_pairs_that_are_missing_or_of_somebody_erased_are_named(service: Service
     service.add_case("two", cell_png(3), patient="q")
     service.add_case("three", cell_png(4), patient="r")
     assert faults(service) == []
-    forget_patient(service.context, "admin", "r", "asked to")
+    erase_patient_everywhere(service.context, "admin", "r", "asked to")
     found = rows(service)
     one, two, erased = found["one"].id, found["two"].id, tombstone(service)
     with service.context.database.write() as session:
@@ -205,7 +206,7 @@ def test_a_picture_that_was_erased_while_it_was_prepared_again_is_asked_for_once
     service.add_case("one", cell_png(3), patient="p")
     uploaded: list[Any] = []
     with meanwhile(service, paused(cases, "prepare_case"), lambda: uploaded.append(service.upload("two", cell_png(3)))):
-        assert forget_patient(service.context, "lead", "p", "asked").images == 1
+        assert erase_patient_everywhere(service.context, "lead", "p", "asked").images == 1
     (answer,) = uploaded
     assert (answer.status_code, answer.headers.get("retry-after")) == (503, "5"), answer.text
     assert "send it again" in answer.text
@@ -219,13 +220,13 @@ def test_a_picture_that_is_stored_again_before_the_erased_file_is_removed_keeps_
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.add_case("one", cell_png(3), patient="p")
-    removed, stored = maintenance_erasure._removed, []
+    removed, stored = erasure._remove_image_file, []
 
     def late(context: Any, digest: str) -> bool:
         stored.append(service.add_case("two", cell_png(3)))
         return removed(context, digest)
 
-    monkeypatch.setattr(maintenance_erasure, "_removed", late)
-    assert forget_patient(service.context, "lead", "p", "asked").images == 0
+    monkeypatch.setattr(erasure, "_remove_image_file", late)
+    assert erase_patient_everywhere(service.context, "lead", "p", "asked").images == 0
     assert service.get("viewer", f"/v1/cases/{stored[0]['id']}/image").status_code == 200
     assert faults(service) == []

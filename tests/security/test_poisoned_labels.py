@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.recalibration.gate_decision import Stability
+from app.recalibration.gate_decision import AnnotatorStability
 from ml.metrics.paired_difference import Change, paired_change, shifts_of
 from ml.util.arrays import FloatArray
 from tests.simulation.gate_worlds import N_ANNOTATORS, Partition, Predictor, World, draw_partition, worlds
@@ -26,7 +26,7 @@ def named(world: World, seed: int) -> set[int]:
     rng = np.random.default_rng(seed)
     fitting, judging = draw_partition(world, rng), draw_partition(world, rng)
     whole = change_of(world, world.fit(fitting, None), judging)
-    stability = Stability(whole, judging.patient, N_ANNOTATORS)
+    stability = AnnotatorStability(whole, judging.patient, N_ANNOTATORS)
     without = {r: change_of(world, world.fit(fitting, r), judging, r) for r in range(N_ANNOTATORS)}
     return {r for r, change in without.items() if stability.reasons(f"r{r}", change)}
 

@@ -13,10 +13,10 @@ from sqlalchemy import select
 
 from app.audit.chain import events
 from app.audit.verify import verify_all
-from app.database.tables import Case, Exposure, Label, PracticeAnswer, PracticeCell, PracticeItem, ReadRequest, now
-from app.maintenance.erasure_registry import Whom, erase_patient
+from app.database.tables import Case, Exposure, Label, PracticeAnswer, PracticeCell, PracticeItem, ReadRequest, utc_now
+from app.maintenance.erasure_registry import ErasureTarget, erase_patient_rows
 from app.maintenance.export import export_dataset
-from app.recalibration.service import gather
+from app.recalibration.service import read_recalibration_inputs
 from app.triage.planning import new_request
 from app.triage.queries import current_policy
 from tests.app.test_leases import classes_of, commit, lease, set_policy
@@ -42,11 +42,11 @@ def ask_again(service: Service, cases: list[str]) -> None:
         policy = current_policy(session)
         for case_id in map(UUID, cases):
             case = session.get_one(Case, case_id)
-            session.add(new_request(case, policy, None, "adjudication", 9, now()))
+            session.add(new_request(case, policy, None, "adjudication", 9, utc_now()))
             case.waiting = True
         session.flush()
         keys = service.context.keys.audit
-        events.record(session, keys, actor="test", action="test", object_id="cases", cases=[*map(UUID, cases)])
+        events.record_event(session, keys, actor="test", action="test", object_id="cases", cases=[*map(UUID, cases)])
 
 
 def make_set(service: Service, purpose: str = "training", **fields: Any) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def everything(service: Service, out: Path) -> list[Any]:
         labels = [(row.id, row.class_code, row.blind) for row in session.execute(select(Label)).scalars()]
         requests = [(row.id, row.state) for row in session.execute(select(ReadRequest)).scalars()]
         export_dataset(session, service.context, out, "all", images=False)
-        material = gather(session, service.context)
+        material = read_recalibration_inputs(session, service.context)
         read = [repr(getattr(material, field.name)) for field in fields(material) if field.name != "parent"]
         fits = [re.sub(r"=\d{10}\.\d+, outside", "", text) for text in read]  # when it was asked
     files = [(out / name).read_bytes() for name in ("labels.csv", "predictions.csv", "classes.csv")]
@@ -308,7 +308,7 @@ def test_erasing_a_patient_takes_their_cells_out(service: Service) -> None:
     run = begin(service, made).json()
     answers = reply(service, run["item"], classes_of(service)[0]).json()
     with service.context.database.write() as session:
-        erase_patient(session, service.context, "lead", Whom("p"), "asked for")
+        erase_patient_rows(session, service.context, "lead", ErasureTarget("p"), "asked for")
     assert service.get("admin", "/v1/practice/sets").json()["items"][0]["n_cells"] == 3
     done = finish(service, service.get("anna", f"/v1/practice/runs/{run['id']}").json())
     assert answers["run"]["n_cells"] == 4

@@ -11,8 +11,8 @@ import pytest
 
 from app.audit import verify as audit_verify
 from app.audit import verify_proof
-from app.audit.anchor import append
-from app.audit.chain.keys import KeyRing, derive
+from app.audit.anchor import append_anchor
+from app.audit.chain.keys import KeyRing, derive_keys
 from app.audit.chain.row_digests import covered_tables, merkle_root
 from app.audit.verify import verify_all
 from app.maintenance.export import export_dataset
@@ -69,14 +69,14 @@ def test_a_proof_is_checked_with_the_public_key_alone(service: Service, tmp_path
     populate(service)
     public_key, anchor = service.context.keys.audit.public_key, tmp_path / "heads"
     with service.context.database.read() as session:
-        append(anchor, session, service.context.keys.audit)
+        append_anchor(anchor, session, service.context.keys.audit)
     proof = exported(service, tmp_path / "out")
     status, said = check(proof, public_key, str(anchor))
     assert (status, said.splitlines()[-1]) == (0, "consistent"), said
     private = (KEY, '"p0"', "case-0", "seen", '"anna"')
     rows = "".join(line for line in proof.read_text().splitlines() if '"kind": "row"' in line)
     assert [word for word in private if word in rows] == []
-    assert check(proof, derive(KeyRing.parse(b"another" * 5)).audit.public_key)[0] == 1
+    assert check(proof, derive_keys(KeyRing.parse(b"another" * 5)).audit.public_key)[0] == 1
     assert "does not contain the head 9:" in check(proof, public_key, f"9:{'0' * 64}")[1]
     lines = [json.loads(line) for line in proof.read_text().splitlines()]
     for how, (change, expected) in CHANGES.items():
@@ -90,7 +90,7 @@ def test_a_proof_is_checked_with_the_public_key_alone(service: Service, tmp_path
 
 def verify(proof: Path, public_key: str) -> list[str]:
     """The same in this process."""
-    checked = verify_proof.Proof(public_key)
+    checked = verify_proof.ProofChecker(public_key)
     for line in proof.read_text().splitlines():
         checked.take(json.loads(line))
     checked.end([])

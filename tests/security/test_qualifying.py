@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import select
 
 from app.annotators.practice import answers
-from app.database.tables import Annotator, PracticeItem, PracticeRun, ReadRequest, now
-from app.labels.adjudication import ask_instead
+from app.database.tables import Annotator, PracticeItem, PracticeRun, ReadRequest, utc_now
+from app.labels.adjudication import reassign_open_requests
 from tests.app.test_leases import classes_of, commit, lease, set_policy
 from tests.app.test_people import first_password
 from tests.security.test_practice import ONCE, begin, cells_of, finish, make_set, reply, settle, true_code
@@ -104,7 +104,7 @@ def test_reads_are_drawn_among_those_who_may_read(service: Service) -> None:
         assert set(drawn.scalars()) == {"ben"}
     decide(service, "qualified", "anna")
     decide(service, "withdrawn", "ben")
-    assert ask_instead(service.context) == 6
+    assert reassign_open_requests(service.context) == 6
     with service.context.database.read() as session:
         drawn = session.execute(select(Annotator.name).join(ReadRequest, ReadRequest.annotator_id == Annotator.id))
         assert set(drawn.scalars()) == {"anna"}
@@ -132,6 +132,6 @@ def test_many_trainings_do_not_hide_an_attempt(service: Service) -> None:
         annotator_id = session.execute(select(PracticeRun.annotator_id)).scalar_one()
         for _ in range(120):
             row = {"set_id": UUID(training["id"]), "annotator_id": annotator_id, "state": "finished"}
-            session.add(PracticeRun(**row, finished_at=now()))
+            session.add(PracticeRun(**row, finished_at=utc_now()))
     service.written_past = True
     assert "possible from" in begin(service, test).json()["detail"]

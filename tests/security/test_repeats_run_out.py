@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from sqlalchemy import update
 
-from app.database.tables import Read, ReadRequest, Repeat, RepeatRead, now
+from app.database.tables import Read, ReadRequest, Repeat, RepeatRead, utc_now
 from tests.app.test_leases import lease
 from tests.security.test_hidden_repeats import Coin, coin, move_to_the_front, planned, read_next, repeats_of
 from tests.support.service import Service
@@ -18,7 +18,7 @@ def test_a_repeat_whose_lease_ran_out_goes_back_when_others_do(service: Service,
     move_to_the_front(service)
     held = [read_next(service) for _ in range(3)]
     assert repeats_of(service)[0].state == "leased"
-    past = now() - timedelta(hours=1)
+    past = utc_now() - timedelta(hours=1)
     with service.context.database.write() as session:
         for asked, reads in ((ReadRequest, Read), (Repeat, RepeatRead)):
             session.execute(update(asked).where(asked.state == "leased").values(lease_expires_at=past))

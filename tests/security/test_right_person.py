@@ -6,11 +6,11 @@ import uuid
 import pytest
 from sqlalchemy import select
 
-from app.audit.chain.keys import KeyRing, derive
+from app.audit.chain.keys import KeyRing, derive_keys
 from app.database.tables import Annotator, Label
-from app.http.errors import NotFound, OtherAccount
+from app.http.errors import NotFound
 from app.http.principal import Principal
-from app.web.forms import account_handle, read_handle, read_of_handle
+from app.web.forms import OtherAccount, account_handle, read_handle, read_of_handle
 from tests.app.test_leases import all_once, all_twice, classes_of, commit, expire_all, lease, requests_of
 from tests.app.test_people import first_password
 from tests.support.service import Service
@@ -146,7 +146,7 @@ def test_the_page_of_a_case_without_a_read_has_no_form(service: Service) -> None
 
 
 def test_a_handle_is_of_one_account_and_one_read() -> None:
-    key, another = (derive(KeyRing.parse(secret * 32)).readers for secret in (b"s", b"t"))
+    key, another = (derive_keys(KeyRing.parse(secret * 32)).readers for secret in (b"s", b"t"))
     read = uuid.uuid4()
     anna, ben = (Principal(uuid.uuid4(), name, "annotator", frozenset()) for name in ("anna", "ben"))
     handle = read_handle(key, anna.account_id, read)

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from app.audit.verify import verify_all
 from app.cases.queries import same_images
 from app.database.tables import Case, CaseTwin
-from app.maintenance.erasure import forget_patient
+from app.maintenance.erasure import erase_patient_everywhere
 from tests.app.test_dry_run import checked
 from tests.app.test_fields import around
 from tests.app.test_leases import all_once, classes_of, commit, lease, set_policy
@@ -147,7 +147,7 @@ def test_erasing_names_who_else_has_the_picture(service: Service, upgrade_encode
     second = service.add_case("second", cell_png(3), patient="q")
     third = service.add_case("third", cell_png(4), patient="q", field=around())
     stored = rows(service)["second"].stored_sha256
-    report = forget_patient(service.context, "admin", "p", "asked to")
+    report = erase_patient_everywhere(service.context, "admin", "p", "asked to")
     assert sorted(report.shared) == sorted([second["id"], third["id"]])
     assert report.images == 2  # the files of the other encoder
     assert service.context.images.intact(stored)

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from app.database.engine import Database
-from app.database.migration import upgrade
+from app.database.migration import upgrade_schema
 from app.database.tables import PolicyRow
 from app.metrics.queries import blind_labels
 from app.triage.schemas import PolicyIn
@@ -23,7 +23,7 @@ ARMS: dict[str, dict[str, Any]] = {
 
 def test_a_new_database_shows_a_case_once_it_is_closed(database_url: str) -> None:
     database = Database(database_url)
-    upgrade(database.engine)
+    upgrade_schema(database.engine)
     with database.read() as session:
         assert session.execute(select(PolicyRow.reveal)).scalar_one() == "after_case_closed"
     assert PolicyIn(threshold=0.2, reason="x").reveal == "after_case_closed"

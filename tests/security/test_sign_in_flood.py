@@ -29,12 +29,12 @@ _HELD = """
 import time
 from pathlib import Path
 from app.accounts import passwords
-real = passwords._verify
+real = passwords._check_password_hash
 def held(stored, password):
     while not Path("let-go").exists():
         time.sleep(0.01)
     return real(stored, password)
-passwords._verify = held
+passwords._check_password_hash = held
 """
 
 
@@ -81,7 +81,7 @@ def test_sign_ins_of_one_address_wait_outside_and_are_then_asked_to_come_back(
     with Installation(tmp_path / "home") as made:
         made.prepare(tiny_release)
         made.environment |= {"SECONDREAD_WORKER": "false", "SECONDREAD_REQUESTS_AT_ONCE": "3"}
-        code = f"from app.auth import fair_share; fair_share.WAIT_SECONDS = 1.0\n{_HELD}"
+        code = f"from app.accounts import fair_share; fair_share.WAIT_SECONDS = 1.0\n{_HELD}"
         made.server = made.spawn("serve", log="server.log", code=code)
         wait_until(made._ready, 60, lambda: made.log)
         statuses: list[int] = []
@@ -149,8 +149,10 @@ def test_a_password_that_must_wait_is_not_hashed(service: Service, monkeypatch: 
     from app.accounts import passwords
 
     hashed: list[str] = []
-    real = passwords._verify
-    monkeypatch.setattr(passwords, "_verify", lambda stored, given: (hashed.append(given), real(stored, given))[1])
+    real = passwords._check_password_hash
+    monkeypatch.setattr(
+        passwords, "_check_password_hash", lambda stored, given: (hashed.append(given), real(stored, given))[1]
+    )
     for _ in range(30):
         attempt(service, "2001:db8::1", "nobody", "wrong")
     assert len(hashed) == FREE_TRIES

@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session
 from app.accounts import people as auth
 from app.audit.chain.coverage import COVERED, NOT_COVERED
 from app.audit.verify import verify_all
-from app.cases.blindness import expose
+from app.cases.blindness import record_exposure
 from app.database.engine import Database, make_engine
-from app.database.tables import APPEND_ONLY, Account, Annotator, CasePrediction, Table, drop_triggers
+from app.database.tables import APPEND_ONLY, Account, Annotator, BaseTable, CasePrediction, drop_triggers
 from app.database.tables.accounts import ROLES
 from app.database.tables.append_only import drop_replace_trigger
 from app.database.tables.base import UtcDateTime
@@ -33,7 +33,7 @@ _WORDS = (*ROLES, *ARMS, *READ_STATES, *REQUEST_STATES, *REVEALS, *RULES, "label
 
 
 def test_every_column_is_covered_or_has_its_reason() -> None:
-    tables = Table.metadata.tables
+    tables = BaseTable.metadata.tables
     assert set(COVERED) | set(NOT_COVERED) == set(tables)
     assert not set(COVERED) & set(NOT_COVERED)
     for name, coverage in COVERED.items():
@@ -63,7 +63,7 @@ def populate(service: Service) -> None:
         auth.sign_out(session, token)
         reader = session.execute(select(Annotator.id).order_by(Annotator.id).limit(1)).scalar_one()
         case_id, release_id = session.execute(select(CasePrediction.case_id, CasePrediction.release_id).limit(1)).one()
-        expose(session, reader, case_id, release_id, None)
+        record_exposure(session, reader, case_id, release_id, None)
     service.add_case("of a day with a threshold")
 
 
@@ -125,7 +125,7 @@ class Tamperer:
     def tamper(self) -> str:
         """Do it; what was done, in words."""
         while True:
-            table = Table.metadata.tables[self.random.choice(sorted({*COVERED, *CHAIN}))]
+            table = BaseTable.metadata.tables[self.random.choice(sorted({*COVERED, *CHAIN}))]
             rows = [dict(row) for row in self.connection.execute(select(table)).mappings()]
             if table.name in COVERED:
                 rows = [row for row in rows if COVERED[table.name].covers(row)]

@@ -15,13 +15,13 @@ from sqlalchemy.exc import DBAPIError
 
 from app.audit.verify import verify_all
 from app.cli import serving
-from app.context import Context, build_context
+from app.context import ServiceContext, build_context
 from app.database.engine import Database
 from app.database.migration import owns_tables
 from app.database.tables import APPEND_ONLY, Erasure
 from app.main import create_app
-from app.maintenance.backup import backup
-from app.maintenance.erasure import forget_patient
+from app.maintenance.backup import write_backup
+from app.maintenance.erasure import erase_patient_everywhere
 from app.settings import Settings
 from tests.support.command import run_here
 from tests.support.jobs import work_off
@@ -71,9 +71,9 @@ def _roles(postgres: PostgresServer) -> Roles:
     return made
 
 
-def _context(settings: Settings) -> Context:
+def _context(settings: Settings) -> ServiceContext:
     context = build_context(settings)
-    serving._upgrade(context)
+    serving._upgrade_database(context)
     return context
 
 
@@ -97,17 +97,17 @@ def test_the_services_role_serves_and_cannot_take_a_trigger_off(
             assert verify_all(session, context).faults == []
     _refused(context.database)
     _erase(context)
-    assert backup(context, tmp_path / "backup")["n_files"] > 5
+    assert write_backup(context, tmp_path / "backup")["n_files"] > 5
     context.database.engine.dispose()
 
 
-def _erase(context: Context) -> None:
+def _erase(context: ServiceContext) -> None:
     """Only their owner writes tables anew: `db upgrade` ends an erasure of the service."""
     serving_only = build_context(context.settings.model_copy(update={"database_owner_url": None}))
-    report = forget_patient(serving_only, "lead", "p", "asked")
+    report = erase_patient_everywhere(serving_only, "lead", "p", "asked")
     assert report.cases == 1
     assert "does not own the tables; set DATABASE_OWNER_URL" in str(report.unfinished)
-    serving._upgrade(context)
+    serving._upgrade_database(context)
     with context.database.read() as session:
         assert session.execute(select(Erasure.finished_at)).scalar_one() is not None
     serving_only.database.engine.dispose()
@@ -145,7 +145,7 @@ def test_tables_of_the_services_role_are_not_migrated_by_another_one(roles: Role
     _context(roles.settings(tmp_path / "home", separate=False)).database.engine.dispose()
     context = build_context(turned.settings(tmp_path / "home"))
     with pytest.raises(ValueError, match=f'REASSIGN OWNED BY "{roles.owner}" TO "{roles.service}"'):
-        serving._upgrade(context)
+        serving._upgrade_database(context)
     context.database.engine.dispose()
 
 
@@ -154,7 +154,7 @@ def test_a_backup_comes_back_to_the_owner(
     roles: Roles, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = _context(roles.settings(tmp_path / "home"))
-    backup(context, tmp_path / "backup")
+    write_backup(context, tmp_path / "backup")
     context.database.engine.dispose()
     elsewhere = _roles(postgres)
     settings = elsewhere.settings(tmp_path / "elsewhere")

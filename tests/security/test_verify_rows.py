@@ -10,11 +10,11 @@ from sqlalchemy.orm import Session
 
 from app.accounts import people as auth
 from app.audit.chain import events as chain_events
-from app.audit.verify import COMPLETE, CONSISTENT, Integrity, verify_all
+from app.audit.verify import COMPLETE, CONSISTENT, IntegrityReport, verify_all
 from app.database.tables import APPEND_ONLY, Case, drop_triggers
 from app.database.tables.append_only import drop_replace_trigger
-from app.maintenance.erasure_registry import Whom, erase_patient
-from app.releases.queries import champion
+from app.maintenance.erasure_registry import ErasureTarget, erase_patient_rows
+from app.releases.queries import get_champion_alias
 from app.releases.service import move_alias
 from tests.support.command import run_here
 from tests.support.service import Service, cell_png
@@ -22,7 +22,7 @@ from tests.support.service import Service, cell_png
 CLASSES = ("blast", "monocyte", "lymphocyte")
 
 
-def verify(service: Service, against: str | None = None) -> Integrity:
+def verify(service: Service, against: str | None = None) -> IntegrityReport:
     with service.context.database.read() as session:
         return verify_all(session, service.context, against)
 
@@ -45,8 +45,8 @@ def work(service: Service) -> None:
         key, _ = auth.add_key(session, context.keys.audit, "viewer", [])
         auth.revoke_key(session, context.keys.audit, key.id)
         auth.set_disabled(session, context.keys.audit, "ben", disabled=True)
-        move_alias(session, context, "test", "challenger", champion(session).release_id, "to compare", None)
-        images = erase_patient(session, context, "lead", Whom("p2"), "asked").images
+        move_alias(session, context, "test", "challenger", get_champion_alias(session).release_id, "to compare", None)
+        images = erase_patient_rows(session, context, "lead", ErasureTarget("p2"), "asked").images
     for digest in images:
         context.images.remove(digest)
 
@@ -173,7 +173,7 @@ def test_a_chain_cut_and_written_anew_is_found_by_its_former_head_alone(open_ser
         for table in ("case_changes", "audit_events"):
             session.execute(text(f"DELETE FROM {table} WHERE stamp = {last}"))
         session.execute(text("UPDATE audit_head SET sequence = :s, digest = :d"), {"s": kept[0], "d": kept[1]})
-        events, faults = chain_events.verify(session, open_service.context.keys.audit)
+        events, faults = chain_events.verify_chain(session, open_service.context.keys.audit)
         assert (events, faults) == (last - 1, [])
     assert any("it was cut or written anew" in fault for fault in verify(open_service, before).faults)
     with pytest.raises(ValueError, match="is not a head"):
@@ -205,6 +205,6 @@ def test_a_database_that_goes_away_is_no_fault_of_its_rows(service: Service, mon
 
     work(service)
     assert verify(service).faults == []
-    monkeypatch.setattr("app.audit.verify.wrong_columns", gone)
+    monkeypatch.setattr("app.audit.verify.check_derived_columns", gone)
     with pytest.raises(DBAPIError, match="terminat"):
         verify(service)

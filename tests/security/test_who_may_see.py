@@ -11,16 +11,17 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.cases.blindness import (
+    BlindReadPending,
     ensure_revealed,
-    expose,
     exposures_of,
     has_committed,
     hidden_after_commit,
     hidden_because,
     note_exposure,
+    record_exposure,
     was_exposed,
 )
-from app.cases.opaque_ids import NamedCase
+from app.cases.opaque_ids import ResolvedCase
 from app.database.engine import Database
 from app.database.tables import (
     Account,
@@ -34,9 +35,8 @@ from app.database.tables import (
     ReadRequest,
     ReleaseRow,
     new_id,
-    now,
+    utc_now,
 )
-from app.http.errors import BlindReadPending
 from app.http.principal import ROLE_SCOPES, Principal
 from app.triage.queries import current_policy
 
@@ -61,8 +61,8 @@ class Laboratory:
 
     def commit_label(self, who: str, case: int = 0) -> uuid.UUID:
         label = Label(
-            id=new_id(), created_at=now(), case_id=self.cases[case], annotator_id=self.annotators[who], kind="label",
-            class_code="a", blind=True, round="planned", created_by=self.people[who].account_id,
+            id=new_id(), created_at=utc_now(), case_id=self.cases[case], annotator_id=self.annotators[who],
+            kind="label", class_code="a", blind=True, round="planned", created_by=self.people[who].account_id,
         )  # fmt: skip
         identifier = label.id
         self.add(label)
@@ -79,38 +79,48 @@ class Laboratory:
 
     def request(self, version: int, *, case: int = 0, ordinal: int = 1, **changes: Any) -> None:
         values: dict[str, Any] = {
-            "id": new_id(), "created_at": now(), "case_id": self.cases[case], "ordinal": ordinal, "round": "planned",
-            "arm": "first", "u": 0.5, "pi": 1.0, "policy_version": version, "due_at": now() + timedelta(days=1),
+            "id": new_id(), "created_at": utc_now(), "case_id": self.cases[case], "ordinal": ordinal,
+            "round": "planned", "arm": "first", "u": 0.5, "pi": 1.0, "policy_version": version,
+            "due_at": utc_now() + timedelta(days=1),
             "due_on": "2026-01-01", "shuffle": 0, "state": "open",
         }  # fmt: skip
         self.add(ReadRequest(**values | changes))
 
     def hidden(self, who: str = ANNA, case: int = 0) -> str | None:
         with self.database.read() as session:
-            return hidden_because(session, self.people[who], NamedCase(self.cases[case]))
+            return hidden_because(session, self.people[who], ResolvedCase(self.cases[case]))
 
 
 @pytest.fixture
 def laboratory(database_url: str) -> Iterator[Laboratory]:
     database = Database(database_url)
     roles = {ANNA: "annotator", BEN: "annotator", LEAD: "admin"}
-    accounts = {name: Account(id=new_id(), created_at=now(), name=name, role=role) for name, role in roles.items()}
+    accounts = {name: Account(id=new_id(), created_at=utc_now(), name=name, role=role) for name, role in roles.items()}
     annotators = {
-        name: Annotator(id=new_id(), created_at=now(), name=name, account_id=accounts[name].id) for name in (ANNA, BEN)
+        name: Annotator(id=new_id(), created_at=utc_now(), name=name, account_id=accounts[name].id)
+        for name in (ANNA, BEN)
     }
     releases = [
-        ReleaseRow(id=new_id(), created_at=now(), name=f"r{i}", card_sha256=f"{i:064x}", card={}) for i in range(2)
+        ReleaseRow(id=new_id(), created_at=utc_now(), name=f"r{i}", card_sha256=f"{i:064x}", card={}) for i in range(2)
     ]
     shared: dict[str, Any] = {
         "case_metadata": {}, "image_sha256": "0" * 64, "width": 8, "height": 8, "u": 0.5,
         "partition": "evaluation", "pi": 0.1, "created_by": accounts[LEAD].id,
     }  # fmt: skip
     cases = [
-        Case(id=new_id(), created_at=now(), external_id=f"c{i}", stored_sha256=f"{i:064x}", **shared) for i in range(2)
+        Case(
+            id=new_id(),
+            created_at=utc_now(),
+            external_id=f"c{i}",
+            stored_sha256=f"{i:064x}",
+            pixels_sha256=f"{i:064x}",
+            **shared,
+        )
+        for i in range(2)
     ]
     predictions = [
         CasePrediction(
-            id=new_id(), created_at=now(), case_id=case.id, release_id=release.id, class_probs=[1.0, 0.0],
+            id=new_id(), created_at=utc_now(), case_id=case.id, release_id=release.id, class_probs=[1.0, 0.0],
             disagreement_prob=0.0,
         )
         for case, release in ((cases[0], releases[0]), (cases[0], releases[1]), (cases[1], releases[1]))
@@ -162,7 +172,7 @@ def test_what_is_shown_after_the_commit(
     laboratory: Laboratory, reveal: str, request_: dict[str, Any], expected: str | None
 ) -> None:
     if request_.get("due_at") == "past":
-        request_ = request_ | {"due_at": now() - timedelta(seconds=1)}
+        request_ = request_ | {"due_at": utc_now() - timedelta(seconds=1)}
     laboratory.commit_label(ANNA)
     version = laboratory.policy(reveal)
     laboratory.request(version, ordinal=2, **request_)
@@ -195,11 +205,11 @@ def test_the_newest_policy_of_the_requests_decides_and_without_requests_the_one_
 def test_a_refusal_says_what_to_wait_for(laboratory: Laboratory) -> None:
     def refusal(session: Session) -> str:
         with pytest.raises(BlindReadPending) as refused:
-            ensure_revealed(session, laboratory.people[ANNA], NamedCase(laboratory.cases[0]))
+            ensure_revealed(session, laboratory.people[ANNA], ResolvedCase(laboratory.cases[0]))
         return str(refused.value)
 
     with laboratory.database.read() as session:
-        ensure_revealed(session, laboratory.people[LEAD], NamedCase(laboratory.cases[0]))
+        ensure_revealed(session, laboratory.people[LEAD], ResolvedCase(laboratory.cases[0]))
         assert refusal(session) == "commit your own label first; then this is shown"
     laboratory.commit_label(ANNA)
     laboratory.request(laboratory.policy("after_case_closed"))
@@ -221,7 +231,7 @@ def test_the_first_look_is_recorded_once_with_what_was_shown(laboratory: Laborat
     with database.read() as session:
         note_exposure(database, session, laboratory.people[LEAD], case)
         assert session.execute(select(Exposure)).first() is None
-    before = now()
+    before = utc_now()
     for _ in range(2):
         with database.read() as session:
             note_exposure(database, session, laboratory.people[ANNA], case)
@@ -231,7 +241,7 @@ def test_the_first_look_is_recorded_once_with_what_was_shown(laboratory: Laborat
         row = session.execute(select(Exposure)).scalar_one()
         assert (row.annotator_id, row.case_id) == (laboratory.annotators[ANNA], case)
         assert (row.release_id, row.label_id) == (laboratory.releases[0], newest)  # the champion's, though older
-        assert before <= row.created_at <= now()
+        assert before <= row.created_at <= utc_now()
         assert was_exposed(session, laboratory.annotators[ANNA], case)
         assert not was_exposed(session, laboratory.annotators[BEN], case)
         assert not was_exposed(session, laboratory.annotators[ANNA], laboratory.cases[1])
@@ -243,7 +253,7 @@ def test_exposures_are_listed_in_their_order(laboratory: Laboratory) -> None:
     case, release = laboratory.cases[0], laboratory.releases[1]
     with laboratory.database.write() as session:
         for who in (BEN, ANNA, BEN):
-            expose(session, laboratory.annotators[who], case, release, None)
+            record_exposure(session, laboratory.annotators[who], case, release, None)
     with laboratory.database.read() as session:
         assert [name for name, _ in exposures_of(session, case)] == [BEN, ANNA]
         assert set(session.execute(select(Exposure.release_id)).scalars()) == {release}

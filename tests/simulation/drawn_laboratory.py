@@ -17,6 +17,7 @@ from app.audit.chain.keys import DerivedKey
 from app.database.tables import (
     Account,
     Annotator,
+    BaseTable,
     Case,
     CasePrediction,
     Label,
@@ -24,16 +25,15 @@ from app.database.tables import (
     Read,
     ReadRequest,
     ReleaseRow,
-    Table,
-    now,
+    utc_now,
 )
-from app.labels.leases import take
-from app.labels.queue import next_request, waiting_for
-from app.metrics.cohort import Question, cohort_of, evaluate_cohort
-from app.metrics.dataset import Columns
-from app.metrics.load import read_columns
-from app.triage.assignment import draw_again
-from app.triage.planning import InForce, plan_case
+from app.labels.leases import lease_request
+from app.labels.queue import iter_waiting_requests, next_request
+from app.metrics.cohort import CohortQuery, build_cohort, evaluate_cohort
+from app.metrics.dataset import EvaluationDataset
+from app.metrics.load import load_dataset
+from app.triage.assignment import redraw_annotator
+from app.triage.planning import ActivePolicy, plan_case
 from app.triage.queries import rule_of
 from ml.util.arrays import FloatArray, IntArray
 from tests.simulation.laboratory import CLASSES, open_laboratory
@@ -85,7 +85,7 @@ class Evening:
         n_as_drawn: those by whoever was drawn.
     """
 
-    columns: Columns
+    columns: EvaluationDataset
     at: float
     pool: dict[str, float]
     n_answered: int
@@ -93,7 +93,7 @@ class Evening:
 
     def estimated(self) -> dict[str, float]:
         """What ``GET /v1/metrics`` says, and the share of pairs who differ by the same weights."""
-        cohort = cohort_of(self.columns, Question(), self.at)
+        cohort = build_cohort(self.columns, CohortQuery(), self.at)
         metrics = evaluate_cohort(cohort, new_readers=False).metrics
         weight, weight2, data = cohort.weight, cohort.weight2, cohort.columns
         assert weight is not None
@@ -123,10 +123,10 @@ class DrawnLaboratory:
         self.people = people
         self.said = self._answers()
         engine = create_engine("sqlite://", poolclass=StaticPool)
-        Table.metadata.create_all(engine)
+        BaseTable.metadata.create_all(engine)
         self.session = Session(engine)
         self.order, self.draws = (DerivedKey(self.rng.bytes(32), label) for label in (b"order", b"draws"))
-        self.start = now() - timedelta(days=DAYS)
+        self.start = utc_now() - timedelta(days=DAYS)
         self._number: dict[uuid.UUID, int] = {}
         self._set_up(draws)
 
@@ -181,7 +181,7 @@ class DrawnLaboratory:
                     self._visit(reader, person, arrived + timedelta(hours=12))
         self.session.flush()
         self.session.expire_all()
-        columns = read_columns(self.session, self.release.id, [str(k) for k in range(CLASSES)])
+        columns = load_dataset(self.session, self.release.id, [str(k) for k in range(CLASSES)])
         at = (self.start + timedelta(days=DAYS - 1, hours=18)).timestamp()
         return Evening(columns, at, self._pool(), *self._counts())
 
@@ -229,7 +229,7 @@ class DrawnLaboratory:
             disagreement_prob=float(prediction.disagreement_probs[i]),
             out_of_distribution=False,
         )
-        in_force = InForce(self.policy, rule_of(self.policy, self.policy.threshold))
+        in_force = ActivePolicy(self.policy, rule_of(self.policy, self.policy.threshold))
         planned = plan_case(self.session, case, row, in_force, self.draws)
         for planned_row in planned.rows:
             if isinstance(planned_row, ReadRequest):
@@ -243,13 +243,13 @@ class DrawnLaboratory:
 
     def _visit(self, reader: Annotator, person: Person, at: datetime) -> None:
         """A share of what the queue gives this annotator."""
-        waiting = {request.case_id for request in waiting_for(self.session, reader.id, at)}
+        waiting = {request.case_id for request in iter_waiting_requests(self.session, reader.id, at)}
         for _ in range(int(np.ceil(person.share * len(waiting)))):
             taken = next_request(self.session, self.order, reader.id, at)
             if taken is None:
                 return
             assert isinstance(taken.request, ReadRequest)
-            leased = take(self.session, taken.request, reader.id, 1800)
+            leased = lease_request(self.session, taken.request, reader.id, 1800)
             read = self.session.get_one(Read, leased.id)
             request = self.session.get_one(ReadRequest, taken.request.id, populate_existing=True)
             request.lease_expires_at = None
@@ -257,7 +257,7 @@ class DrawnLaboratory:
                 read.state, read.decline_reason, request.state = "declined", "not_my_field", "open"
                 self.session.flush()
                 if request.annotator_id == reader.id:
-                    draw_again(self.session, self.draws, request)
+                    redraw_annotator(self.session, self.draws, request)
             else:
                 self._answer(request, reader)
                 read.state = "committed"

@@ -13,18 +13,18 @@ from sqlalchemy import select
 from app.accounts import people as auth
 from app.cases.ingest import prepare_case, store_case
 from app.cases.schemas import CaseIn
-from app.context import Context, build_context
-from app.database.migration import upgrade
-from app.database.tables import Account, now
+from app.context import ServiceContext, build_context
+from app.database.migration import upgrade_schema
+from app.database.tables import Account, utc_now
 from app.demo import filling
 from app.http.principal import Principal
 from app.jobs import service
 from app.jobs.queries import job_by_id
 from app.labels.schemas import LabelIn
 from app.labels.submission import submit_label
-from app.metrics.cohort import Question
+from app.metrics.cohort import CohortQuery
 from app.metrics.schemas import MetricsOut
-from app.metrics.service import metrics
+from app.metrics.service import compute_metrics
 from app.settings import Settings
 from ml.datasets.cells import simulate_cell
 from ml.images.preprocess import encode_png
@@ -41,7 +41,7 @@ def darker(pixels: Any) -> Any:
     return np.asarray(np.clip(256 * 10 ** -(density * [1.8, 1.5, 1.4]) - 1, 0, 255).round(), dtype=np.uint8)
 
 
-def store(context: Context, principal: Principal, first: int, count: int, rng: Any, *, drifted: bool) -> None:
+def store(context: ServiceContext, principal: Principal, first: int, count: int, rng: Any, *, drifted: bool) -> None:
     """Cells, each read by two of six outside annotators."""
     for number in range(first, first + count):
         cell = simulate_cell(number, seed=44, size=96)
@@ -92,7 +92,7 @@ def live(folder: Path) -> Drift:
     settings = Settings(home=folder / "home", min_free_bytes=0, secret_key=key)
     settings.home.mkdir()
     context = build_context(settings)
-    upgrade(context.database.engine)
+    upgrade_schema(context.database.engine)
     filling.make_release(folder / "run", folder / "release", print)
     with context.database.write() as session:
         release = put_release(session, context.keys.audit, folder / "release", settings.releases_folder)
@@ -101,13 +101,13 @@ def live(folder: Path) -> Drift:
     principal = Principal(account.id, "robot", "service", frozenset({"cases:write", "labels:write"}))
     rng = np.random.default_rng(0)
     store(context, principal, 0, BEFORE, rng, drifted=False)
-    change = now()
+    change = utc_now()
     store(context, principal, BEFORE, AFTER, rng, drifted=True)
     with context.database.read() as session:
-        then = metrics(session, context, None, Question(until=change), None)
-        drifted = metrics(session, context, None, Question(since=change), None)
+        then = compute_metrics(session, context, None, CohortQuery(until=change), None)
+        drifted = compute_metrics(session, context, None, CohortQuery(since=change), None)
     with context.database.write() as session:
-        job_id = service.submit(session, context, "recalibration", {"since": change.isoformat()}, None).id
+        job_id = service.submit_job(session, context, "recalibration", {"since": change.isoformat()}, None).id
     work_off(context)
     with context.database.read() as session:
         job = job_by_id(session, job_id)

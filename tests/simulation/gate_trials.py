@@ -6,10 +6,10 @@ from typing import Literal
 
 import numpy as np
 
-from app.metrics.cohort import Cohort, Question, cohort_of
-from app.metrics.dataset import Columns
-from app.recalibration.evidence import change_between
-from app.recalibration.gate_decision import Decision, Evidence, of_each_annotator, of_the_whole
+from app.metrics.cohort import Cohort, CohortQuery, build_cohort
+from app.metrics.dataset import EvaluationDataset
+from app.recalibration.evidence import measure_paired_change
+from app.recalibration.gate_decision import GateDecision, GateEvidence, judge_annotator_dependence, judge_overall
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.paired_difference import Change, shifts_of
 from tests.simulation.gate_worlds import CLASSES, N_ANNOTATORS, Partition, Predictor, World, draw_partition
@@ -24,7 +24,7 @@ def cohort(part: Partition, champion: PredictiveDistribution, without: int | Non
     n = len(part.pi)
     twice = np.zeros(n, dtype=bool)
     twice[part.case[n:]] = True
-    columns = Columns.empty(_CODES, n)
+    columns = EvaluationDataset.empty(_CODES, n)
     first = np.where(part.annotator[:n] == (-1 if without is None else without), -1, part.label[:n])
     columns = replace(
         columns,
@@ -37,13 +37,13 @@ def cohort(part: Partition, champion: PredictiveDistribution, without: int | Non
         first_class=first,
         n_planned=1 + twice.astype(np.int64),
     )
-    return cohort_of(columns, Question(), 0.0)
+    return build_cohort(columns, CohortQuery(), 0.0)
 
 
 def change(part: Partition, champion: Predictor, candidate: Predictor, without: int | None = None) -> Change:
     """From champion to candidate, by a partition's labels."""
     before, after = (predictor.predict(part.logits) for predictor in (champion, candidate))
-    return change_between(cohort(part, before, without), before, after)
+    return measure_paired_change(cohort(part, before, without), before, after)
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class Trial:
     judging: Partition
     attempt: int
 
-    def evidence(self) -> Evidence:
+    def evidence(self) -> GateEvidence:
         """By all labels."""
         candidate = self.world.fit(self.fitting, None)
-        return Evidence(change(self.judging, self.world.champion, candidate), self.judging.patient, N_ANNOTATORS)
+        return GateEvidence(change(self.judging, self.world.champion, candidate), self.judging.patient, N_ANNOTATORS)
 
     def without(self) -> dict[str, Change | str]:
         """Without each annotator in turn."""
@@ -67,11 +67,11 @@ class Trial:
             for r in range(N_ANNOTATORS)
         }
 
-    def decide(self) -> Decision:
+    def decide(self) -> GateDecision:
         """As the service decides; who is refused by all labels is not tried without each annotator."""
         evidence = self.evidence()
-        found = of_the_whole(evidence, self.attempt)
-        return found if found.reasons else found + of_each_annotator(replace(evidence, without=self.without()))
+        found = judge_overall(evidence, self.attempt)
+        return found if found.reasons else found + judge_annotator_dependence(replace(evidence, without=self.without()))
 
 
 def trials(world: World, rng: np.random.Generator, looks: Looks = "new") -> Iterator[Trial]:

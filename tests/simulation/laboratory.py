@@ -5,9 +5,9 @@ from typing import TypedDict
 
 import numpy as np
 
-from app.metrics.cohort import Question, cohort_of, evaluate_cohort
-from app.metrics.dataset import Columns
-from app.triage.rules import capacity_threshold, plan
+from app.metrics.cohort import CohortQuery, build_cohort, evaluate_cohort
+from app.metrics.dataset import EvaluationDataset
+from app.triage.rules import capacity_threshold, plan_reads
 from ml.distributions.families import DirichletCpe, softmax_probs
 from ml.util.arrays import FloatArray, IntArray
 
@@ -61,12 +61,12 @@ def planned(lab: Laboratory) -> tuple[FloatArray, IntArray]:
         capacity = CAPACITY_SHARE * n / DAYS
         threshold = capacity_threshold(dpe[before], capacity, float(max(day, 1)), AUDIT_RATE)
         for case in today:
-            found = plan(float(lab.u[case]), bool(dpe[case] > threshold), AUDIT_RATE)
+            found = plan_reads(float(lab.u[case]), bool(dpe[case] > threshold), AUDIT_RATE)
             pi[case], reads[case] = found.pi, 1 if found.arm is None else 2
     return pi, reads
 
 
-def columns_of(lab: Laboratory, pi: FloatArray, reads: IntArray) -> Columns:
+def columns_of(lab: Laboratory, pi: FloatArray, reads: IntArray) -> EvaluationDataset:
     """What the service would hold once everybody has read what was planned."""
     n = len(lab.u)
     counts = np.zeros((n, CLASSES), dtype=np.int64)
@@ -74,7 +74,7 @@ def columns_of(lab: Laboratory, pi: FloatArray, reads: IntArray) -> Columns:
     second = np.flatnonzero(reads == 2)
     counts[second, lab.labels[second, 1]] += 1
     return replace(
-        Columns.empty([str(k) for k in range(CLASSES)], n),
+        EvaluationDataset.empty([str(k) for k in range(CLASSES)], n),
         cluster=lab.cluster.astype(np.int64),
         evaluation=np.ones(n, dtype=bool),
         pi=pi,
@@ -104,9 +104,9 @@ def live(seed: int, n: int) -> Outcome:
     everybody = columns_of(lab, np.ones(n), np.full(n, 2, dtype=np.int64))
     triaged = columns_of(lab, pi, reads)
     documents = {
-        "complete": evaluate_cohort(cohort_of(everybody, Question(weighting="none"), 0.0)).to_dict(),
-        "weighted": evaluate_cohort(cohort_of(triaged, Question(), 0.0)).to_dict(),
-        "unweighted": evaluate_cohort(cohort_of(triaged, Question(weighting="none"), 0.0)).to_dict(),
+        "complete": evaluate_cohort(build_cohort(everybody, CohortQuery(weighting="none"), 0.0)).to_dict(),
+        "weighted": evaluate_cohort(build_cohort(triaged, CohortQuery(), 0.0)).to_dict(),
+        "unweighted": evaluate_cohort(build_cohort(triaged, CohortQuery(weighting="none"), 0.0)).to_dict(),
     }
     values = {kind: {q: found["metrics"][_name(q)]["value"] for q in QUANTITIES} for kind, found in documents.items()}
     rows = {q: documents["weighted"]["metrics"][_name(q)] for q in QUANTITIES}

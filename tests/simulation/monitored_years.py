@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 import numpy as np
 import numpy.typing as npt
 
-from app.metrics.dataset import Columns, number_of
-from app.metrics.score_alarm import Units, series_of
+from app.metrics.dataset import EvaluationDataset, stable_name_hash
+from app.metrics.score_alarm import PatientUnits, split_units_by_site
 from ml.distributions.families import softmax_probs
-from ml.metrics.betting_monitor import N_REFERENCE, TOLERANCE, capital_path, daily_stakes
+from ml.metrics.betting_monitor import N_REFERENCE, TOLERANCE, compute_capital_path, daily_stakes
 from ml.util.arrays import FloatArray, IntArray
 
 CLASSES, PER_DAY, YEAR = 4, 40, 365
@@ -57,7 +57,7 @@ WORLDS = (
 
 def year(
     world: World, seed: int, days: int, changed_from: int | None = None, changed_sites: int = 99, moved: float = 0.1
-) -> Columns:
+) -> EvaluationDataset:
     """What a service would know of some days; the days count from ``_START``.
 
     Args:
@@ -84,10 +84,10 @@ def year(
         opinions = np.where(here[:, None], (1 - moved) * opinions + moved * np.roll(opinions, 1, axis=1), opinions)
     label = (rng.random((n, 1)) > opinions.cumsum(axis=1)[:, :-1]).sum(axis=1)
     stored = _START.timestamp() + _DAY * day + 1_000.0 * (1 + np.arange(n) % PER_DAY)
-    numbers = np.array([number_of(f"site {k}") for k in range(len(world.sites))])
+    numbers = np.array([stable_name_hash(f"site {k}") for k in range(len(world.sites))])
     many = len(world.sites) > 1
     return replace(
-        Columns.empty([str(k) for k in range(CLASSES)], n),
+        EvaluationDataset.empty([str(k) for k in range(CLASSES)], n),
         cluster=patient + 1,
         site=numbers[site] if many else np.zeros(n, dtype=np.int64),
         sites={int(number): f"site {k}" for k, number in enumerate(numbers)} if many else {},
@@ -110,23 +110,23 @@ def _answered(world: World, rng: np.random.Generator, stored: FloatArray, probs:
     return np.asarray(answered + _DAY * np.where(weekday >= 5, 7 - weekday, 0))
 
 
-def series(columns: Columns, days: int) -> dict[str | None, Units]:
+def series(columns: EvaluationDataset, days: int) -> dict[str | None, PatientUnits]:
     """Units of all and of each site, at the end of the last day."""
     at = datetime.fromtimestamp(_START.timestamp() + (days + 1) * _DAY, UTC)
-    return series_of(columns, _START, at)
+    return split_units_by_site(columns, _START, at)
 
 
-def alarm_days(found: dict[str | None, Units], tolerance: float = TOLERANCE) -> list[int | None]:
+def alarm_days(found: dict[str | None, PatientUnits], tolerance: float = TOLERANCE) -> list[int | None]:
     """Day of the alarm of each series, counted from the first day of the laboratory; None without one."""
     stakes = daily_stakes([units.day for units in found.values()])
     days = [
-        capital_path(units.loss, units.day, stake, tolerance=tolerance).alarm_day()
+        compute_capital_path(units.loss, units.day, stake, tolerance=tolerance).alarm_day()
         for units, stake in zip(found.values(), stakes, strict=True)
     ]
     return [None if day is None else day - int(_START.timestamp()) // _DAY for day in days]
 
 
-def z_test_day(units: Units, every: int, tolerance: float) -> int | None:
+def z_test_day(units: PatientUnits, every: int, tolerance: float) -> int | None:
     """Day of the first of many z tests at .05 that finds the later units worse than the reference period.
 
     Args:

@@ -12,6 +12,7 @@ from app.audit.chain.keys import DerivedKey
 from app.database.tables import (
     Account,
     Annotator,
+    BaseTable,
     Case,
     CasePrediction,
     Label,
@@ -19,15 +20,14 @@ from app.database.tables import (
     Read,
     ReadRequest,
     ReleaseRow,
-    Table,
-    now,
+    utc_now,
 )
-from app.labels.leases import take
+from app.labels.leases import lease_request
 from app.labels.queue import next_request
-from app.metrics.cohort import Cohort, Question, cohort_of, evaluate_cohort
-from app.metrics.dataset import Columns
-from app.metrics.load import read_columns
-from app.triage.planning import InForce, plan_case
+from app.metrics.cohort import Cohort, CohortQuery, build_cohort, evaluate_cohort
+from app.metrics.dataset import EvaluationDataset
+from app.metrics.load import load_dataset
+from app.triage.planning import ActivePolicy, plan_case
 from app.triage.queries import rule_of
 from ml.metrics import evaluate
 from ml.metrics.selection_weights import quintiles, selection_weights
@@ -64,7 +64,7 @@ class Week:
     """
 
     lab: Laboratory
-    columns: Columns
+    columns: EvaluationDataset
     at: float
     retracted: "np.typing.NDArray[np.bool_]"
 
@@ -79,7 +79,7 @@ class Week:
 
     def estimated(self) -> dict[str, float]:
         """What ``GET /v1/metrics`` says."""
-        cohort = cohort_of(self.columns, Question(), self.at)
+        cohort = build_cohort(self.columns, CohortQuery(), self.at)
         return {name: evaluate_cohort(cohort).metrics[name].value for name in QUANTITIES}
 
     def estimated_by_0_1_0(self) -> dict[str, float]:
@@ -117,10 +117,10 @@ class QueueLaboratory:
         self.lab, self.habits = _with_bursts(open_laboratory(seed, n), seed), habits
         self.rng = np.random.default_rng([seed, 1])
         engine = create_engine("sqlite://", poolclass=StaticPool)
-        Table.metadata.create_all(engine)
+        BaseTable.metadata.create_all(engine)
         self.session = Session(engine)
         self.key = DerivedKey(self.rng.bytes(32), b"order")
-        self.start = now() - timedelta(days=DAYS)
+        self.start = utc_now() - timedelta(days=DAYS)
         self.retracted = np.zeros(n, dtype=bool)
         self._number: dict[uuid.UUID, int] = {}
         self._set_up()
@@ -163,7 +163,7 @@ class QueueLaboratory:
                 self._read(self.readers[1])
         self.session.flush()
         self.session.expire_all()
-        columns = read_columns(self.session, self.release.id, [str(k) for k in range(CLASSES)])
+        columns = load_dataset(self.session, self.release.id, [str(k) for k in range(CLASSES)])
         order = np.argsort([self._number[case_id] for case_id in columns.ids()])
         at = (self.start + timedelta(days=DAYS)).timestamp()
         return Week(self.lab, columns.take(order), at, self.retracted)
@@ -195,7 +195,7 @@ class QueueLaboratory:
             out_of_distribution=False,
         )
         planned = plan_case(
-            self.session, case, row, InForce(self.policy, rule_of(self.policy, self.policy.threshold)), self.key
+            self.session, case, row, ActivePolicy(self.policy, rule_of(self.policy, self.policy.threshold)), self.key
         )
         for planned_row in planned.rows:
             if isinstance(planned_row, ReadRequest):
@@ -211,7 +211,7 @@ class QueueLaboratory:
         """Everything that the queue gives this reader, until it gives nothing more."""
         while (taken := next_request(self.session, self.key, reader.id)) is not None:
             assert isinstance(taken.request, ReadRequest)
-            leased = take(self.session, taken.request, reader.id, 1800)
+            leased = lease_request(self.session, taken.request, reader.id, 1800)
             read = self.session.get_one(Read, leased.id)
             request = self.session.get_one(ReadRequest, taken.request.id, populate_existing=True)
             request.lease_expires_at = None

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
-from app.database.tables import now
+from app.database.tables import utc_now
 
 
 class SettableClock:
@@ -20,7 +20,7 @@ class SettableClock:
         self.ahead = timedelta()
 
     def __call__(self) -> datetime:
-        return now() + self.ahead if self.stopped_at is None else self.stopped_at
+        return utc_now() + self.ahead if self.stopped_at is None else self.stopped_at
 
     @contextmanager
     def off_by(self, shift: timedelta) -> Iterator[None]:

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from app.context import build_context
-from app.main import attach, create_app
+from app.main import attach_context, create_app
 from app.settings import Settings
 from tests.support.clock import SettableClock
 from tests.support.service import Service
@@ -39,7 +39,7 @@ def process(settings: Settings, keys: dict[str, str]) -> Iterator[Service]:
         keys: of its accounts.
     """
     app = _IDLE.pop() if _IDLE else create_app(settings)
-    attach(app, settings, clock=SettableClock())
+    attach_context(app, settings, clock=SettableClock())
     with TestClient(app, raise_server_exceptions=False) as client:
         yield Service(client, app.state.context, keys)
     _IDLE.append(app)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.context import Context
+from app.context import ServiceContext
 from app.job_table import FUNCTIONS
 from app.jobs import service
-from app.jobs.executor import Executor
+from app.jobs.executor import JobExecutor
 from app.jobs.handle import JobFunction
 from app.jobs.queries import OPEN, counts_by_state
 from tests.support.waiting import wait_until
@@ -14,13 +14,13 @@ from tests.support.waiting import wait_until
 POLL_SECONDS = 0.05
 
 
-def submit(context: Context, kind: str, parameters: dict[str, Any]) -> str:
+def submit(context: ServiceContext, kind: str, parameters: dict[str, Any]) -> str:
     """Ask for a job, and return its identifier."""
     with context.database.write() as session:
-        return str(service.submit(session, context, kind, parameters, None).id)
+        return str(service.submit_job(session, context, kind, parameters, None).id)
 
 
-def work_off(context: Context, functions: Mapping[str, JobFunction] = FUNCTIONS, *, within: float = 300) -> int:
+def work_off(context: ServiceContext, functions: Mapping[str, JobFunction] = FUNCTIONS, *, within: float = 300) -> int:
     """Do every waiting job in this process, until the queues are empty.
 
     Args:
@@ -31,7 +31,7 @@ def work_off(context: Context, functions: Mapping[str, JobFunction] = FUNCTIONS,
     Returns:
         How many were begun.
     """
-    executor = Executor(context, {**FUNCTIONS, **functions}, poll_seconds=POLL_SECONDS)
+    executor = JobExecutor(context, {**FUNCTIONS, **functions}, poll_seconds=POLL_SECONDS)
     assert executor.acquire(), "another worker lives"
     executor.start()
     try:
@@ -41,7 +41,7 @@ def work_off(context: Context, functions: Mapping[str, JobFunction] = FUNCTIONS,
     return executor.begun
 
 
-def _queues_are_empty(context: Context) -> bool:
+def _queues_are_empty(context: ServiceContext) -> bool:
     with context.database.read() as session:
         counts = counts_by_state(session)
     return not any(counts[state] for state in OPEN)

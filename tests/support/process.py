@@ -20,7 +20,7 @@ from tests.support.forked import ForkedCommand
 from tests.support.waiting import patient, wait_until
 
 if TYPE_CHECKING:
-    from app.context import Context
+    from app.context import ServiceContext
 
 #: The installed console script, where that is what is tested.
 COMMAND = str(Path(sys.executable).parent / "secondread")
@@ -90,18 +90,18 @@ class Installation:
     def prepare(self, release: Path | None, **people: str) -> dict[str, str]:
         """What the commands would do, in this process: database, release if any, accounts; gives a key for each."""
         from app.accounts import people as auth
-        from app.audit.installation import claim
+        from app.audit.installation import claim_database
         from app.context import build_context
-        from app.database.migration import upgrade
+        from app.database.migration import upgrade_schema
         from app.settings import Settings
         from tests.support.service import put_release, show_at_once
 
         url = self.environment.get("SECONDREAD_DATABASE_URL")
         self.home.mkdir(parents=True, exist_ok=True)
         context = build_context(Settings(home=self.home, database_url=url))
-        upgrade(context.database.engine)
+        upgrade_schema(context.database.engine)
         show_at_once(context.database)
-        claim(context.database, context.keys.audit)
+        claim_database(context.database, context.keys.audit)
         keys = {}
         with context.database.write() as session:
             if release is not None:
@@ -126,7 +126,7 @@ class Installation:
             return auth.issue_one_time_password(session, context.keys.audit, name)
 
     @contextlib.contextmanager
-    def parts(self) -> Iterator["Context"]:
+    def parts(self) -> Iterator["ServiceContext"]:
         """The parts of the service in this process, next to those that its server has."""
         from app.context import build_context
         from app.settings import Settings

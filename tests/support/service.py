@@ -17,11 +17,11 @@ from sqlalchemy.orm import Session
 
 from app.accounts import people as auth
 from app.audit.chain.keys import AuditKeys
-from app.audit.linking import seal_all
+from app.audit.linking import link_all_waiting
 from app.cases.ingest import prepare_case, store_case
 from app.cases.opaque_ids import case_handle, case_of_handle
 from app.cases.schemas import CaseIn
-from app.context import Context
+from app.context import ServiceContext
 from app.database.engine import Database
 from app.database.tables import (
     Account,
@@ -46,10 +46,10 @@ from app.database.tables import (
     create_triggers,
     drop_triggers,
     new_id,
-    now,
+    utc_now,
 )
 from app.http.principal import Principal
-from app.labels.corrections import settle
+from app.labels.corrections import finalize_labels
 from app.labels.schemas import LabelIn
 from app.labels.submission import submit_label
 from app.releases.registration import UNFINISHED, register_release
@@ -89,7 +89,7 @@ def show_at_once(database: Database) -> None:
             session.execute(text(statement))
 
 
-def add_people(context: Context) -> dict[str, str]:
+def add_people(context: ServiceContext) -> dict[str, str]:
     """An account and a key for each of ``PEOPLE``."""
     keys = {}
     with context.database.write() as session:
@@ -109,7 +109,7 @@ class Service:
         keys: of its people, by name.
     """
 
-    def __init__(self, client: TestClient, context: Context, keys: Mapping[str, str]) -> None:
+    def __init__(self, client: TestClient, context: ServiceContext, keys: Mapping[str, str]) -> None:
         self.client, self.context, self.keys = client, context, dict(keys)
         #: called before some of the requests that change something
         self.before_change: Callable[[], None] = lambda: None
@@ -206,13 +206,13 @@ class Service:
 
     def seal(self) -> int:
         """Let the sealer link what waits, as it does several times per second; gives the number of events."""
-        return seal_all(self.context.database, self.context.keys.audit)
+        return link_all_waiting(self.context.database, self.context.keys.audit)
 
     def make_labels_final(self) -> int:
         """Let the time for corrections pass, and let the worker see it; gives the number of labels."""
         with self.context.database.write() as session:
-            session.execute(update(ProvisionalLabel).values(final_at=now()))
-        return settle(self.context)
+            session.execute(update(ProvisionalLabel).values(final_at=utc_now()))
+        return finalize_labels(self.context)
 
     def outside_label(self, case_id: str, annotator: str, code: str, *, blind: bool = True) -> dict[str, Any]:
         response = self.label("outside", case_id, code, annotator=annotator, blind=blind)
@@ -301,7 +301,7 @@ def store(service: Service, external_id: str, data: bytes, labels: dict[str, int
     return str(case.id)
 
 
-def stored_image(context: Context, digest: str) -> Path:
+def stored_image(context: ServiceContext, digest: str) -> Path:
     """Where an image lies, of a service whose images lie in a folder."""
     assert isinstance(context.images.store, FolderStore)
     return context.images.store.path(context.images.key(digest))

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from ml.datasets.cells import simulate_cell
-from ml.scoring.merge_shards import finish
+from ml.scoring.merge_shards import merge_job_shards
 from ml.scoring.score_table import score_images
 from ml.scoring.shard_store import create_json, job_document, join_job
 from ml.scoring.writing import ERRORS, TableWriter
@@ -49,7 +49,7 @@ def one_run(release: Path, listed: Path, out: Path) -> tuple[bytes, bytes]:
 
 
 def joined(folder: Path) -> tuple[bytes, bytes]:
-    done = finish(folder)
+    done = merge_job_shards(folder)
     return done.predictions.read_bytes(), done.errors.read_bytes()
 
 

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from app.context import Context
-from app.metrics.dataset import Columns
-from app.metrics.load import read_columns
-from app.metrics.snapshot import current_columns, write_snapshot
+from app.context import ServiceContext
+from app.metrics.dataset import EvaluationDataset
+from app.metrics.load import load_dataset
+from app.metrics.snapshot import load_current_dataset, write_snapshot
 from app.releases.queries import all_releases, class_codes
 
 
-def write_snapshots(context: Context) -> None:
+def write_snapshots(context: ServiceContext) -> None:
     """Of every release."""
     with context.database.read() as session:
         found = [(row.id, class_codes(row)) for row in all_releases(session)]
@@ -17,16 +17,16 @@ def write_snapshots(context: Context) -> None:
         write_snapshot(context.database, context.folders, release_id, classes)
 
 
-def assert_snapshots_tell_all(context: Context) -> None:
+def assert_snapshots_tell_all(context: ServiceContext) -> None:
     """Every column of every case, to the last bit."""
     with context.database.read_moment() as session:
         for row in all_releases(session):
             classes = class_codes(row)
-            live = current_columns(session, context.settings.home, row.id, classes)
-            assert_same_columns(live, read_columns(session, row.id, classes))
+            live = load_current_dataset(session, context.settings.home, row.id, classes)
+            assert_same_columns(live, load_dataset(session, row.id, classes))
 
 
-def assert_same_columns(found: Columns, expected: Columns) -> None:
+def assert_same_columns(found: EvaluationDataset, expected: EvaluationDataset) -> None:
     """Same cases in any order."""
     assert (found.classes, len(found)) == (expected.classes, len(expected))
     assert set(np.unique(found.site).tolist()) <= {0, *found.sites}

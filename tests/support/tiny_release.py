@@ -20,7 +20,7 @@ from ml.calibration.calibrators import calibrate
 from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.cells import SimulatedCell, simulate_cells
 from ml.datasets.cells_morphology import CLASSES
-from ml.images.image_quality_features import appearance, columns_of
+from ml.images.image_quality_features import compute_quality_features, feature_columns
 from ml.images.image_statistics import optical_density
 from ml.images.preprocess import Preprocessing, fit_normalisation
 from ml.metrics import evaluate
@@ -28,7 +28,7 @@ from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, read_release, w
 from ml.release.card import readme_text
 from ml.release.device import open_session
 from ml.release.feature_distance import fit_feature_distance
-from ml.release.ood_detector import Seen, fit_familiarity
+from ml.release.ood_detector import DetectorInputs, fit_ood_detector
 from ml.release.predictor import Predictor
 from ml.release.training_index import INDEX_FILE, TrainingIndex
 from ml.util.files import file_sha256, read_json, write_json
@@ -168,10 +168,10 @@ def with_familiarity(source: Path, out: Path) -> Path:
     pixels = predictor.pixels(cells)
     logits, features = predictor.outputs(pixels)
     seen = [
-        Seen(features[rows], logits[rows], appearance(np.stack(pixels[rows])))
+        DetectorInputs(features[rows], logits[rows], compute_quality_features(np.stack(pixels[rows])))
         for rows in (slice(0, CELLS, 2), slice(1, CELLS, 2))
     ]
-    found = fit_familiarity(seen[0], seen[1], columns_of(SIDE, 3))
+    found = fit_ood_detector(seen[0], seen[1], feature_columns(SIDE, 3))
     assert found is not None
     (out / FAMILIARITY_FILE).write_bytes(found.to_bytes())
     card = read_json(out / "card.json")

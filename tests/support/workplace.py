@@ -16,7 +16,7 @@ from app.database.tables import Account, Case, ImportRow, new_id
 from app.http.principal import Principal
 from app.imports.archive_storage import ReceivedArchive
 from app.imports.import_job import begin_import
-from app.jobs.locks import living_workers
+from app.jobs.locks import count_living_workers
 from app.jobs.queries import JobView, job_by_id
 from app.settings import Settings
 from tests.faults.rounds import Rounds
@@ -59,12 +59,12 @@ else:
 _TICKING = """
 import os
 from app.job_table import SCHEDULES
-from app.jobs.executor import Schedule
+from app.jobs.executor import JobSchedule
 def tick(_):
     with open({path!r}, "a") as ticks:
         print(os.getpid(), file=ticks)
 SCHEDULES.clear()
-SCHEDULES["tidying"] = Schedule("* * * * * *", tick)
+SCHEDULES["tidying"] = JobSchedule("* * * * * *", tick)
 """
 
 _STUCK = """
@@ -163,7 +163,7 @@ class Workplace:
     def living(self) -> int:
         """Number of workers that live."""
         with self.context.database.read() as session:
-            return living_workers(session)
+            return count_living_workers(session)
 
     def executors(self) -> set[str]:
         """Workers that do jobs now."""

@@ -1,1 +1,1 @@
-"""Models of named annotators: their versions, which one is in use, and the switch back."""
+"""Models of annotators: stored, listed and switched."""

@@ -1,4 +1,4 @@
-"""What the routes of models of annotators answer."""
+"""Request and response models of the annotator-model routes."""
 
 import uuid
 from datetime import datetime
@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from app.http.models import In, Line, MetricOut, Out, Paragraph, Sentence
+from app.http.models import Line, MetricOut, Paragraph, RequestModel, ResponseModel, Sentence
 
 
-class NamedReaderOut(Out):
+class NamedReaderOut(ResponseModel):
     """What the model holds of one annotator: ``confusions[opinion][answer]``, rows that sum to one."""
 
     annotator: str
@@ -21,7 +21,7 @@ class NamedReaderOut(Out):
     ]
 
 
-class ReaderFitOut(Out):
+class ReaderFitOut(ResponseModel):
     """How a model was fitted and judged.
 
     ``left_out_losses``: negative log-likelihood of a left-out label in nats, by how strongly annotators are pulled
@@ -42,7 +42,7 @@ class ReaderFitOut(Out):
     log_concentration_shift: float
 
 
-class ReaderModelOut(Out):
+class ReaderModelOut(ResponseModel):
     """A version of the model of annotators, of one release."""
 
     version: int
@@ -60,7 +60,7 @@ class ReaderModelDetailOut(ReaderModelOut):
     population: dict[str, dict[str, float]]
 
 
-class ReaderModelsOut(Out):
+class ReaderModelsOut(ResponseModel):
     """Every version, newest first; ``in_use`` null: annotators are taken as alike; ``revision`` is for If-Match."""
 
     in_use: int | None
@@ -68,7 +68,7 @@ class ReaderModelsOut(Out):
     items: list[ReaderModelOut]
 
 
-class ReaderModelInUseOut(Out):
+class ReaderModelInUseOut(ResponseModel):
     """Where the switch is: ``version`` null, annotators are taken as alike; ``revision`` is for If-Match.
 
     ``serves`` is false where the version was fitted beside another release than the champion: until there is a new one,
@@ -80,7 +80,7 @@ class ReaderModelInUseOut(Out):
     revision: int
 
 
-class ReaderFitIn(In):
+class ReaderFitIn(RequestModel):
     """Whose answers are the population's: named annotators, or everybody by the number of their labels.
 
     ``release``: beside whose predictions; null: the champion's. Another one must have the champion's network, as a
@@ -91,7 +91,7 @@ class ReaderFitIn(In):
     release: uuid.UUID | None = None
 
 
-class ReaderSwitchIn(In):
+class ReaderSwitchIn(RequestModel):
     """Which version is to weigh labels; null: annotators are taken as alike."""
 
     version: Annotated[int | None, Field(ge=1, le=2**31 - 1)]

@@ -1,1 +1,1 @@
-"""Practice on settled cells, and qualification by them before one reads alone."""
+"""Practice and qualification on settled cells."""

@@ -8,7 +8,7 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.accounts.annotators import account_sees_more, annotator_of_account, own_annotator
+from app.accounts.service import account_sees_more, annotator_of_account, read_own_annotator
 from app.annotators.practice import runs
 from app.annotators.practice.cells import cells_for, outcomes_of, slips_of_pool
 from app.annotators.practice.runs import attempts_of, decisions_on, feedback_sentences, result_sentences
@@ -25,10 +25,14 @@ from app.annotators.practice.schemas import (
     RunOut,
 )
 from app.audit.chain import events
-from app.cases import correction_window
-from app.cases.blindness import expose, hidden_after_commit
-from app.cases.queries import label_history, latest_prediction
-from app.context import Context
+from app.cases.service import (
+    has_provisional_label,
+    hidden_after_commit,
+    label_history,
+    latest_prediction,
+    record_exposure,
+)
+from app.context import ServiceContext
 from app.database.tables import (
     Annotator,
     PracticeAnswer,
@@ -39,12 +43,12 @@ from app.database.tables import (
     ReadRequest,
     time_of,
 )
-from app.http.errors import AlreadyLabelled, Conflict, Forbidden, Invalid, NotFound
+from app.http.errors import Conflict, Forbidden, InvalidValue, NotFound
 from app.http.principal import Principal
-from app.labels.posterior import posterior
-from app.releases.queries import reading_classes
-from app.triage.eligibility import standing_of
-from ml.agreement.qualification import balanced_choice, judge
+from app.labels.service import AlreadyLabelled, show_case_posterior
+from app.releases.service import reading_classes
+from app.triage.service import eligibility_of
+from ml.agreement.qualification import balanced_choice, judge_answers
 from ml.messages import Message
 
 #: Attempts until an admin renews them.
@@ -53,20 +57,15 @@ ATTEMPTS = 2
 WAIT = timedelta(days=14)
 
 
-def refusal(session: Session, annotator: Annotator) -> str | None:
-    """Why an annotator cannot begin a qualification now; None where they can.
-
-    Args:
-        session: for reading; of a writing one the annotator's row is locked.
-        annotator: who.
-    """
+def get_refusal_reason(session: Session, annotator: Annotator) -> str | None:
+    """Return why an annotator cannot begin a qualification now; None where they can."""
     decisions = decisions_on(session, annotator.id)
     newest = decisions[0].kind if decisions else None
     if newest in {"passed", "qualified"}:
         return "you are qualified"
     if newest == "withdrawn":
         return "an admin has withdrawn your qualification; only an admin can let you try again"
-    if standing_of(session, annotator).because == "earlier-labels":
+    if eligibility_of(session, annotator).because == "earlier-labels":
         return "you are qualified by the labels that you gave before a qualification was asked for"
     since = decisions[0].created_at if newest == "renewed" else None
     attempts = attempts_of(session, annotator.id)
@@ -85,16 +84,10 @@ _CLOSED = Message("This cell is being read again, or the policy keeps it closed:
 
 
 def feedback_on(session: Session, item: PracticeItem, label: str) -> FeedbackOut:
-    """How others answered a cell, shown as far as it is shown to annotators who have labelled the case.
-
-    Args:
-        session: for reading.
-        item: cell of a training run.
-        label: the annotator's own answer.
-    """
+    """Return the others' answers to a cell, as far as the policy reveals them."""
     if not may_be_shown(session, item):
         return FeedbackOut(label=label, label_counts=None, class_probs=None, sentences=[_CLOSED])
-    after = posterior(session, item.case_id)
+    after = show_case_posterior(session, item.case_id)
     names = {info.code: info.name for info in reading_classes(session)}
     return FeedbackOut(
         label=label,
@@ -107,17 +100,17 @@ def feedback_on(session: Session, item: PracticeItem, label: str) -> FeedbackOut
 def may_be_shown(session: Session, item: PracticeItem) -> bool:
     """Whether the policy shows a cell to annotators, and nobody is to read it."""
     requests = session.execute(select(ReadRequest).where(ReadRequest.case_id == item.case_id)).scalars().all()
-    unsettled = correction_window.any_of_case(session, item.case_id)
-    wanted = any(request.state in {"open", "leased"} for request in requests)
-    return not wanted and hidden_after_commit(session, requests, unsettled=unsettled) is None
+    unsettled = has_provisional_label(session, item.case_id)
+    has_open_request = any(request.state in {"open", "leased"} for request in requests)
+    return not has_open_request and hidden_after_commit(session, requests, unsettled=unsettled) is None
 
 
-def note_shown(session: Session, item: PracticeItem) -> None:
+def record_feedback_exposure(session: Session, item: PracticeItem) -> None:
     """Record in a writing session that a cell is shown to an annotator in full."""
     if may_be_shown(session, item):
         newest = max(row.label.id for row in label_history(session, item.case_id))
         release_id = latest_prediction(session, item.case_id).release_id
-        expose(session, item.annotator_id, item.case_id, release_id, newest)
+        record_exposure(session, item.annotator_id, item.case_id, release_id, newest)
 
 
 _Details = Mapping[str, str | int | bool | None]
@@ -125,12 +118,12 @@ _RESULT = tuple(name for name in ResultOut.model_fields if name != "sentences")
 
 
 def own_practice(session: Session, principal: Principal) -> OwnPracticeOut:
-    """Whether reads go to the caller, which sets they may work through, and their runs."""
+    """Return the caller's eligibility, the sets open to them, and their runs."""
     annotator = annotator_of_account(session, principal.account_id)
-    standing = standing_of(session, annotator)
+    standing = eligibility_of(session, annotator)
     own = [] if annotator is None else runs.runs_of(session, annotator.id)
     under_way = {chosen.id: run for run, chosen in own if run.state == "open"}
-    no_test = None if annotator is None else refusal(session, annotator)
+    no_test = None if annotator is None else get_refusal_reason(session, annotator)
     sets = [
         OwnSetOut(
             id=str(chosen.id),
@@ -144,9 +137,9 @@ def own_practice(session: Session, principal: Principal) -> OwnPracticeOut:
         if chosen.retired_at is None or chosen.id in under_way
     ]
     counts = runs.count_items(session, [run.id for run, _ in own])
-    shown = [run_out(session, run, chosen, counts.get(run.id)) for run, chosen in own]
+    run_items = [run_out(session, run, chosen, counts.get(run.id)) for run, chosen in own]
     return OwnPracticeOut(
-        required=standing.required, may_read=standing.may_read, because=standing.because, sets=sets, runs=shown
+        required=standing.required, may_read=standing.may_read, because=standing.because, sets=sets, runs=run_items
     )
 
 
@@ -175,7 +168,7 @@ def item_out(session: Session, item: PracticeItem) -> ItemOut:
 
 
 def result_out(run: PracticeRun) -> ResultOut | None:
-    """What a qualification found; None where there is no result."""
+    """Return the result of a qualification; None where there is none."""
     if run.result is None:
         return None
     result = ResultOut(**{name: run.result[name] for name in _RESULT}, sentences=[])
@@ -183,111 +176,89 @@ def result_out(run: PracticeRun) -> ResultOut | None:
 
 
 def show_run(session: Session, principal: Principal, run_id: uuid.UUID) -> RunOut:
-    """One of the caller's own runs.
-
-    Raises:
-        NotFound: the caller has no such run.
-    """
+    """One of the caller's own runs."""
     return run_out(session, *runs.own_run(session, principal.account_id, run_id))
 
 
-def begin(session: Session, context: Context, principal: Principal, body: RunIn) -> tuple[int, RunOut]:
-    """Begin a run of a set, or go on with the one that is open.
-
-    From now on no read of its cells, or of their twins, goes to this annotator.
-
-    Returns:
-        201 and the run.
-
-    Raises:
-        Forbidden: the caller's account may see more of cases than their pixels.
-        NotFound: there is no such set.
-        Conflict: the set is retired, has no cells for them, or a qualification is not possible now.
-    """
+def begin_run(session: Session, context: ServiceContext, principal: Principal, body: RunIn) -> tuple[int, RunOut]:
+    """Begin a run of a set, or go on with the one that is open."""
+    # From now on no read of its cells, or of their twins, goes to this annotator.
     if account_sees_more(session, principal.account_id):
         raise Forbidden("practice is for accounts that read blind: this one's role or keys show more than pixels")
     chosen = runs.set_of(session, body.set)
-    annotator = _locked(session, own_annotator(session, principal))
-    known = select(PracticeRun).where(PracticeRun.set_id == chosen.id, PracticeRun.annotator_id == annotator.id)
-    run = session.execute(known.where(PracticeRun.state == "open")).scalar_one_or_none()
+    annotator = _lock_annotator(session, read_own_annotator(session, principal))
+    own_runs = select(PracticeRun).where(PracticeRun.set_id == chosen.id, PracticeRun.annotator_id == annotator.id)
+    run = session.execute(own_runs.where(PracticeRun.state == "open")).scalar_one_or_none()
     if run is not None:
         if runs.next_item(session, run.id) is None:  # the rest of its cells was erased
-            _finish(session, context, principal, run, chosen)
+            _finish_run(session, context, principal, run, chosen)
         return 201, run_out(session, run, chosen)
     if chosen.retired_at is not None:
         raise Conflict("this set is retired; choose another one")
-    no_test = refusal(session, annotator) if chosen.purpose == "qualification" else None
+    no_test = get_refusal_reason(session, annotator) if chosen.purpose == "qualification" else None
     if no_test is not None:
         raise Conflict(no_test)
-    return 201, run_out(session, _deal(session, context, principal, chosen, annotator), chosen)
+    return 201, run_out(session, _create_run(session, context, principal, chosen, annotator), chosen)
 
 
-def _locked(session: Session, annotator: Annotator) -> Annotator:
-    """The annotator's row, locked: leases and runs of one person come one after the other."""
+def _lock_annotator(session: Session, annotator: Annotator) -> Annotator:
+    """Lock the annotator's row; serialises one person's leases and runs."""
     return session.execute(select(Annotator).where(Annotator.id == annotator.id).with_for_update()).scalar_one()
 
 
-def _deal(
-    session: Session, context: Context, principal: Principal, chosen: PracticeSet, annotator: Annotator
+def _create_run(
+    session: Session, context: ServiceContext, principal: Principal, chosen: PracticeSet, annotator: Annotator
 ) -> PracticeRun:
-    """A new run with cells that this annotator may be given.
-
-    Raises:
-        Conflict: there are too few.
-    """
-    found = cells_for(session, chosen, annotator.id)
-    if len(found.cells) < (chosen.n_per_run if chosen.purpose == "qualification" else 1):
+    """A new run with cells that this annotator may be given."""
+    outcomes = cells_for(session, chosen, annotator.id)
+    if len(outcomes.cells) < (chosen.n_per_run if chosen.purpose == "qualification" else 1):
         raise Conflict("this set has not enough cells that you have not met; ask an admin for another one")
     rng = np.random.default_rng()
-    rows = balanced_choice(found.probs, chosen.n_per_run, chosen.borderline_share, rng).tolist()
+    rows = balanced_choice(outcomes.probs, chosen.n_per_run, chosen.borderline_share, rng).tolist()
     if len(rows) < chosen.n_per_run:  # fewer borderline or clear ones are left than the set was made with
-        others = sorted(set(range(len(found.cells))) - set(rows))
+        others = sorted(set(range(len(outcomes.cells))) - set(rows))
         rows += rng.permutation(others).tolist()[: chosen.n_per_run - len(rows)]
     run = PracticeRun(set_id=chosen.id, annotator_id=annotator.id)
     session.add(run)
     session.flush()
     for position, row in enumerate(rows):
-        case_id = found.cells[row]
+        case_id = outcomes.cells[row]
         session.add(PracticeItem(run_id=run.id, annotator_id=annotator.id, case_id=case_id, position=position))
     session.flush()
     details: _Details = {"set": str(chosen.id), "annotator": str(annotator.id), "n_cells": len(rows)}
-    _record(session, context, principal, "practice.begin", run.id, details)
+    _record_practice_event(session, context, principal, "practice.begin", run.id, details)
     return run
 
 
-def _record(
-    session: Session, context: Context, principal: Principal, action: str, object_id: uuid.UUID, details: _Details
+def _record_practice_event(
+    session: Session,
+    context: ServiceContext,
+    principal: Principal,
+    action: str,
+    object_id: uuid.UUID,
+    details: _Details,
 ) -> None:
     """Append an event that names no case: nothing that is evaluated changes."""
-    events.record(
+    events.record_event(
         session, context.keys.audit, actor=principal.name, action=action, object_id=object_id, details={**details}
     )
 
 
-def answer(
-    session: Session, context: Context, principal: Principal, item_id: uuid.UUID, body: PracticeAnswerIn
+def answer_item(
+    session: Session, context: ServiceContext, principal: Principal, item_id: uuid.UUID, body: PracticeAnswerIn
 ) -> tuple[int, AnsweredOut]:
-    """Answer the next cell of a run; in training how others answered comes back, else nothing until the end.
-
-    Returns:
-        201, the answer and the run.
-
-    Raises:
-        NotFound: the caller has no such cell, or it is not its turn yet.
-        AlreadyLabelled: it has another answer.
-        Invalid: an unknown class.
-    """
+    """Answer the next cell of a run; in training how others answered comes back, else nothing until the end."""
     own = runs.own_item(session, principal.account_id, item_id)
-    _locked(session, own.annotator)
+    _lock_annotator(session, own.annotator)
     session.refresh(own.run)
     codes = [info.code for info in reading_classes(session)]
     if body.label not in codes:
-        raise Invalid(Message("unknown class; the classes are {codes}", codes=", ".join(codes)))
+        raise InvalidValue(Message("unknown class; the classes are {codes}", codes=", ".join(codes)))
     given = runs.answer_of(session, item_id)
     if given is not None and given.class_code != body.label:
         raise AlreadyLabelled("you have given this cell another class; the first answer counts")
     if given is None:
-        _store(session, context, principal, own, body.label)
+        _store_practice_answer(session, context, principal, own, body.label)
     training = own.chosen.purpose == "training"
     return 201, AnsweredOut(
         item=str(item_id),
@@ -297,56 +268,54 @@ def answer(
     )
 
 
-def _store(session: Session, context: Context, principal: Principal, own: runs.OwnItem, label: str) -> None:
-    """Store the answer to a cell whose turn it is.
-
-    Raises:
-        NotFound: it is not.
-    """
+def _store_practice_answer(
+    session: Session, context: ServiceContext, principal: Principal, own: runs.OwnItem, label: str
+) -> None:
+    """Store the answer to a cell whose turn it is."""
     following = runs.next_item(session, own.run.id)
     if following is None or following.id != own.item.id:
         raise NotFound("there is no such cell of a run")
     session.add(PracticeAnswer(item_id=own.item.id, class_code=label))
     session.flush()
     if own.chosen.purpose == "training":
-        note_shown(session, own.item)
-    _record(session, context, principal, "practice.answer", own.item.id, {"run": str(own.run.id), "answer": label})
+        record_feedback_exposure(session, own.item)
+    _record_practice_event(
+        session, context, principal, "practice.answer", own.item.id, {"run": str(own.run.id), "answer": label}
+    )
     if runs.next_item(session, own.run.id) is None:
-        _finish(session, context, principal, own.run, own.chosen)
+        _finish_run(session, context, principal, own.run, own.chosen)
 
 
-def _finish(session: Session, context: Context, principal: Principal, run: PracticeRun, chosen: PracticeSet) -> None:
+def _finish_run(
+    session: Session, context: ServiceContext, principal: Principal, run: PracticeRun, chosen: PracticeSet
+) -> None:
     """End a run; of a qualification, with its result, and with the decision where it is passed."""
     run.state, run.finished_at = "finished", context.clock()
     if chosen.purpose == "qualification":
-        _judge(session, run)
+        _judge_qualification(session, run)
     session.flush()
     if run.passed:
         session.add(Qualification(annotator_id=run.annotator_id, kind="passed", run_id=run.id))
         session.flush()
     details = {"set": str(chosen.id), "annotator": str(run.annotator_id), "passed": run.passed}
-    _record(session, context, principal, "practice.finish", run.id, details)
+    _record_practice_event(session, context, principal, "practice.finish", run.id, details)
 
 
-def _judge(session: Session, run: PracticeRun) -> None:
+def _judge_qualification(session: Session, run: PracticeRun) -> None:
     """Compare the answers of a qualification with the outcomes of its cells."""
     given = runs.answers_of_run(session, run.id)
-    found = outcomes_of(session, list(given))
-    if len(found.cells) < 2:
+    outcomes = outcomes_of(session, list(given))
+    if len(outcomes.cells) < 2:
         return
-    said = np.array([found.codes.index(given[cell]) for cell in found.cells], dtype=np.int64)
-    verdict = judge(found.probs, said, slips_of_pool(session, found))
+    answers = np.array([outcomes.codes.index(given[cell]) for cell in outcomes.cells], dtype=np.int64)
+    verdict = judge_answers(outcomes.probs, answers, slips_of_pool(session, outcomes))
     run.result = {name: getattr(verdict, name) for name in _RESULT}
     run.passed = verdict.passed
 
 
 def show_item(session: Session, principal: Principal, item_id: uuid.UUID) -> PracticeItemOut:
-    """A cell of one of the caller's runs: the next one, and in training those that they have answered.
-
-    Raises:
-        NotFound: the caller has no such cell, or may not see it now.
-    """
-    own, given = _visible(session, principal, item_id)
+    """A cell of one of the caller's runs: the next one, and in training those that they have answered."""
+    own, given = _get_visible_item(session, principal, item_id)
     return PracticeItemOut(
         item=item_out(session, own.item),
         label=None if given is None else given.class_code,
@@ -355,7 +324,9 @@ def show_item(session: Session, principal: Principal, item_id: uuid.UUID) -> Pra
     )
 
 
-def _visible(session: Session, principal: Principal, item_id: uuid.UUID) -> tuple[runs.OwnItem, PracticeAnswer | None]:
+def _get_visible_item(
+    session: Session, principal: Principal, item_id: uuid.UUID
+) -> tuple[runs.OwnItem, PracticeAnswer | None]:
     own, given = runs.own_item(session, principal.account_id, item_id), runs.answer_of(session, item_id)
     following = runs.next_item(session, own.run.id) if own.run.state == "open" else None
     reviewed = given is not None and own.chosen.purpose == "training"
@@ -365,18 +336,10 @@ def _visible(session: Session, principal: Principal, item_id: uuid.UUID) -> tupl
 
 
 def case_of_item(session: Session, principal: Principal, item_id: uuid.UUID) -> uuid.UUID:
-    """The case of a cell that the caller may look at.
-
-    Raises:
-        NotFound: the caller has no such cell, or may not see it now.
-    """
-    return _visible(session, principal, item_id)[0].item.case_id
+    """The case of a cell that the caller may look at."""
+    return _get_visible_item(session, principal, item_id)[0].item.case_id
 
 
 def case_of_own_item(session: Session, principal: Principal, item_id: uuid.UUID) -> uuid.UUID:
-    """The case of a cell of one of the caller's runs, by which remembered answers about it are found.
-
-    Raises:
-        NotFound: the caller has no such cell.
-    """
+    """The case of a cell of one of the caller's runs, by which remembered answers about it are found."""
     return runs.own_item(session, principal.account_id, item_id).item.case_id

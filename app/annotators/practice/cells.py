@@ -1,4 +1,4 @@
-"""Which cells may be practised on: settled ones, of which nobody is to be asked, and none that would unblind a read."""
+"""Selection of settled cells for practice, without unblinding any read."""
 
 import uuid
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import numpy as np
 from sqlalchemy import ColumnElement, and_, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.annotators.history import ClosedCase, opinions_until, others_posteriors
+from app.annotators.service import ClosedCase, opinions_until, others_posteriors
 from app.database.tables import (
     SHOWN_KINDS,
     Case,
@@ -25,8 +25,8 @@ from app.database.tables import (
     Repeat,
     time_of,
 )
-from app.releases.queries import reading_classes
-from app.triage.queries import current_policy
+from app.releases.service import reading_classes
+from app.triage.service import current_policy
 from ml.agreement.qualification import LEAST_SLIPS, slip_rate
 from ml.util.arrays import FloatArray
 
@@ -36,40 +36,36 @@ _NOBODY = uuid.UUID(int=0)
 
 
 @dataclass(frozen=True)
-class Outcomes:
-    """What the labels of all annotators say of some cells.
+class CellOutcomes:
+    """Outcomes of some cells by the labels of all annotators."""
 
-    Attributes:
-        cells: N cases that have a prediction of the reading classes.
-        opinions: every blind opinion of each.
-        probs: (N, K) probability of each class for the next answer, from the prediction and all opinions.
-        codes: K classes.
-    """
-
+    # N cases that have a prediction of the reading classes
     cells: list[uuid.UUID]
+    # every blind opinion of each
     opinions: dict[uuid.UUID, ClosedCase]
+    # (N, K) probability of each class for the next answer, from the prediction and all opinions
     probs: FloatArray
     codes: list[str]
 
-    def take(self, rows: list[int]) -> "Outcomes":
+    def take(self, rows: list[int]) -> "CellOutcomes":
         """Some of the cells."""
         cells = [self.cells[row] for row in rows]
-        return Outcomes(cells, {cell: self.opinions[cell] for cell in cells}, self.probs[rows], self.codes)
+        return CellOutcomes(cells, {cell: self.opinions[cell] for cell in cells}, self.probs[rows], self.codes)
 
 
-def outcomes_of(session: Session, case_ids: list[uuid.UUID]) -> Outcomes:
-    """What the labels of all annotators say of some cells, in their order; those without a prediction are left out."""
+def outcomes_of(session: Session, case_ids: list[uuid.UUID]) -> CellOutcomes:
+    """Load the outcomes of some cells in their order; those without a prediction are left out."""
     codes = [info.code for info in reading_classes(session)]
     ids = select(Case.id.label("case_id")).where(Case.id.in_(case_ids)).subquery()
     opinions = opinions_until(session, ids, time_of(session))
-    asked = [(case_id, opinions[case_id], _NOBODY) for case_id in case_ids if case_id in opinions]
-    probs = others_posteriors(session, asked, codes)
+    triples = [(case_id, opinions[case_id], _NOBODY) for case_id in case_ids if case_id in opinions]
+    probs = others_posteriors(session, triples, codes)
     kept = np.flatnonzero(~np.isnan(probs).any(axis=1)).tolist()
-    found = [asked[row][0] for row in kept]
-    return Outcomes(found, {cell: opinions[cell] for cell in found}, probs[kept], codes)
+    cells = [triples[row][0] for row in kept]
+    return CellOutcomes(cells, {cell: opinions[cell] for cell in cells}, probs[kept], codes)
 
 
-def slips_of_pool(session: Session, outcomes: Outcomes) -> float:
+def slips_of_pool(session: Session, outcomes: CellOutcomes) -> float:
     """Share of slips among the opinions of these cells, each against the posterior by the others'."""
     triples = [
         (cell, outcomes.opinions[cell], annotator_id)
@@ -79,41 +75,39 @@ def slips_of_pool(session: Session, outcomes: Outcomes) -> float:
     ]
     if not triples:
         return LEAST_SLIPS
-    said = [outcomes.codes.index(case.opinions[who].class_code) for _, case, who in triples]
-    return slip_rate(others_posteriors(session, triples, outcomes.codes), np.array(said, dtype=np.int64))
+    answers = [outcomes.codes.index(case.opinions[who].class_code) for _, case, who in triples]
+    return slip_rate(others_posteriors(session, triples, outcomes.codes), np.array(answers, dtype=np.int64))
 
 
 def with_twins(
     column: InstrumentedAttribute[uuid.UUID], case_id: InstrumentedAttribute[uuid.UUID], *which: ColumnElement[bool]
 ) -> ColumnElement[bool]:
-    """Whether there is a row, with these conditions, about a case or about a twin of it."""
+    """Build the condition that a row with these properties refers to a case or a twin of it."""
     of_twin = exists().where(CaseTwin.case_id == case_id, column == CaseTwin.twin_id, *which)
     return or_(exists().where(column == case_id, *which), of_twin)
 
 
-def settled() -> ColumnElement[bool]:
+def is_settled() -> ColumnElement[bool]:
     """Condition on a case: nobody is to read it or a twin of it, and every label is final."""
-    wanted = with_twins(ReadRequest.case_id, Case.id, ReadRequest.state.in_(("open", "leased")))
-    return and_(Case.erased_at.is_(None), ~wanted, ~with_twins(ProvisionalLabel.case_id, Case.id))
+    has_open_request = with_twins(ReadRequest.case_id, Case.id, ReadRequest.state.in_(("open", "leased")))
+    return and_(Case.erased_at.is_(None), ~has_open_request, ~with_twins(ProvisionalLabel.case_id, Case.id))
 
 
 def _of_other_purpose(purpose: str) -> ColumnElement[bool]:
-    """Whether a case, or a twin, is in a set of the other purpose: nobody is tested on what they trained with."""
+    """Condition: the case or a twin is in a set of the other purpose, since tests exclude training cells."""
     other = and_(PracticeSet.id == PracticeCell.set_id, PracticeSet.purpose != purpose)
     return with_twins(PracticeCell.case_id, Case.id, other)
 
 
 def _is_reference() -> ColumnElement[bool]:
-    """Whether a case, or a twin, was ever a reference cell: everybody may know how it was read."""
+    """Condition: the case or a twin was ever a reference cell, whose reads everybody may know."""
     return with_twins(ReferenceCell.case_id, Case.id, ReferenceCell.kind.in_(SHOWN_KINDS))
 
 
-def candidates(session: Session, purpose: str, min_labels: int) -> Outcomes:
-    """Settled cells with so many blind labels, the newest first, one of each group of twins.
-
-    Of a training set only those that the policy shows to annotators once they are closed.
-    """
-    fit = [settled(), ~_of_other_purpose(purpose)]
+def list_practice_candidates(session: Session, purpose: str, min_labels: int) -> CellOutcomes:
+    """Settled cells with so many blind labels, the newest first, one of each group of twins."""
+    # Of a training set only those that the policy shows to annotators once they are closed.
+    fit = [is_settled(), ~_of_other_purpose(purpose)]
     if purpose == "qualification":
         fit.append(~_is_reference())
     statement = (
@@ -126,17 +120,17 @@ def candidates(session: Session, purpose: str, min_labels: int) -> Outcomes:
         .limit(MOST_CANDIDATES)
     )
     ids = list(session.execute(statement).scalars())
-    found = outcomes_of(session, one_of_twins(session, ids))
-    hidden = never_shown(session, found.cells) if purpose == "training" else set()
+    outcomes = outcomes_of(session, drop_later_twins(session, ids))
+    hidden = never_revealed_cases(session, outcomes.cells) if purpose == "training" else set()
     rows = [
         row
-        for row, cell in enumerate(found.cells)
-        if len(found.opinions[cell].opinions) >= min_labels and cell not in hidden
+        for row, cell in enumerate(outcomes.cells)
+        if len(outcomes.opinions[cell].opinions) >= min_labels and cell not in hidden
     ]
-    return found.take(rows)
+    return outcomes.take(rows)
 
 
-def one_of_twins(session: Session, case_ids: list[uuid.UUID]) -> list[uuid.UUID]:
+def drop_later_twins(session: Session, case_ids: list[uuid.UUID]) -> list[uuid.UUID]:
     """The cases without those that have a twin before them."""
     pairs = select(CaseTwin.case_id, CaseTwin.twin_id).where(CaseTwin.case_id.in_(case_ids))
     twins: dict[uuid.UUID, set[uuid.UUID]] = {}
@@ -151,7 +145,7 @@ def one_of_twins(session: Session, case_ids: list[uuid.UUID]) -> list[uuid.UUID]
     return kept
 
 
-def never_shown(session: Session, case_ids: list[uuid.UUID]) -> set[uuid.UUID]:
+def never_revealed_cases(session: Session, case_ids: list[uuid.UUID]) -> set[uuid.UUID]:
     """Cases that the newest policy which asked for a read of them shows to no annotator."""
     newest = select(ReadRequest.case_id, func.max(ReadRequest.policy_version)).where(ReadRequest.case_id.in_(case_ids))
     versions = {case_id: version for case_id, version in session.execute(newest.group_by(ReadRequest.case_id))}
@@ -160,24 +154,22 @@ def never_shown(session: Session, case_ids: list[uuid.UUID]) -> set[uuid.UUID]:
     return {cell for cell in case_ids if reveals[versions.get(cell, in_force)] == "never"}
 
 
-def cells_for(session: Session, chosen: PracticeSet, annotator_id: uuid.UUID) -> Outcomes:
-    """Cells of a set that an annotator may be given: settled, and neither they nor a twin were ever with them.
-
-    What they trained with may come to them in training again; a qualification has cells that they have met nowhere.
-    """
-    known = [
+def cells_for(session: Session, chosen: PracticeSet, annotator_id: uuid.UUID) -> CellOutcomes:
+    """Cells of a set that an annotator may be given: settled, and neither they nor a twin were ever with them."""
+    # What they trained with may come to them in training again; a qualification has cells that they have met nowhere.
+    encounters = [
         with_twins(Read.case_id, Case.id, Read.annotator_id == annotator_id),
         with_twins(Label.case_id, Case.id, Label.annotator_id == annotator_id),
         with_twins(Repeat.case_id, Case.id, Repeat.annotator_id == annotator_id),
     ]
     if chosen.purpose == "qualification":
-        known.append(with_twins(Exposure.case_id, Case.id, Exposure.annotator_id == annotator_id))
-        known.append(_is_reference())
-        known.append(with_twins(PracticeItem.case_id, Case.id, PracticeItem.annotator_id == annotator_id))
+        encounters.append(with_twins(Exposure.case_id, Case.id, Exposure.annotator_id == annotator_id))
+        encounters.append(_is_reference())
+        encounters.append(with_twins(PracticeItem.case_id, Case.id, PracticeItem.annotator_id == annotator_id))
     statement = (
         select(Case.id)
         .join(PracticeCell, PracticeCell.case_id == Case.id)
-        .where(PracticeCell.set_id == chosen.id, settled(), ~_of_other_purpose(chosen.purpose), ~or_(*known))
+        .where(PracticeCell.set_id == chosen.id, is_settled(), ~_of_other_purpose(chosen.purpose), ~or_(*encounters))
         .order_by(Case.id)
     )
     return outcomes_of(session, list(session.execute(statement).scalars()))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 
-from app.accounts.permissions import GuardedRoute, Policy
+from app.accounts.service import GuardedRoute, RequireScope
 from app.annotators.practice import answers, sets
 from app.annotators.practice.schemas import (
     AnsweredOut,
@@ -21,23 +21,22 @@ from app.annotators.practice.schemas import (
     RunIn,
     RunOut,
 )
-from app.cases.blindness import note_exposure
-from app.cases.presenters import image_answer
-from app.cases.queries import case_by_id
-from app.context import Parts
-from app.database.engine import Reader, Writer
-from app.database.idempotency import Idempotent
-from app.http.errors import AlreadyLabelled, Conflict, KeyMissing, NotFound, responses
+from app.cases.service import case_by_id, image_response, note_exposure
+from app.context import AppContext
+from app.database.engine import ReadSession, WriteSession
+from app.database.idempotency import Idempotent, KeyMissing
+from app.http.errors import Conflict, NotFound, list_problem_responses
 from app.http.models import Line
 from app.http.principal import Principal
+from app.labels.service import AlreadyLabelled
 
 router = APIRouter(tags=["practice"], route_class=GuardedRoute)
-_Annotator = Annotated[Principal, Depends(Policy("reads:own"))]
-_Manager = Annotated[Principal, Depends(Policy("manage"))]
+_Annotator = Annotated[Principal, Depends(RequireScope("reads:own"))]
+_Manager = Annotated[Principal, Depends(RequireScope("manage"))]
 
 
-@router.get("/v1/practice", operation_id="get_practice", responses=responses())
-def get_practice(principal: _Annotator, session: Reader) -> OwnPracticeOut:
+@router.get("/v1/practice", operation_id="get_practice", responses=list_problem_responses())
+def get_practice(principal: _Annotator, session: ReadSession) -> OwnPracticeOut:
     """Whether reads go to the caller, which sets they may work through, and their runs."""
     return answers.own_practice(session, principal)
 
@@ -47,29 +46,33 @@ def get_practice(principal: _Annotator, session: Reader) -> OwnPracticeOut:
     operation_id="begin_practice_run",
     status_code=201,
     response_model=RunOut,
-    responses=responses(KeyMissing, NotFound, Conflict),
+    responses=list_problem_responses(KeyMissing, NotFound, Conflict),
 )
 def begin_practice_run(
-    body: RunIn, context: Parts, principal: _Annotator, once: Idempotent, session: Writer
+    body: RunIn, context: AppContext, principal: _Annotator, once: Idempotent, session: WriteSession
 ) -> Response:
     """Begin a run of a set, or go on with the one that is open; its cells come to the caller in no read any more."""
-    return once(session, body, lambda: answers.begin(session, context, principal, body))
+    return once(session, body, lambda: answers.begin_run(session, context, principal, body))
 
 
-@router.get("/v1/practice/runs/{run_id}", operation_id="get_practice_run", responses=responses(NotFound))
-def get_practice_run(run_id: uuid.UUID, principal: _Annotator, session: Reader) -> RunOut:
+@router.get("/v1/practice/runs/{run_id}", operation_id="get_practice_run", responses=list_problem_responses(NotFound))
+def get_practice_run(run_id: uuid.UUID, principal: _Annotator, session: ReadSession) -> RunOut:
     """One of the caller's own runs; a qualification has its result at the end."""
     return answers.show_run(session, principal, run_id)
 
 
-@router.get("/v1/practice/items/{item_id}", operation_id="get_practice_item", responses=responses(NotFound))
-def get_practice_item(item_id: uuid.UUID, context: Parts, principal: _Annotator, session: Reader) -> PracticeItemOut:
+@router.get(
+    "/v1/practice/items/{item_id}", operation_id="get_practice_item", responses=list_problem_responses(NotFound)
+)
+def get_practice_item(
+    item_id: uuid.UUID, context: AppContext, principal: _Annotator, session: ReadSession
+) -> PracticeItemOut:
     """The next cell of a run, or in training one that the caller has answered, with how others answered."""
-    shown = answers.show_item(session, principal, item_id)
-    if shown.feedback is not None and shown.feedback.label_counts is not None:
+    result = answers.show_item(session, principal, item_id)
+    if result.feedback is not None and result.feedback.label_counts is not None:
         case_id = answers.case_of_item(session, principal, item_id)
         note_exposure(context.database, session, principal, case_id)
-    return shown
+    return result
 
 
 @router.get(
@@ -78,13 +81,15 @@ def get_practice_item(item_id: uuid.UUID, context: Parts, principal: _Annotator,
     response_class=Response,
     responses={
         200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}},
-        **responses(NotFound),
+        **list_problem_responses(NotFound),
     },
 )
-def get_practice_image(item_id: uuid.UUID, context: Parts, principal: _Annotator, session: Reader) -> Response:
+def get_practice_image(
+    item_id: uuid.UUID, context: AppContext, principal: _Annotator, session: ReadSession
+) -> Response:
     """The pixels of a cell that the caller may look at, as PNG."""
     stored = case_by_id(session, answers.case_of_item(session, principal, item_id))
-    return image_answer(context, stored.stored_sha256, kept=False)
+    return image_response(context, stored.stored_sha256, kept=False)
 
 
 @router.post(
@@ -92,16 +97,21 @@ def get_practice_image(item_id: uuid.UUID, context: Parts, principal: _Annotator
     operation_id="answer_practice_item",
     status_code=201,
     response_model=AnsweredOut,
-    responses=responses(KeyMissing, NotFound, AlreadyLabelled),
+    responses=list_problem_responses(KeyMissing, NotFound, AlreadyLabelled),
 )
 def answer_practice_item(
-    item_id: uuid.UUID, body: PracticeAnswerIn, context: Parts, principal: _Annotator, once: Idempotent, session: Writer
+    item_id: uuid.UUID,
+    body: PracticeAnswerIn,
+    context: AppContext,
+    principal: _Annotator,
+    once: Idempotent,
+    session: WriteSession,
 ) -> Response:
     """Answer the next cell of a run; in training how others answered comes back, else nothing until the end."""
     return once(
         session,
         body,
-        lambda: answers.answer(session, context, principal, item_id, body),
+        lambda: answers.answer_item(session, context, principal, item_id, body),
         case_id_of=lambda _: answers.case_of_own_item(session, principal, item_id),
     )
 
@@ -109,10 +119,10 @@ def answer_practice_item(
 @router.get(
     "/v1/practice/sets",
     operation_id="list_practice_sets",
-    responses=responses(),
-    dependencies=[Depends(Policy("manage"))],
+    responses=list_problem_responses(),
+    dependencies=[Depends(RequireScope("manage"))],
 )
-def list_practice_sets(session: Reader) -> PracticeSetsOut:
+def list_practice_sets(session: ReadSession) -> PracticeSetsOut:
     """Every set, newest first, with what was chosen and who would pass."""
     return sets.list_sets(session)
 
@@ -122,28 +132,34 @@ def list_practice_sets(session: Reader) -> PracticeSetsOut:
     operation_id="add_practice_set",
     status_code=201,
     response_model=PracticeSetOut,
-    responses=responses(KeyMissing, Conflict),
+    responses=list_problem_responses(KeyMissing, Conflict),
 )
 def add_practice_set(
-    body: PracticeSetIn, context: Parts, principal: _Manager, once: Idempotent, session: Writer
+    body: PracticeSetIn, context: AppContext, principal: _Manager, once: Idempotent, session: WriteSession
 ) -> Response:
     """Choose settled cells for training, or for qualification; never for both."""
     return once(session, body, lambda: sets.add_set(session, context, principal, body))
 
 
-@router.post("/v1/practice/sets/{set_id}/retirement", operation_id="retire_practice_set", responses=responses(NotFound))
-def retire_practice_set(set_id: uuid.UUID, context: Parts, principal: _Manager, session: Writer) -> PracticeSetOut:
+@router.post(
+    "/v1/practice/sets/{set_id}/retirement",
+    operation_id="retire_practice_set",
+    responses=list_problem_responses(NotFound),
+)
+def retire_practice_set(
+    set_id: uuid.UUID, context: AppContext, principal: _Manager, session: WriteSession
+) -> PracticeSetOut:
     """Let nobody begin a run of a set any more; again changes nothing."""
-    return sets.retire(session, context, principal, set_id)
+    return sets.retire_set(session, context, principal, set_id)
 
 
 @router.get(
     "/v1/practice/annotators",
     operation_id="list_qualifications",
-    responses=responses(),
-    dependencies=[Depends(Policy("manage"))],
+    responses=list_problem_responses(),
+    dependencies=[Depends(RequireScope("manage"))],
 )
-def list_qualifications(session: Reader) -> QualifiedListOut:
+def list_qualifications(session: ReadSession) -> QualifiedListOut:
     """Whether reads go to each annotator with an account, and why."""
     return sets.list_qualified(session)
 
@@ -153,10 +169,10 @@ def list_qualifications(session: Reader) -> QualifiedListOut:
     operation_id="decide_qualification",
     status_code=201,
     response_model=QualifiedOut,
-    responses=responses(KeyMissing, NotFound),
+    responses=list_problem_responses(KeyMissing, NotFound),
 )
 def decide_qualification(
-    name: Line, body: DecisionIn, context: Parts, principal: _Manager, once: Idempotent, session: Writer
+    name: Line, body: DecisionIn, context: AppContext, principal: _Manager, once: Idempotent, session: WriteSession
 ) -> Response:
     """Qualify an annotator by hand, withdraw it, or allow further attempts, with a reason."""
-    return once(session, body, lambda: sets.decide(session, context, principal, name, body))
+    return once(session, body, lambda: sets.add_qualification_decision(session, context, principal, name, body))

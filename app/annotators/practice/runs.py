@@ -26,14 +26,14 @@ from ml.messages import Message, joined, listed
 TOO_OFTEN = 0.10
 
 
-def _percent(value: float) -> str:
+def _format_percent(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
 def feedback_sentences(
     own: str, counts: Mapping[str, int], probs: Mapping[str, float], names: Mapping[str, str]
 ) -> list[str]:
-    """How others answered a cell, next to one's own answer.
+    """Describe the others' answers to a cell next to one's own.
 
     >>> names = {"s": "segmented", "b": "band"}
     >>> for sentence in feedback_sentences("b", {"s": 7, "b": 2}, {"s": 0.76, "b": 0.24}, names):
@@ -41,11 +41,16 @@ def feedback_sentences(
     7 of 9 said segmented, 2 said band. You said band, as 2 of them did.
     By these answers and the prediction, the next annotator says segmented with a probability of 76 %, band 24 %.
     """
-    said = sorted(((n, code) for code, n in counts.items() if n), key=lambda pair: (-pair[0], pair[1]))
+    ranked_answers = sorted(((n, code) for code, n in counts.items() if n), key=lambda pair: (-pair[0], pair[1]))
     total, same = sum(counts.values()), counts.get(own, 0)
-    parts = [Message("{n} said {code}", n=n, code=names.get(code, code)) for n, code in said]
+    parts = [Message("{n} said {code}", n=n, code=names.get(code, code)) for n, code in ranked_answers]
     parts[:1] = [
-        Message("{said} of {total} said {said2}", said=said[0][0], total=total, said2=names.get(said[0][1], said[0][1]))
+        Message(
+            "{said} of {total} said {said2}",
+            said=ranked_answers[0][0],
+            total=total,
+            said2=names.get(ranked_answers[0][1], ranked_answers[0][1]),
+        )
     ]
     as_they_did = Message("as {same} of them did", same=same) if same else Message("as none of them did")
     you = Message(
@@ -54,8 +59,10 @@ def feedback_sentences(
         as_they_did=Message("as all of them did") if same == total else as_they_did,
     )
     likely = [(names.get(code, code), value) for code, value in sorted(probs.items(), key=lambda pair: -pair[1])]
-    first = Message("{likely} with a probability of {likely2}", likely=likely[0][0], likely2=_percent(likely[0][1]))
-    rest = [f"{name} {_percent(value)}" for name, value in likely[1:3] if value >= 0.01]
+    first = Message(
+        "{likely} with a probability of {likely2}", likely=likely[0][0], likely2=_format_percent(likely[0][1])
+    )
+    rest = [f"{name} {_format_percent(value)}" for name, value in likely[1:3] if value >= 0.01]
     after = Message(
         "By these answers and the prediction, the next annotator says {rest}.", rest=joined(", ", [first, *rest])
     )
@@ -63,15 +70,15 @@ def feedback_sentences(
 
 
 def result_sentences(result: ResultOut) -> list[str]:
-    """What a qualification found, for the one who took it."""
+    """Describe the result of a qualification to its annotator."""
     points = [f"{100 * value:+.0f}" for value in (result.difference, result.low, result.high)]
     first = Message(
         "By what others said of these {n} cells, the answers have a mean probability of {mean}; a "
         "member of the pool gets {of_pool} on the same cells. The difference is {points} points "
         "({points2} to {points3}).",
         n=result.n,
-        mean=_percent(result.mean),
-        of_pool=_percent(result.of_pool),
+        mean=_format_percent(result.mean),
+        of_pool=_format_percent(result.of_pool),
         points=points[0],
         points2=points[1],
         points3=points[2],
@@ -95,18 +102,22 @@ def result_sentences(result: ResultOut) -> list[str]:
 
 
 def set_sentences(rates: PassRatesOut | None, names: Mapping[str, str]) -> list[str]:
-    """What a qualification by a set can and cannot tell, for those who make it."""
+    """Describe the power of a qualification set to its author."""
     if rates is None:
         return []
     sentences: list[str] = [
         Message(
             "Somebody who answers like the others passes with a probability of {like_the_others}, "
             "somebody who guesses with {guessing}.",
-            like_the_others=_percent(rates.like_the_others),
-            guessing=_percent(rates.guessing),
+            like_the_others=_format_percent(rates.like_the_others),
+            guessing=_format_percent(rates.guessing),
         )
     ]
-    weak = [f"{names.get(code, code)} ({_percent(rate)})" for code, rate in rates.confusing.items() if rate > TOO_OFTEN]
+    weak = [
+        f"{names.get(code, code)} ({_format_percent(rate)})"
+        for code, rate in rates.confusing.items()
+        if rate > TOO_OFTEN
+    ]
     if weak:
         sentences.append(
             Message(
@@ -118,7 +129,7 @@ def set_sentences(rates: PassRatesOut | None, names: Mapping[str, str]) -> list[
         sentences.append(
             Message(
                 "Who takes any class for another one half of the time passes with {worst} at most.",
-                worst=_percent(worst),
+                worst=_format_percent(worst),
             )
         )
     if rates.guessing > TOO_OFTEN or weak:
@@ -137,11 +148,7 @@ class OwnItem:
 
 
 def set_of(session: Session, set_id: uuid.UUID) -> PracticeSet:
-    """A set.
-
-    Raises:
-        NotFound: there is none.
-    """
+    """A set."""
     chosen = session.get(PracticeSet, set_id)
     if chosen is None:
         raise NotFound("there is no such set")
@@ -190,11 +197,7 @@ def attempts_of(session: Session, annotator_id: uuid.UUID) -> list[PracticeRun]:
 
 
 def own_run(session: Session, account_id: uuid.UUID, run_id: uuid.UUID) -> tuple[PracticeRun, PracticeSet]:
-    """A run of the annotator of an account, with its set.
-
-    Raises:
-        NotFound: there is none, or it is somebody else's.
-    """
+    """A run of the annotator of an account, with its set."""
     statement = (
         select(PracticeRun, PracticeSet)
         .join(PracticeSet, PracticeSet.id == PracticeRun.set_id)
@@ -208,11 +211,7 @@ def own_run(session: Session, account_id: uuid.UUID, run_id: uuid.UUID) -> tuple
 
 
 def own_item(session: Session, account_id: uuid.UUID, item_id: uuid.UUID) -> OwnItem:
-    """A cell of a run of the annotator of an account.
-
-    Raises:
-        NotFound: there is none, or it is somebody else's.
-    """
+    """A cell of a run of the annotator of an account."""
     statement = (
         select(PracticeItem, PracticeRun, PracticeSet, Annotator)
         .join(PracticeRun, PracticeRun.id == PracticeItem.run_id)

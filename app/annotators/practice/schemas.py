@@ -1,4 +1,4 @@
-"""What the routes of practice accept and answer."""
+"""Request and response models of the practice routes."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -6,13 +6,13 @@ from uuid import UUID
 
 from pydantic import Field, StringConstraints
 
-from app.http.models import ClassOut, In, Line, Out, Paragraph, Sentence
+from app.http.models import ClassOut, Line, Paragraph, RequestModel, ResponseModel, Sentence
 
 Purpose = Literal["training", "qualification"]
 _Name = Annotated[Line, Field(max_length=100, pattern=r"\S")]
 
 
-class PracticeSetIn(In):
+class PracticeSetIn(RequestModel):
     """Cells to be chosen for a set: closed, with ``min_labels`` final blind labels or more.
 
     ``n_per_run``: cells of one run; where left out all of a training set, and half of a qualification set.
@@ -26,7 +26,7 @@ class PracticeSetIn(In):
     borderline_share: Annotated[float, Field(ge=0, le=1)] = 0.2
 
 
-class PassRatesOut(Out):
+class PassRatesOut(ResponseModel):
     """Who passes a run of a set, by simulation; ``confusing``: who takes a class for another one half of the time."""
 
     like_the_others: float
@@ -34,7 +34,7 @@ class PassRatesOut(Out):
     confusing: dict[str, float]
 
 
-class SetReportOut(Out):
+class SetReportOut(ResponseModel):
     """What was chosen for a set, when it was made; ``by_class``: cells by the leading class of their posterior."""
 
     n_candidates: int
@@ -43,7 +43,7 @@ class SetReportOut(Out):
     pass_rates: PassRatesOut | None
 
 
-class PracticeSetOut(Out):
+class PracticeSetOut(ResponseModel):
     """A set as admins see it."""
 
     id: str
@@ -62,25 +62,25 @@ class PracticeSetOut(Out):
     sentences: list[Sentence]
 
 
-class PracticeSetsOut(Out):
+class PracticeSetsOut(ResponseModel):
     """Every set, newest first."""
 
     items: list[PracticeSetOut]
 
 
-class RunIn(In):
+class RunIn(RequestModel):
     """Which set to work through."""
 
     set: UUID
 
 
-class PracticeAnswerIn(In):
+class PracticeAnswerIn(RequestModel):
     """An answer to a cell of a run."""
 
     label: Line
 
 
-class ItemOut(Out):
+class ItemOut(ResponseModel):
     """A cell of a run: its image and the classes, nothing else."""
 
     id: str
@@ -89,7 +89,7 @@ class ItemOut(Out):
     classes: list[ClassOut]
 
 
-class FeedbackOut(Out):
+class FeedbackOut(ResponseModel):
     """How others answered a cell of a training run; the probabilities are of the next annotator's answer.
 
     Where the cell is being read again, or closed to annotators by the policy, counts and probabilities are null.
@@ -101,7 +101,7 @@ class FeedbackOut(Out):
     sentences: list[Sentence]
 
 
-class ResultOut(Out):
+class ResultOut(ResponseModel):
     """What a qualification found; ``p``: how rarely somebody like the others looks as unlike them."""
 
     n: int
@@ -115,7 +115,7 @@ class ResultOut(Out):
     sentences: list[Sentence]
 
 
-class RunOut(Out):
+class RunOut(ResponseModel):
     """A run as its annotator sees it; ``item`` is the cell that is next, null at the end."""
 
     id: str
@@ -130,7 +130,7 @@ class RunOut(Out):
     result: ResultOut | None
 
 
-class AnsweredOut(Out):
+class AnsweredOut(ResponseModel):
     """A stored answer; ``feedback`` in training only."""
 
     item: str
@@ -139,7 +139,7 @@ class AnsweredOut(Out):
     run: RunOut
 
 
-class PracticeItemOut(Out):
+class PracticeItemOut(ResponseModel):
     """A cell of a run with the answer to it, if there is one, and in training how others answered."""
 
     item: ItemOut
@@ -148,7 +148,7 @@ class PracticeItemOut(Out):
     run: str
 
 
-class OwnSetOut(Out):
+class OwnSetOut(ResponseModel):
     """A set that an annotator may work through; ``not_now`` says why they cannot begin just now."""
 
     id: str
@@ -159,7 +159,7 @@ class OwnSetOut(Out):
     not_now: Sentence | None
 
 
-class OwnPracticeOut(Out):
+class OwnPracticeOut(ResponseModel):
     """An annotator's practice: whether reads go to them, and why, the sets, and their runs, newest first."""
 
     required: bool
@@ -169,14 +169,14 @@ class OwnPracticeOut(Out):
     runs: list[RunOut]
 
 
-class DecisionIn(In):
+class DecisionIn(RequestModel):
     """A decision by hand, and why; ``renewed`` allows two further attempts at once."""
 
     kind: Literal["qualified", "withdrawn", "renewed"]
     reason: Annotated[Paragraph, StringConstraints(min_length=1, pattern=r"\S")]
 
 
-class DecisionOut(Out):
+class DecisionOut(ResponseModel):
     """A decision on an annotator; ``reason`` is null where an attempt decided."""
 
     kind: str
@@ -185,7 +185,7 @@ class DecisionOut(Out):
     reason: str | None
 
 
-class QualifiedOut(Out):
+class QualifiedOut(ResponseModel):
     """Whether reads go to an annotator, and why: decisions and finished attempts, newest first."""
 
     annotator: str
@@ -195,7 +195,7 @@ class QualifiedOut(Out):
     attempts: list[ResultOut]
 
 
-class QualifiedListOut(Out):
+class QualifiedListOut(ResponseModel):
     """Annotators with accounts, by name."""
 
     required: bool

@@ -1,4 +1,4 @@
-"""Making sets, and deciding who may read alone."""
+"""Create practice sets, and decide on the qualification of annotators."""
 
 import uuid
 
@@ -6,10 +6,10 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.accounts.annotators import new_annotator
+from app.accounts.service import add_annotator
 from app.annotators.practice import runs
 from app.annotators.practice.answers import result_out
-from app.annotators.practice.cells import Outcomes, candidates, slips_of_pool
+from app.annotators.practice.cells import CellOutcomes, list_practice_candidates, slips_of_pool
 from app.annotators.practice.runs import set_sentences
 from app.annotators.practice.schemas import (
     DecisionIn,
@@ -24,13 +24,12 @@ from app.annotators.practice.schemas import (
     SetReportOut,
 )
 from app.audit.chain import events
-from app.context import Context
+from app.context import ServiceContext
 from app.database.tables import Account, Annotator, PracticeCell, PracticeRun, PracticeSet, Qualification
 from app.http.errors import Conflict, NotFound
 from app.http.principal import Principal
-from app.releases.queries import reading_classes
-from app.triage.eligibility import standing_of
-from app.triage.queries import current_policy
+from app.releases.service import reading_classes
+from app.triage.service import current_policy, eligibility_of
 from ml.agreement.qualification import CLEAR_FROM, balanced_choice, pass_rates
 from ml.messages import Message, messages
 
@@ -78,28 +77,21 @@ def _set_out(row: PracticeSet, n_cells: int, of_set: list[PracticeRun], names: d
 
 
 def add_set(
-    session: Session, context: Context, principal: Principal, body: PracticeSetIn
+    session: Session, context: ServiceContext, principal: Principal, body: PracticeSetIn
 ) -> tuple[int, PracticeSetOut]:
-    """Choose settled cells for a set; of a qualification set say who would pass.
-
-    Returns:
-        201 and the set.
-
-    Raises:
-        Conflict: the name is taken, or there are too few settled cells.
-    """
+    """Choose settled cells for a set; of a qualification set say who would pass."""
     if session.execute(select(PracticeSet.id).where(PracticeSet.name == body.name)).first() is not None:
         raise Conflict("there is a set of this name; choose another one")
-    found = candidates(session, body.purpose, body.min_labels)
+    pool = list_practice_candidates(session, body.purpose, body.min_labels)
     rng = np.random.default_rng()
-    rows = balanced_choice(found.probs, body.n_cells, body.borderline_share, rng).tolist()
-    chosen = found.take(rows)
+    rows = balanced_choice(pool.probs, body.n_cells, body.borderline_share, rng).tolist()
+    chosen = pool.take(rows)
     qualification = body.purpose == "qualification"
     default = max(2, len(rows) // 2) if qualification else min(200, len(rows))
     n_per_run = body.n_per_run or min(200, default)
     if len(rows) < max(2, n_per_run):
-        raise Conflict(Message(_TOO_FEW, cells=len(found.cells), min_labels=body.min_labels, rows=len(rows)))
-    report = _report(session, found, chosen, n_per_run if qualification else None, rng)
+        raise Conflict(Message(_TOO_FEW, cells=len(pool.cells), min_labels=body.min_labels, rows=len(rows)))
+    report = _build_set_report(session, pool, chosen, n_per_run if qualification else None, rng)
     row = PracticeSet(
         name=body.name,
         purpose=body.purpose,
@@ -114,7 +106,7 @@ def add_set(
     session.add_all([PracticeCell(set_id=row.id, case_id=cell) for cell in chosen.cells])
     session.flush()
     details = {"name": row.name, "purpose": row.purpose, "n_cells": len(rows), "n_per_run": n_per_run}
-    events.record(
+    events.record_event(
         session,
         context.keys.audit,
         actor=principal.name,
@@ -125,10 +117,10 @@ def add_set(
     return 201, _set_out(row, len(rows), [], _class_names(session))
 
 
-def _report(
-    session: Session, found: Outcomes, chosen: Outcomes, n_per_run: int | None, rng: np.random.Generator
+def _build_set_report(
+    session: Session, found: CellOutcomes, chosen: CellOutcomes, n_per_run: int | None, rng: np.random.Generator
 ) -> SetReportOut:
-    """What was chosen, and for a qualification who would pass a run of so many cells."""
+    """Report the chosen cells and, for a qualification, the pass rates of a run."""
     leading = np.bincount(chosen.probs.argmax(axis=1), minlength=len(chosen.codes)).tolist()
     rates = None
     if n_per_run is not None:
@@ -149,23 +141,21 @@ def _report(
     )
 
 
-def retire(session: Session, context: Context, principal: Principal, set_id: uuid.UUID) -> PracticeSetOut:
-    """Let nobody begin a run of a set any more; runs that are open may end.
-
-    Raises:
-        NotFound: there is no such set.
-    """
+def retire_set(session: Session, context: ServiceContext, principal: Principal, set_id: uuid.UUID) -> PracticeSetOut:
+    """Let nobody begin a run of a set any more; runs that are open may end."""
     row = runs.set_of(session, set_id)
     if row.retired_at is None:
         row.retired_at = context.clock()
         session.flush()
-        events.record(session, context.keys.audit, actor=principal.name, action="practice.retire", object_id=row.id)
+        events.record_event(
+            session, context.keys.audit, actor=principal.name, action="practice.retire", object_id=row.id
+        )
     n_cells = runs.count_cells(session, [row.id]).get(row.id, 0)
     return _set_out(row, n_cells, runs.runs_of_sets(session, [row.id]), _class_names(session))
 
 
 def list_qualified(session: Session) -> QualifiedListOut:
-    """Whether reads go to each annotator with an account, and why."""
+    """List annotators with accounts, their eligibility and its reason."""
     policy = current_policy(session)
     statement = (
         select(Account, Annotator)
@@ -174,7 +164,7 @@ def list_qualified(session: Session) -> QualifiedListOut:
         .order_by(Account.name)
     )
     by = _account_names(session)
-    items = [_qualified(session, row[0].name, row[1], by) for row in session.execute(statement)]
+    items = [_qualified_out(session, row[0].name, row[1], by) for row in session.execute(statement)]
     return QualifiedListOut(required=policy.require_qualification, items=items)
 
 
@@ -182,12 +172,12 @@ def _account_names(session: Session) -> dict[uuid.UUID, str]:
     return {row[0]: row[1] for row in session.execute(select(Account.id, Account.name))}
 
 
-def _qualified(session: Session, name: str, annotator: Annotator | None, by: dict[uuid.UUID, str]) -> QualifiedOut:
-    standing = standing_of(session, annotator)
+def _qualified_out(session: Session, name: str, annotator: Annotator | None, by: dict[uuid.UUID, str]) -> QualifiedOut:
+    standing = eligibility_of(session, annotator)
     decisions = [] if annotator is None else runs.decisions_on(session, annotator.id)
     own = [] if annotator is None else runs.runs_of(session, annotator.id)
     results: list[ResultOut | None] = [result_out(run) for run, _ in own]
-    shown = [
+    decision_items = [
         DecisionOut(
             kind=decision.kind,
             at=decision.created_at,
@@ -200,34 +190,27 @@ def _qualified(session: Session, name: str, annotator: Annotator | None, by: dic
         annotator=name,
         may_read=standing.may_read,
         because=standing.because,
-        decisions=shown,
+        decisions=decision_items,
         attempts=[result for result in results if result is not None],
     )
 
 
-def decide(
-    session: Session, context: Context, principal: Principal, name: str, body: DecisionIn
+def add_qualification_decision(
+    session: Session, context: ServiceContext, principal: Principal, name: str, body: DecisionIn
 ) -> tuple[int, QualifiedOut]:
-    """Qualify an annotator by hand, withdraw it, or allow further attempts; with a reason, in the audit.
-
-    Returns:
-        201 and where they stand now.
-
-    Raises:
-        NotFound: nobody with this name reads here.
-    """
+    """Qualify an annotator by hand, withdraw it, or allow further attempts; with a reason, in the audit."""
     named = select(Account).where(Account.name == name, Account.role == "annotator")
     account = session.execute(named).scalar_one_or_none()
     if account is None:
         raise NotFound("there is no such annotator")
-    known = session.execute(select(Annotator).where(Annotator.account_id == account.id)).scalar_one_or_none()
-    annotator = known or new_annotator(session, account.name, account.id)
+    existing = session.execute(select(Annotator).where(Annotator.account_id == account.id)).scalar_one_or_none()
+    annotator = existing or add_annotator(session, account.name, account.id)
     session.execute(select(Annotator).where(Annotator.id == annotator.id).with_for_update())
     reason = body.reason.strip()
     row = Qualification(annotator_id=annotator.id, kind=body.kind, created_by=principal.account_id, reason=reason)
     session.add(row)
     session.flush()
-    events.record(
+    events.record_event(
         session,
         context.keys.audit,
         actor=principal.name,
@@ -236,4 +219,4 @@ def decide(
         details={"annotator": name},
         reason=reason,
     )
-    return 201, _qualified(session, account.name, annotator, _account_names(session))
+    return 201, _qualified_out(session, account.name, annotator, _account_names(session))

@@ -8,8 +8,14 @@ from dataclasses import dataclass
 from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from app.annotators.history import opinions_until
-from app.annotators.practice.cells import MOST_CANDIDATES, never_shown, one_of_twins, settled, with_twins
+from app.annotators.practice.service import (
+    MOST_CANDIDATES,
+    drop_later_twins,
+    is_settled,
+    never_revealed_cases,
+    with_twins,
+)
+from app.annotators.service import opinions_until
 from app.audit.chain.keys import DerivedKey
 from app.database.tables import (
     SHOWN_KINDS,
@@ -32,71 +38,48 @@ MIN_READERS, MIN_AGREEMENT = 2, 0.8
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A settled cell that may stand for a class.
-
-    Attributes:
-        case_id: of the cell.
-        class_code: what most of its readers said.
-        n_readers: final blind readers.
-        n_same: how many of them said so.
-        patient: whose cell it is; None where nobody said.
-        lot: decides between cells that are alike otherwise; says nothing of them.
-    """
+class CellCandidate:
+    """A settled cell that may stand for a class."""
 
     case_id: uuid.UUID
+    # what most of its readers said
     class_code: str
     n_readers: int
+    # how many of them said so
     n_same: int
+    # whose cell it is; None where nobody said
     patient: str | None
+    # decides between cells that are alike otherwise; says nothing of them
     lot: bytes
 
     @property
     def worth(self) -> float:
-        """Probability by Laplace's rule of succession that one more reader says the same.
-
-        It grows with readers who agree, so that four of four are worth more than two of two, and than nine of twelve.
-        """
+        """Probability by Laplace's rule of succession that one more reader says the same."""
+        # It grows with readers who agree, so that four of four are worth more than two of two, and than nine of twelve.
         return (self.n_same + 1) / (self.n_readers + 2)
 
 
-def candidate_of(case_id: uuid.UUID, answers: Iterable[str], patient: str | None, lot: bytes) -> Candidate | None:
-    """The candidate that a cell is by the answers of its readers; None where they are too few or differ too much.
-
-    Args:
-        case_id: of the cell.
-        answers: class by each final blind reader.
-        patient: whose cell it is.
-        lot: see ``Candidate``.
-    """
-    said = Counter(answers)
-    if not said:
+def candidate_of(case_id: uuid.UUID, answers: Iterable[str], patient: str | None, lot: bytes) -> CellCandidate | None:
+    """The candidate that a cell is by the answers of its readers; None where they are too few or differ too much."""
+    counts = Counter(answers)
+    if not counts:
         return None
-    (code, n_same), n_readers = said.most_common(1)[0], said.total()
+    (code, n_same), n_readers = counts.most_common(1)[0], counts.total()
     if n_readers < MIN_READERS or n_same < MIN_AGREEMENT * n_readers:
         return None
-    return Candidate(case_id, code, n_readers, n_same, patient, lot)
+    return CellCandidate(case_id, code, n_readers, n_same, patient, lot)
 
 
 def select_cells(
-    candidates: Iterable[Candidate], kept: Sequence[Candidate] = (), n_cells: int = N_CELLS
-) -> list[Candidate]:
-    """The cells of one class: those that are kept, then the worthiest, each of another patient as far as possible.
-
-    Args:
-        candidates: of the class, in any order.
-        kept: that stay whatever the others are.
-        n_cells: in all, unless more are kept.
-
-    Returns:
-        The kept ones in their order, then the others, the worthiest first.
-    """
-    known = {one.case_id for one in kept}
-    ranked = sorted((one for one in candidates if one.case_id not in known), key=lambda one: (-one.worth, one.lot))
+    candidates: Iterable[CellCandidate], kept: Sequence[CellCandidate] = (), n_cells: int = N_CELLS
+) -> list[CellCandidate]:
+    """The cells of one class: those that are kept, then the worthiest, each of another patient as far as possible."""
+    kept_ids = {one.case_id for one in kept}
+    ranked = sorted((one for one in candidates if one.case_id not in kept_ids), key=lambda one: (-one.worth, one.lot))
     patients = {one.patient for one in kept if one.patient is not None}
     free = max(0, n_cells - len(kept))
-    chosen: list[Candidate] = []
-    spare: list[Candidate] = []
+    chosen: list[CellCandidate] = []
+    spare: list[CellCandidate] = []
     for one in ranked:
         (spare if one.patient in patients else chosen).append(one)
         if one.patient is not None:
@@ -106,17 +89,7 @@ def select_cells(
 
 
 def pair_at_stake(own: str | None, others: Counter[str], probs: dict[str, float]) -> tuple[str, str] | None:
-    """The two classes that a case is between.
-
-    Args:
-        own: what the annotator who looks said; None for others.
-        others: how many of the others said each class.
-        probs: probability of each class for the next answer; empty where there is no prediction.
-
-    Returns:
-        The own answer and what most of the others said instead; where nobody said anything else the two most probable
-        classes, the own one first; None where there are no two.
-    """
+    """The two classes that a case is between."""
     rest = [code for code, _ in others.most_common() if code != own]
     likely = sorted(probs, key=lambda code: (-probs[code], code))
     first = own or (rest.pop(0) if rest else None) or (likely[0] if likely else None)
@@ -124,27 +97,19 @@ def pair_at_stake(own: str | None, others: Counter[str], probs: dict[str, float]
     return None if first is None or second is None else (first, second)
 
 
-def candidates(
+def list_reference_candidates(
     session: Session, order: DerivedKey, first: Iterable[uuid.UUID] = (), only: uuid.UUID | None = None
-) -> dict[str, list[Candidate]]:
-    """Cells that may be chosen, by class, one of each group of twins.
-
-    They are settled, of the calibration partition, held back from nobody, in no qualification and shown to annotators
-    by the policy: whoever has seen them as reference cells can neither read them nor judge a release by them.
-
-    Args:
-        session: for reading.
-        order: key by which those that are alike are put in order.
-        first: cases that go before their twins.
-        only: this case alone.
-    """
+) -> dict[str, list[CellCandidate]]:
+    """Cells that may be chosen, by class, one of each group of twins."""
+    # They are settled, of the calibration partition, held back from nobody, in no qualification and shown to annotators
+    # by the policy: whoever has seen them as reference cells can neither read them nor judge a release by them.
     test = and_(PracticeSet.id == PracticeCell.set_id, PracticeSet.purpose == "qualification")
     statement = (
         select(Case.id)
         .join(Label, Label.case_id == Case.id)
         .where(
             Case.partition == "calibration",
-            settled(),
+            is_settled(),
             ~with_twins(HeldBack.case_id, Case.id),
             ~with_twins(Repeat.case_id, Case.id),
             ~with_twins(PracticeCell.case_id, Case.id, test),
@@ -156,41 +121,36 @@ def candidates(
     )
     if only is not None:
         statement = statement.where(Case.id == only)
-    found = list(session.execute(statement).scalars())
+    case_ids = list(session.execute(statement).scalars())
     before = set(first)
-    ids = one_of_twins(session, sorted(found, key=lambda case_id: case_id not in before))
-    hidden = never_shown(session, ids)
+    ids = drop_later_twins(session, sorted(case_ids, key=lambda case_id: case_id not in before))
+    hidden = never_revealed_cases(session, ids)
     return _by_class(session, order, [case_id for case_id in ids if case_id not in hidden])
 
 
-def _by_class(session: Session, order: DerivedKey, case_ids: list[uuid.UUID]) -> dict[str, list[Candidate]]:
+def _by_class(session: Session, order: DerivedKey, case_ids: list[uuid.UUID]) -> dict[str, list[CellCandidate]]:
     ids = select(Case.id.label("case_id")).where(Case.id.in_(case_ids)).subquery()
     opinions = opinions_until(session, ids, time_of(session))
     of_cases = select(Case.id, Case.patient).where(Case.id.in_(case_ids))
     patients = {row.id: row.patient for row in session.execute(of_cases)}
-    by_class: dict[str, list[Candidate]] = defaultdict(list)
+    by_class: dict[str, list[CellCandidate]] = defaultdict(list)
     for case_id in case_ids:
         answers = opinions[case_id].opinions.values() if case_id in opinions else ()
-        said = [one.class_code for one in answers if not one.late]
+        class_codes = [one.class_code for one in answers if not one.late]
         lot = order.digest(b"reference cell " + case_id.bytes)
-        found = candidate_of(case_id, said, patients[case_id], lot)
-        if found is not None:
-            by_class[found.class_code].append(found)
+        candidate = candidate_of(case_id, class_codes, patients[case_id], lot)
+        if candidate is not None:
+            by_class[candidate.class_code].append(candidate)
     return by_class
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A case with the decision that holds on it.
-
-    Attributes:
-        row: the decision.
-        external_id: of the case.
-        patient: whose cell it is.
-    """
+class CellDecision:
+    """A case with the decision that holds on it."""
 
     row: ReferenceCell
     external_id: str
+    # whose cell it is
     patient: str | None
 
     @property
@@ -198,13 +158,13 @@ class Cell:
         """Whether it may be shown."""
         return self.row.kind in SHOWN_KINDS
 
-    def candidate(self) -> Candidate:
+    def candidate(self) -> CellCandidate:
         """The cell as one that is kept."""
         row = self.row
-        return Candidate(row.case_id, row.class_code, row.n_readers, row.n_same, self.patient, b"")
+        return CellCandidate(row.case_id, row.class_code, row.n_readers, row.n_same, self.patient, b"")
 
 
-def cells_of(session: Session, codes: Iterable[str] | None = None) -> dict[str, list[Cell]]:
+def cells_of(session: Session, codes: Iterable[str] | None = None) -> dict[str, list[CellDecision]]:
     """Every cell of some classes, all where left out, by class: pinned ones first, then those with most agreement."""
     place = func.row_number().over(
         partition_by=(ReferenceCell.class_code, ReferenceCell.case_id), order_by=ReferenceCell.number.desc()
@@ -219,21 +179,21 @@ def cells_of(session: Session, codes: Iterable[str] | None = None) -> dict[str, 
         .join(Case, Case.id == ReferenceCell.case_id)
         .where(Case.erased_at.is_(None))
     )
-    found: dict[str, list[Cell]] = {}
+    cells_by_class: dict[str, list[CellDecision]] = {}
     for row, external_id, patient in session.execute(statement):
-        found.setdefault(row.class_code, []).append(Cell(row, external_id, patient))
-    for cells in found.values():
-        cells.sort(key=_order)
-    return found
+        cells_by_class.setdefault(row.class_code, []).append(CellDecision(row, external_id, patient))
+    for cells in cells_by_class.values():
+        cells.sort(key=_cell_sort_key)
+    return cells_by_class
 
 
-def _order(cell: Cell) -> tuple[bool, float, bytes]:
-    """Pinned ones, then those of which the next reader says the same most probably, then by random names."""
+def _cell_sort_key(cell: CellDecision) -> tuple[bool, float, bytes]:
+    """Sort key: pinned cells first, then by the probability that the next reader agrees."""
     row = cell.row
     return row.kind != "pinned", -cell.candidate().worth, row.id.bytes
 
 
-def shown_cells(cells: Sequence[Cell]) -> list[Cell]:
+def shown_cells(cells: Sequence[CellDecision]) -> list[CellDecision]:
     """Those of a class that are shown."""
     return [cell for cell in cells if cell.shown][:N_CELLS]
 
@@ -247,13 +207,9 @@ def stands_for(session: Session, case_id: uuid.UUID) -> str | None:
 
 
 def shown_case(session: Session, cell_id: uuid.UUID) -> Case:
-    """The case of a cell that is shown now.
-
-    Raises:
-        NotFound: there is no such cell, or it is not shown any more.
-    """
+    """The case of a cell that is shown now."""
     row = session.get(ReferenceCell, cell_id)
-    known = [] if row is None else cells_of(session, [row.class_code]).get(row.class_code, [])
-    if row is None or row.case_id not in {cell.row.case_id for cell in shown_cells(known)}:
+    class_cells = [] if row is None else cells_of(session, [row.class_code]).get(row.class_code, [])
+    if row is None or row.case_id not in {cell.row.case_id for cell in shown_cells(class_cells)}:
         raise NotFound("there is no such reference cell")
     return session.get_one(Case, row.case_id)

@@ -6,30 +6,60 @@ from typing import Literal
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.annotators.reference_cells.selection import Candidate, Cell, candidates, cells_of, select_cells
+from app.annotators.reference_cells.selection import (
+    N_CELLS,
+    CellCandidate,
+    CellDecision,
+    cells_of,
+    list_reference_candidates,
+    pair_at_stake,
+    select_cells,
+    shown_case,
+    shown_cells,
+    stands_for,
+)
 from app.audit.chain import events
-from app.context import Context
+from app.context import ServiceContext
 from app.database.tables import SHOWN_KINDS, Account, ClassDefinition, ReferenceCell
 from app.http.errors import NotFound
-from app.http.models import In, Line, Paragraph
+from app.http.models import Line, Paragraph, RequestModel
 from app.http.principal import Principal
-from app.releases.queries import reading_classes
+from app.releases.service import reading_classes
+
+__all__ = [
+    "N_CELLS",
+    "CellDecision",
+    "CellIn",
+    "DefinitionIn",
+    "cells_of",
+    "choose_reference_cells",
+    "decide_reference_cell",
+    "list_definition_versions",
+    "list_definitions",
+    "list_reference_candidates",
+    "pair_at_stake",
+    "select_cells",
+    "shown_case",
+    "shown_cells",
+    "stands_for",
+    "update_definition",
+]
 
 
-class DefinitionIn(In):
+class DefinitionIn(RequestModel):
     """A new version of what the guidelines say of a class; empty takes the definition away."""
 
     text: Paragraph
 
 
-def definitions(session: Session) -> dict[str, str]:
-    """The text in force of each class that has one."""
+def list_definitions(session: Session) -> dict[str, str]:
+    """Return the current definition of each class that has one."""
     rows = session.execute(select(ClassDefinition).order_by(ClassDefinition.number)).scalars()
     newest = {row.class_code: row.text for row in rows}
     return {code: text for code, text in newest.items() if text}
 
 
-def versions(session: Session, code: str) -> list[tuple[ClassDefinition, str]]:
+def list_definition_versions(session: Session, code: str) -> list[tuple[ClassDefinition, str]]:
     """Every version of a class's definition with the name of who wrote it, newest first."""
     statement = (
         select(ClassDefinition, Account.name)
@@ -40,18 +70,16 @@ def versions(session: Session, code: str) -> list[tuple[ClassDefinition, str]]:
     return [(row[0], row[1]) for row in session.execute(statement)]
 
 
-def define(session: Session, context: Context, principal: Principal, code: str, body: DefinitionIn) -> uuid.UUID | None:
-    """Write a new version of the definition of a class; those before it stay.
-
-    Returns:
-        The identifier of the version; None where the text in force is the same.
-
-    Raises:
-        NotFound: there is no such class.
-    """
+def update_definition(
+    session: Session, context: ServiceContext, principal: Principal, code: str, body: DefinitionIn
+) -> uuid.UUID | None:
+    """Write a new version of the definition of a class; those before it stay."""
     if code not in {info.code for info in reading_classes(session)}:
         raise NotFound("there is no such class")
-    before, text = versions(session, code), "\n".join(line.strip() for line in body.text.strip().splitlines())
+    before, text = (
+        list_definition_versions(session, code),
+        "\n".join(line.strip() for line in body.text.strip().splitlines()),
+    )
     if text == (before[0][0].text if before else ""):
         return None
     number = before[0][0].number + 1 if before else 1
@@ -59,41 +87,38 @@ def define(session: Session, context: Context, principal: Principal, code: str, 
     session.add(row)
     session.flush()
     details = {"class": code, "number": number}
-    events.record(
+    events.record_event(
         session, context.keys.audit, actor=principal.name, action="definition.change", object_id=row.id, details=details
     )
     return row.id
 
 
-class CellIn(In):
+class CellIn(RequestModel):
     """A decision on a cell: ``chosen`` takes it, and takes a pin or an exclusion back."""
 
     kind: Literal["chosen", "pinned", "excluded"]
     reason: Line | None = None
 
 
-def choose(session: Session, context: Context, principal: Principal, code: str | None = None) -> int:
-    """Choose the cells of a class, or of all, anew: pinned ones stay, excluded ones stay out.
-
-    Returns:
-        How many decisions were made; 0 where everything stays as it is.
-
-    Raises:
-        NotFound: there is no such class.
-    """
+def choose_reference_cells(
+    session: Session, context: ServiceContext, principal: Principal, code: str | None = None
+) -> int:
+    """Choose the cells of one class or all; pinned ones stay, excluded ones stay out."""
     codes = [info.code for info in reading_classes(session)]
     if code is not None and code not in codes:
         raise NotFound("there is no such class")
-    known = cells_of(session)
-    shown = {cell.row.case_id for cells in known.values() for cell in cells if cell.shown}
-    found = candidates(session, context.keys.readers.order, shown)
+    cells_by_class = cells_of(session)
+    shown_ids = {cell.row.case_id for cells in cells_by_class.values() for cell in cells if cell.shown}
+    candidates_by_class = list_reference_candidates(session, context.keys.readers.order, shown_ids)
     n_chosen = n_dropped = 0
     for one in codes if code is None else [code]:
-        chosen, dropped = _choose(session, principal, known.get(one, []), found.get(one, []))
+        chosen, dropped = _choose_class_cells(
+            session, principal, cells_by_class.get(one, []), candidates_by_class.get(one, [])
+        )
         n_chosen, n_dropped = n_chosen + chosen, n_dropped + dropped
     if n_chosen + n_dropped:
         details = {"class": code, "n_chosen": n_chosen, "n_dropped": n_dropped}
-        events.record(
+        events.record_event(
             session,
             context.keys.audit,
             actor=principal.name,
@@ -104,8 +129,10 @@ def choose(session: Session, context: Context, principal: Principal, code: str |
     return n_chosen + n_dropped
 
 
-def _choose(session: Session, principal: Principal, known: list[Cell], found: list[Candidate]) -> tuple[int, int]:
-    """Choose the cells of one class; gives how many are new, and how many were dropped."""
+def _choose_class_cells(
+    session: Session, principal: Principal, known: list[CellDecision], found: list[CellCandidate]
+) -> tuple[int, int]:
+    """Choose the cells of one class; return the numbers of new and of dropped cells."""
     out = {cell.row.case_id for cell in known if cell.row.kind == "excluded"}
     pinned = [cell.candidate() for cell in known if cell.row.kind == "pinned"]
     chosen = select_cells([one for one in found if one.case_id not in out], pinned)
@@ -113,13 +140,15 @@ def _choose(session: Session, principal: Principal, known: list[Cell], found: li
     dropped = [cell for cell in known if cell.row.kind == "chosen" and cell.row.case_id not in ids]
     fresh = [one for one in chosen if one.case_id not in before]
     for one in fresh:
-        _add(session, principal, one, "chosen", None)
+        _add_cell_decision(session, principal, one, "chosen", None)
     for cell in dropped:
-        _add(session, principal, cell.candidate(), "dropped", None)
+        _add_cell_decision(session, principal, cell.candidate(), "dropped", None)
     return len(fresh), len(dropped)
 
 
-def _add(session: Session, principal: Principal, cell: Candidate, kind: str, reason: str | None) -> ReferenceCell:
+def _add_cell_decision(
+    session: Session, principal: Principal, cell: CellCandidate, kind: str, reason: str | None
+) -> ReferenceCell:
     """Add a decision on a cell behind those before it."""
     of_cell = (ReferenceCell.class_code == cell.class_code, ReferenceCell.case_id == cell.case_id)
     newest = session.execute(select(func.max(ReferenceCell.number)).where(*of_cell)).scalar_one_or_none()
@@ -138,30 +167,23 @@ def _add(session: Session, principal: Principal, cell: Candidate, kind: str, rea
     return row
 
 
-def decide(
-    session: Session, context: Context, principal: Principal, code: str, case_id: uuid.UUID, body: CellIn
+def decide_reference_cell(
+    session: Session, context: ServiceContext, principal: Principal, code: str, case_id: uuid.UUID, body: CellIn
 ) -> uuid.UUID:
-    """Pin a cell of a class, exclude it, or take either back.
-
-    Returns:
-        The identifier of the decision that holds: a new one, unless it is so already.
-
-    Raises:
-        NotFound: the case is no cell of this class, nor may it be one.
-    """
+    """Pin or exclude a cell of a class, or undo either."""
     cell = next((one for one in cells_of(session, [code]).get(code, []) if one.row.case_id == case_id), None)
     if cell is not None and cell.row.kind == body.kind:
         return cell.row.id
-    if cell is not None and (cell.shown or was_shown(session, case_id)):
+    if cell is not None and (cell.shown or was_reference_cell(session, case_id)):
         candidate = cell.candidate()
     else:
-        found = candidates(session, context.keys.readers.order, only=case_id).get(code, [])
-        if not found:
+        matches = list_reference_candidates(session, context.keys.readers.order, only=case_id).get(code, [])
+        if not matches:
             raise NotFound("this case may not stand for this class: it is not settled, or its readers differ")
-        candidate = found[0]
+        candidate = matches[0]
     reason = None if body.reason is None else body.reason.strip() or None
-    row = _add(session, principal, candidate, body.kind, reason)
-    events.record(
+    row = _add_cell_decision(session, principal, candidate, body.kind, reason)
+    events.record_event(
         session,
         context.keys.audit,
         actor=principal.name,
@@ -173,7 +195,7 @@ def decide(
     return row.id
 
 
-def was_shown(session: Session, case_id: uuid.UUID) -> bool:
+def was_reference_cell(session: Session, case_id: uuid.UUID) -> bool:
     """Whether a case was ever a reference cell that annotators could look at."""
-    shown = (ReferenceCell.case_id == case_id, ReferenceCell.kind.in_(SHOWN_KINDS))
-    return session.execute(select(ReferenceCell.id).where(*shown).limit(1)).first() is not None
+    conditions = (ReferenceCell.case_id == case_id, ReferenceCell.kind.in_(SHOWN_KINDS))
+    return session.execute(select(ReferenceCell.id).where(*conditions).limit(1)).first() is not None

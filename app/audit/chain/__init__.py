@@ -1,1 +1,1 @@
-"""Moved."""
+"""Audit chain: events, coverage, change tracking, row digests and keys."""

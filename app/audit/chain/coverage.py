@@ -1,4 +1,4 @@
-"""What the audit chain covers: the one list of tables and columns, with a reason for each that may change without it.
+"""Audit coverage: tables and columns that enter digests, with a reason for each exception.
 
 A row enters a digest by its columns. Columns that are null or false are left out, so that a migration which adds such a
 column leaves the digests of older rows as they are.
@@ -6,73 +6,67 @@ column leaves the digests of older rows as they are.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
-from sqlalchemy import RowMapping
-
-#: A row: values by the names of its columns.
-Row: TypeAlias = Mapping[str, Any] | RowMapping
+from app.database.tables.base import Row
 
 
-def _always(_row: Row) -> bool:
+def _is_always_covered(_row: Row) -> bool:
     return True
 
 
-def _settled(read: Row) -> bool:
+def _is_settled_read(read: Row) -> bool:
     """Leases come and go without an event; a read that was answered or declined does not."""
     return read["state"] in {"committed", "declined"}
 
 
-def _ended(repeat: Row) -> bool:
+def _is_ended_repeat(repeat: Row) -> bool:
     """Repeats are planned and leased without an event, so that none comes at another time than a lease's."""
     return repeat["state"] in {"answered", "closed"}
 
 
-def _waiting(state: str) -> str:
+def _merge_waiting_states(state: str) -> str:
     return "waiting" if state in {"open", "leased"} else state
 
 
 @dataclass(frozen=True)
-class Coverage:
-    """How the rows of one table are covered.
+class TableCoverage:
+    """Audit coverage of one table."""
 
-    Attributes:
-        private: columns that enter as an HMAC under a secret key, since they name a person or open a door: neither the
-            events nor an export for auditors tells them, or lets anybody try them out.
-        key: column with the key of that HMAC, in rows about patients: when it goes with an erased patient, nobody can
-            try the digests out any more, not even with the installation's key. None: the installation's key.
-        free: columns that may change without an event, each with the reason.
-        alike: columns of which several values count as one, with the function that gives it.
-        covers: whether a row must have an event; one that has an event is compared in any case.
-    """
-
+    # columns that enter as an HMAC under a secret key, since they name a person or open a door: neither the events nor
+    # an export for auditors tells them, or lets anybody try them out
     private: frozenset[str] = frozenset()
+    # columns that may change without an event, each with the reason
     free: Mapping[str, str] = field(default_factory=dict)
+    # columns of which several values count as one, with the function that gives it
     alike: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
-    covers: Callable[[Row], bool] = _always
+    # whether a row must have an event; one that has an event is compared in any case
+    covers: Callable[[Row], bool] = _is_always_covered
+    # column with the key of that HMAC, in rows about patients: when it goes with an erased patient, nobody can try the
+    # digests out any more, not even with the installation's key. None: the installation's key
     key: str | None = None
 
 
-def _private(*names: str) -> Coverage:
-    return Coverage(frozenset(names))
+def _cover_private(*names: str) -> TableCoverage:
+    return TableCoverage(frozenset(names))
 
 
-def _forgettable(*names: str) -> Coverage:
-    return Coverage(frozenset(names), key="digest_key")
+def _cover_forgettable(*names: str) -> TableCoverage:
+    return TableCoverage(frozenset(names), key="digest_key")
 
 
-COVERED: Mapping[str, Coverage] = {
-    "accounts": Coverage(
+COVERED: Mapping[str, TableCoverage] = {
+    "accounts": TableCoverage(
         frozenset({"name", "one_time_sha256", "password_hash", "oidc_subject"}),
         {"language": "of the pages, which everybody chooses for themselves; nothing follows from it"},
     ),
-    "aliases": Coverage(),
-    "annotators": _private("name"),
-    "api_keys": _private("secret_sha256"),
-    "browser_sessions": Coverage(
+    "aliases": TableCoverage(),
+    "annotators": _cover_private("name"),
+    "api_keys": _cover_private("secret_sha256"),
+    "browser_sessions": TableCoverage(
         frozenset({"token_sha256"}), {"seen_at": "written while somebody is signed in, at most once a minute"}
     ),
-    "cases": Coverage(
+    "cases": TableCoverage(
         frozenset(
             {
                 "external_id",
@@ -91,16 +85,16 @@ COVERED: Mapping[str, Coverage] = {
         {"need": "order of the worklist; set anew whenever another release is served"},
         key="digest_key",
     ),
-    "case_twins": Coverage(),
-    "class_definitions": Coverage(),
-    "daily_thresholds": Coverage(),
-    "erasures": Coverage(free={"finished_at": "when the files of the database had forgotten the patient too"}),
-    "evaluations": Coverage(),
-    "exposures": Coverage(),
-    "held_back": Coverage(),
-    "import_rows": _forgettable("external_id", "patient", "detail"),
-    "installation": _private("key_check"),
-    "jobs": Coverage(
+    "case_twins": TableCoverage(),
+    "class_definitions": TableCoverage(),
+    "daily_thresholds": TableCoverage(),
+    "erasures": TableCoverage(free={"finished_at": "when the files of the database had forgotten the patient too"}),
+    "evaluations": TableCoverage(),
+    "exposures": TableCoverage(),
+    "held_back": TableCoverage(),
+    "import_rows": _cover_forgettable("external_id", "patient", "detail"),
+    "installation": _cover_private("key_check"),
+    "jobs": TableCoverage(
         frozenset({"parameters"}),
         {
             "workflow_id": "a retry gets another one, and its own event",
@@ -109,55 +103,55 @@ COVERED: Mapping[str, Coverage] = {
             "started_at": "what is shown of the job",
         },
     ),
-    "labels": Coverage(),
-    "looks": Coverage(),
-    "network_outputs": _forgettable("logits", "features", "appearance"),
-    "policies": Coverage(),
-    "practice_answers": Coverage(),
-    "practice_cells": Coverage(),
-    "practice_items": Coverage(),
-    "practice_runs": Coverage(),
-    "practice_sets": Coverage(),
-    "predictions": Coverage(),
-    "provisional_labels": Coverage(
+    "labels": TableCoverage(),
+    "looks": TableCoverage(),
+    "network_outputs": _cover_forgettable("logits", "features", "appearance"),
+    "policies": TableCoverage(),
+    "practice_answers": TableCoverage(),
+    "practice_cells": TableCoverage(),
+    "practice_items": TableCoverage(),
+    "practice_runs": TableCoverage(),
+    "practice_sets": TableCoverage(),
+    "predictions": TableCoverage(),
+    "provisional_labels": TableCoverage(
         free={
             "final_at": "brought forward by the annotator's next answers",
             "n_since": "counts the annotator's next answers",
         }
     ),
-    "qualifications": _private("reason"),
-    "read_requests": Coverage(
+    "qualifications": _cover_private("reason"),
+    "read_requests": TableCoverage(
         free={
             "lease_expires_at": "moves with every heartbeat",
             "u": "the coin of its case, which is covered: compared with it",
         },
         # a lease begins and ends without an event
-        alike={"state": _waiting},
+        alike={"state": _merge_waiting_states},
     ),
-    "reader_draws": Coverage(),
-    "reader_model_in_use": Coverage(),
-    "reader_models": _private("document"),
-    "reads": Coverage(
+    "reader_draws": TableCoverage(),
+    "reader_model_in_use": TableCoverage(),
+    "reader_models": _cover_private("document"),
+    "reads": TableCoverage(
         free={"displayed_at": "the label's reading_seconds, which follow from it, are covered"},
-        covers=_settled,
+        covers=_is_settled_read,
     ),
-    "reference_cells": _private("reason"),
-    "releases": Coverage(),
-    "remarks": _forgettable("note", "reason"),
-    "repeat_answers": Coverage(),
-    "repeat_reads": Coverage(
+    "reference_cells": _cover_private("reason"),
+    "releases": TableCoverage(),
+    "remarks": _cover_forgettable("note", "reason"),
+    "repeat_answers": TableCoverage(),
+    "repeat_reads": TableCoverage(
         free={"displayed_at": "the answer's reading_seconds, which follow from it, are covered"},
-        covers=_settled,
+        covers=_is_settled_read,
     ),
-    "repeats": Coverage(
+    "repeats": TableCoverage(
         free={
             "lease_expires_at": "moves with every heartbeat",
             "final_at": "brought forward by the annotator's next answers",
             "n_since": "counts the annotator's next answers",
         },
-        covers=_ended,
+        covers=_is_ended_repeat,
     ),
-    "report_targets": Coverage(),
+    "report_targets": TableCoverage(),
 }
 
 #: Tables without covered rows, each with the reason.

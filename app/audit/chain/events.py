@@ -21,14 +21,14 @@ from sqlalchemy import ColumnElement, bindparam, null, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.audit.chain.change_tracking import name_cases, take_leaves
-from app.audit.chain.coverage import Row
-from app.audit.chain.detached_rows import insertion
-from app.audit.chain.keys import AuditKeys, Signer
-from app.audit.chain.row_digests import Json, Leaves, canonical, cases_digest, merkle_root
-from app.database.sql.advisory_locks import Turn, take_turn
-from app.database.sql.compiled_statements import Prepared
+from app.audit.chain.detached_rows import prepare_insert
+from app.audit.chain.keys import AuditKeys, EventSigner
+from app.audit.chain.row_digests import Json, Leaves, cases_digest, encode_canonical_json, merkle_root
+from app.database.sql.advisory_locks import AdvisoryLock, acquire_lock
+from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import STAMPS, AuditEvent, AuditHead, CaseChange, time_of
-from app.http.errors import Unavailable
+from app.database.tables.base import Row
+from app.http.errors import ServiceUnavailable
 
 
 def is_signed(public: str, text: str, signature: str | None) -> bool:
@@ -50,12 +50,12 @@ ROTATION = "key.rotate"
 _CHUNK = 200
 
 
-class KeyRotated(Unavailable):
+class KeyRotated(ServiceUnavailable):
     """Another process has rotated the key; this one must be started again with the new ring."""
 
 
-def document_of(event: AuditEvent) -> dict[str, Json]:
-    """What the digest of an event covers, without its rows."""
+def build_event_document(event: AuditEvent) -> dict[str, Json]:
+    """Document of an event that its digest covers, without its rows."""
     return {
         "created_at": event.created_at.isoformat(),
         "actor": event.actor,
@@ -67,58 +67,47 @@ def document_of(event: AuditEvent) -> dict[str, Json]:
     }
 
 
-def digest_of(event: AuditEvent) -> str:
-    """Digest of an event: of what it says, of the rows that it wrote and of its stamp, and of nothing else.
-
-    Args:
-        event: with its stamp, without which it could be written down once more, later, to bring rows of then back.
-    """
+def compute_event_digest(event: AuditEvent) -> str:
+    """Digest of an event: its content, its rows and its stamp."""
     root = merkle_root(event.row_digests or {})  # nothing in an event that somebody has changed
-    covered: dict[str, Json] = document_of(event) | {"rows": root, "stamp": event.stamp}
-    return hashlib.sha256(canonical(covered)).hexdigest()
+    covered: dict[str, Json] = build_event_document(event) | {"rows": root, "stamp": event.stamp}
+    return hashlib.sha256(encode_canonical_json(covered)).hexdigest()
 
 
-def sign_event(event: AuditEvent, signer: Signer) -> None:
+def sign_event(event: AuditEvent, signer: EventSigner) -> None:
     """Give an event its digest and its signature."""
-    event.event_sha256 = digest_of(event)
+    event.event_sha256 = compute_event_digest(event)
     event.signature = signer.sign(event_text(event))
 
 
-def link(event: AuditEvent, sequence: int, previous: str, signer: Signer) -> None:
-    """Link an event to the chain: the one place that knows what comes before it.
-
-    Args:
-        event: with its digest.
-        sequence: number of the event.
-        previous: link of the event before.
-        signer: whose key is in force.
-    """
+def link_event(event: AuditEvent, sequence: int, previous: str, signer: EventSigner) -> None:
+    """Link an event to the chain."""
     event.sequence = sequence
     event.digest = hashlib.sha256(f"{previous}{event.event_sha256}".encode()).hexdigest()
     event.link_signature = signer.sign(head_text(event))
 
 
-def is_authentic(public: str, previous: str, event: AuditEvent) -> bool:
+def is_authentic_link(public: str, previous: str, event: AuditEvent) -> bool:
     """Whether an event is as it was written and linked after the previous one, while this public key was in force."""
     return (
-        is_whole(public, event)
+        is_authentic_event(public, event)
         and event.digest == hashlib.sha256(f"{previous}{event.event_sha256}".encode()).hexdigest()
         and is_signed(public, head_text(event), event.link_signature)
     )
 
 
-def is_whole(public: str, event: AuditEvent) -> bool:
+def is_authentic_event(public: str, event: AuditEvent) -> bool:
     """Whether an event is as it was written while this public key was in force, wherever it stands in the chain."""
-    return event.event_sha256 == digest_of(event) and is_signed(public, event_text(event), event.signature)
+    return event.event_sha256 == compute_event_digest(event) and is_signed(public, event_text(event), event.signature)
 
 
-def is_as_signed_by(signer: Signer, event: AuditEvent) -> bool:
-    """Whether an event that waits is as it was written by whoever has this key, which signs it once more to see.
-
-    The same text has one Ed25519 signature by one key, and to sign costs a third of what checking a signature does.
-    """
+def is_as_signed_by(signer: EventSigner, event: AuditEvent) -> bool:
+    """Whether an event that waits is as it was written by whoever has this key, which signs it once more to see."""
+    # The same text has one Ed25519 signature by one key, and to sign costs a third of what checking a signature does.
     signature = event.signature or ""
-    return event.event_sha256 == digest_of(event) and hmac.compare_digest(signer.sign(event_text(event)), signature)
+    return event.event_sha256 == compute_event_digest(event) and hmac.compare_digest(
+        signer.sign(event_text(event)), signature
+    )
 
 
 def is_linked_later(session: Session) -> bool:
@@ -127,16 +116,16 @@ def is_linked_later(session: Session) -> bool:
 
 
 def event_text(event: AuditEvent) -> str:
-    """What is signed of an event."""
+    """Text of an event that is signed."""
     return f"event {event.event_sha256}"
 
 
 def head_text(event: AuditEvent) -> str:
-    """The head that an event was: what is signed of its link, printed and kept outside."""
+    """Text of a head: number and digest, signed with the link and kept outside."""
     return f"{event.sequence}:{event.digest}"
 
 
-def record(
+def record_event(
     session: Session,
     keys: AuditKeys,
     *,
@@ -148,41 +137,31 @@ def record(
     cases: Sequence[uuid.UUID] = (),
     leaves: Leaves | None = None,
 ) -> AuditEvent:
-    """Write an event, and on SQLite link it; call it after everything that it reports.
-
-    It carries the digests of all covered rows that the session has written since its last event. These rows are locked
-    until the commit, and its stamp is drawn afterwards, so events about one row are in the order of its versions.
-
-    Args:
-        session: of what the event reports.
-        keys: of the audit.
-        actor: who.
-        action: what was done.
-        object_id: to what.
-        details: JSON values.
-        reason: why, where somebody was asked.
-        cases: of which it changed what is evaluated: every such change must be named here, or evaluations by
-            snapshot do not see it.
-        leaves: digests of further rows, which the event vouches for.
-
-    Raises:
-        KeyRotated: another process has rotated the key; nothing is written.
-    """
-    take_turn(session, Turn.KEY, shared=True)  # the key is not rotated until the commit
+    """Write an event, and on SQLite link it; call it after everything that it reports."""
+    # It carries the digests of all covered rows that the session has written since its last event. These rows are
+    # locked until the commit, and its stamp is drawn afterwards, so events about one row are in the order of its
+    # versions.
+    acquire_lock(session, AdvisoryLock.KEY, shared=True)  # the key is not rotated until the commit
     session.flush()
     rows = take_leaves(session, keys.rows) | (leaves or {})
     if cases:
         rows[CASE_CHANGES] = {OWN: cases_digest(cases)}
     stamp, before = _next_place(session, keys)
-    said = {"actor": actor, "action": action, "object": str(object_id), "details": details or {}, "reason": reason}
+    event_fields = {
+        "actor": actor,
+        "action": action,
+        "object": str(object_id),
+        "details": details or {},
+        "reason": reason,
+    }
     of_request = {"created_at": time_of(session), "request_id": correlation_id.get()}
-    event = loaded(dict.fromkeys(_COLUMNS) | said | of_request | {"stamp": stamp, "row_digests": rows})
+    event = event_from_row(dict.fromkeys(_COLUMNS) | event_fields | of_request | {"stamp": stamp, "row_digests": rows})
     sign_event(event, keys.signers[-1])
     if before is not None:
-        link(event, stamp, before, keys.signers[-1])
+        link_event(event, stamp, before, keys.signers[-1])
         _MOVE.change(session, {"number": stamp, "link": event.digest})
     # past the unit of work, which would cost more than the statement: nobody changes an event
-    insertion(AuditEvent, _COLUMNS).change(session, vars(event))
+    prepare_insert(AuditEvent, _COLUMNS).change(session, vars(event))
     if cases:
         name_cases(session, event.stamp, cases)
     return event
@@ -190,91 +169,73 @@ def record(
 
 _COLUMNS = tuple(column.key for column in AuditEvent.__table__.columns)
 # where one writes at a time; an entity of the row that the session may have is not told
-_MOVE = Prepared(
+_MOVE = PreparedStatement(
     update(AuditHead).where(AuditHead.id == 1).values(sequence=bindparam("number"), digest=bindparam("link"))
 )
-_HEAD = Prepared(select(AuditHead.n_keys, AuditHead.sequence + 1, AuditHead.digest))
-_STAMP = Prepared(select(AuditHead.n_keys, STAMPS.next_value(), null()))
+_HEAD = PreparedStatement(select(AuditHead.n_keys, AuditHead.sequence + 1, AuditHead.digest))
+_STAMP = PreparedStatement(select(AuditHead.n_keys, STAMPS.next_value(), null()))
 
 
 def _next_place(session: Session, keys: AuditKeys) -> tuple[int, str | None]:
-    """The next stamp, drawn once the rows that an event reports are written and locked, and the link before it.
-
-    Returns:
-        Stamp and link; None where events are linked later.
-
-    Raises:
-        KeyRotated: another process has rotated the key.
-    """
+    """The next stamp, drawn once the rows that an event reports are written and locked, and the link before it."""
     ((number, stamp, before),) = (_STAMP if is_linked_later(session) else _HEAD).all(session)
-    require_ring(number, keys)
+    require_current_ring(number, keys)
     return int(stamp), before
 
 
-def locked_head(session: Session, keys: AuditKeys, *, wait: bool = True) -> AuditHead | None:
-    """The chain's head, which nobody else links to until the commit.
-
-    Args:
-        session: writing session.
-        keys: of the audit.
-        wait: for whoever has it; else None where somebody has.
-
-    Raises:
-        KeyRotated: another process has rotated the key.
-    """
+def lock_head(session: Session, keys: AuditKeys, *, wait: bool = True) -> AuditHead | None:
+    """Lock the chain's head until the commit."""
     locked = select(AuditHead).where(AuditHead.id == 1).with_for_update(skip_locked=not wait)
     head = session.execute(locked.execution_options(populate_existing=True)).scalar_one_or_none()
     if head is not None:
-        require_ring(head.n_keys, keys)
+        require_current_ring(head.n_keys, keys)
     return head
 
 
-def require_ring(n_keys: int, keys: AuditKeys) -> None:
-    """Refuse to write with a ring that is not the installation's.
-
-    Raises:
-        KeyRotated: another process has rotated the key.
-    """
+def require_current_ring(n_keys: int, keys: AuditKeys) -> None:
+    """Refuse to write with a ring that is not the installation's."""
     if n_keys != len(keys.signers):
         raise KeyRotated("the key was rotated since this process started; start it again with the current key ring")
 
 
-def append(head: AuditHead, event: AuditEvent, keys: AuditKeys) -> None:
+def append_event(head: AuditHead, event: AuditEvent, keys: AuditKeys) -> None:
     """Link an event to the end of the chain, whose head is locked."""
-    link(event, head.sequence + 1, head.digest, keys.signers[-1])
+    link_event(event, head.sequence + 1, head.digest, keys.signers[-1])
     head.sequence, head.digest = head.sequence + 1, str(event.digest)
 
 
-def record_rest(session: Session, keys: AuditKeys) -> None:
-    """Append an event for covered rows that no event carries yet, if there are any."""
+def record_unreported_rows(session: Session, keys: AuditKeys) -> None:
+    """Record an event for covered rows that no event carries yet."""
     session.flush()
     rows = take_leaves(session, keys.rows)
     if rows:
         counts = {table: len(keys) for table, keys in sorted(rows.items())}
-        record(session, keys, actor="service", action="rows.write", object_id=min(rows), details=counts, leaves=rows)
+        record_event(
+            session, keys, actor="service", action="rows.write", object_id=min(rows), details=counts, leaves=rows
+        )
 
 
-def head_of(session: Session) -> tuple[int, str]:
+def read_head(session: Session) -> tuple[int, str]:
     """Number and digest of the newest event; 0 and ``GENESIS`` before the first."""
     head = session.execute(select(AuditHead)).scalar_one()
     return head.sequence, head.digest
 
 
-def n_keys(session: Session) -> int:
-    """How many keys the installation has: one, and one more after each rotation."""
+def count_keys(session: Session) -> int:
+    """Number of keys of the installation: one, plus one for each rotation."""
     return session.execute(select(AuditHead.n_keys)).scalar_one()
 
 
-def newest(session: Session) -> str:
-    """The head by the events themselves, whatever the table of the head says."""
+def read_head_text(session: Session) -> str:
+    """Read the head from the events, not from the table of the head."""
     columns = select(AuditEvent.sequence, AuditEvent.digest)
     linked = columns.where(AuditEvent.sequence.is_not(None))
     row = session.execute(linked.order_by(AuditEvent.sequence.desc()).limit(1)).one_or_none()
     return f"0:{GENESIS}" if row is None else f"{row[0]}:{row[1]}"
 
 
-def holds(session: Session, sequence: int, digest: str) -> bool:
-    """Whether the chain went through this event: not so after an older backup was restored."""
+def contains_head(session: Session, sequence: int, digest: str) -> bool:
+    """Whether the chain contains this event; False after an older backup was restored."""
     if sequence == 0:
         return digest == GENESIS
     statement = select(AuditEvent.digest).where(AuditEvent.sequence == sequence)
@@ -297,12 +258,10 @@ def digests_at(session: Session, stamps: list[int]) -> dict[int, str]:
 
 
 def last_change(session: Session) -> str:
-    """Link of the newest event that changed what is evaluated of any case; ``GENESIS`` before the first.
-
-    What waits for the sealer is not asked: between two that wait, one that commits late may come to stand, and the
-    newest would be the same although something has changed. Whoever reads this first and the cases afterwards has at
-    least everything up to it, and sees another link as soon as there is more.
-    """
+    """Link of the newest event that changed what is evaluated of any case; ``GENESIS`` before the first."""
+    # What waits for the sealer is not asked: between two that wait, one that commits late may come to stand, and the
+    # newest would be the same although something has changed. Whoever reads this first and the cases afterwards has at
+    # least everything up to it, and sees another link as soon as there is more.
     changed = select(CaseChange.stamp).where(CaseChange.stamp == AuditEvent.stamp).exists()
     newest = select(AuditEvent.digest).where(AuditEvent.sequence.is_not(None), changed)
     digest = session.execute(newest.order_by(AuditEvent.sequence.desc()).limit(1)).scalar_one_or_none()
@@ -316,103 +275,87 @@ def changed_cases(session: Session, after: int) -> list[uuid.UUID]:
     return list(session.execute(changed.where(later).distinct()).scalars())
 
 
-def events(session: Session, after: int = 0, limit: int | None = None) -> Iterator[AuditEvent]:
-    """Every linked event with all its columns, in order.
-
-    Args:
-        session: for reading.
-        after: number of the event before the first one wanted.
-        limit: at most so many.
-    """
-    yield from _events(session, AuditEvent.sequence > after, AuditEvent.sequence, limit)
+def read_linked_events(session: Session, after: int = 0, limit: int | None = None) -> Iterator[AuditEvent]:
+    """Every linked event with all its columns, in order."""
+    yield from _select_events(session, AuditEvent.sequence > after, AuditEvent.sequence, limit)
 
 
-def waiting_events(session: Session) -> Iterator[AuditEvent]:
+def read_waiting_events(session: Session) -> Iterator[AuditEvent]:
     """Every event that waits to be linked, in the order in which it will be, if no other one commits meanwhile."""
-    yield from _events(session, AuditEvent.sequence.is_(None), AuditEvent.stamp, None)
+    yield from _select_events(session, AuditEvent.sequence.is_(None), AuditEvent.stamp, None)
 
 
-def all_events(session: Session) -> Iterator[AuditEvent]:
+def read_all_events(session: Session) -> Iterator[AuditEvent]:
     """The chain, then what waits to be linked to it."""
-    yield from events(session)
-    yield from waiting_events(session)
+    yield from read_linked_events(session)
+    yield from read_waiting_events(session)
 
 
-def _events(
+def _select_events(
     session: Session, which: ColumnElement[bool], order: InstrumentedAttribute[Any], limit: int | None
 ) -> Iterator[AuditEvent]:
     statement = select(*AuditEvent.__table__.columns).where(which).order_by(order).limit(limit)
     with session.execute(statement.execution_options(yield_per=_CHUNK)) as rows:
-        yield from map(loaded, rows.mappings())
+        yield from map(event_from_row, rows.mappings())
 
 
-def loaded(row: Row) -> AuditEvent:
-    """An event of its columns, as it was loaded: to set each attribute would cost as much as a signature."""
+def event_from_row(row: Row) -> AuditEvent:
+    """Make an event from its columns, without the cost of setting each attribute."""
     event = AuditEvent()
     vars(event).update(row)
     return event
 
 
 def rotation_text(before: str, head: str, public: str) -> str:
-    """What a new key signs at its rotation: which key and which head it follows.
-
-    Args:
-        before: public key until then.
-        head: the newest event, number and digest, before the one of the rotation.
-        public: the new public key.
-    """
+    """Text that a new key signs at its rotation."""
     return f"key {public} follows key {before} after {head}"
 
 
-def _follows(event: AuditEvent, previous: str, before: str, keys: Sequence[Signer]) -> bool:
-    """Whether an event of a rotation names the next key of the ring, and bears its signature."""
+def _is_valid_rotation(event: AuditEvent, previous: str, before: str, keys: Sequence[EventSigner]) -> bool:
+    """Whether a rotation event names the next key of the ring and has its signature."""
     text = rotation_text(before, f"{(event.sequence or 0) - 1}:{previous}", event.details["public_key"])
-    known = bool(keys) and keys[0].public == event.details["public_key"]
-    return known and is_signed(keys[0].public, text, event.details["signature"])
+    is_next_key = bool(keys) and keys[0].public == event.details["public_key"]
+    return is_next_key and is_signed(keys[0].public, text, event.details["signature"])
 
 
-def verify(session: Session, keys: AuditKeys) -> tuple[int, list[str]]:
-    """Check the chain and what waits; each event must be signed by the key that was in force when it was written.
-
-    Returns:
-        Number of events in the chain, and a sentence for each fault found.
-    """
+def verify_chain(session: Session, keys: AuditKeys) -> tuple[int, list[str]]:
+    """Check the chain and what waits; each event must be signed by the key that was in force when it was written."""
     previous, expected, n_signers = GENESIS, 1, 1
     faults: list[str] = []
-    for event in events(session):
+    for event in read_linked_events(session):
         if event.sequence != expected:
             faults.append(f"audit event {expected} is missing")
             expected = event.sequence or expected
         public = keys.signers[n_signers - 1].public
-        if not is_authentic(public, previous, event):
+        if not is_authentic_link(public, previous, event):
             faults.append(f"audit event {event.sequence} was changed, or one before it was removed")
-        elif event.action == ROTATION and _follows(event, previous, public, keys.signers[n_signers:]):
+        elif event.action == ROTATION and _is_valid_rotation(event, previous, public, keys.signers[n_signers:]):
             n_signers += 1
         elif event.action == ROTATION:
             faults.append(f"audit event {event.sequence} rotates to a key that is not the next one of the ring")
         previous, expected = str(event.digest), expected + 1
-    faults += _wrong_waiting(session, keys.signers[n_signers - 1].public)
-    return expected - 1, faults + _wrong_head(session, keys, (expected - 1, previous, n_signers))
+    faults += _check_waiting_events(session, keys.signers[n_signers - 1].public)
+    return expected - 1, faults + _check_chain_head(session, keys, (expected - 1, previous, n_signers))
 
 
-def _wrong_waiting(session: Session, public: str) -> Iterator[str]:
+def _check_waiting_events(session: Session, public: str) -> Iterator[str]:
     """Check events without a place in the chain, of which there must be none where each is linked at once."""
-    for event in waiting_events(session):
+    for event in read_waiting_events(session):
         if not is_linked_later(session):
             yield f"audit event {event.number} has no place in the chain"
-        elif not is_whole(public, event):
+        elif not is_authentic_event(public, event):
             yield f"audit event {event.number}, which waits to be linked, was changed"
 
 
-def _wrong_head(session: Session, keys: AuditKeys, end: tuple[int, str, int]) -> list[str]:
+def _check_chain_head(session: Session, keys: AuditKeys, end: tuple[int, str, int]) -> list[str]:
     """Compare number, digest and number of keys at the end of the chain with its head and with the ring."""
     heads = [
         (head.id, head.sequence, head.digest, head.n_keys) for head in session.execute(select(AuditHead)).scalars()
     ]
     faults = []
     if heads != [(1, *end)]:
-        said = ", ".join(str(sequence) for _, sequence, _, _ in heads) or "nothing"
-        faults.append(f"the audit chain ends at {end[0]}, its head says {said}")
+        head_numbers = ", ".join(str(sequence) for _, sequence, _, _ in heads) or "nothing"
+        faults.append(f"the audit chain ends at {end[0]}, its head says {head_numbers}")
     if end[2] != len(keys.signers):
         faults.append(f"the audit chain knows {end[2]} keys, the key ring has {len(keys.signers)}")
     return faults

@@ -17,18 +17,13 @@ ACTION = "rows.baseline"
 
 
 def write_baseline(session: Session, keys: AuditKeys) -> None:
-    """Vouch for every covered row of a database without events.
-
-    Args:
-        session: writing session, which holds the key alone: nobody writes an event before the baseline.
-        keys: of the audit.
-    """
+    """Vouch for every covered row of a database without events."""
     leaves: Leaves = {}
     for table in covered_tables():
         for row in session.connection().execute(select(table)).mappings():
             if COVERED[table.name].covers(row):
                 leaves.setdefault(table.name, {})[row_key(table, row)] = row_digest(keys.rows, table, row)
-    events.record(session, keys, actor="service", action=ACTION, object_id="rows", leaves=leaves)
+    events.record_event(session, keys, actor="service", action=ACTION, object_id="rows", leaves=leaves)
 
 
 def case_changes(session: Session) -> Iterator[tuple[int, list[UUID]]]:

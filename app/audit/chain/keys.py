@@ -1,4 +1,4 @@
-"""The installation's keys: a ring of secrets, and for each purpose a key of its own that is good for nothing else.
+"""Installation keys: a ring of secrets, and one derived key per purpose.
 
 The newest secret signs the audit chain and cookies. What rows were made from never moves, and so follows from the first
 secret for ever: coins, partitions, sets, handles, and the digests of columns that name a person.
@@ -20,12 +20,7 @@ _RING = b"secondread-keys"
 
 
 class DerivedKey:
-    """HMAC-SHA256 under a secret, of messages that begin with one label: with it nothing else can be computed.
-
-    Args:
-        secret: at least 32 bytes.
-        label: what it is for; no label is the beginning of another one.
-    """
+    """HMAC-SHA256 under a secret, of messages that begin with one label: with it nothing else can be computed."""
 
     def __init__(self, secret: bytes, label: bytes) -> None:
         self._begun = hmac.new(secret, label, hashlib.sha256)
@@ -37,13 +32,10 @@ class DerivedKey:
         return mac.digest()
 
 
-class Signer:
-    """The key with which one secret of the ring signs: Ed25519, so that anybody can check and nobody else can sign.
+class EventSigner:
+    """Ed25519 signing key of one secret of the ring."""
 
-    Attributes:
-        public: its public key, in hexadecimal.
-        check: check value of the secret, from which neither it nor the key can be computed.
-    """
+    # Ed25519, so that anybody can check and nobody else can sign.
 
     def __init__(self, secret: bytes) -> None:
         seed = DerivedKey(secret, b"signing key of the audit chain").digest(b"")
@@ -57,45 +49,37 @@ class Signer:
 
 
 @dataclass(frozen=True)
-class Secret:
-    """One secret of the ring.
+class RingSecret:
+    """One secret of the ring."""
 
-    Attributes:
-        value: at least 32 bytes.
-        made_at: seconds since 1970; 0 for the first one.
-    """
-
+    # at least 32 bytes
     value: bytes = field(repr=False)
+    # seconds since 1970; 0 for the first one
     made_at: int = 0
 
 
 @dataclass(frozen=True)
 class KeyRing:
-    """Secrets of an installation, the first one first.
+    """Secrets of an installation, the first one first."""
 
-    As text it is ``secondread-keys`` and, newest first, ``seconds:hexadecimal`` for each; one secret alone is written
-    as it is.
-    """
+    # As text it is ``secondread-keys`` and, newest first, ``seconds:hexadecimal`` for each; one secret alone is written
+    # as it is.
 
-    secrets: tuple[Secret, ...]
+    secrets: tuple[RingSecret, ...]
 
     @classmethod
     def parse(cls, content: bytes) -> Self:
-        """Read what a file or a setting contains.
-
-        Raises:
-            ValueError: a secret is short or known, or the ring cannot be read.
-        """
+        """Read what a file or a setting contains."""
         if content.split(None, 1)[:1] != [_RING]:
-            return cls((Secret(_strong(content)),))
+            return cls((RingSecret(_require_strong_secret(content)),))
         ring = []
         for entry in reversed(content.decode(errors="replace").split()[1:]):
             made_at, _, value = entry.partition(":")
             try:
-                ring.append(Secret(bytes.fromhex(value), int(made_at)))
+                ring.append(RingSecret(bytes.fromhex(value), int(made_at)))
             except ValueError as exc:
                 raise ValueError("ring must consist of entries `seconds:hexadecimal`, the newest first") from exc
-            _strong(ring[-1].value)
+            _require_strong_secret(ring[-1].value)
         if not ring:
             raise ValueError("ring must contain a key")
         return cls(tuple(ring))
@@ -114,23 +98,19 @@ class KeyRing:
     @classmethod
     def new(cls) -> Self:
         """A ring of one new secret."""
-        return cls((Secret(_new_value()),))
+        return cls((RingSecret(_new_value()),))
 
     def rotated(self) -> Self:
         """The ring with one new secret more."""
-        return type(self)((*self.secrets, Secret(_new_value(), int(time.time()))))
+        return type(self)((*self.secrets, RingSecret(_new_value(), int(time.time()))))
 
 
 def _new_value() -> bytes:
     return secrets.token_hex(MIN_SECRET_BYTES).encode()
 
 
-def _strong(value: bytes) -> bytes:
-    """Refuse a secret that is short or known.
-
-    Raises:
-        ValueError: it is.
-    """
+def _require_strong_secret(value: bytes) -> bytes:
+    """Refuse a secret that is short or known."""
     if len(value) < MIN_SECRET_BYTES or value.lower().strip(b"0123456789").decode(errors="replace") in _KNOWN_SECRETS:
         raise ValueError(f"must be at least {MIN_SECRET_BYTES} bytes and not a known default")
     return value
@@ -138,14 +118,11 @@ def _strong(value: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class AuditKeys:
-    """What writing and checking the audit needs.
+    """Keys to write and check the audit."""
 
-    Attributes:
-        signers: one per secret of the ring, the first one first; the last one signs.
-        rows: for the digests of columns that name a person or open a door.
-    """
-
-    signers: tuple[Signer, ...]
+    # one per secret of the ring, the first one first; the last one signs
+    signers: tuple[EventSigner, ...]
+    # for the digests of columns that name a person or open a door
     rows: DerivedKey
 
     @property
@@ -159,73 +136,63 @@ class AuditKeys:
 
 
 @dataclass(frozen=True)
-class ReaderKeys:
-    """What annotators get in place of identifiers, and their own order of cases.
+class AnnotatorKeys:
+    """Keys of the annotators' opaque identifiers and case order."""
 
-    Attributes:
-        cases: for handles of cases.
-        pages: for handles of accounts and reads in pages.
-        order: for an annotator's order among the next cases.
-    """
-
+    # for handles of cases
     cases: DerivedKey
+    # for handles of accounts and reads in pages
     pages: DerivedKey
+    # for an annotator's order among the next cases
     order: DerivedKey
 
 
 @dataclass(frozen=True)
 class CookieKey:
-    """A key that signs the cookies of a sign-in, as long as no newer one has replaced it.
-
-    Attributes:
-        value: 32 bytes.
-        replaced_at: when the next key was made, in seconds since 1970; None for the newest one.
-    """
+    """A key that signs the cookies of a sign-in, as long as no newer one has replaced it."""
 
     value: bytes = field(repr=False)
+    # when the next key was made, in seconds since 1970; None for the newest one
     replaced_at: int | None
 
 
 @dataclass(frozen=True)
-class Keys:
-    """Everything that follows from the ring, by purpose.
+class InstallationKeys:
+    """All keys of the installation, by purpose."""
 
-    Attributes:
-        audit: for the audit chain and the digests of rows.
-        coin: for the coins u of cases; never moves.
-        partition: for the partition of patients; never moves.
-        sets: for the patients of the calibration partition who are kept for answer sets; never moves.
-        draws: for drawing who is asked for a read; never moves.
-        readers: for handles and orders.
-        cookies: for cookies of sign-ins, the oldest first.
-        erasures: for the list of erasures; never moves, so that any backup's keys can check it.
-        training: for digests of patients in exports and releases; never moves, so that old releases stay comparable.
-    """
-
+    # for the audit chain and the digests of rows
     audit: AuditKeys
+    # for the coins u of cases; never moves
     coin: DerivedKey
+    # for the partition of patients; never moves
     partition: DerivedKey
+    # for the patients of the calibration partition who are kept for answer sets; never moves
     sets: DerivedKey
+    # for drawing who is asked for a read; never moves
     draws: DerivedKey
-    readers: ReaderKeys
+    # for handles and orders
+    readers: AnnotatorKeys
+    # for cookies of sign-ins, the oldest first
     cookies: tuple[CookieKey, ...]
+    # for the list of erasures; never moves, so that any backup's keys can check it
     erasures: DerivedKey
+    # for digests of patients in exports and releases; never moves, so that old releases stay comparable
     training: DerivedKey
 
 
-def derive(ring: KeyRing) -> Keys:
-    """Keys of a ring."""
+def derive_keys(ring: KeyRing) -> InstallationKeys:
+    """Derive the keys of a ring."""
     first, values = ring.secrets[0].value, [secret.value for secret in ring.secrets]
     replaced = [*(secret.made_at for secret in ring.secrets[1:]), None]
     cookies = [DerivedKey(value, b"signing key of cookies").digest(b"") for value in values]
     rows = DerivedKey(first, b"private columns of covered rows").digest(b"")
-    return Keys(
-        audit=AuditKeys(tuple(map(Signer, values)), DerivedKey(rows, b"")),
+    return InstallationKeys(
+        audit=AuditKeys(tuple(map(EventSigner, values)), DerivedKey(rows, b"")),
         coin=DerivedKey(first, b"coin:"),
         partition=DerivedKey(first, b"partition:"),
         sets=DerivedKey(first, b"answer sets:"),
         draws=DerivedKey(first, b"drawn annotators:"),
-        readers=ReaderKeys(
+        readers=AnnotatorKeys(
             DerivedKey(first, b"case handle:"), DerivedKey(first, b"page handle:"), DerivedKey(first, b"order:")
         ),
         cookies=tuple(map(CookieKey, cookies, replaced)),

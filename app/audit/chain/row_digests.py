@@ -1,4 +1,4 @@
-"""Digests of rows: canonical JSON of the covered columns, and one root (Merkle) for all rows of an event.
+"""Row digests: canonical JSON of the covered columns, and a Merkle root per event.
 
 Whoever has the events and the rows can compute them without a key; of private columns, which name a person or open a
 door, only an HMAC enters.
@@ -15,9 +15,10 @@ from uuid import UUID
 from sqlalchemy import Float
 from sqlalchemy import Table as SqlTable
 
-from app.audit.chain.coverage import COVERED, Coverage, Row
+from app.audit.chain.coverage import COVERED, TableCoverage
 from app.audit.chain.keys import DerivedKey
-from app.database.tables import Table
+from app.database.tables import BaseTable
+from app.database.tables.base import Row
 
 #: JSON values.
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
@@ -31,7 +32,7 @@ _PLAIN_TYPES = frozenset({str, int, float, bool})
 _canonical_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode
 
 
-def canonical(value: Json) -> bytes:
+def encode_canonical_json(value: Json) -> bytes:
     """JSON that is the same for the same value: sorted names, no spaces, ASCII."""
     return _canonical_json(value).encode()
 
@@ -43,7 +44,7 @@ def key_names(table: SqlTable) -> tuple[str, ...]:
 
 
 @cache
-def _names(table: SqlTable) -> tuple[tuple[str, bool], ...]:
+def _list_column_kinds(table: SqlTable) -> tuple[tuple[str, bool], ...]:
     """Names of a table's columns, and whether each holds numbers that need not be whole."""
     return tuple((column.name, isinstance(column.type, Float)) for column in table.columns)
 
@@ -53,33 +54,28 @@ def row_key(table: SqlTable, row: Row) -> str:
     return "/".join([str(row[name]) for name in key_names(table)])
 
 
-def shown_row(private: DerivedKey, table: SqlTable, row: Row, coverage: Coverage | None = None) -> dict[str, Json]:
-    """Covered columns of a row as JSON values, private ones as their HMAC; those that are null or false are left out.
-
-    Args:
-        private: key of private columns of rows without a key of their own.
-        table: of the row.
-        row: values by column.
-        coverage: how its rows are covered; as ``COVERED`` says where left out.
-    """
+def build_row_document(
+    private: DerivedKey, table: SqlTable, row: Row, coverage: TableCoverage | None = None
+) -> dict[str, Json]:
+    """Return the covered columns as JSON values, private ones as HMAC, without null or false."""
     coverage = coverage or COVERED[table.name]
     of_row = None if coverage.key is None else row[coverage.key]
     own = private if of_row is None else DerivedKey(of_row, b"")
-    shown: dict[str, Json] = {}
-    for name, is_float in _names(table):
+    document: dict[str, Json] = {}
+    for name, is_float in _list_column_kinds(table):
         value = row[name]
         if value is None or value is False or name in coverage.free or name == coverage.key:
             continue
         alike = coverage.alike.get(name)
-        plain = float(value) if is_float else _plain(value if alike is None else alike(value))
+        plain = float(value) if is_float else _to_json_value(value if alike is None else alike(value))
         if name in coverage.private:
-            named = canonical([table.name, row_key(table, row), name, plain])
+            named = encode_canonical_json([table.name, row_key(table, row), name, plain])
             plain = own.digest(named).hex()
-        shown[name] = plain
-    return shown
+        document[name] = plain
+    return document
 
 
-def _plain(value: object) -> Json:
+def _to_json_value(value: object) -> Json:
     """A column's value as JSON; the same before it was stored and after it was read."""
     if type(value) in _PLAIN_TYPES:  # not a kind of them, such as a name of an enumeration
         return value  # type: ignore[return-value]
@@ -95,20 +91,22 @@ def _plain(value: object) -> Json:
     return plain
 
 
-def row_digest(private: DerivedKey, table: SqlTable, row: Row, coverage: Coverage | None = None) -> str:
+def row_digest(private: DerivedKey, table: SqlTable, row: Row, coverage: TableCoverage | None = None) -> str:
     """SHA-256 of a row: its table and its covered columns."""
-    return hashlib.sha256(canonical([table.name, shown_row(private, table, row, coverage)])).hexdigest()
+    return hashlib.sha256(
+        encode_canonical_json([table.name, build_row_document(private, table, row, coverage)])
+    ).hexdigest()
 
 
 def cases_digest(case_ids: Iterable[UUID]) -> str:
     """SHA-256 of the cases whose evaluation an event changed."""
-    return hashlib.sha256(canonical([*sorted(map(str, case_ids))])).hexdigest()
+    return hashlib.sha256(encode_canonical_json([*sorted(map(str, case_ids))])).hexdigest()
 
 
 def merkle_root(leaves: Mapping[str, Mapping[str, str | None]]) -> str:
     """Root of the tree over the digests of an event, in the order of tables and keys; the last odd node moves up."""
     level = [
-        hashlib.sha256(b"\0" + canonical([table, key, digest])).digest()
+        hashlib.sha256(b"\0" + encode_canonical_json([table, key, digest])).digest()
         for table, rows in sorted(leaves.items())
         for key, digest in sorted(rows.items())
     ]
@@ -122,4 +120,4 @@ def merkle_root(leaves: Mapping[str, Mapping[str, str | None]]) -> str:
 
 def covered_tables() -> list[SqlTable]:
     """Tables whose rows are covered, each after those that it refers to."""
-    return [table for table in Table.metadata.sorted_tables if table.name in COVERED]
+    return [table for table in BaseTable.metadata.sorted_tables if table.name in COVERED]

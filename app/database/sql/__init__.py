@@ -1,1 +1,1 @@
-"""Moved."""
+"""Compiled statements and advisory locks."""

@@ -1,4 +1,4 @@
-"""What only one transaction at a time may do, or many at once while nobody does the opposite.
+"""Named locks: exclusive, or shared by many.
 
 On PostgreSQL each is an advisory lock that ends with the transaction, so it works through a pooler. On SQLite only one
 transaction writes at a time anyway.
@@ -14,15 +14,8 @@ from sqlalchemy.orm import Session
 _LOCK_CLASS = 1_397_706_835
 
 
-class Turn(IntEnum):
-    """What transactions take turns at.
-
-    Attributes:
-        KEY: signing with the present key, which many do at once, or putting another one in force.
-        GATE: counting the attempts on a champion.
-        READER_MODEL: numbering the models of annotators.
-        RECALIBRATION: asking for the recalibration that is due.
-    """
+class AdvisoryLock(IntEnum):
+    """Named locks of transactions."""
 
     KEY = 1
     GATE = 2
@@ -36,28 +29,17 @@ _LOCKS = {"shared": "pg_advisory_xact_lock_shared", "alone": "pg_advisory_xact_l
 
 
 def begin_lock(connection: Connection) -> str:
-    """What the statement that begins a transaction on PostgreSQL selects too, to take its turn with the key."""
+    """SQL that takes the lock of the key when a PostgreSQL transaction begins."""
     lock = _LOCKS.get(connection.get_execution_options().get(KEY_TURN, ""))
-    return "" if lock is None else f", {lock}({_LOCK_CLASS}, {int(Turn.KEY)})"
+    return "" if lock is None else f", {lock}({_LOCK_CLASS}, {int(AdvisoryLock.KEY)})"
 
 
-def take_turn(session: Session, turn: Turn, *, shared: bool = False) -> None:
-    """Wait until nobody else has this turn; it is given back at the end of the transaction.
-
-    A turn with the key that the transaction has taken as it began is not taken once more.
-
-    Args:
-        session: writing session.
-        turn: which.
-        shared: together with others who share it.
-
-    Raises:
-        RuntimeError: the transaction shares the key and asks for it alone: of two that do, each would wait for the
-            other one.
-    """
+def acquire_lock(session: Session, turn: AdvisoryLock, *, shared: bool = False) -> None:
+    """Acquire a lock and keep it until the end of the transaction."""
+    # A turn with the key that the transaction has taken as it began is not taken once more.
     if session.get_bind().dialect.name != "postgresql":
         return
-    begun = session.connection().get_execution_options().get(KEY_TURN) if turn is Turn.KEY else None
+    begun = session.connection().get_execution_options().get(KEY_TURN) if turn is AdvisoryLock.KEY else None
     if begun == "shared" and not shared:
         raise RuntimeError('begin with Database.write(key="alone")')
     if begun not in _LOCKS:
@@ -70,21 +52,15 @@ _HOLD = text("SELECT pg_advisory_xact_lock(number) FROM unnest(CAST(:numbers AS 
 _HELD = "digests that are held"
 
 
-def hold_digests(session: Session, digests: Iterable[str]) -> None:
-    """Wait until nobody else holds any of these digests, and hold them until the end of the transaction.
-
-    In one statement and one order, so that of two that want the same ones none waits for the other for ever: whoever
-    will need several asks for all of them at once, before anything else that others wait for. Those that are held are
-    not asked for again.
-
-    Args:
-        session: writing session, of one transaction.
-        digests: of SHA-256, in hexadecimal digits.
-    """
+def lock_digests(session: Session, digests: Iterable[str]) -> None:
+    """Lock these digests until the end of the transaction."""
+    # In one statement and one order, so that of two that want the same ones none waits for the other for ever: whoever
+    # will need several asks for all of them at once, before anything else that others wait for. Those that are held are
+    # not asked for again.
     if session.get_bind().dialect.name != "postgresql":
         return
     held: set[int] = session.info.setdefault(_HELD, set())
-    wanted = {int.from_bytes(bytes.fromhex(digest)[:8], signed=True) for digest in digests} - held
-    if wanted:
-        session.execute(_HOLD, {"numbers": sorted(wanted)})
-        held |= wanted
+    new_numbers = {int.from_bytes(bytes.fromhex(digest)[:8], signed=True) for digest in digests} - held
+    if new_numbers:
+        session.execute(_HOLD, {"numbers": sorted(new_numbers)})
+        held |= new_numbers

@@ -24,11 +24,20 @@ from app.database.tables.audit import (
     IdempotencyRecord,
     Installation,
 )
-from app.database.tables.base import CLOCK, Clock, Forgettable, Table, new_digest_key, new_id, now, time_of
+from app.database.tables.base import CLOCK, BaseTable, Clock, ForgettableRow, new_digest_key, new_id, time_of, utc_now
 from app.database.tables.cases import Case, CasePrediction, CaseTwin, NetworkOutput
 from app.database.tables.jobs import Evaluation, ImportRow, Job, JobBatch, JobCancellation
 from app.database.tables.labels import Annotator, Label, ProvisionalLabel, Remark
-from app.database.tables.reads import LEASED, DailyThreshold, Exposure, Look, PolicyRow, Read, ReaderDraw, ReadRequest
+from app.database.tables.reads import (
+    LEASED,
+    DailyThreshold,
+    Exposure,
+    PolicyRow,
+    Read,
+    ReaderDraw,
+    ReadRequest,
+    TriageDecision,
+)
 from app.database.tables.releases import (
     Alias,
     AnswerSets,
@@ -52,6 +61,7 @@ __all__ = [
     "ApiKey",
     "AuditEvent",
     "AuditHead",
+    "BaseTable",
     "BrowserSession",
     "Case",
     "CaseChange",
@@ -63,7 +73,7 @@ __all__ = [
     "Erasure",
     "Evaluation",
     "Exposure",
-    "Forgettable",
+    "ForgettableRow",
     "HeldBack",
     "IdempotencyRecord",
     "ImportRow",
@@ -72,7 +82,6 @@ __all__ = [
     "JobBatch",
     "JobCancellation",
     "Label",
-    "Look",
     "NetworkOutput",
     "PolicyRow",
     "PracticeAnswer",
@@ -96,11 +105,11 @@ __all__ = [
     "RepeatAnswer",
     "RepeatRead",
     "ReportTargets",
-    "Table",
+    "TriageDecision",
     "create_triggers",
     "drop_triggers",
     "new_digest_key",
     "new_id",
-    "now",
     "time_of",
+    "utc_now",
 ]

@@ -1,4 +1,4 @@
-"""Who may: accounts, API keys, browser sessions."""
+"""Tables of accounts, API keys and browser sessions."""
 
 import uuid
 from datetime import datetime
@@ -6,12 +6,12 @@ from datetime import datetime
 from sqlalchemy import JSON, CheckConstraint, ForeignKey, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.database.tables.base import Identified, Table, UtcDateTime
+from app.database.tables.base import BaseTable, IdentifiedRow, UtcDateTime
 
 ROLES = ("viewer", "annotator", "admin", "service")
 
 
-class Account(Identified, Table):
+class Account(IdentifiedRow, BaseTable):
     """A person or a machine that may call."""
 
     __tablename__ = "accounts"
@@ -30,7 +30,7 @@ class Account(Identified, Table):
     language: Mapped[str | None] = mapped_column(String(10))
 
 
-class ApiKey(Identified, Table):
+class ApiKey(IdentifiedRow, BaseTable):
     """A bearer key ``sr_<id>_<secret>``; only the secret's SHA-256 is kept."""
 
     __tablename__ = "api_keys"
@@ -42,7 +42,7 @@ class ApiKey(Identified, Table):
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
-class BrowserSession(Identified, Table):
+class BrowserSession(IdentifiedRow, BaseTable):
     """A signed-in browser; only the cookie's SHA-256 is kept."""
 
     __tablename__ = "browser_sessions"

@@ -26,10 +26,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.database.tables.base import Identified, Table, UtcDateTime
+from app.database.tables.base import BaseTable, IdentifiedRow, UtcDateTime
 
 
-class ReaderModelRow(Identified, Table):
+class ReaderModelRow(IdentifiedRow, BaseTable):
     """A fitted model of the annotators of one release, with what it was judged by; never changed."""
 
     __tablename__ = "reader_models"
@@ -43,8 +43,8 @@ class ReaderModelRow(Identified, Table):
     report: Mapped[dict[str, Any]] = mapped_column(JSON)
 
 
-class ReaderModelInUse(Table):
-    """The version in use, one row once somebody has switched; null: annotators are taken as alike."""
+class ReaderModelInUse(BaseTable):
+    """Annotator model in use; null: all annotators have equal weight."""
 
     __tablename__ = "reader_model_in_use"
     __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
@@ -60,11 +60,10 @@ REFERENCE_KINDS = ("chosen", "pinned", "dropped", "excluded")
 SHOWN_KINDS = REFERENCE_KINDS[:2]
 
 
-class ReferenceCell(Identified, Table):
-    """A decision on a case as a reference cell of a class; of each class and case the newest one holds.
+class ReferenceCell(IdentifiedRow, BaseTable):
+    """A decision on a case as a reference cell of a class; of each class and case the newest one holds."""
 
-    ``dropped``: others took its place; ``excluded``: not to be chosen again.
-    """
+    # ``dropped``: others took its place; ``excluded``: not to be chosen again.
 
     __tablename__ = "reference_cells"
     __table_args__ = (
@@ -86,8 +85,8 @@ class ReferenceCell(Identified, Table):
     created_by: Mapped[uuid.UUID] = mapped_column(ForeignKey("accounts.id"))
 
 
-class ClassDefinition(Identified, Table):
-    """What the study's guidelines say of a class; of each class the highest number holds."""
+class ClassDefinition(IdentifiedRow, BaseTable):
+    """Definition of a class in the study's guidelines; the highest number holds."""
 
     __tablename__ = "class_definitions"
     __table_args__ = (UniqueConstraint("class_code", "number"),)
@@ -102,7 +101,7 @@ PURPOSES = ("training", "qualification")
 DECISIONS = ("passed", "qualified", "withdrawn", "renewed")
 
 
-class PracticeSet(Identified, Table):
+class PracticeSet(IdentifiedRow, BaseTable):
     """Cells for training, or for qualification; never for both."""
 
     __tablename__ = "practice_sets"
@@ -120,7 +119,7 @@ class PracticeSet(Identified, Table):
     created_by: Mapped[uuid.UUID] = mapped_column(ForeignKey("accounts.id"))
 
 
-class PracticeCell(Identified, Table):
+class PracticeCell(IdentifiedRow, BaseTable):
     """A case of a set."""
 
     __tablename__ = "practice_cells"
@@ -133,7 +132,7 @@ class PracticeCell(Identified, Table):
 _OPEN = text("state = 'open'")
 
 
-class PracticeRun(Identified, Table):
+class PracticeRun(IdentifiedRow, BaseTable):
     """An annotator's way through cells of a set; of a qualification, an attempt."""
 
     __tablename__ = "practice_runs"
@@ -156,7 +155,7 @@ class PracticeRun(Identified, Table):
     passed: Mapped[bool | None] = mapped_column(Boolean)
 
 
-class PracticeItem(Identified, Table):
+class PracticeItem(IdentifiedRow, BaseTable):
     """A cell of a run, dealt when it began; from then on no read of the case or of a twin goes to this annotator."""
 
     __tablename__ = "practice_items"
@@ -173,8 +172,8 @@ class PracticeItem(Identified, Table):
     position: Mapped[int] = mapped_column(Integer)
 
 
-class PracticeAnswer(Identified, Table):
-    """What an annotator said of a cell of a run: never a label."""
+class PracticeAnswer(IdentifiedRow, BaseTable):
+    """Answer of an annotator to a cell of a run; never a label."""
 
     __tablename__ = "practice_answers"
     __table_args__ = (UniqueConstraint("item_id"),)
@@ -183,7 +182,7 @@ class PracticeAnswer(Identified, Table):
     class_code: Mapped[str] = mapped_column(String(100))
 
 
-class Qualification(Identified, Table):
+class Qualification(IdentifiedRow, BaseTable):
     """A decision on whether an annotator may read alone; the newest one holds. ``renewed`` allows further attempts."""
 
     __tablename__ = "qualifications"

@@ -89,15 +89,9 @@ def drop_plain_triggers(dialect: str, table: str) -> list[str]:
 
 
 def create_replace_trigger(table: str, unique: Sequence[str]) -> str:
-    """DDL for SQLite that aborts an INSERT which would meet a row that is there.
-
-    REPLACE deletes the row in its way without asking a DELETE trigger, unless the connection chose so
-    (``recursive_triggers``); a trigger before the INSERT is always asked. The hidden rowid is a key like the others.
-
-    Args:
-        table: name.
-        unique: for each of its keys, the condition that a row has the same as the new one.
-    """
+    """DDL for SQLite that aborts an INSERT which would meet a row that is there."""
+    # REPLACE deletes the row in its way without asking a DELETE trigger, unless the connection chose so
+    # (``recursive_triggers``); a trigger before the INSERT is always asked. The hidden rowid is a key like the others.
     rows = [f"EXISTS (SELECT 1 FROM {table} WHERE {same})" for same in (*unique, "rowid = NEW.rowid")]  # noqa: S608
     return (
         f"CREATE TRIGGER {table}_no_replace BEFORE INSERT ON {table} WHEN {' OR '.join(rows)} "

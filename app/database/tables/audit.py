@@ -1,4 +1,4 @@
-"""Audit events, hash-chained, the key they were made with, who was erased, and remembered answers to requests."""
+"""Tables of audit events, keys, erasures and idempotent answers."""
 
 import uuid
 from datetime import datetime
@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, Sequence, String, Text, Uuid, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.database.tables.base import Table, UtcDateTime, time_of_row
+from app.database.tables.base import BaseTable, UtcDateTime, time_of_row
 
 #: A counter of events: a number of 64 bits, which on SQLite is the row's own.
 _Stamp = BigInteger().with_variant(Integer, "sqlite")
@@ -16,13 +16,12 @@ _WAITING = text("sequence IS NULL")
 STAMPS = Sequence("audit_events_stamp_seq")
 
 
-class AuditEvent(Table):
-    """Who did what to which object; ``sequence`` and ``digest`` are its place in the chain.
+class AuditEvent(BaseTable):
+    """Audit event; ``sequence`` and ``digest`` are its place in the chain."""
 
-    On SQLite an event gets its place as it is written. On PostgreSQL many writers write at once, and an event waits for
-    the sealer (``app.audit.linking``); until then it has none. ``stamp`` is drawn when the event is written, after
-    the rows that it reports, so in its order everything comes after what it rests on.
-    """
+    # On SQLite an event gets its place as it is written. On PostgreSQL many writers write at once, and an event waits
+    # for the sealer (``app.audit.linking``); until then it has none. ``stamp`` is drawn when the event is written,
+    # after the rows that it reports, so in its order everything comes after what it rests on.
 
     __tablename__ = "audit_events"
     # what waits for the sealer: few, and asked for several times per second
@@ -38,7 +37,7 @@ class AuditEvent(Table):
     reason: Mapped[str | None] = mapped_column(Text)
     request_id: Mapped[str | None] = mapped_column(String(100))
     digest: Mapped[str | None] = mapped_column(String(64))
-    # digests of the rows that were written (app.audit.chain.row_digests.Leaves), of which ``digest`` covers the root. Of a
+    # digests of the rows that were written (row_digests.Leaves), of which ``digest`` covers the root. Of a
     # batch they are many: read only where they are asked for
     row_digests: Mapped[dict[str, dict[str, str | None]]] = mapped_column(JSON, deferred=True)
     # of the event by itself, which ``digest``, its link, covers; Ed25519 of «event event_sha256», of «sequence:digest»
@@ -52,8 +51,8 @@ class AuditEvent(Table):
         return f"with stamp {self.stamp}" if self.sequence is None else str(self.sequence)
 
 
-class AuditHead(Table):
-    """The chain's last link, one row, locked by whoever links: every writer on SQLite, the sealer on PostgreSQL."""
+class AuditHead(BaseTable):
+    """Last link of the chain, one row, locked by each linking process."""
 
     __tablename__ = "audit_head"
 
@@ -64,8 +63,8 @@ class AuditHead(Table):
     n_keys: Mapped[int] = mapped_column(Integer, server_default="1")
 
 
-class Installation(Table):
-    """By which keys the coins, the partitions and the audit chain were made: a row for each, in order."""
+class Installation(BaseTable):
+    """Keys of coins, partitions and audit chain: one row for each, in order."""
 
     __tablename__ = "installation"
 
@@ -75,12 +74,12 @@ class Installation(Table):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=time_of_row)
 
 
-class CaseChange(Table):
-    """Which cases an event changed what is evaluated of: a prediction, a plan, a read's end, a label, an erasure.
+class CaseChange(BaseTable):
+    """Which cases an event changed what is evaluated of: a prediction, a plan, a read's end, a label, an erasure."""
 
-    An event is linked only after its commit, or in it; so whoever has read all cases after they read the number of the
-    last link finds here, gapless, what has changed since: in events with a greater number, and in those without one.
-    """
+    # An event is linked only after its commit, or in it; so whoever has read all cases after they read the number of
+    # the last link finds here, gapless, what has changed since: in events with a greater number, and in those without
+    # one.
 
     __tablename__ = "case_changes"
 
@@ -88,7 +87,7 @@ class CaseChange(Table):
     case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), primary_key=True)
 
 
-class IdempotencyRecord(Table):
+class IdempotencyRecord(BaseTable):
     """The answer that a key got, kept in the transaction that made it true."""
 
     __tablename__ = "idempotency_records"
@@ -104,8 +103,8 @@ class IdempotencyRecord(Table):
     case_id: Mapped[uuid.UUID | None] = mapped_column(index=True)
 
 
-class Erasure(Table):
-    """A patient who was erased: which cases and rows of imports became tombstones; never of whom they were."""
+class Erasure(BaseTable):
+    """Erased patient: the cases and import rows that became tombstones, without identity."""
 
     __tablename__ = "erasures"
 

@@ -1,18 +1,22 @@
-"""What all tables share: one metadata with named constraints, identifiers and UTC times."""
+"""Base of all tables: metadata with named constraints, identifiers and UTC times."""
 
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, DateTime, Dialect, Engine, LargeBinary, MetaData, String, Text, Uuid
+from sqlalchemy import Connection, DateTime, Dialect, Engine, LargeBinary, MetaData, RowMapping, String, Text, Uuid
 from sqlalchemy.engine.interfaces import ExecutionContext
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import TypeDecorator
 from uuid_utils import compat
 
 from ml.messages import from_text, to_text
+
+#: A row: values by the names of its columns.
+Row: TypeAlias = Mapping[str, Any] | RowMapping
+
 
 _NAMES = {
     "ix": "ix_%(column_0_label)s",
@@ -34,7 +38,7 @@ Clock: TypeAlias = Callable[[], datetime]
 CLOCK = "clock"
 
 
-def now() -> datetime:
+def utc_now() -> datetime:
     """Return the time by the machine's clock, in UTC."""
     return datetime.now(UTC)
 
@@ -50,7 +54,7 @@ def time_of_row(insertion: ExecutionContext | Connection) -> datetime:
 
 
 def _time_at(bind: Engine | Connection) -> datetime:
-    clock: Clock = bind.get_execution_options().get(CLOCK, now)
+    clock: Clock = bind.get_execution_options().get(CLOCK, utc_now)
     return clock()
 
 
@@ -61,11 +65,7 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Store UTC.
-
-        Raises:
-            ValueError: a time without a zone.
-        """
+        """Store UTC."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -99,13 +99,13 @@ class MessageText(MessageLine):
     cache_ok = True
 
 
-class Table(DeclarativeBase):
+class BaseTable(DeclarativeBase):
     """Base of every table."""
 
     metadata = MetaData(naming_convention=_NAMES)
 
 
-class Identified:
+class IdentifiedRow:
     """A row with an identifier and the time it was made."""
 
     id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True, default=new_id)
@@ -117,7 +117,7 @@ def new_digest_key() -> bytes:
     return os.urandom(32)
 
 
-class Forgettable:
-    """A row about a patient: what it says enters digests only as HMACs under a key that goes with the row."""
+class ForgettableRow:
+    """Row about a patient; its digests use a key that is deleted with the row."""
 
     digest_key: Mapped[bytes] = mapped_column(LargeBinary(32), default=new_digest_key)

@@ -20,10 +20,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.database.tables.base import Forgettable, Identified, Table, UtcDateTime
+from app.database.tables.base import BaseTable, ForgettableRow, IdentifiedRow, UtcDateTime
 
 
-class Case(Identified, Forgettable, Table):
+class Case(IdentifiedRow, ForgettableRow, BaseTable):
     """One image to be read."""
 
     __tablename__ = "cases"
@@ -74,8 +74,10 @@ class Case(Identified, Forgettable, Table):
     created_by: Mapped[uuid.UUID] = mapped_column(ForeignKey("accounts.id"))
 
 
-class CaseTwin(Table):
-    """Two cases of which nobody reads both: same pixels, or near-duplicates of one patient. A row per direction."""
+class CaseTwin(BaseTable):
+    """Two cases that no annotator reads both: same pixels, or near-duplicates of a patient."""
+
+    # A row per direction.
 
     __tablename__ = "case_twins"
 
@@ -83,8 +85,8 @@ class CaseTwin(Table):
     twin_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), primary_key=True)
 
 
-class CasePrediction(Identified, Table):
-    """What one release says about one case; never changed."""
+class CasePrediction(IdentifiedRow, BaseTable):
+    """Prediction of one release for one case; never changed."""
 
     __tablename__ = "predictions"
     __table_args__ = (UniqueConstraint("case_id", "release_id"),)
@@ -110,8 +112,8 @@ class CasePrediction(Identified, Table):
     feature_distance: Mapped[float | None] = mapped_column(Float(53))
 
 
-class NetworkOutput(Identified, Forgettable, Table):
-    """What one network made of one image, so that a later calibration needs no run of the network."""
+class NetworkOutput(IdentifiedRow, ForgettableRow, BaseTable):
+    """Output of one network for one image, kept for later calibrations."""
 
     __tablename__ = "network_outputs"
     __table_args__ = (UniqueConstraint("case_id", "network_sha256"),)

@@ -1,4 +1,4 @@
-"""Long work: jobs with the batches they have written, imports row by row, frozen evaluations.
+"""Tables of jobs and their batches, import rows and frozen evaluations.
 
 What becomes of a job is not here: its workflow has state, result and error (``app.jobs.service`` joins the two).
 """
@@ -10,14 +10,22 @@ from typing import Any
 from sqlalchemy import JSON, CheckConstraint, Float, ForeignKey, Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.database.tables.base import Forgettable, Identified, MessageLine, MessageText, Table, UtcDateTime, time_of_row
+from app.database.tables.base import (
+    BaseTable,
+    ForgettableRow,
+    IdentifiedRow,
+    MessageLine,
+    MessageText,
+    UtcDateTime,
+    time_of_row,
+)
 
 #: Of what is being done, as it is stored.
 MESSAGE_LENGTH = 500
 
 
-class Job(Identified, Table):
-    """What was asked for, by whom, and how far it is."""
+class Job(IdentifiedRow, BaseTable):
+    """Requested job, its requester and its progress."""
 
     __tablename__ = "jobs"
 
@@ -33,7 +41,7 @@ class Job(Identified, Table):
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("accounts.id"))
 
 
-class JobCancellation(Table):
+class JobCancellation(BaseTable):
     """A request to cancel, in a row of its own: the workflow's and the job's are locked while a batch is written."""
 
     __tablename__ = "job_cancellations"
@@ -43,7 +51,7 @@ class JobCancellation(Table):
     requested_at: Mapped[datetime] = mapped_column(UtcDateTime, default=time_of_row)
 
 
-class JobBatch(Table):
+class JobBatch(BaseTable):
     """A part of a job that was written, in the transaction that wrote it: it is never written again."""
 
     __tablename__ = "job_batches"
@@ -53,8 +61,8 @@ class JobBatch(Table):
     result: Mapped[dict[str, Any]] = mapped_column(JSON)
 
 
-class ImportRow(Forgettable, Table):
-    """What became of one row of an import, or of a file that no row is about, whose name is its ``external_id``."""
+class ImportRow(ForgettableRow, BaseTable):
+    """Result of one row of an import, or of a file without a row."""
 
     __tablename__ = "import_rows"
     __table_args__ = (CheckConstraint("status IN ('created', 'known', 'failed', 'ignored')", name="status"),)
@@ -69,7 +77,7 @@ class ImportRow(Forgettable, Table):
     detail: Mapped[str] = mapped_column(MessageText)
 
 
-class Evaluation(Identified, Table):
+class Evaluation(IdentifiedRow, BaseTable):
     """A frozen evaluation: its tables lie in a file whose digest is kept, its document here."""
 
     __tablename__ = "evaluations"

@@ -1,4 +1,4 @@
-"""Labels: append-only, chained by what they supersede; and which of them their annotator may still correct."""
+"""Tables of annotators and append-only labels, and of labels still open for correction."""
 
 import uuid
 from datetime import datetime
@@ -19,11 +19,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, foreign, mapped_column, relationship
 
-from app.database.tables.base import Forgettable, Identified, Table, UtcDateTime
+from app.database.tables.base import BaseTable, ForgettableRow, IdentifiedRow, UtcDateTime
 
 
-class Annotator(Identified, Table):
-    """Who labels: an account's person, or somebody known to an outside system by name."""
+class Annotator(IdentifiedRow, BaseTable):
+    """Annotator: the person of an account, or a name of an outside system."""
 
     __tablename__ = "annotators"
 
@@ -31,7 +31,7 @@ class Annotator(Identified, Table):
     account_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("accounts.id"), unique=True)
 
 
-class Label(Identified, Table):
+class Label(IdentifiedRow, BaseTable):
     """One annotator's diagnosis of one case, its blind correction, its revision or its retraction."""
 
     __tablename__ = "labels"
@@ -95,7 +95,7 @@ class Label(Identified, Table):
         return None if self.remark is None else self.remark.reason
 
 
-class Remark(Forgettable, Table):
+class Remark(ForgettableRow, BaseTable):
     """Free text about a case: next to a label, or to a read that was declined. Labels stay when it is erased."""
 
     __tablename__ = "remarks"
@@ -113,7 +113,7 @@ class Remark(Forgettable, Table):
         return None if note is None and reason is None else cls(note=note, reason=reason)
 
 
-class ProvisionalLabel(Table):
+class ProvisionalLabel(BaseTable):
     """A label that its annotator may still correct: nothing follows from it until its row is gone."""
 
     __tablename__ = "provisional_labels"

@@ -20,11 +20,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.database.tables.base import Identified, Table, UtcDateTime
+from app.database.tables.base import BaseTable, IdentifiedRow, UtcDateTime
 
 
-class ReaderDraw(Identified, Table):
-    """One annotator of whom a request was asked; the newest row of a request is in force."""
+class ReaderDraw(IdentifiedRow, BaseTable):
+    """Assignment of a request to an annotator; the newest row of a request holds."""
 
     __tablename__ = "reader_draws"
     __table_args__ = (
@@ -53,7 +53,7 @@ REQUEST_STATES = ("open", "leased", "answered", "closed")
 READ_STATES = ("leased", "committed", "declined", "released", "expired")
 
 
-class PolicyRow(Identified, Table):
+class PolicyRow(IdentifiedRow, BaseTable):
     """One version of the reading policy; the highest version is in force."""
 
     __tablename__ = "policies"
@@ -87,11 +87,10 @@ class PolicyRow(Identified, Table):
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("accounts.id"))
 
 
-class DailyThreshold(Table):
-    """What a rule that spends a number of reads goes by on one day, from the days before it.
+class DailyThreshold(BaseTable):
+    """Threshold of a budgeted rule for one day, computed from the days before."""
 
-    Of the rule by capacity the score above which it selects, of the graded one the scale of its probabilities.
-    """
+    # Of the rule by capacity the score above which it selects, of the graded one the scale of its probabilities.
 
     __tablename__ = "daily_thresholds"
 
@@ -102,8 +101,8 @@ class DailyThreshold(Table):
     n_cases: Mapped[int] = mapped_column(Integer)
 
 
-class Look(Identified, Table):
-    """One policy's look at one case and its prediction; never at a label."""
+class TriageDecision(IdentifiedRow, BaseTable):
+    """Triage decision of one policy on one case and its prediction; never on a label."""
 
     __tablename__ = "looks"
     __table_args__ = (UniqueConstraint("case_id", "policy_version", "release_id"),)
@@ -117,7 +116,7 @@ class Look(Identified, Table):
     reason: Mapped[str] = mapped_column(String(200))
 
 
-class ReadRequest(Identified, Table):
+class ReadRequest(IdentifiedRow, BaseTable):
     """A read that is wanted, and why."""
 
     __tablename__ = "read_requests"
@@ -163,7 +162,7 @@ _ACTIVE = text("state = 'leased'")
 _TAKEN = text("state IN ('leased', 'committed')")
 
 
-class Read(Identified, Table):
+class Read(IdentifiedRow, BaseTable):
     """One annotator's visit to a case: a lease that ends in a label, a decline, a release or by itself."""
 
     __tablename__ = "reads"
@@ -199,8 +198,8 @@ class Read(Identified, Table):
         return self.case_id
 
 
-class Exposure(Identified, Table):
-    """What of the model and of other annotators was shown to an annotator, and when first."""
+class Exposure(IdentifiedRow, BaseTable):
+    """First time that model output or other labels of a case were shown to an annotator."""
 
     __tablename__ = "exposures"
     __table_args__ = (UniqueConstraint("case_id", "annotator_id"),)

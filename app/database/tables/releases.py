@@ -7,11 +7,11 @@ from typing import Any
 from sqlalchemy import JSON, CheckConstraint, Float, ForeignKey, Integer, String, Text, Uuid
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.database.tables.base import Identified, Table, UtcDateTime
+from app.database.tables.base import BaseTable, IdentifiedRow, UtcDateTime
 from ml.release.card import Card
 
 
-class ReleaseRow(Identified, Table):
+class ReleaseRow(IdentifiedRow, BaseTable):
     """A release folder known to this service."""
 
     __tablename__ = "releases"
@@ -24,7 +24,7 @@ class ReleaseRow(Identified, Table):
     gate: Mapped[str] = mapped_column(String(20), server_default="not_judged")
 
 
-class Alias(Table):
+class Alias(BaseTable):
     """``champion`` or ``challenger``; the revision counts every move."""
 
     __tablename__ = "aliases"
@@ -35,8 +35,8 @@ class Alias(Table):
     revision: Mapped[int] = mapped_column(Integer)
 
 
-class AnswerSets(Table):
-    """What calibrates the sets of a release for the next answer, and how they did; the worker computes it anew."""
+class AnswerSets(BaseTable):
+    """Calibration of a release's prediction sets and their coverage, recomputed by the worker."""
 
     __tablename__ = "answer_sets"
 
@@ -48,7 +48,7 @@ class AnswerSets(Table):
     basis: Mapped[str] = mapped_column(String(200))
 
 
-class PublishedEstimates(Table):
+class PublishedEstimates(BaseTable):
     """The worker's latest estimates of the champion, which ``GET /metrics`` shows; a former one's are deleted."""
 
     __tablename__ = "published_estimates"
@@ -60,7 +60,7 @@ class PublishedEstimates(Table):
     basis: Mapped[str | None] = mapped_column(String(200))
 
 
-class ReportTargets(Identified, Table):
+class ReportTargets(IdentifiedRow, BaseTable):
     """One version of the laboratory's own targets of the report; the highest version is in force."""
 
     __tablename__ = "report_targets"
@@ -78,8 +78,8 @@ class ReportTargets(Identified, Table):
     created_by: Mapped[uuid.UUID] = mapped_column(ForeignKey("accounts.id"))
 
 
-class PublishedReportRow(Table):
-    """The latest report on one question, and the job that makes the next one: made anew when somebody asks for it."""
+class PublishedReportRow(BaseTable):
+    """Latest report on one question, and the job that makes the next one."""
 
     __tablename__ = "published_reports"
 

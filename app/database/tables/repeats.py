@@ -1,4 +1,6 @@
-"""Hidden repeats: cases that annotators read a second time without knowing. No label and no request: none counts.
+"""Tables of hidden repeats: cases read a second time, which never count as labels.
+
+No label and no request: none counts.
 
 Tables of their own, so that evaluations, posteriors, plans and the states of cases cannot see them by accident.
 """
@@ -20,11 +22,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.database.tables.base import Identified, Table, UtcDateTime
+from app.database.tables.base import BaseTable, IdentifiedRow, UtcDateTime
 from app.database.tables.reads import READ_STATES, REQUEST_STATES
 
 
-class HeldBack(Identified, Table):
+class HeldBack(IdentifiedRow, BaseTable):
     """A case that stays hidden from an annotator who has read it, so that it may come to them a second time."""
 
     __tablename__ = "held_back"
@@ -34,12 +36,11 @@ class HeldBack(Identified, Table):
     case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"))
 
 
-class Repeat(Identified, Table):
-    """A second visit of an annotator to a case that they have read: to them a case like any other, not known before.
+class Repeat(IdentifiedRow, BaseTable):
+    """A second visit of an annotator to a case that they have read: to them a case like any other, not known before."""
 
-    It takes the seat of a case that waits for them, which is kept from them until some hours later: so the number of
-    waiting cases falls as it always does when a case is leased.
-    """
+    # It takes the seat of a case that waits for them, which is kept from them until some hours later: so the number of
+    # waiting cases falls as it always does when a case is leased.
 
     __tablename__ = "repeats"
     __table_args__ = (
@@ -72,7 +73,7 @@ class Repeat(Identified, Table):
         return self.id
 
 
-class RepeatRead(Identified, Table):
+class RepeatRead(IdentifiedRow, BaseTable):
     """A lease of a repeat; the columns are those of ``reads``."""
 
     __tablename__ = "repeat_reads"
@@ -97,7 +98,7 @@ class RepeatRead(Identified, Table):
         return self.request_id
 
 
-class RepeatAnswer(Identified, Table):
+class RepeatAnswer(IdentifiedRow, BaseTable):
     """An answer to a repeat, its correction, revision or retraction: never a label."""
 
     __tablename__ = "repeat_answers"

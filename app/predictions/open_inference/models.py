@@ -1,4 +1,4 @@
-"""Which release a model's name stands for, and what is said of it."""
+"""Resolves a model name to a release, and describes the model."""
 
 import json
 import uuid
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from app.context import Context
+from app.context import ServiceContext
 from app.database.tables import ReleaseRow
 from app.http.errors import NoRelease, NotFound
-from app.predictions.inference import Served
-from app.releases.queries import all_releases, champion, releases_named
+from app.predictions.service import LoadedRelease
+from app.releases.service import all_releases, get_champion_alias, releases_named
 from ml.release.triton import network_name
 
 CHAMPION = "champion"
@@ -39,18 +39,14 @@ class ModelOut(BaseModel):
 
 
 @dataclass(frozen=True)
-class Model:
-    """A release as a model.
+class ServedModel:
+    """A release as a model."""
 
-    Attributes:
-        name: by which it was asked for.
-        versions: identifiers of every release that the name stands for, newest first.
-        served: the release.
-    """
-
+    # by which it was asked for
     name: str
+    # identifiers of every release that the name stands for, newest first
     versions: list[str]
-    served: Served
+    served: LoadedRelease
 
     @property
     def version(self) -> str:
@@ -58,25 +54,15 @@ class Model:
         return str(self.served.release_id)
 
 
-def find_model(context: Context, name: str, version: str | None) -> Model:
-    """The release behind a name: ``champion``, the name of a release, or that of a network.
-
-    Args:
-        context: parts of the service.
-        name: of the model.
-        version: identifier of a release; None: the newest, or of a network the champion where it has that.
-
-    Raises:
-        NotFound: there is no such model or version.
-        NoRelease: it cannot be loaded, or there is no champion yet.
-    """
+def find_model(context: ServiceContext, name: str, version: str | None) -> ServedModel:
+    """The release behind a name: ``get_champion_alias``, the name of a release, or that of a network."""
     with context.database.read() as session:
-        alias = champion(session)
+        alias = get_champion_alias(session)
         if name == CHAMPION:
             if alias is None:
                 raise NoRelease("no release is served; add one with `secondread release add`")
             served = context.inference.served(alias)
-            model = Model(name, [str(served.release_id)], served)
+            model = ServedModel(name, [str(served.release_id)], served)
             if version not in {None, model.version}:
                 raise NotFound("this model has no such version")
             return model
@@ -87,15 +73,15 @@ def find_model(context: Context, name: str, version: str | None) -> Model:
     first = None if alias is None else str(alias.release_id)
     by_network = name != rows[0].name
     chosen = version or (first if first in versions and by_network else versions[0])
-    return Model(name, versions, context.inference.other(uuid.UUID(chosen)))
+    return ServedModel(name, versions, context.inference.other(uuid.UUID(chosen)))
 
 
 def _has_network(row: ReleaseRow, name: str) -> bool:
     return name == network_name(row.card["files"]["network.onnx"])
 
 
-def metadata(model: Model) -> ModelOut:
-    """What is said of a model: shapes, and what the numbers are."""
+def describe_model(model: ServedModel) -> ModelOut:
+    """Describe a model: its tensors and their meaning."""
     predictor = model.served.predictor
     release = predictor.release
     shape = release.preprocessing
@@ -107,14 +93,14 @@ def metadata(model: Model) -> ModelOut:
         versions=model.versions,
         platform="secondread_release",
         inputs=[
-            _tensor(
+            _tensor_out(
                 "image",
                 "FP32",
                 [-1, shape.channels, shape.size, shape.size],
                 "pixels as the network takes them, preprocessed by the caller; only features are checked for images "
                 "unlike those of the release, the pixels' own statistics are not",
             ),
-            _tensor(
+            _tensor_out(
                 "bytes",
                 "BYTES",
                 [-1],
@@ -122,11 +108,11 @@ def metadata(model: Model) -> ModelOut:
             ),
         ],
         outputs=[
-            _tensor("class_probs", "FP64", [-1, n_classes], f"probabilities of {classes}"),
-            _tensor("log_concentration", "FP64", [-1], "NaN (in JSON null) where the release has none"),
-            _tensor("disagreement_prob", "FP64", [-1], out_of_reach),
-            _tensor("logits", "FP32", [-1, n_classes], "of the network, before calibration"),
-            _tensor("features", "FP32", [-1, predictor.n_features], "of the network"),
+            _tensor_out("class_probs", "FP64", [-1, n_classes], f"probabilities of {classes}"),
+            _tensor_out("log_concentration", "FP64", [-1], "NaN (in JSON null) where the release has none"),
+            _tensor_out("disagreement_prob", "FP64", [-1], out_of_reach),
+            _tensor_out("logits", "FP32", [-1, n_classes], "of the network, before calibration"),
+            _tensor_out("features", "FP32", [-1, predictor.n_features], "of the network"),
         ],
         parameters={
             "release": model.version,
@@ -138,5 +124,5 @@ def metadata(model: Model) -> ModelOut:
     )
 
 
-def _tensor(name: str, datatype: str, shape: list[int], description: str) -> TensorOut:
+def _tensor_out(name: str, datatype: str, shape: list[int], description: str) -> TensorOut:
     return TensorOut(name=name, datatype=datatype, shape=shape, parameters={"description": description})

@@ -1,4 +1,4 @@
-"""HTTP routes of the Open Inference Protocol v2; it has its own description, so OpenAPI leaves them out."""
+"""HTTP routes of the Open Inference Protocol v2, which is described outside OpenAPI."""
 
 from importlib.metadata import version as package_version
 from typing import Annotated
@@ -7,17 +7,17 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from app.accounts.permissions import GuardedRoute, ServicePolicy, public
-from app.context import Parts
-from app.http.errors import Problem, UnsupportedImage, problem_response
+from app.accounts.service import GuardedRoute, RequireServiceScope, allow_everyone
+from app.context import AppContext
+from app.http.errors import Problem, problem_response
 from app.http.limits import PROTOCOL
-from app.maintenance.health import readyz
+from app.maintenance.health import report_readiness
 from app.predictions.open_inference import service
-from app.predictions.open_inference.models import ModelOut, find_model, metadata
-from app.predictions.wire_format import HEADER_LENGTH
+from app.predictions.open_inference.models import ModelOut, describe_model, find_model
+from app.predictions.service import HEADER_LENGTH, UnsupportedImage
 
 router = APIRouter(prefix="/v2", route_class=GuardedRoute, include_in_schema=False)
-_CALLER = [Depends(ServicePolicy("predict"))]
+_CALLER = [Depends(RequireServiceScope("predict"))]
 _KEPT = ("Retry-After", "WWW-Authenticate")
 
 
@@ -58,57 +58,55 @@ def server_metadata() -> ServerOut:
     return ServerOut(name="secondread", version=package_version("secondread"), extensions=["binary_tensor_data"])
 
 
-@router.get("/health/live", operation_id="server_live", dependencies=[Depends(public)])
+@router.get("/health/live", operation_id="server_live", dependencies=[Depends(allow_everyone)])
 async def server_live() -> LiveOut:
     """The process answers, however many requests wait for a thread."""
     return LiveOut(live=True)
 
 
-@router.get("/health/ready", operation_id="server_ready", dependencies=[Depends(public)])
-def server_ready(context: Parts) -> Response:
+@router.get("/health/ready", operation_id="server_ready", dependencies=[Depends(allow_everyone)])
+def server_ready(context: AppContext) -> Response:
     """Database and release can serve; what `/readyz` says."""
-    ready = readyz(context).status_code == 200
+    ready = report_readiness(context).status_code == 200
     return JSONResponse({"ready": ready}, 200 if ready else 503)
 
 
 @router.get("/models/{model}", operation_id="model_metadata", dependencies=_CALLER)
-def model_metadata(model: str, context: Parts) -> ModelOut:
+def model_metadata(model: str, context: AppContext) -> ModelOut:
     """Inputs and outputs of a model."""
-    return metadata(find_model(context, model, None))
+    return describe_model(find_model(context, model, None))
 
 
 @router.get("/models/{model}/versions/{version}", operation_id="model_version_metadata", dependencies=_CALLER)
-def model_version_metadata(model: str, version: str, context: Parts) -> ModelOut:
+def model_version_metadata(model: str, version: str, context: AppContext) -> ModelOut:
     """The same of a version, which is the identifier of a release."""
-    return metadata(find_model(context, model, version))
+    return describe_model(find_model(context, model, version))
 
 
 @router.get("/models/{model}/ready", operation_id="model_ready", dependencies=_CALLER)
-def model_ready(model: str, context: Parts) -> ModelReadyOut:
+def model_ready(model: str, context: AppContext) -> ModelReadyOut:
     """Whether a model can be asked."""
     return ModelReadyOut(name=find_model(context, model, None).name, ready=True)
 
 
 @router.get("/models/{model}/versions/{version}/ready", operation_id="model_version_ready", dependencies=_CALLER)
-def model_version_ready(model: str, version: str, context: Parts) -> ModelReadyOut:
+def model_version_ready(model: str, version: str, context: AppContext) -> ModelReadyOut:
     """The same of a version."""
     return ModelReadyOut(name=find_model(context, model, version).name, ready=True)
 
 
-async def _body(request: Request) -> bytes:
-    """The body as it came.
-
-    Raises:
-        UnsupportedImage: it would have to be unpacked first.
-    """
+async def _read_plain_body(request: Request) -> bytes:
+    """Read the uncompressed request body."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise UnsupportedImage("send the body without compression")
     return await request.body()
 
 
-def _answer(context: Parts, request: Request, model: str, version: str | None, body: bytes) -> Response:
-    asked = find_model(context, model, version)
-    content, header_length = service.infer(context, asked, body, request.headers.get(HEADER_LENGTH))
+def _infer_response(context: AppContext, request: Request, model: str, version: str | None, body: bytes) -> Response:
+    served_model = find_model(context, model, version)
+    content, header_length = service.run_inference_request(
+        context, served_model, body, request.headers.get(HEADER_LENGTH)
+    )
     if header_length is None:
         return Response(content, media_type="application/json")
     headers = {"Inference-Header-Content-Length": str(header_length)}
@@ -116,14 +114,16 @@ def _answer(context: Parts, request: Request, model: str, version: str | None, b
 
 
 @router.post("/models/{model}/infer", operation_id="infer", dependencies=_CALLER)
-def infer(model: str, context: Parts, request: Request, body: Annotated[bytes, Depends(_body)]) -> Response:
+def infer_by_model_name(
+    model: str, context: AppContext, request: Request, body: Annotated[bytes, Depends(_read_plain_body)]
+) -> Response:
     """Predict images without storing them."""
-    return _answer(context, request, model, None, body)
+    return _infer_response(context, request, model, None, body)
 
 
 @router.post("/models/{model}/versions/{version}/infer", operation_id="infer_by_version", dependencies=_CALLER)
 def infer_by_version(
-    model: str, version: str, context: Parts, request: Request, body: Annotated[bytes, Depends(_body)]
+    model: str, version: str, context: AppContext, request: Request, body: Annotated[bytes, Depends(_read_plain_body)]
 ) -> Response:
     """Predict images by one release without storing them."""
-    return _answer(context, request, model, version, body)
+    return _infer_response(context, request, model, version, body)

@@ -1,4 +1,4 @@
-"""Predictions by the Open Inference Protocol, through the path that `/v1/predictions` takes; nothing is stored."""
+"""Answers Open Inference requests with the same predictions as `/v1/predictions`; stores nothing."""
 
 import base64
 from collections.abc import Mapping
@@ -8,22 +8,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from app.context import Context
+from app.context import ServiceContext
 from app.http.errors import BadRequest
 from app.http.limits import MemoryBudget
-from app.predictions.inference import Served
-from app.predictions.open_inference.models import MAX_ROWS, Model
-from app.predictions.wire_format import (
+from app.predictions.open_inference.models import MAX_ROWS, ServedModel
+from app.predictions.service import (
     MAX_JSON,
-    Message,
-    Tensor,
+    InferenceMessage,
+    LoadedRelease,
+    OutputTensor,
     TensorError,
     binary_parts,
     document_size,
-    listed,
     numbers_of,
     parameters_of,
     read_message,
+    read_object_list,
     shape_of,
     texts_of,
     write_message,
@@ -32,6 +32,11 @@ from ml.distributions.families import DirichletCpe
 from ml.images.preprocess import Preprocessing
 from ml.release.predictor import Prediction
 from ml.release.triton import NETWORK_PARAMETER
+
+__all__ = [
+    "run_inference_request",
+]
+
 
 Arrays = dict[str, npt.NDArray[Any]]
 OUTPUTS = ("class_probs", "log_concentration", "disagreement_prob", "logits", "features")
@@ -42,44 +47,33 @@ _DOCUMENTS = MemoryBudget(2 * PER_BYTE * MAX_JSON, 8)
 _LOWEST, _HIGHEST = -1.0, 2.0
 
 
-def infer(context: Context, model: Model, body: bytes, header_length: str | None) -> tuple[bytes, int | None]:
-    """Answer a request for inference.
-
-    Args:
-        context: parts of the service.
-        model: that is asked.
-        body: of the request.
-        header_length: the protocol's header, None without one.
-
-    Returns:
-        The answer's body, and the length of its document where bytes follow.
-
-    Raises:
-        BadRequest: the request is not what the model takes.
-        TooLarge: a picture has too many pixels.
-        UnsupportedImage: a picture of no format that is read.
-        BrokenImage: a damaged picture, one that is too small or has several frames.
-        Overloaded: too many pictures are being decoded, or predictions wait.
-    """
+def run_inference_request(
+    context: ServiceContext, model: ServedModel, body: bytes, header_length: str | None
+) -> tuple[bytes, int | None]:
+    """Answer a request for inference."""
     try:
         size = min(document_size(body, header_length), MAX_JSON)
         with _DOCUMENTS.reserved(PER_BYTE * size):
-            asked = _read(read_message(body, header_length), model.served.predictor.release.preprocessing)
+            request = _parse_request(read_message(body, header_length), model.served.predictor.release.preprocessing)
     except TensorError as exc:
         raise BadRequest(str(exc)) from exc
-    given = asked.given
-    found = _of_pictures(context, model.served, given) if isinstance(given, list) else _of_inputs(context, model, given)
+    given = request.given
+    outputs = (
+        _predict_pictures(context, model.served, given)
+        if isinstance(given, list)
+        else _predict_inputs(context, model, given)
+    )
     document: dict[str, object] = {"model_name": model.name, "model_version": model.version}
-    if asked.identifier:
-        document["id"] = asked.identifier
+    if request.identifier:
+        document["id"] = request.identifier
     document["parameters"] = {NETWORK_PARAMETER: model.served.predictor.release.network_sha256}
     return write_message(
-        document, "outputs", [Tensor(name, found[name], binary) for name, binary in asked.wanted.items()]
+        document, "outputs", [OutputTensor(name, outputs[name], binary) for name, binary in request.wanted.items()]
     )
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _InferenceRequest:
     """A request: its `id`, each output with whether it goes as bytes, and the network's inputs or files."""
 
     identifier: str | None
@@ -87,45 +81,35 @@ class _Asked:
     given: npt.NDArray[np.float32] | list[bytes]
 
 
-def _read(message: Message, preprocessing: Preprocessing) -> _Asked:
-    """What a message asks for.
-
-    Raises:
-        TensorError: it is not what the model takes.
-    """
+def _parse_request(message: InferenceMessage, preprocessing: Preprocessing) -> _InferenceRequest:
+    """Parse an inference request."""
     identifier = message.document.get("id")
     if identifier is not None and not isinstance(identifier, str):
         raise TensorError("`id` must be text")
-    return _Asked(identifier, _wanted(message.document), _input(message, preprocessing))
+    return _InferenceRequest(
+        identifier, _parse_requested_outputs(message.document), _parse_input(message, preprocessing)
+    )
 
 
-def _wanted(document: Mapping[str, Any]) -> dict[str, bool]:
-    """Names of the outputs that are asked for, all where none is, each with whether it goes as bytes.
-
-    Raises:
-        TensorError: something else is asked for.
-    """
+def _parse_requested_outputs(document: Mapping[str, Any]) -> dict[str, bool]:
+    """Parse the names of the requested outputs, all by default, and whether each goes as bytes."""
     all_binary = parameters_of(document, "the request").get("binary_data_output", False) is True
     if not document.get("outputs"):
         return dict.fromkeys(OUTPUTS, all_binary)
-    wanted = {}
-    for output in listed(document, "outputs"):
+    requested = {}
+    for output in read_object_list(document, "outputs"):
         name, parameters = output.get("name"), parameters_of(output, "an output")
         if not isinstance(name, str) or name not in OUTPUTS:
             raise TensorError(f"there is no such output; there are {', '.join(OUTPUTS)}")
         if "classification" in parameters or "shared_memory_region" in parameters:
             raise TensorError("outputs are given as tensors only: no classification, no shared memory")
-        wanted[name] = parameters.get("binary_data", all_binary) is True
-    return wanted
+        requested[name] = parameters.get("binary_data", all_binary) is True
+    return requested
 
 
-def _input(message: Message, preprocessing: Preprocessing) -> npt.NDArray[np.float32] | list[bytes]:
-    """The network's input of N images, or N files.
-
-    Raises:
-        TensorError: neither, or both, or not as the model takes them.
-    """
-    inputs = listed(message.document, "inputs")
+def _parse_input(message: InferenceMessage, preprocessing: Preprocessing) -> npt.NDArray[np.float32] | list[bytes]:
+    """The network's input of N images, or N files."""
+    inputs = read_object_list(message.document, "inputs")
     if len(inputs) != 1 or inputs[0].get("name") not in ["image", "bytes"]:
         raise TensorError("send exactly one input: `image` (FP32) or `bytes` (BYTES)")
     tensor, shape, (part,) = inputs[0], shape_of(inputs[0]), binary_parts(message, "inputs")
@@ -140,15 +124,11 @@ def _input(message: Message, preprocessing: Preprocessing) -> npt.NDArray[np.flo
     side, channels = preprocessing.size, preprocessing.channels
     if shape[1:] != (channels, side, side) or tensor.get("datatype") != "FP32":
         raise TensorError(f"`image` has the datatype FP32 and the shape [N, {channels}, {side}, {side}]")
-    return _checked(numbers_of(tensor, part, shape), preprocessing)
+    return _check_pixel_range(numbers_of(tensor, part, shape), preprocessing)
 
 
 def _texts_of_json(data: object, count: int) -> list[bytes]:
-    """Files within a document, as base64.
-
-    Raises:
-        TensorError: something else.
-    """
+    """Files within a document, as base64."""
     if not isinstance(data, list) or len(data) != count or not all(isinstance(item, str) for item in data):
         raise TensorError(f"`data` of `bytes` must be {count:,} files as base64, or come as binary data")
     try:
@@ -157,12 +137,8 @@ def _texts_of_json(data: object, count: int) -> list[bytes]:
         raise TensorError("`data` of `bytes` must be base64") from exc
 
 
-def _checked(inputs: npt.NDArray[np.float32], preprocessing: Preprocessing) -> npt.NDArray[np.float32]:
-    """Inputs that may be of pixels.
-
-    Raises:
-        TensorError: they cannot be.
-    """
+def _check_pixel_range(inputs: npt.NDArray[np.float32], preprocessing: Preprocessing) -> npt.NDArray[np.float32]:
+    """Check that inputs are within the range of preprocessed pixels."""
     low, high = inputs.min(axis=(0, 2, 3)), inputs.max(axis=(0, 2, 3))
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise TensorError("`image` has values that are not finite")
@@ -176,21 +152,21 @@ def _checked(inputs: npt.NDArray[np.float32], preprocessing: Preprocessing) -> n
     return inputs
 
 
-def _of_inputs(context: Context, model: Model, inputs: npt.NDArray[np.float32]) -> Arrays:
-    return _outputs(context.inference.predict_inputs(model.served, inputs))
+def _predict_inputs(context: ServiceContext, model: ServedModel, inputs: npt.NDArray[np.float32]) -> Arrays:
+    return _prediction_arrays(context.inference.predict_inputs(model.served, inputs))
 
 
-def _of_pictures(context: Context, served: Served, files: list[bytes]) -> Arrays:
+def _predict_pictures(context: ServiceContext, served: LoadedRelease, files: list[bytes]) -> Arrays:
     """Outputs of files, one after the other as `/v1/predictions` takes them."""
     rows = []
     for data in files:
         with context.pictures.opened(data, served.predictor.release.preprocessing) as picture:
             pixels = picture.pixels
-        rows.append(_outputs(context.inference.predict(served, pixels)))
+        rows.append(_prediction_arrays(context.inference.predict(served, pixels)))
     return {name: np.concatenate([row[name] for row in rows]) for name in OUTPUTS}
 
 
-def _outputs(prediction: Prediction) -> Arrays:
+def _prediction_arrays(prediction: Prediction) -> Arrays:
     """Every output of a prediction of N images; what `/v1/predictions` answers null is NaN."""
     distribution = prediction.distribution
     disagreement = np.where(prediction.out_of_distribution, np.nan, distribution.disagreement_probs)

@@ -1,0 +1,58 @@
+"""Face of the labels: leases, submission, corrections and the posterior."""
+
+from app.labels.annotator_day import LISTED, DayProgress, count_labelled_cases, get_day_progress, labelled_cases
+from app.labels.annotator_weights import remarks_on
+from app.labels.answers import answer_read, retract_answer, revise_answer
+from app.labels.corrections import correct_answer_once, list_correctable_answers
+from app.labels.errors import AlreadyLabelled
+from app.labels.label_rows import label_out
+from app.labels.leases import (
+    MAX_LEASES,
+    expire_overdue_leases,
+    lease_next_read,
+    list_leases,
+    note_display,
+    record_decline,
+    release_lease,
+    show_own_read,
+)
+from app.labels.posterior import show_case_posterior
+from app.labels.queries import has_answered_late
+from app.labels.queue import peek_next_case
+from app.labels.schemas import DeclineIn, LabelIn, LabelOut, OwnLabelIn, ReadOut, RetractionIn, RevisionIn
+from app.labels.submission import submit_label
+
+__all__ = [
+    "LISTED",
+    "MAX_LEASES",
+    "AlreadyLabelled",
+    "DayProgress",
+    "DeclineIn",
+    "LabelIn",
+    "LabelOut",
+    "OwnLabelIn",
+    "ReadOut",
+    "RetractionIn",
+    "RevisionIn",
+    "answer_read",
+    "correct_answer_once",
+    "count_labelled_cases",
+    "expire_overdue_leases",
+    "get_day_progress",
+    "has_answered_late",
+    "label_out",
+    "labelled_cases",
+    "lease_next_read",
+    "list_correctable_answers",
+    "list_leases",
+    "note_display",
+    "peek_next_case",
+    "record_decline",
+    "release_lease",
+    "remarks_on",
+    "retract_answer",
+    "revise_answer",
+    "show_case_posterior",
+    "show_own_read",
+    "submit_label",
+]

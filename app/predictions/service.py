@@ -1,0 +1,73 @@
+"""Face of the predictions: inference, stored predictions and prediction sets."""
+
+from app.predictions.decoding import BrokenImage, UnsupportedImage
+from app.predictions.inference import InferenceEngine, LoadedRelease
+from app.predictions.prediction_sets import (
+    AnswerSetQuery,
+    PublishedSets,
+    SetQualityOut,
+    SiteThresholds,
+    build_answer_set,
+    current_published_sets,
+    read_published_sets,
+)
+from app.predictions.stored import (
+    PredictionValues,
+    champion_first_order,
+    finite_or_none,
+    output_values,
+    prediction_values,
+    stored_prediction,
+    stored_predictions,
+)
+from app.predictions.wire_format import (
+    HEADER_LENGTH,
+    MAX_JSON,
+    InferenceMessage,
+    OutputTensor,
+    TensorError,
+    binary_parts,
+    document_size,
+    numbers_of,
+    parameters_of,
+    read_message,
+    read_object_list,
+    shape_of,
+    texts_of,
+    write_message,
+)
+
+__all__ = [
+    "HEADER_LENGTH",
+    "MAX_JSON",
+    "AnswerSetQuery",
+    "BrokenImage",
+    "InferenceEngine",
+    "InferenceMessage",
+    "LoadedRelease",
+    "OutputTensor",
+    "PredictionValues",
+    "PublishedSets",
+    "SetQualityOut",
+    "SiteThresholds",
+    "TensorError",
+    "UnsupportedImage",
+    "binary_parts",
+    "build_answer_set",
+    "champion_first_order",
+    "current_published_sets",
+    "document_size",
+    "finite_or_none",
+    "numbers_of",
+    "output_values",
+    "parameters_of",
+    "prediction_values",
+    "read_message",
+    "read_object_list",
+    "read_published_sets",
+    "shape_of",
+    "stored_prediction",
+    "stored_predictions",
+    "texts_of",
+    "write_message",
+]

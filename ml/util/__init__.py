@@ -1,0 +1,1 @@
+"""Helpers without a domain: arrays, files, cores, sandbox, number format, splits."""

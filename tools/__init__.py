@@ -1,0 +1,1 @@
+"""Generators of product files: OpenAPI document, clients, catalogues, screenshots, numbers of the documents."""
