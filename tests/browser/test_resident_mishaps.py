@@ -6,6 +6,7 @@ from playwright.sync_api import Browser, Route
 from tests.browser.conftest import Person, until, upload
 from tests.browser.test_keyboard import kept
 from tests.browser.test_resident import begin, given, shown
+from tests.browser.test_resident import blind as blind
 from tests.support.process import Installation
 
 

@@ -11,6 +11,7 @@ from app.database.tables import Label, Read, Remark
 from tests.browser.conftest import Person, set_reveal, until, upload
 from tests.browser.test_keyboard import kept
 from tests.browser.test_resident import begin, given, shown
+from tests.browser.test_resident import blind as blind
 from tests.support.process import Installation
 
 
