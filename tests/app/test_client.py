@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from secondread.client import ApiError, AsyncClient, Client, models
+from tests.support.coroutines import run_async
 from tests.support.process import Installation
 from tests.support.service import Service, cell_png
 
@@ -154,7 +155,7 @@ def test_the_same_awaited(installation: Installation) -> None:
             first = await ben.commit_read(read.id, label, idempotency_key="once")
             assert await ben.commit_read(read.id, label, idempotency_key="once") == first
 
-    asyncio.run(go())
+    run_async(go())
 
 
 @pytest.mark.slow

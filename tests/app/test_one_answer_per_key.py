@@ -1,6 +1,5 @@
 """A key gives one answer: of its account, for its request, in the transaction of what it stores."""
 
-import asyncio
 import json
 import threading
 import uuid
@@ -27,6 +26,7 @@ from app.database.idempotency import (
 from app.database.tables import Account, IdempotencyRecord, utc_now
 from app.http.errors import ServiceUnavailable
 from app.http.principal import Principal
+from tests.support.coroutines import run_async
 from tests.support.waiting import patient
 
 pytestmark = pytest.mark.both_databases
@@ -77,10 +77,10 @@ def send(database: Database, who: Principal, key: str, body: Any, action: Counte
 def test_a_key_is_required_and_not_empty() -> None:
     who = Principal(uuid.uuid4(), "a", "admin", frozenset())
     request = Request({"type": "http", "method": "POST", "path": "/v1/things", "state": {"caller": who}})
-    assert asyncio.run(once_by_header(request, "k")) == once(who, "k")
+    assert run_async(once_by_header(request, "k")) == once(who, "k")
     for missing in (None, ""):
         with pytest.raises(KeyMissing) as refused:
-            asyncio.run(once_by_header(request, missing))
+            run_async(once_by_header(request, missing))
         assert str(refused.value) == (
             "send a header Idempotency-Key with a new value for each new request, and the same on retry"
         )
