@@ -39,7 +39,6 @@ from app.reports.routes import router as reports
 from app.settings import Settings
 from app.triage.routes import router as policies
 from app.web.annotators import router as annotator_pages
-from app.web.annotators import router as model_pages
 from app.web.api_page import router as api_page
 from app.web.audit import router as audit_pages
 from app.web.imports import router as import_pages
@@ -82,7 +81,6 @@ _ROUTERS = (
     reference_pages,
     report_pages,
     release_pages,
-    model_pages,
     job_pages,
     import_pages,
     people_pages,

@@ -160,6 +160,25 @@ def test_a_replacement_that_cannot_start_ends_all_with_a_failure(together: Insta
 
 
 @pytest.mark.slow
+def test_a_replacement_without_its_settings_ends_all_with_a_failure(together: Installation) -> None:
+    """The factory fails here, before the application has begun to start."""
+    wait_until(lambda: predicted(together, CALLERS) and all_have_predicted(together), 60, lambda: together.log)
+    (together.home / "secret.key").write_text("short")
+    os.kill(next(iter(counting(together))), signal.SIGKILL)
+    assert together.server is not None
+    assert together.server.wait(patient(60)) == 1
+    assert living(together) == {}
+    together.server = None
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_ends_all(together: Installation) -> None:
+    predicted(together, CALLERS)
+    assert together.stop(signal.SIGHUP) == 0
+    assert living(together) == {}
+
+
+@pytest.mark.slow
 def test_what_is_under_way_is_answered_when_all_are_asked_to_stop(together: Installation) -> None:
     """A request of which the service has read the head has its answer, though nobody new is let in any more."""
     body = cell_png(1)

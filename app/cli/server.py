@@ -58,13 +58,16 @@ def _supervise_process(name: str, command: list[str], stop: threading.Event) -> 
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from uvicorn.supervisors import Multiprocess
 
     from app.settings import Settings
 
 #: How long a server that was asked to stop works on the requests it has.
 DRAIN_SECONDS = 20
-#: A process that does not answer uvicorn for so long is replaced.
-_HANGS_SECONDS = 10
+#: A process that does not answer uvicorn for so long is replaced; meanwhile a stop waits.
+_HANGS_SECONDS = 5
+#: A process that has not ended so long after the end of its requests is killed.
+_KILL_SECONDS = 10
 _Made = TypeVar("_Made")
 
 
@@ -148,19 +151,42 @@ def _run_several(settings: "Settings", address: str, port: int, processes: int) 
             timeout_worker_healthcheck=_HANGS_SECONDS,
         )
         supervisor = Multiprocess(config, sockets=[config.bind_socket()])
+        for number in (signal.SIGHUP, signal.SIGQUIT):  # uvicorn would restart all, or do nothing
+            signal.signal(number, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        threading.Thread(target=_kill_what_hangs, args=(supervisor,), daemon=True).start()
         supervisor.run()
     return all(one.exitcode != STARTUP_FAILURE for one in supervisor.processes)
 
 
+def _kill_what_hangs(supervisor: "Multiprocess") -> None:
+    """Kill processes that do not end after a stop: uvicorn would wait for them without a limit."""
+    supervisor.should_exit.wait()
+    time.sleep(DRAIN_SECONDS + _KILL_SECONDS)
+    for one in supervisor.processes:
+        one.process.kill()
+
+
 def one_of_several() -> "FastAPI":
-    """The application of one of several processes, which ends when the process that started it was killed."""
-    from app.http.connection_limits import BoundedConnection
-    from app.http.limits import give_back_freed_memory
-    from app.http.observability import COUNTED_TOGETHER, share_process_metrics
-    from app.main import create_app
+    """Build the application of one of several processes, which ends when the process that started it was killed."""
+    from uvicorn.config import STARTUP_FAILURE
+
+    from app.http.observability import COUNTED_TOGETHER
 
     folder = Path(os.environ[COUNTED_TOGETHER])
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
+    try:
+        return _build_one_of_several(folder)
+    except Exception:
+        _log.exception("a server process cannot start")
+        raise SystemExit(STARTUP_FAILURE) from None  # any other status: uvicorn would try again without an end
+
+
+def _build_one_of_several(folder: Path) -> "FastAPI":
+    from app.http.connection_limits import BoundedConnection
+    from app.http.limits import give_back_freed_memory
+    from app.http.observability import share_process_metrics
+    from app.main import create_app
+
     settings = _read_server_settings()
     BoundedConnection.trusted = tuple(settings.trusted_proxies)
     application = create_app(settings, sharing=settings.processes)

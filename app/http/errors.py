@@ -4,32 +4,20 @@
 
     Problem                     status, stable type, title; detail says what to do
     ├── BadRequest              400  bad-request
-    │   └── KeyMissing          400  idempotency-key-missing
     ├── Unauthenticated         401  unauthenticated
     ├── Forbidden               403  forbidden
-    │   ├── BlindReadPending    403  blind-read-pending
-    │   ├── OtherAccount        403  other-account
-    │   └── CrossSite           403  cross-site-request
     ├── NotFound                404  not-found
     ├── Conflict                409  conflict
-    │   ├── AlreadyLabelled     409  already-labelled
-    │   ├── Superseded          409  superseded
-    │   ├── LeaseLost           409  lease-lost
-    │   ├── LabelFinal          409  label-final
-    │   ├── TooManyLeases       409  too-many-leases
-    │   └── OtherImage          409  external-id-taken
     ├── PreconditionFailed      412  precondition-failed
     ├── TooLarge                413  too-large
-    ├── UnsupportedImage        415  unsupported-image
-    ├── Invalid                 422  invalid
-    │   ├── BrokenImage         422  broken-image
-    │   └── KeyReused           422  idempotency-key-reused
+    ├── InvalidValue            422  invalid
     ├── PreconditionRequired    428  precondition-required
-    ├── Overloaded              429  overloaded           Retry-After
+    ├── ServiceOverloaded       429  overloaded           Retry-After
     │   └── RateLimited         429  rate-limited         Retry-After
-    ├── Unavailable             503  unavailable          Retry-After
-    │   └── NoRelease           503  no-release           Retry-After
+    ├── ServiceUnavailable      503  unavailable          Retry-After
     └── StorageFull             507  storage-full
+
+Each domain raises its own errors, subclasses with another type.
 """
 
 import errno

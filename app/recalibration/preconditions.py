@@ -95,7 +95,7 @@ def _describe_missing_cases(missing: int, what: str) -> str:
         what=what,
         share_of_fits=_format_percent(_SHARE_OF_FITS),
         altogether=altogether,
-        what2=Message("read twice (the reading policy says how many are)") if "double" in what else "labelled",
+        what2=Message("read twice (the reading policy says how many are)") if "double" in what else Message("labelled"),
     )
 
 

@@ -46,7 +46,7 @@ class RefinementOut(ResponseModel):
 
 
 class AdaptationOut(ResponseModel):
-    """Adaptation to other annotators; the numbers of ``ml.calibration.new_crowd.Adaptation``."""
+    """Adaptation to other annotators; the numbers of ``ml.calibration.domain_adaptation.Adaptation``."""
 
     n_cases: int
     n_double_reads: int

@@ -37,7 +37,7 @@ class StoredObject:
 
 
 class BlobStore(Protocol):
-    """Interface of a store; every method may raise Unavailable."""
+    """Interface of a store; every method may raise ServiceUnavailable."""
 
     def put(self, key: str, content: bytes | Path) -> bool:
         """Store bytes, or those of a file, durably; what is there already stays, unless it is damaged."""
@@ -61,7 +61,7 @@ class BlobStore(Protocol):
         """Remove old objects that nobody uses, and what interrupted writes left."""
 
     def check(self) -> None:
-        """Raise Unavailable where the store cannot be reached."""
+        """Raise ServiceUnavailable if the store cannot be reached."""
 
 
 def digest_from_key(key: str) -> str:

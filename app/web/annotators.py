@@ -78,11 +78,7 @@ def switch_annotator_model(
     version: Annotated[PageText, Form(max_length=10)] = "",
     reason: Annotated[PageText, Form(max_length=2000)] = "",
 ) -> Response:
-    """Weigh labels by a version, or take annotators as alike again.
-
-    Raises:
-        Invalid: no reason was given.
-    """
+    """Weigh labels by a version, or take annotators as alike again."""
     if not reason.strip():
         raise InvalidValue("say why")
     body = validate_form(ReaderSwitchIn, version=version or None, reason=reason)

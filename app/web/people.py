@@ -216,11 +216,7 @@ def set_state(
     session: WriteSession,
     disabled: Annotated[bool, Form()] = True,
 ) -> Response:
-    """Let somebody in no more, or in again.
-
-    Raises:
-        Forbidden: it is oneself.
-    """
+    """Let somebody in no more, or in again."""
     if account_id == principal.account_id:
         raise Forbidden("you cannot lock yourself out; ask another admin")
     name = existing_account(session, account_id).name

@@ -94,11 +94,7 @@ def answer_practice_cell(
     session: WriteSession,
     label: Annotated[PageText, Form(max_length=200)] = "",
 ) -> Response:
-    """Answer a cell, then see how others answered, or go on; sending the form twice stores it once.
-
-    Raises:
-        Invalid: no class was chosen.
-    """
+    """Answer a cell, then see how others answered, or go on; sending the form twice stores it once."""
     if not label:
         raise InvalidValue("choose a class")
     _, answered = answer_item(session, context, principal, item_id, validate_form(PracticeAnswerIn, label=label))

@@ -479,11 +479,7 @@ def submit_answer_form(
     second_choice: Annotated[PageText, Form(max_length=200)] = "",
     flag: Annotated[PageText, Form(max_length=8)] = "",
 ) -> Response:
-    """Commit a label, or a correction of one, then continue; sending the form twice stores it once.
-
-    Raises:
-        Invalid: no class was chosen.
-    """
+    """Commit a label, or a correction of one, then continue; sending the form twice stores it once."""
     read_id, position = answer_of_handle(context.keys.readers, principal, handle)
     if not label:
         raise InvalidValue("choose a class")

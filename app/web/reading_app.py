@@ -109,11 +109,7 @@ def lease_cases_ahead(
     session: WriteSession,
     account: Annotated[PageText, Form(max_length=64)] = "",
 ) -> AheadOut:
-    """Lease the cases that come next, as many as one annotator may hold: nothing of them but pixels and handles.
-
-    Raises:
-        OtherAccount: the page was made for somebody else, to whom these cases would be shown.
-    """
+    """Lease the cases that come next, as many as one annotator may hold: nothing of them but pixels and handles."""
     if account != account_handle(context.keys.readers, principal.account_id):
         raise OtherAccount("this page was opened by another person: they must sign in again to go on")
     return cases_ahead(session, context, principal)

@@ -177,14 +177,7 @@ def show_release(
 def move_release_alias(
     release_id: uuid.UUID, request: Request, context: AppContext, principal: _Manager, form: Annotated[MoveForm, Form()]
 ) -> Response:
-    """Promote a release, or roll back to an earlier one; what is refused stands beside its field, the rest is kept.
-
-    Raises:
-        Conflict: the gate has not let it through, and nobody chose to promote it all the same.
-        Forbidden: the password is missing or wrong.
-        Invalid: no reason was given.
-        PreconditionFailed: somebody else moved the alias meanwhile.
-    """
+    """Promote a release, or roll back to an earlier one; what is refused stands beside its field, the rest is kept."""
     try:
         with context.database.write() as session:
             _apply_alias_move(session, context, principal, release_id, form)

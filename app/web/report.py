@@ -217,11 +217,7 @@ def show_report(request: Request, context: AppContext, principal: _Viewer, chose
 
 @router.get("/report/numbers/{name}.csv")
 def report_numbers(name: str, context: AppContext, principal: _Viewer, chosen: _Filter) -> Response:
-    """The numbers of a chart.
-
-    Raises:
-        NotFound: there is no such chart, or no report yet.
-    """
+    """The numbers of a chart."""
     csv_and_time = load_chart_csv(context, principal, chosen, name)
     if csv_and_time is None:
         raise NotFound("there are no such numbers yet")

@@ -64,12 +64,7 @@ async def log_in(
     name: Annotated[PageText, Form(max_length=100)] = "",
     password: Annotated[PageText, Form(max_length=300)] = "",
 ) -> Response:
-    """Start a session by a password.
-
-    Raises:
-        Invalid: a name that no account can have.
-        Overloaded: too many are signing in.
-    """
+    """Start a session by a password."""
     refuse_cross_site(request)
     if "\x00" in name:
         raise InvalidValue("the name is not acceptable")
@@ -148,11 +143,7 @@ def finish_sign_on(
     session: WriteSession,
     subject: Annotated[str | Unauthenticated, Depends(_verify_subject)],
 ) -> Response:
-    """The browser comes back from the OpenID provider.
-
-    Raises:
-        Unauthenticated: shown on the page.
-    """
+    """The browser comes back from the OpenID provider."""
     try:
         if isinstance(subject, Unauthenticated):
             raise subject

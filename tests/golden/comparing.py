@@ -21,14 +21,6 @@ NOTHING_THERE = "nothing"
 # numbers of a text that are not whole; with so many decimals nobody has rounded them
 _NUMBER = re.compile(r"-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)")
 _UNROUNDED = 9
-# parts of an estimate
-_ENDS = ("value", "se", "low", "high", "low_new", "high_new")
-#: Path, expected value and value now.
-Difference = tuple[str, Any, Any]
-#: Stands for a value that is missing.
-NOTHING_THERE = "nothing"
-# numbers with more digits than people are shown
-_LONG = re.compile(r"-?\d+\.\d{9,}(?:e[-+]?\d+)?|-?\d+(?:\.\d+)?e[-+]?\d+")
 
 
 def differences(expected: Any, actual: Any, path: str = "") -> list[Difference]:
