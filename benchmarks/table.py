@@ -93,10 +93,6 @@ def _peers(clients: int) -> Callable[[Document], str]:
     return said
 
 
-def _bare(kind: str) -> Callable[[Document], str]:
-    return lambda found: f"bare inserts {found['figures'][kind]['bare commits per second']:.0f} per second"
-
-
 def _times(ours: str, theirs: str) -> Callable[[Document], float]:
     """How many times as long as we one of the others takes, of a million cases."""
     return lambda found: float(found["N=1000000"][theirs] / found["N=1000000"][ours])
@@ -220,37 +216,15 @@ ROWS = (
         ),
         limit="1",
     ),
-    Row(
-        "leases and labels per second, 8 annotators, SQLite",
-        "labels",
-        250,
-        _at("figures", "sqlite", "commits per second"),
-        peer=_bare("sqlite"),
-    ),
-    Row(
-        "leases and labels, 8 annotators, SQLite: p99 of p50",
-        "labels",
-        3.0,
-        _at("figures", "sqlite", "p99 of p50"),
-        most=True,
-    ),
-    Row(
-        "labels at an offered 100 per second, SQLite: p99 (ms)",
-        "labels",
-        25,
-        _at("figures", "sqlite", "p99 in ms when offered"),
-        most=True,
-    ),
     *(
         Row(
-            f"leases and labels, PostgreSQL{processes}: of bare inserts by the ORM",
+            f"labels at an offered 30 per second, {name}: p99 (ms)",
             "labels",
-            0.2,
-            _at("figures", f"postgresql{processes}", "of bare"),
-            peer=_bare(f"postgresql{processes}"),
-            limit="1",
+            50,
+            _at("figures", name.lower(), "p99 in ms"),
+            most=True,
         )
-        for processes in ("", PER_CORE)
+        for name in ("SQLite", "PostgreSQL")
     ),
     Row(
         "next case and label, one annotator, SQLite: of Label Studio",
