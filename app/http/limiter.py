@@ -1,0 +1,401 @@
+"""One Limiter for everything that makes a request wait, and the table of all limits.
+
+A limiter has a number of slots or bytes, for each key apart. A request takes a place, or waits in the line of its key.
+
+Who goes first: a line is in the order of arrival. Where ``Limit.passing`` is set, what fits passes a larger request that
+waits, until that one has let pass as much as the limiter has; then all wait behind it, so that it does not starve. Without
+``passing`` no request passes another one.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self, TypeVar
+
+from app.http.errors import ServiceOverloaded
+from ml.messages import Message
+
+_Signal = TypeVar("_Signal", threading.Event, "asyncio.Future[None]")
+_Place = TypeVar("_Place", bound="LimitPlace")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One row of the table of limits."""
+
+    name: str
+    # for what each number of places holds
+    per: str
+    unit: str
+    # None: chosen at the start, by the setting or as the words describe
+    size: int | None = None
+    chosen: str = ""
+    # that changes the size, or the length of the queue where the size is chosen otherwise
+    setting: str = ""
+    # requests that may wait; None: any number
+    queue: int | None = 0
+    # for how long one waits; None: for as long as it takes
+    wait_seconds: float | None = None
+    # whether what fits passes a larger request that waits
+    passing: bool = False
+    answer: str = "429 `overloaded`"
+    full: str = ""
+    late: str = ""
+
+
+class LimiterUse(NamedTuple):
+    """Present use of a limiter: by the key that has most in use, and by all that wait."""
+
+    in_use: int
+    waiting: int
+
+
+class Limiter:
+    """A number of slots or bytes per key, with a bounded line each; for any thread and event loop."""
+
+    def __init__(
+        self, limit: Limit, size: int | None = None, *, queue: int | None = None, wait_seconds: float | None = None
+    ) -> None:
+        self.limit, self.size = limit, (limit.size or 0) if size is None else size
+        self.queue = limit.queue if queue is None else queue
+        self.wait_seconds = limit.wait_seconds if wait_seconds is None else wait_seconds
+        self._lock = threading.Lock()
+        # keys of which nothing is in use, and lines that are empty, are not kept
+        self._in_use: dict[str, int] = {}
+        self._lines: dict[str, deque[LimitPlace]] = {}
+
+    def count_use(self) -> LimiterUse:
+        """Count what is in use and who waits."""
+        with self._lock:
+            return LimiterUse(max(self._in_use.values(), default=0), sum(map(len, self._lines.values())))
+
+    def enter(self, place: "LimitPlace", make_signal: Callable[[], _Signal]) -> _Signal | None:
+        """Let a place in, or put it into its line and return what wakes it."""
+        with self._lock:
+            if place.is_held:
+                return None
+            line = self._lines.get(place.key)
+            if self._may_enter(place, line):
+                self._admit(place)
+                return None
+            length = 0 if line is None else len(line)
+            if self.queue is not None and length >= self.queue:
+                raise ServiceOverloaded(self.limit.full, place.estimate_seconds(length + 1))
+            place.signal, place.passed = make_signal(), 0
+            self._lines.setdefault(place.key, deque()).append(place)
+            return place.signal
+
+    def leave(self, place: "LimitPlace", *, waiting: bool = False) -> None:
+        """Take a held place back, or one that waits, and let in those who waited for it."""
+        with self._lock:
+            if place.is_held:
+                self._expel(place)
+                self._admit_waiting(place.key)
+            elif waiting:
+                self._leave_line(place)
+
+    def refuse_late(self, place: "LimitPlace") -> None:
+        """Refuse a place that still waits; one that was let in at the last moment stays."""
+        with self._lock:
+            length = len(self._lines.get(place.key, ()))
+            if self._leave_line(place):
+                raise ServiceOverloaded(self.limit.late, place.estimate_seconds(length))
+
+    def take_along(self, place: _Place, choose: Callable[[list[_Place]], list[_Place]]) -> list[_Place]:
+        """Take those out of the line that the holder of a place serves as well; it wakes them when they are served."""
+        with self._lock:
+            line = self._lines.get(place.key)
+            if line is None:
+                return []
+            chosen = choose([other for other in line if isinstance(other, type(place))])
+            for other in chosen:
+                line.remove(other)
+            self._admit_waiting(place.key)
+            return chosen
+
+    def _leave_line(self, place: "LimitPlace") -> bool:
+        line = self._lines.get(place.key)
+        if line is None or place not in line:
+            return False
+        line.remove(place)
+        self._admit_waiting(place.key)  # who waited behind may fit
+        return True
+
+    def _may_enter(self, place: "LimitPlace", line: "deque[LimitPlace] | None") -> bool:
+        if self._in_use.get(place.key, 0) + place.size > self.size:
+            return False
+        if not line:
+            return True
+        first = line[0]
+        if not self.limit.passing or first.passed + place.size > self.size:
+            return False
+        first.passed += place.size
+        return True
+
+    def _admit(self, place: "LimitPlace") -> None:
+        place.is_held = True
+        self._in_use[place.key] = self._in_use.get(place.key, 0) + place.size
+
+    def _expel(self, place: "LimitPlace") -> None:
+        place.is_held = False
+        self._in_use[place.key] = self._in_use.get(place.key, 0) - place.size
+        if not self._in_use[place.key]:
+            del self._in_use[place.key]
+
+    def _admit_waiting(self, key: str) -> None:
+        """Let in those who fit, in the order of arrival."""
+        line = self._lines.get(key)
+        while line and self._may_enter(line[0], None):
+            self._admit_and_wake(line.popleft())
+        for place in list(line)[1:] if line and self.limit.passing else ():
+            if self._may_enter(place, line):
+                line.remove(place)
+                self._admit_and_wake(place)
+        if line is not None and not line:
+            del self._lines[key]
+
+    def _admit_and_wake(self, place: "LimitPlace") -> None:
+        self._admit(place)
+        if not place.wake():
+            self._expel(place)
+
+
+class LimitPlace:
+    """A place within a limit, taken and given back any number of times by one request."""
+
+    __slots__ = ("_seconds_for", "is_held", "key", "limiter", "passed", "signal", "size")
+
+    def __init__(
+        self, limiter: Limiter, size: int = 1, key: str = "", seconds_for: Callable[[int], int | None] | None = None
+    ) -> None:
+        # more than there is at all counts as all of it
+        self.limiter, self.size, self.key = limiter, min(size, limiter.size), key
+        self.is_held, self.passed, self._seconds_for = False, 0, seconds_for
+        self.signal: threading.Event | asyncio.Future[None] | None = None
+
+    def take(self) -> None:
+        """Take the place, or wait for it in this thread; returns without it where another place's holder served it."""
+        signal = self.limiter.enter(self, threading.Event)
+        if signal is None:
+            return
+        try:
+            if not signal.wait(self.limiter.wait_seconds):
+                self.limiter.refuse_late(self)
+                signal.wait()
+        except BaseException:
+            self.limiter.leave(self, waiting=True)
+            raise
+
+    async def take_async(self) -> None:
+        """Take the place, or wait for it without a thread."""
+        signal = self.limiter.enter(self, _make_future)
+        if signal is None:
+            return
+        try:
+            await asyncio.wait((signal,), timeout=self.limiter.wait_seconds)
+            if not signal.done():
+                self.limiter.refuse_late(self)
+                await signal
+        except BaseException:
+            self.limiter.leave(self, waiting=True)
+            raise
+
+    def give_back(self) -> None:
+        """Give the place back if it is held."""
+        self.limiter.leave(self)
+
+    def wake(self) -> bool:
+        """Wake the caller that waits for the place; whether it can still be woken."""
+        if isinstance(self.signal, threading.Event):
+            self.signal.set()
+        elif self.signal is not None:
+            try:
+                self.signal.get_loop().call_soon_threadsafe(_resolve_future, self.signal)
+            except RuntimeError:  # its loop has ended
+                return False
+        return True
+
+    def estimate_seconds(self, number: int) -> int | None:
+        """Seconds until so many requests are served, None where that is not known."""
+        return None if self._seconds_for is None else self._seconds_for(number)
+
+    def __enter__(self) -> Self:
+        self.take()
+        return self
+
+    async def __aenter__(self) -> Self:
+        await self.take_async()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.give_back()
+
+
+def _make_future() -> "asyncio.Future[None]":
+    return asyncio.get_running_loop().create_future()
+
+
+def _resolve_future(signal: "asyncio.Future[None]") -> None:
+    if not signal.done():
+        signal.set_result(None)
+
+
+_MIB = 1024**2
+#: Requests of one address, with whatever credentials, and the least of them where a caller may send few.
+CALLERS_PER_ADDRESS, MIN_PER_ADDRESS = 4, 32
+#: Small predictions run by as many threads as there are cores, and no more than these: more would wait for the interpreter.
+MAX_SMALL_RUNS = 4
+#: Sizes of bodies, and the seconds in which they must arrive.
+MAX_BODY, MAX_UPLOAD, MAX_SIGN_IN, MAX_ARCHIVE = _MIB, 12 * _MIB, 64 * 1024, 2 * 1024**3
+RECEIVE_SECONDS, ARCHIVE_SECONDS = 30.0, 1800.0
+#: Headers of a request: their bytes, and the seconds in which they must be complete.
+MAX_HEADERS, HEADER_SECONDS = 64 * 1024, 10.0
+#: Open connections of an address, and of everybody; with more than the last uvicorn refuses requests.
+PER_ADDRESS, IN_ALL, REFUSED_BEYOND = 128, 480, 512
+#: Wrong passwords in a row that cost nothing, and the seconds to wait after the next ones: each doubles the last.
+FREE_TRIES, FIRST_WAIT, LONGEST_WAIT = 5, 60.0, 3600.0
+
+_PICTURES_FULL = Message("too many pictures are being decoded; try again shortly")
+_PICTURES_LATE = Message("other pictures are being decoded; try again shortly")
+_PREDICTIONS_FULL = Message("too many predictions are waiting; try again shortly")
+_PREDICTIONS_LATE = Message("the prediction waited {n:.0f} s; try again shortly", n=10.0)
+
+CALLER_REQUESTS = Limit(
+    "requests of a caller",
+    per="key, session, or address without one",
+    unit="requests",
+    size=8,
+    setting="REQUESTS_AT_ONCE",
+    queue=512,
+    wait_seconds=10.0,
+    full=Message("too many of your requests are waiting; send fewer at once"),
+    late=Message("your other requests take their time; send fewer at once"),
+)
+ADDRESS_REQUESTS = replace(
+    CALLER_REQUESTS,
+    name="requests of an address",
+    per="address, in IPv6 the network of a subscriber",
+    size=None,
+    chosen=f"{CALLERS_PER_ADDRESS} × `REQUESTS_AT_ONCE`, at least {MIN_PER_ADDRESS}",
+)
+BODIES = Limit(
+    "bodies in memory, each counted twice",
+    per="server process",
+    unit="bytes",
+    size=256 * _MIB,
+    queue=REFUSED_BEYOND,
+    wait_seconds=10.0,
+    passing=True,
+    full=Message("too many uploads are under way; try again shortly"),
+    late=Message("too many uploads are under way; try again shortly"),
+)
+CHEAP_PICTURES = Limit(
+    "pictures of up to a megapixel, decoded",
+    per="server process",
+    unit="bytes",
+    size=256 * _MIB,
+    queue=8,
+    wait_seconds=10.0,
+    passing=True,
+    full=_PICTURES_FULL,
+    late=_PICTURES_LATE,
+)
+LARGE_PICTURES = replace(
+    CHEAP_PICTURES, name="larger pictures, decoded", size=1024 * _MIB, setting="DECODE_MEMORY", queue=2
+)
+DOCUMENTS = replace(CHEAP_PICTURES, name="documents of the Open Inference Protocol", size=384 * _MIB)
+PREDICTIONS = Limit(
+    "predictions",
+    per="server process",
+    unit="cores",
+    chosen="the cores of the process; a large network takes all of them",
+    setting="INFERENCE_QUEUE",
+    queue=32,
+    wait_seconds=10.0,
+    full=_PREDICTIONS_FULL,
+    late=_PREDICTIONS_LATE,
+)
+SMALL_PREDICTIONS = replace(
+    PREDICTIONS,
+    name="predictions of small pictures by a small network",
+    unit="requests",
+    chosen=f"the cores of the process, at most {MAX_SMALL_RUNS}",
+)
+BACKEND_PREDICTIONS = replace(
+    PREDICTIONS, name="predictions by the server of `INFERENCE_URL`", unit="requests", size=32, chosen="", queue=0
+)
+PASSWORDS = Limit(
+    "passwords that are hashed",
+    per="server process",
+    unit="requests",
+    size=2,
+    queue=8,
+    full=Message("too many people are signing in; try again shortly"),
+)
+WRITERS = Limit(
+    "writers on SQLite",
+    per="process",
+    unit="transactions",
+    size=1,
+    queue=None,
+    wait_seconds=5.0,
+    answer="503 `unavailable`",
+)
+#: Limits by a limiter.
+WAITING_LIMITS = (
+    CALLER_REQUESTS,
+    ADDRESS_REQUESTS,
+    BODIES,
+    CHEAP_PICTURES,
+    LARGE_PICTURES,
+    DOCUMENTS,
+    PREDICTIONS,
+    SMALL_PREDICTIONS,
+    BACKEND_PREDICTIONS,
+    PASSWORDS,
+    WRITERS,
+)
+#: Limits that are counted or measured, and at which nothing waits.
+COUNTED_LIMITS = (
+    Limit(
+        "requests in any minute",
+        per="account",
+        unit="requests",
+        size=12_000,
+        setting="RATE_LIMIT",
+        answer="429 `rate-limited`",
+    ),
+    Limit(
+        "wrong passwords in a row",
+        per="address and name",
+        unit="attempts",
+        size=FREE_TRIES,
+        chosen=f"; then {FIRST_WAIT:.0f} s without an attempt, and twice as long each time, at most {LONGEST_WAIT:.0f} s",
+        answer="401",
+    ),
+    Limit("connections of an address", per="address", unit="connections", size=PER_ADDRESS, answer="closed"),
+    Limit(
+        "connections",
+        per="server process",
+        unit="connections",
+        size=IN_ALL,
+        answer="the one that has been idle for longest is closed",
+    ),
+    Limit("headers", per="request", unit="bytes", size=MAX_HEADERS, answer="closed"),
+    Limit("time for headers", per="request", unit="seconds", size=int(HEADER_SECONDS), answer="closed"),
+    Limit("body", per="request", unit="bytes", size=MAX_BODY, answer="413 `too-large`"),
+    Limit("body of a picture or tensor", per="request", unit="bytes", size=MAX_UPLOAD, answer="413 `too-large`"),
+    Limit("body of a sign-in", per="request", unit="bytes", size=MAX_SIGN_IN, answer="413 `too-large`"),
+    Limit("archive", per="request", unit="bytes", size=MAX_ARCHIVE, answer="413 `too-large`"),
+    Limit("time for a body", per="request", unit="seconds", size=int(RECEIVE_SECONDS), answer="408 `request-timeout`"),
+    Limit(
+        "time for an archive", per="request", unit="seconds", size=int(ARCHIVE_SECONDS), answer="408 `request-timeout`"
+    ),
+)
+#: The table of limits: operators read it in docs/reference/limits.md and in `GET /readyz?verbose`.
+LIMITS = (*WAITING_LIMITS, *COUNTED_LIMITS)
