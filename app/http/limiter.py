@@ -82,7 +82,7 @@ class Limiter:
                 return None
             length = 0 if line is None else len(line)
             if self.queue is not None and length >= self.queue:
-                raise ServiceOverloaded(self.limit.full, place.estimate_seconds(length + 1))
+                raise ServiceOverloaded(self.limit.full, place.seconds_for(length + 1))
             place.signal, place.passed = make_signal(), 0
             self._lines.setdefault(place.key, deque()).append(place)
             return place.signal
@@ -101,7 +101,7 @@ class Limiter:
         with self._lock:
             length = len(self._lines.get(place.key, ()))
             if self._leave_line(place):
-                raise ServiceOverloaded(self.limit.late, place.estimate_seconds(length))
+                raise ServiceOverloaded(self.limit.late, place.seconds_for(length))
 
     def take_along(self, place: _Place, choose: Callable[[list[_Place]], list[_Place]]) -> list[_Place]:
         """Take those out of the line that the holder of a place serves as well; it wakes them when they are served."""
@@ -165,14 +165,14 @@ class Limiter:
 class LimitPlace:
     """A place within a limit, taken and given back any number of times by one request."""
 
-    __slots__ = ("_seconds_for", "is_held", "key", "limiter", "passed", "signal", "size")
+    __slots__ = ("is_held", "key", "limiter", "passed", "seconds_for", "signal", "size")
 
-    def __init__(
-        self, limiter: Limiter, size: int = 1, key: str = "", seconds_for: Callable[[int], int | None] | None = None
-    ) -> None:
+    def __init__(self, limiter: Limiter, size: int = 1, key: str = "") -> None:
         # more than there is at all counts as all of it
         self.limiter, self.size, self.key = limiter, min(size, limiter.size), key
-        self.is_held, self.passed, self._seconds_for = False, 0, seconds_for
+        self.is_held, self.passed = False, 0
+        # seconds until so many requests are served, None where that is not known
+        self.seconds_for: Callable[[int], int | None] = _know_nothing
         self.signal: threading.Event | asyncio.Future[None] | None = None
 
     def take(self) -> None:
@@ -217,10 +217,6 @@ class LimitPlace:
                 return False
         return True
 
-    def estimate_seconds(self, number: int) -> int | None:
-        """Seconds until so many requests are served, None where that is not known."""
-        return None if self._seconds_for is None else self._seconds_for(number)
-
     def __enter__(self) -> Self:
         self.take()
         return self
@@ -234,6 +230,10 @@ class LimitPlace:
 
     async def __aexit__(self, *_: object) -> None:
         self.give_back()
+
+
+def _know_nothing(_: int) -> int | None:
+    return None
 
 
 def _make_future() -> "asyncio.Future[None]":
@@ -327,7 +327,13 @@ SMALL_PREDICTIONS = replace(
     chosen=f"the cores of the process, at most {MAX_SMALL_RUNS}",
 )
 BACKEND_PREDICTIONS = replace(
-    PREDICTIONS, name="predictions by the server of `INFERENCE_URL`", unit="requests", size=32, chosen="", queue=0
+    PREDICTIONS,
+    name="predictions by the server of `INFERENCE_URL`",
+    unit="requests",
+    size=32,
+    chosen="",
+    queue=0,
+    wait_seconds=None,
 )
 PASSWORDS = Limit(
     "passwords that are hashed",

@@ -72,7 +72,7 @@ async def report_liveness() -> HealthOut:
     "/readyz",
     operation_id="readyz",
     response_model=ReadyOut,
-    responses={503: {"model": ReadyOut, "description": "not ready"}},
+    responses={422: list_problem_responses()[422], 503: {"model": ReadyOut, "description": "not ready"}},
     dependencies=[Depends(allow_everyone)],
 )
 def report_readiness(

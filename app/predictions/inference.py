@@ -194,15 +194,18 @@ class InferenceEngine:
         # a run never takes more cores than there are
         size = 1 if limiter is self.elsewhere else min(served.cores or self._cores, self._cores)
         with WAITING.track_inprogress(), record_span("inference", release=str(served.release_id)):
-            pending = _PendingPrediction(limiter, size, served, pixels, inputs, self._seconds_for)
+            together = self._most(served) * (limiter.size // size)
+            pending = _PendingPrediction(limiter, size, served, pixels, inputs)
+            # names no place, which would otherwise keep itself and its pixels
+            pending.seconds_for = lambda number: self._durations.seconds_for(math.ceil(number / together))
             with pending:
                 if not pending.result.done():
-                    self._run_batch(pending, limiter)
+                    self._run_batch(pending)
             return pending.result.result()
 
-    def _run_batch(self, mine: "_PendingPrediction", limiter: Limiter) -> None:
+    def _run_batch(self, mine: "_PendingPrediction") -> None:
         """Run the network once for an image and those that go with it, and wake their callers."""
-        others = limiter.take_along(mine, lambda line: self._choose_batch(mine, line))
+        others = mine.limiter.take_along(mine, lambda line: self._choose_batch(mine, line))
         taken = [mine, *others]
         BATCHES.observe(len(taken))
         try:
@@ -218,13 +221,6 @@ class InferenceEngine:
         if self.batch is None:  # no size was set: on a GPU, that of a batch which is not filled up for nothing
             others = others[: worth_taking(1 + len(others)) - 1]
         return others
-
-    def _seconds_for(self, number: int, pending: "_PendingPrediction") -> int | None:
-        """Whole seconds that the network takes for so many images."""
-        # a backend with a queue of its own has all of them at once
-        at_once = pending.limiter.size // pending.size
-        together = number if pending.limiter is self.elsewhere else self._most(pending.served) * at_once
-        return self._durations.seconds_for(math.ceil(number / together))
 
     def _most(self, served: LoadedRelease) -> int:
         """Images that one run of the network takes."""
@@ -243,9 +239,8 @@ class _PendingPrediction(LimitPlace):
         served: LoadedRelease,
         pixels: Pixels | None,
         inputs: npt.NDArray[np.float32] | None,
-        seconds_for: Callable[[int, "_PendingPrediction"], int | None],
     ) -> None:
-        super().__init__(limiter, size, seconds_for=lambda number: seconds_for(number, self))
+        super().__init__(limiter, size)
         self.served, self.pixels, self.inputs = served, pixels, inputs
         self.result: Future[Outputs] = Future()
 
@@ -306,7 +301,8 @@ class SmallImageQueue:
 
     async def run(self, work: Callable[[], _Result]) -> _Result:
         """Run the work in a thread when its turn comes, and return its result."""
-        place = LimitPlace(self.limiter, seconds_for=self._seconds_for)
+        place = LimitPlace(self.limiter)
+        place.seconds_for = self._seconds_for
         with WAITING.track_inprogress():
             await place.take_async()
         future = self._threads.submit(copy_context().run, self.durations.measure, work)

@@ -11,9 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.accounts.passwords import HASHING
 from app.http.errors import ServiceOverloaded
-from app.http.limiter import Limit, Limiter, LimiterUse, LimitPlace
+from app.http.limiter import (
+    BACKEND_PREDICTIONS,
+    CALLER_REQUESTS,
+    LIMITS,
+    PASSWORDS,
+    WRITERS,
+    Limit,
+    Limiter,
+    LimiterUse,
+    LimitPlace,
+)
 from tests.support.coroutines import run_async
+from tests.support.service import Service
 from tests.support.waiting import patient, wait_until
 
 EMPTY = LimiterUse(0, 0)
@@ -253,7 +265,8 @@ def test_who_finds_the_line_full_or_waits_too_long_is_refused_with_an_estimate(f
     limiter = Limiter(make_limit(queue=1, wait_seconds=0.01), 1)
 
     def take(seconds_for: Callable[[int], int | None] | None = None) -> None:
-        place = LimitPlace(limiter, seconds_for=seconds_for)
+        place = LimitPlace(limiter)
+        place.seconds_for = seconds_for or place.seconds_for
         if face == "thread":
             place.take()
         else:
@@ -359,3 +372,30 @@ def test_those_taken_along_leave_the_line_and_are_woken_without_a_place() -> Non
     assert done == [False]
     behind.give_back()
     assert limiter.count_use() == EMPTY
+
+
+def test_readiness_has_the_table_with_its_present_use_if_asked_and_names_nobody(service: Service) -> None:
+    plain = service.get(None, "/readyz").json()
+    assert set(plain) == {"status", "database", "release", "worker", "storage", "device"}
+    of_callers: Limiter = service.client.app.state.limiters[0]  # type: ignore[attr-defined]
+    with LimitPlace(of_callers, 3, "a caller"), LimitPlace(of_callers, 2, "another"), LimitPlace(HASHING):
+        answer = service.get(None, "/readyz?verbose")
+    document = answer.json()
+    rows = {row["name"]: row for row in document.pop("limits")}
+    assert document == plain
+    absent = {BACKEND_PREDICTIONS.name, *([] if service.context.database.writers else [WRITERS.name])}
+    assert set(rows) == {limit.name for limit in LIMITS} - absent
+    of_caller = rows[CALLER_REQUESTS.name]
+    assert (of_caller["size"], of_caller["queue"], of_caller["in_use"], of_caller["waiting"]) == (8, 512, 3, 0)
+    assert rows[PASSWORDS.name]["in_use"] == 1
+    assert rows["requests in any minute"] == {
+        "name": "requests in any minute",
+        "per": "account",
+        "unit": "requests",
+        "size": 12_000,
+        "queue": 0,
+        "wait_seconds": None,
+        "in_use": None,
+        "waiting": None,
+    }
+    assert "caller" not in answer.text.replace(CALLER_REQUESTS.name, "")
