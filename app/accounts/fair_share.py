@@ -30,9 +30,8 @@ FREE_PATHS = frozenset({"/healthz", "/v2/health/live", "/metrics", "/login/oidc"
 
 def make_share_limiters(at_once: int) -> tuple[Limiter, Limiter]:
     """Limiters of callers and of addresses, for so many requests of a caller at once."""
-    return Limiter(CALLER_REQUESTS, at_once), Limiter(
-        ADDRESS_REQUESTS, max(MIN_PER_ADDRESS, CALLERS_PER_ADDRESS * at_once)
-    )
+    per_address = max(MIN_PER_ADDRESS, CALLERS_PER_ADDRESS * at_once)
+    return Limiter(CALLER_REQUESTS, at_once), Limiter(ADDRESS_REQUESTS, per_address)
 
 
 class FairShare:

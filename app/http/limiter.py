@@ -149,10 +149,11 @@ class Limiter:
         line = self._lines.get(key)
         while line and self._may_enter(line[0], None):
             self._admit_and_wake(line.popleft())
-        for place in list(line)[1:] if line and self.limit.passing else ():
-            if self._may_enter(place, line):
-                line.remove(place)
-                self._admit_and_wake(place)
+        if line and self.limit.passing:
+            for place in list(line)[1:]:
+                if self._may_enter(place, line):
+                    line.remove(place)
+                    self._admit_and_wake(place)
         if line is not None and not line:
             del self._lines[key]
 

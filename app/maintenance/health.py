@@ -11,11 +11,11 @@ from sqlalchemy.orm import Session
 from app.accounts.service import GuardedRoute, allow_everyone, require_monitoring_token
 from app.audit.chain import events
 from app.audit.linking import count_waiting_events
-from app.context import AppContext
+from app.context import AppContext, ServiceContext
 from app.database.engine import settings_without_force
 from app.http import observability
 from app.http.errors import Problem, list_problem_responses
-from app.http.limiter import COUNTED_LIMITS, Limiter
+from app.http.limiter import COUNTED_LIMITS, Limit, Limiter
 from app.http.models import ResponseModel
 from app.jobs.service import count_living_workers, counts_by_state
 from app.metrics.service import read_published_estimates
@@ -81,6 +81,14 @@ def report_readiness(
     verbose: Annotated[str | None, Query(description="Adds `limits` with their present use; needs no value.")] = None,
 ) -> Response:
     """Database, release and storage can serve."""
+    body = check_readiness(context)
+    if verbose is not None:
+        body.limits = _list_limits([*request.app.state.limiters, *context.list_limiters()], context.settings)
+    return JSONResponse(body.model_dump(exclude_unset=True), 200 if body.status == "ready" else 503)
+
+
+def check_readiness(context: ServiceContext) -> ReadyOut:
+    """Ask database, release and storage whether they can serve."""
     database = release = worker = storage = "ok"
     try:
         context.images.store.check()
@@ -104,38 +112,41 @@ def report_readiness(
     except Problem as exc:
         release = exc.detail
     ready = database == release == storage == "ok"
-    status = "ready" if ready else "not ready"
-    body = ReadyOut(
-        status=status,
+    return ReadyOut(
+        status="ready" if ready else "not ready",
         database=database,
         release=release,
         worker=worker,
         storage=storage,
         device=context.inference.place(),
     )
-    if verbose is not None:
-        body.limits = _list_limits([*request.app.state.limiters, *context.list_limiters()], context.settings)
-    return JSONResponse(body.model_dump(exclude_unset=True), 200 if ready else 503)
 
 
 def _list_limits(limiters: Sequence[Limiter], settings: Settings) -> list[LimitOut]:
     """List the limits that this process has: those with a limiter, and those that are counted."""
-    waiting = [(one.limit, one.size, one.queue, *one.count_use()) for one in limiters]
-    # 0 is no limit
-    counted = [(one, getattr(settings, one.setting.lower(), one.size) or None, 0, None, None) for one in COUNTED_LIMITS]
-    return [
-        LimitOut(
-            name=limit.name,
-            per=limit.per,
-            unit=limit.unit,
-            size=size,
-            queue=queue,
-            wait_seconds=limit.wait_seconds,
-            in_use=in_use,
-            waiting=n_waiting,
-        )
-        for limit, size, queue, in_use, n_waiting in (*waiting, *counted)
-    ]
+    rows = []
+    for one in limiters:
+        in_use, waiting = one.count_use()
+        rows.append(_make_row(one.limit, one.size, one.queue, in_use, waiting))
+    for limit in COUNTED_LIMITS:
+        size = getattr(settings, limit.setting.lower()) if limit.setting else limit.size
+        rows.append(_make_row(limit, size or None, 0))  # 0 is no limit
+    return rows
+
+
+def _make_row(
+    limit: Limit, size: int | None, queue: int | None, in_use: int | None = None, waiting: int | None = None
+) -> LimitOut:
+    return LimitOut(
+        name=limit.name,
+        per=limit.per,
+        unit=limit.unit,
+        size=size,
+        queue=queue,
+        wait_seconds=limit.wait_seconds,
+        in_use=in_use,
+        waiting=waiting,
+    )
 
 
 @router.get(
