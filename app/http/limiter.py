@@ -2,9 +2,9 @@
 
 A limiter has a number of slots or bytes, for each key apart. A request takes a place, or waits in the line of its key.
 
-Who goes first: a line is in the order of arrival. Where ``Limit.passing`` is set, what fits passes a larger request that
-waits, until that one has let pass as much as the limiter has; then all wait behind it, so that it does not starve. Without
-``passing`` no request passes another one.
+A line is in the order of arrival. Without ``Limit.passing`` no request passes another one. With it, what fits passes a
+larger request that is the first of its line, until as much has passed that one as the limiter has in all; then all wait
+behind it, so that it does not starve.
 """
 
 import asyncio
@@ -249,7 +249,7 @@ def _resolve_future(signal: "asyncio.Future[None]") -> None:
 _MIB = 1024**2
 #: Requests of one address, with whatever credentials, and the least of them where a caller may send few.
 CALLERS_PER_ADDRESS, MIN_PER_ADDRESS = 4, 32
-#: Small predictions run by as many threads as there are cores, and no more than these: more would wait for the interpreter.
+#: Small predictions at once on any number of cores: more would wait for the interpreter, not for a core.
 MAX_SMALL_RUNS = 4
 #: Sizes of bodies, and the seconds in which they must arrive.
 MAX_BODY, MAX_UPLOAD, MAX_SIGN_IN, MAX_ARCHIVE = _MIB, 12 * _MIB, 64 * 1024, 2 * 1024**3
@@ -382,7 +382,7 @@ COUNTED_LIMITS = (
         per="address and name",
         unit="attempts",
         size=FREE_TRIES,
-        chosen=f"; then {FIRST_WAIT:.0f} s without an attempt, and twice as long each time, at most {LONGEST_WAIT:.0f} s",
+        chosen=f"; then none for {FIRST_WAIT:.0f} s, and for twice as long each time, at most {LONGEST_WAIT:.0f} s",
         answer="401",
     ),
     Limit("connections of an address", per="address", unit="connections", size=PER_ADDRESS, answer="closed"),

@@ -32,7 +32,7 @@ class HealthOut(ResponseModel):
 
 
 class LimitOut(ResponseModel):
-    """A limit, and its present use in this process: by the caller, address or process that uses most, and all that wait."""
+    """A limit, with the use of the caller or address that uses most, and the number of all requests that wait."""
 
     name: str
     per: str
@@ -49,8 +49,8 @@ class LimitOut(ResponseModel):
 class ReadyOut(ResponseModel):
     """Whether requests can be served, part by part; without a worker they can, but jobs wait.
 
-    ``device`` is where the network runs: ``cpu``, ``cuda`` or ``remote``, with why it is not the GPU. ``limits`` is there
-    if ``?verbose`` asks for it.
+    ``device`` is where the network runs: ``cpu``, ``cuda`` or ``remote``, with why it is not the GPU. ``limits`` is
+    there if ``?verbose`` asks for it.
     """
 
     status: str

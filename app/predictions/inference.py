@@ -2,7 +2,7 @@
 
 On a CPU a large network uses all cores for one image, one run at a time; a small one uses one core, with as many runs
 at once as there are cores; on a GPU a run takes along those that wait. If the settings name a backend, the network runs
-there alone. Small pictures of a small network have threads of their own and wait without one: eight threads that ask for
+there alone. Small pictures of a small network have their own threads and wait without one: eight threads that ask for
 the interpreter spend a third of their time on handing it over.
 """
 

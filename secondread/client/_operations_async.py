@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 18f4d20560ee2a46.
+"""Operations of the API. Made from the OpenAPI document 4e5c8026d823415a.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """

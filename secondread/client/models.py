@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 18f4d20560ee2a46.
+"""What the API takes and answers. Made from the OpenAPI document 4e5c8026d823415a.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -644,7 +644,7 @@ class LabelsOut(BaseModel):
 
 class LimitOut(BaseModel):
     """
-    A limit, and its present use in this process: by the caller, address or process that uses most, and all that wait.
+    A limit, with the use of the caller or address that uses most, and the number of all requests that wait.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Laws of the one limiter, by threads and by coroutines: never more than there is, in order, and nothing is left behind."""
+"""Laws of the one limiter, by threads and by coroutines: never more than there is, in order, nothing left behind."""
 
 import asyncio
 import random
