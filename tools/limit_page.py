@@ -14,7 +14,8 @@ _BEGINNING = """# Limits
 
 Every limit of a server process, made from the table in `app/http/limiter.py` by `python -m tools.limit_page`. Several
 processes of one port have these limits each. `GET /readyz?verbose` adds them to its answer as `limits`, with their
-present use: `in_use` is that of the caller, address or process that uses most, and `waiting` counts all that wait.
+present use: `in_use` is that of the caller or address that uses most, and `waiting` counts all that wait. The limits
+of a picture are under [Images](../reference.md#images).
 
 ## Limits at which a request waits
 

@@ -55,7 +55,7 @@ from app.database.sql.advisory_locks import KEY_TURN, begin_lock
 from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import CLOCK, Clock, utc_now
 from app.http.errors import ServiceOverloaded
-from app.http.limiter import WRITERS, Limiter, LimitPlace
+from app.http.limiter import BUSY_SECONDS, WRITERS, Limiter, LimitPlace
 from ml.messages import from_json, to_json
 
 
@@ -99,8 +99,6 @@ def wal_is_safe(version: tuple[int, ...]) -> bool:
     return version[2] >= _WAL_FIXED_BRANCHES.get((version[0], version[1]), 10**6)
 
 
-#: How long a connection to SQLite waits for another one's lock, and a writer for its turn.
-BUSY_SECONDS = 5.0
 _PLACE = "place in the queue of writers"
 
 

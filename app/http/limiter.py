@@ -251,6 +251,8 @@ _MIB = 1024**2
 CALLERS_PER_ADDRESS, MIN_PER_ADDRESS = 4, 32
 #: Small predictions at once on any number of cores: more would wait for the interpreter, not for a core.
 MAX_SMALL_RUNS = 4
+#: How long a connection to SQLite waits for another one's lock, and a writer for its turn.
+BUSY_SECONDS = 5.0
 #: Sizes of bodies, and the seconds in which they must arrive.
 MAX_BODY, MAX_UPLOAD, MAX_SIGN_IN, MAX_ARCHIVE = _MIB, 12 * _MIB, 64 * 1024, 2 * 1024**3
 RECEIVE_SECONDS, ARCHIVE_SECONDS = 30.0, 1800.0
@@ -350,7 +352,7 @@ WRITERS = Limit(
     unit="transactions",
     size=1,
     queue=None,
-    wait_seconds=5.0,
+    wait_seconds=BUSY_SECONDS,
     answer="503 `unavailable`",
 )
 #: Limits by a limiter.

@@ -6,6 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -125,8 +126,8 @@ _STEPS = st.lists(
 
 @given(st.integers(1, 6), st.booleans(), _STEPS)
 def test_never_more_than_there_is_in_order_and_nobody_who_fits_waits(
-    size: int, passing: bool, steps: list[tuple]
-) -> None:  # type: ignore[type-arg]
+    size: int, passing: bool, steps: list[tuple[Any, ...]]
+) -> None:
     watched = Watched(size, passing)
     for name, *values in steps:
         getattr(watched, name)(*values)
