@@ -26,11 +26,11 @@ class Limit:
     """One row of the table of limits."""
 
     name: str
-    # for what each number of places holds
-    per: str
-    unit: str
-    # None: chosen at the start, by the setting or as the words describe
+    # None: chosen at the start, as the words describe
     size: int | None = None
+    unit: str = "requests"
+    # each of these has as many
+    per: str = "server process"
     chosen: str = ""
     # that changes the size, or the length of the queue where the size is chosen otherwise
     setting: str = ""
@@ -263,16 +263,10 @@ PER_ADDRESS, IN_ALL, REFUSED_BEYOND = 128, 480, 512
 #: Wrong passwords in a row that cost nothing, and the seconds to wait after the next ones: each doubles the last.
 FREE_TRIES, FIRST_WAIT, LONGEST_WAIT = 5, 60.0, 3600.0
 
-_PICTURES_FULL = Message("too many pictures are being decoded; try again shortly")
-_PICTURES_LATE = Message("other pictures are being decoded; try again shortly")
-_PREDICTIONS_FULL = Message("too many predictions are waiting; try again shortly")
-_PREDICTIONS_LATE = Message("the prediction waited {n:.0f} s; try again shortly", n=10.0)
-
 CALLER_REQUESTS = Limit(
     "requests of a caller",
+    8,
     per="key, session, or address without one",
-    unit="requests",
-    size=8,
     setting="REQUESTS_AT_ONCE",
     queue=512,
     wait_seconds=10.0,
@@ -288,25 +282,20 @@ ADDRESS_REQUESTS = replace(
 )
 BODIES = Limit(
     "bodies in memory, each counted twice",
-    per="server process",
-    unit="bytes",
-    size=256 * _MIB,
+    256 * _MIB,
+    "bytes",
     queue=REFUSED_BEYOND,
     wait_seconds=10.0,
     passing=True,
     full=Message("too many uploads are under way; try again shortly"),
     late=Message("too many uploads are under way; try again shortly"),
 )
-CHEAP_PICTURES = Limit(
-    "pictures of up to a megapixel, decoded",
-    per="server process",
-    unit="bytes",
-    size=256 * _MIB,
+CHEAP_PICTURES = replace(
+    BODIES,
+    name="pictures of up to a megapixel, decoded",
     queue=8,
-    wait_seconds=10.0,
-    passing=True,
-    full=_PICTURES_FULL,
-    late=_PICTURES_LATE,
+    full=Message("too many pictures are being decoded; try again shortly"),
+    late=Message("other pictures are being decoded; try again shortly"),
 )
 LARGE_PICTURES = replace(
     CHEAP_PICTURES, name="larger pictures, decoded", size=1024 * _MIB, setting="DECODE_MEMORY", queue=2
@@ -314,14 +303,13 @@ LARGE_PICTURES = replace(
 DOCUMENTS = replace(CHEAP_PICTURES, name="documents of the Open Inference Protocol", size=384 * _MIB)
 PREDICTIONS = Limit(
     "predictions",
-    per="server process",
     unit="cores",
     chosen="the cores of the process; a large network takes all of them",
     setting="INFERENCE_QUEUE",
     queue=32,
     wait_seconds=10.0,
-    full=_PREDICTIONS_FULL,
-    late=_PREDICTIONS_LATE,
+    full=Message("too many predictions are waiting; try again shortly"),
+    late=Message("the prediction waited {n:.0f} s; try again shortly", n=10.0),
 )
 SMALL_PREDICTIONS = replace(
     PREDICTIONS,
@@ -330,27 +318,21 @@ SMALL_PREDICTIONS = replace(
     chosen=f"the cores of the process, at most {MAX_SMALL_RUNS}",
 )
 BACKEND_PREDICTIONS = replace(
-    PREDICTIONS,
+    SMALL_PREDICTIONS,
     name="predictions by the server of `INFERENCE_URL`",
-    unit="requests",
     size=32,
     chosen="",
     queue=0,
     wait_seconds=None,
 )
 PASSWORDS = Limit(
-    "passwords that are hashed",
-    per="server process",
-    unit="requests",
-    size=2,
-    queue=8,
-    full=Message("too many people are signing in; try again shortly"),
+    "passwords that are hashed", 2, queue=8, full=Message("too many people are signing in; try again shortly")
 )
 WRITERS = Limit(
     "writers on SQLite",
-    per="process",
-    unit="transactions",
-    size=1,
+    1,
+    "transactions",
+    "process",
     queue=None,
     wait_seconds=BUSY_SECONDS,
     answer="503 `unavailable`",
@@ -371,40 +353,25 @@ WAITING_LIMITS = (
 )
 #: Limits that are counted or measured, and at which nothing waits.
 COUNTED_LIMITS = (
-    Limit(
-        "requests in any minute",
-        per="account",
-        unit="requests",
-        size=12_000,
-        setting="RATE_LIMIT",
-        answer="429 `rate-limited`",
-    ),
+    Limit("requests in any minute", 12_000, per="account", setting="RATE_LIMIT", answer="429 `rate-limited`"),
     Limit(
         "wrong passwords in a row",
-        per="address and name",
-        unit="attempts",
-        size=FREE_TRIES,
+        FREE_TRIES,
+        "attempts",
+        "address and name",
         chosen=f"; then none for {FIRST_WAIT:.0f} s, and for twice as long each time, at most {LONGEST_WAIT:.0f} s",
         answer="401",
     ),
-    Limit("connections of an address", per="address", unit="connections", size=PER_ADDRESS, answer="closed"),
-    Limit(
-        "connections",
-        per="server process",
-        unit="connections",
-        size=IN_ALL,
-        answer="the one that has been idle for longest is closed",
-    ),
-    Limit("headers", per="request", unit="bytes", size=MAX_HEADERS, answer="closed"),
-    Limit("time for headers", per="request", unit="seconds", size=int(HEADER_SECONDS), answer="closed"),
-    Limit("body", per="request", unit="bytes", size=MAX_BODY, answer="413 `too-large`"),
-    Limit("body of a picture or tensor", per="request", unit="bytes", size=MAX_UPLOAD, answer="413 `too-large`"),
-    Limit("body of a sign-in", per="request", unit="bytes", size=MAX_SIGN_IN, answer="413 `too-large`"),
-    Limit("archive", per="request", unit="bytes", size=MAX_ARCHIVE, answer="413 `too-large`"),
-    Limit("time for a body", per="request", unit="seconds", size=int(RECEIVE_SECONDS), answer="408 `request-timeout`"),
-    Limit(
-        "time for an archive", per="request", unit="seconds", size=int(ARCHIVE_SECONDS), answer="408 `request-timeout`"
-    ),
+    Limit("connections of an address", PER_ADDRESS, "connections", "address", answer="closed"),
+    Limit("connections", IN_ALL, "connections", answer="the one that has been idle for longest is closed"),
+    Limit("headers", MAX_HEADERS, "bytes", "request", answer="closed"),
+    Limit("time for headers", int(HEADER_SECONDS), "seconds", "request", answer="closed"),
+    Limit("body", MAX_BODY, "bytes", "request", answer="413 `too-large`"),
+    Limit("body of a picture or tensor", MAX_UPLOAD, "bytes", "request", answer="413 `too-large`"),
+    Limit("body of a sign-in", MAX_SIGN_IN, "bytes", "request", answer="413 `too-large`"),
+    Limit("archive", MAX_ARCHIVE, "bytes", "request", answer="413 `too-large`"),
+    Limit("time for a body", int(RECEIVE_SECONDS), "seconds", "request", answer="408 `request-timeout`"),
+    Limit("time for an archive", int(ARCHIVE_SECONDS), "seconds", "request", answer="408 `request-timeout`"),
 )
 #: The table of limits: operators read it in docs/reference/limits.md and in `GET /readyz?verbose`.
 LIMITS = (*WAITING_LIMITS, *COUNTED_LIMITS)

@@ -124,29 +124,24 @@ def check_readiness(context: ServiceContext) -> ReadyOut:
 
 def _list_limits(limiters: Sequence[Limiter], settings: Settings) -> list[LimitOut]:
     """List the limits that this process has: those with a limiter, and those that are counted."""
-    rows = []
-    for one in limiters:
-        in_use, waiting = one.count_use()
-        rows.append(_make_row(one.limit, one.size, one.queue, in_use, waiting))
+    rows: list[tuple[Limit, int | None, int | None, int | None, int | None]]
+    rows = [(one.limit, one.size, one.queue, *one.count_use()) for one in limiters]
     for limit in COUNTED_LIMITS:
         size = getattr(settings, limit.setting.lower()) if limit.setting else limit.size
-        rows.append(_make_row(limit, size or None, 0))  # 0 is no limit
-    return rows
-
-
-def _make_row(
-    limit: Limit, size: int | None, queue: int | None, in_use: int | None = None, waiting: int | None = None
-) -> LimitOut:
-    return LimitOut(
-        name=limit.name,
-        per=limit.per,
-        unit=limit.unit,
-        size=size,
-        queue=queue,
-        wait_seconds=limit.wait_seconds,
-        in_use=in_use,
-        waiting=waiting,
-    )
+        rows.append((limit, size or None, 0, None, None))  # 0 is no limit
+    return [
+        LimitOut(
+            name=limit.name,
+            per=limit.per,
+            unit=limit.unit,
+            size=size,
+            queue=queue,
+            wait_seconds=limit.wait_seconds,
+            in_use=in_use,
+            waiting=waiting,
+        )
+        for limit, size, queue, in_use, waiting in rows
+    ]
 
 
 @router.get(

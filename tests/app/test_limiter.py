@@ -33,9 +33,7 @@ EMPTY = LimiterUse(0, 0)
 
 
 def make_limit(*, passing: bool = False, queue: int | None = None, wait_seconds: float | None = None) -> Limit:
-    return Limit(
-        "of a test", "key", "bytes", queue=queue, wait_seconds=wait_seconds, passing=passing, full="full", late="late"
-    )
+    return Limit("of a test", queue=queue, wait_seconds=wait_seconds, passing=passing, full="full", late="late")
 
 
 class Watched:
