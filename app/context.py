@@ -12,10 +12,10 @@ from app.database.dbos_adapter import JobQueue
 from app.database.engine import Database
 from app.database.tables import Clock, utc_now
 from app.http.errors import Problem
+from app.http.limiter import Limiter
 from app.predictions.decoding import ImageDecoder
-from app.predictions.inference import InferenceEngine
+from app.predictions.inference import InferenceEngine, SmallImageQueue
 from app.predictions.remote import InferenceBackend
-from app.predictions.small_image_queue import SmallImageQueue
 from app.settings import Settings
 from app.storage.blobs import FolderStore, ImageStore
 from app.storage.bucket import CachedBucket
@@ -49,6 +49,14 @@ class ServiceContext:
     def clock(self) -> Clock:
         """The clock, which every session of the database has too."""
         return self.database.clock
+
+    def list_limiters(self) -> list[Limiter]:
+        """List the limiters of the parts."""
+        predictions = (
+            [self.inference.elsewhere] if self.inference.backend else [self.inference.here, self.front.limiter]
+        )
+        writers = [] if self.database.writers is None else [self.database.writers]
+        return [*predictions, self.pictures.cheap, self.pictures.large, *writers]
 
 
 def build_context(

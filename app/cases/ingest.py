@@ -27,7 +27,7 @@ from app.context import ServiceContext
 from app.database.sql.advisory_locks import lock_digests
 from app.database.tables import Case, CasePrediction, CaseTwin, NetworkOutput, Repeat, new_id
 from app.http.errors import BadRequest, Conflict, InvalidValue, ServiceUnavailable, TooLarge
-from app.http.limits import MAX_UPLOAD
+from app.http.limiter import MAX_UPLOAD
 from app.http.principal import Principal
 from app.predictions.service import (
     BrokenImage,

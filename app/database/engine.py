@@ -15,9 +15,7 @@ first fails with "database is locked" as soon as two of them meet.
 
 import inspect
 import sqlite3
-import threading
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
@@ -56,6 +54,8 @@ from app.audit.chain.keys import AuditKeys
 from app.database.sql.advisory_locks import KEY_TURN, begin_lock
 from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import CLOCK, Clock, utc_now
+from app.http.errors import ServiceOverloaded
+from app.http.limiter import BUSY_SECONDS, WRITERS, Limiter, LimitPlace
 from ml.messages import from_json, to_json
 
 
@@ -71,56 +71,6 @@ class _KeptPlans(SQLiteCompiler):
 def keep_plans(engine: Engine) -> None:
     """Let the statements of an engine for SQLite be prepared once, however many rows they ask for."""
     engine.dialect.statement_compiler = _KeptPlans
-
-
-class WriterQueue:
-    """A queue of those who wait to write."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._lock = seconds, threading.Lock()
-        self._taken = False
-        self._waiting: deque[threading.Event] = deque()
-
-    def enter(self) -> bool:
-        """Take the turn, or wait until whoever leaves hands it over; whether it came in time."""
-        with self._lock:
-            if not self._taken:
-                self._taken = True
-                return True
-            turn = threading.Event()
-            self._waiting.append(turn)
-        turn.wait(self._seconds)
-        with self._lock:
-            if turn.is_set():  # perhaps at the last moment
-                return True
-            self._waiting.remove(turn)
-            return False
-
-    def leave(self) -> None:
-        """Hand the turn over to whoever has waited for the longest time."""
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().set()
-            else:
-                self._taken = False
-
-
-class WriteTurn:
-    """The turn of one session, which may begin and end several transactions, from any thread."""
-
-    def __init__(self, queue: WriterQueue) -> None:
-        self._queue, self._mine = queue, False
-
-    def take(self) -> bool:
-        """Wait for the turn; whether it came in time."""
-        self._mine = self._mine or self._queue.enter()
-        return self._mine
-
-    def give_back(self) -> None:
-        """Let the next one write, where it is this session's turn."""
-        if self._mine:
-            self._mine = False
-            self._queue.leave()
 
 
 # versions in which a write-ahead log can lose a reset and corrupt the database, and those with the fix
@@ -149,8 +99,6 @@ def wal_is_safe(version: tuple[int, ...]) -> bool:
     return version[2] >= _WAL_FIXED_BRANCHES.get((version[0], version[1]), 10**6)
 
 
-#: How long a connection to SQLite waits for another one's lock, and a writer for its turn.
-BUSY_SECONDS = 5.0
 _PLACE = "place in the queue of writers"
 
 
@@ -249,18 +197,21 @@ def make_engine(url: str) -> Engine:
 def _begin_sqlite(connection: Connection) -> None:
     """Begin a transaction; one that writes waits for its turn first."""
     options = connection.get_execution_options()
-    place: WriteTurn | None = options.get(_PLACE)
+    place: LimitPlace | None = options.get(_PLACE)
     statement = options.get("sqlite_begin", "BEGIN")
     if statement is None:  # a single statement sees one moment by itself
         return
-    if place is not None and not place.take():
-        raise OperationalError(statement, None, sqlite_module().OperationalError("database is locked"))
+    if place is not None:
+        try:
+            place.take()
+        except ServiceOverloaded as exc:
+            raise OperationalError(statement, None, sqlite_module().OperationalError("database is locked")) from exc
     connection.exec_driver_sql(statement)
 
 
 @event.listens_for(RecordedSession, "after_transaction_end")
 def _release_write_turn(session: Session, transaction: SessionTransaction) -> None:
-    place: WriteTurn | None = session.info.get(_PLACE)
+    place: LimitPlace | None = session.info.get(_PLACE)
     if place is not None and transaction.parent is None:
         place.give_back()
 
@@ -322,14 +273,15 @@ class Database:
     def __init__(self, url: str, keys: AuditKeys | None = None, *, clock: Clock = utc_now) -> None:
         self.engine, self._keys, self.clock = make_engine(url), keys, clock
         self.engine.update_execution_options(**{CLOCK: clock})
-        self._queue = WriterQueue(BUSY_SECONDS) if self.engine.dialect.name == "sqlite" else None
+        # None on PostgreSQL, which lets many write at a time
+        self.writers = Limiter(WRITERS, wait_seconds=BUSY_SECONDS) if self.engine.dialect.name == "sqlite" else None
         self._looking = self.engine.execution_options(sqlite_begin=None)
 
     @contextmanager
     def write(self, key: Literal["shared", "alone", "unused"] = "shared") -> Iterator[Session]:
         """Session whose changes are committed at the end, or rolled back on any error."""
         # Covered rows that it wrote after its last audit event, or without one, get an event of their own.
-        place = None if self._queue is None else WriteTurn(self._queue)
+        place = None if self.writers is None else LimitPlace(self.writers)
         engine = self.engine.execution_options(**{"sqlite_begin": "BEGIN IMMEDIATE", _PLACE: place, KEY_TURN: key})
         try:
             with RecordedSession(engine, expire_on_commit=False, info={_PLACE: place}) as session:

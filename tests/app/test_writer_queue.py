@@ -14,7 +14,7 @@ from app.audit.chain.keys import AuditKeys, KeyRing, derive_keys
 from app.audit.installation import claim_database, require_keys
 from app.database import engine as database_module
 from app.database import retry
-from app.database.engine import Database, WriterQueue, WriteTurn
+from app.database.engine import Database
 from app.database.migration import upgrade_schema
 from app.database.retry import write_with_retry
 from app.database.sql.advisory_locks import AdvisoryLock, acquire_lock
@@ -23,43 +23,6 @@ from app.http.errors import ServiceUnavailable
 from tests.support.postgres import PostgresServer
 from tests.support.process import free_port
 from tests.support.waiting import patient
-
-
-def test_those_who_wait_go_in_the_order_in_which_they_came() -> None:
-    queue, order = WriterQueue(patient(20)), list[int]()
-    first = WriteTurn(queue)
-    assert first.take()
-    threads = []
-    for number in range(6):
-
-        def go(number: int = number) -> None:
-            place = WriteTurn(queue)
-            assert place.take()
-            order.append(number)
-            place.give_back()
-
-        threads.append(threading.Thread(target=go))
-        threads[-1].start()
-        while len(queue._waiting) <= number:
-            time.sleep(0.001)
-    first.give_back()
-    for thread in threads:
-        thread.join()
-    assert order == list(range(6))
-    assert WriteTurn(queue).take()
-
-
-def test_who_waits_too_long_leaves_and_the_next_one_is_let_in() -> None:
-    queue = WriterQueue(0.05)
-    holder, late = WriteTurn(queue), WriteTurn(queue)
-    assert holder.take()
-    assert not late.take()
-    late.give_back()  # it has none
-    assert not WriteTurn(queue).take()
-    holder.give_back()
-    holder.give_back()
-    assert late.take()
-
 
 _Open = Callable[..., Database]
 
