@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from app.database.dbos_adapter import workflow_table
 from sqlalchemy import select
 
-from app.database.dbos_adapter import workflow_table
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import wait_until
 from tests.support.workplace import Workplace

@@ -101,8 +101,17 @@ def _worker_command() -> list[str]:
 
 
 @commands.command(epilog=_settings_epilog())
-def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> None:
-    """Do jobs: recalibrations, evaluations, imports. On SQLite `serve` starts it; on PostgreSQL run one or more."""
+def worker(
+    take_over: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Queue the jobs again of a worker whose host is gone, and end."),
+    ] = None,
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Run jobs: recalibrations, evaluations, imports. On SQLite `serve` starts it; on PostgreSQL run one or more."""
+    if take_over is not None:
+        _take_over_worker(take_over)
+        return
     with paused_garbage_collection():
         from app.http import observability, traces
         from app.settings import collector_variable
@@ -116,6 +125,15 @@ def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> N
             _report_device(context)
         work(context, parent)
     traces.stop_tracing()
+
+
+def _take_over_worker(executor_id: str) -> None:
+    """Queue the jobs of a worker again whose host is gone."""
+    from app.jobs.service import take_over_worker
+
+    with service_context(direct=True) as context, context.database.write() as session:
+        n_jobs = take_over_worker(session, executor_id)
+    say(f"the worker {executor_id} is forgotten; {n_jobs:,} of its jobs are queued again")
 
 
 @commands.command()
@@ -298,6 +316,7 @@ def db_restore(
     from app.audit.anchor import record_restore
     from app.audit.chain import events
     from app.audit.rotation import apply_key_ring
+    from app.database.migration import empty_job_engine
     from app.jobs.service import cancel_open_jobs
     from app.maintenance.backup import check_backup, require_erasure_list, restore_backup
     from app.settings import read_settings
@@ -313,8 +332,10 @@ def db_restore(
     url = settings.owner_sqlalchemy_url
     n_files, of_backup = restore_backup(source, settings.home, settings.images_folder, url, ring, bucket)
     with service_context(check_schema=False, ring=of_backup) as context:  # a backup may lack migrations
-        with _open_owner_database(context) as owner, owner.read() as session:
-            head = events.read_head_text(session)
+        with _open_owner_database(context) as owner:
+            with owner.read() as session:
+                head = events.read_head_text(session)
+            empty_job_engine(owner.engine)
         _upgrade_database(context)
         apply_key_ring(context, ring or of_backup, "the backup was made before the key was rotated", say)
     with service_context() as context:  # erases again what the list names

@@ -166,7 +166,9 @@ def _dump_database(context: ServiceContext, out: Path) -> None:
             connection.exec_driver_sql("VACUUM INTO ?", (str(out / _SQLITE),))
             connection.exec_driver_sql("BEGIN")
         return
-    _run_postgres_program("pg_dump", engine, "--format=custom", "--no-owner", "--no-acl", f"--file={out / _POSTGRES}")
+    # what the job engine remembers is no part of a backup: the jobs' rows are the truth
+    options = ("--format=custom", "--no-owner", "--no-acl", "--exclude-schema=dbos")
+    _run_postgres_program("pg_dump", engine, *options, f"--file={out / _POSTGRES}")
 
 
 def _run_postgres_program(program: str, engine: Engine, *arguments: str) -> None:

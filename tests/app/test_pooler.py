@@ -6,11 +6,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from app.database.dbos_adapter import system_engine
 from sqlalchemy import event, text
 
 from app.audit.verify import verify_all
 from app.context import build_context
-from app.database.dbos_adapter import system_engine
 from app.database.engine import POSTGRES_SETTINGS, Database, _begin_postgres
 from app.settings import Settings
 from tests.app.conftest import Template, _running, _settings

@@ -8,10 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from app.database.dbos_adapter import workflow_table
 from sqlalchemy import func, select
 
 from app.context import build_context
-from app.database.dbos_adapter import workflow_table
 from app.database.tables import Account, Case, ImportRow, new_id
 from app.http.principal import Principal
 from app.imports.archive_storage import ReceivedArchive
