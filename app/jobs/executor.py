@@ -24,6 +24,8 @@ from app.jobs.handle import JobFunction
 from app.jobs.runner import JobRunner, worker_ids
 from app.jobs.workers import HEARTBEAT_SECONDS, forget_worker, record_heartbeat, requeue_jobs_of_dead_executors
 
+#: Connections of the job engine to PostgreSQL, above those of the service, its lock and its listener.
+ENGINE_CONNECTIONS = 8
 _UPKEEP = "upkeep"
 _ENDED = ("SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
 _log = structlog.get_logger("secondread")
@@ -85,12 +87,13 @@ class JobExecutor:
         return DBOSConfig(
             name="secondread",
             system_database_url=job_engine_url(url),
+            sys_db_pool_size=ENGINE_CONNECTIONS,
             executor_id=self.runner.id,
             # it stays: what is interrupted under one release of the service continues under the next
             application_version="1",
             run_migrations=url.startswith("sqlite"),  # on PostgreSQL the owner of the tables has run them
             serializer=DBOSPortableJSONSerializer(),
-            # nobody sends notifications; the end waits for this sleep
+            # nobody sends notifications; on SQLite the end waits for this sleep
             notification_listener_polling_interval_sec=self._poll_seconds,
             log_level="WARNING",
         )

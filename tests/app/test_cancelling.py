@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.audit.chain import events
 from app.database.tables import Job, JobBatch
-from app.jobs.handle import JobCancelledError, RunningJob
+from app.jobs.handle import JobOvertakenError, RunningJob
 from tests.support.jobs import submit, work_off
 from tests.support.service import Service
 
@@ -134,10 +134,10 @@ def test_a_cancelled_job_that_is_tried_again_goes_on_and_its_first_run_writes_no
             first = running.batch("first", lambda _: {"by": "the first run"})
             service.call("admin", "DELETE", f"/v1/jobs/{job_id}")
             assert service.post("admin", f"/v1/jobs/{job_id}/retry").status_code == 202
-            with pytest.raises(JobCancelledError):
+            with pytest.raises(JobOvertakenError):
                 running.batch("second", lambda _: {"by": "the first run"})
             stopped.append("stopped")
-            raise JobCancelledError
+            raise JobOvertakenError
         first = running.batch("first", lambda _: {"by": "the second run"})
         return {"first": first, "second": running.batch("second", lambda _: {"by": "the second run"})}
 
