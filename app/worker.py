@@ -80,7 +80,6 @@ def _start_executor(context: ServiceContext, stop: threading.Event) -> JobExecut
                 executor.start()
                 return executor
             refused_since = refused_since or time.monotonic()
-            _require_other_name(context, time.monotonic() - refused_since)
             _log.info("another worker lives; waiting for its end")
         except (SQLAlchemyError, psycopg.Error) as exc:
             _log.warning("the database does not answer", error=type(exc).__name__)
@@ -88,6 +87,8 @@ def _start_executor(context: ServiceContext, stop: threading.Event) -> JobExecut
             _log.warning("the worker cannot begin yet", error=exc.detail)
         if executor is not None:
             executor.stop()
+        if refused_since is not None:
+            _require_other_name(context, time.monotonic() - refused_since)
         stop.wait(wait)
         wait = min(2 * wait, _LONGEST_WAIT)
     return None

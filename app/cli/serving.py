@@ -316,7 +316,6 @@ def db_restore(
     from app.audit.anchor import record_restore
     from app.audit.chain import events
     from app.audit.rotation import apply_key_ring
-    from app.database.migration import empty_job_engine
     from app.jobs.service import cancel_open_jobs
     from app.maintenance.backup import check_backup, require_erasure_list, restore_backup
     from app.settings import read_settings
@@ -332,10 +331,8 @@ def db_restore(
     url = settings.owner_sqlalchemy_url
     n_files, of_backup = restore_backup(source, settings.home, settings.images_folder, url, ring, bucket)
     with service_context(check_schema=False, ring=of_backup) as context:  # a backup may lack migrations
-        with _open_owner_database(context) as owner:
-            with owner.read() as session:
-                head = events.read_head_text(session)
-            empty_job_engine(owner.engine)
+        with _open_owner_database(context) as owner, owner.read() as session:
+            head = events.read_head_text(session)
         _upgrade_database(context)
         apply_key_ring(context, ring or of_backup, "the backup was made before the key was rotated", say)
     with service_context() as context:  # erases again what the list names

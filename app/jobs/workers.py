@@ -7,10 +7,8 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from app.database.tables import Job, WorkerRow, time_of
-from app.http.errors import Conflict, NotFound
 from app.jobs.locks import find_living_executors, lock_if_free
 from app.jobs.queries import requeue_running_jobs
-from ml.messages import Message
 
 #: How often a worker stores that it is there, and after how long it is missing.
 HEARTBEAT_SECONDS = 10.0
@@ -60,9 +58,9 @@ def take_over_worker(session: Session, executor_id: str) -> int:
     """Queue again what a worker left whose host is gone, and forget the worker; refused while it lives."""
     if session.get(WorkerRow, executor_id) is None:
         known_ids = session.execute(select(WorkerRow.executor_id).order_by(WorkerRow.executor_id)).scalars()
-        raise NotFound(f"there is no worker {executor_id}; there are: {', '.join(known_ids) or 'none'}")
+        raise ValueError(f"there is no worker {executor_id}; there are: {', '.join(known_ids) or 'none'}")
     with lock_if_free(session, executor_id) as free:
         if not free:
-            raise Conflict(Message("the worker {id} lives; end it first", id=executor_id))
+            raise ValueError(f"the worker {executor_id} lives; end it first")
         forget_worker(session, executor_id)
         return requeue_running_jobs(session, Job.executor_id == executor_id)

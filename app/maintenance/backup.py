@@ -18,7 +18,7 @@ from app.audit.chain import events
 from app.audit.chain.keys import KeyRing, derive_keys
 from app.context import ServiceContext
 from app.database.engine import make_engine
-from app.database.migration import require_known_revision
+from app.database.migration import empty_job_engine, require_known_revision
 from app.database.tables import Erasure, Evaluation
 from app.http.errors import NotFound
 from app.maintenance.erasure_registry import ErasureListError, read_erasure_list
@@ -227,12 +227,13 @@ def restore_backup(
         if database.exists():
             raise ValueError(f"{database}: there is a database already; restore into a new HOME")
         shutil.copyfile(source / _SQLITE, database)
-    else:
-        engine = make_engine(url)
+    engine = make_engine(url)
+    if not sqlite:
         _run_postgres_program(
             "pg_restore", engine, "--no-owner", "--no-acl", "--exit-on-error", str(source / _POSTGRES)
         )
-        engine.dispose()
+    empty_job_engine(engine)
+    engine.dispose()
     for name, target in zip(_FOLDERS, targets, strict=True):
         if (source / name).is_dir() and (bucket is None or name == EVALUATIONS):
             shutil.copytree(source / name, target, dirs_exist_ok=True)

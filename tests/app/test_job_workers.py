@@ -1,9 +1,11 @@
 """Who does jobs and when: the worker's lock, commands that do their own job, and upkeep that nobody asks for."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -23,8 +25,9 @@ from app.jobs import service as jobs_service
 from app.jobs.executor import JobExecutor, JobSchedule
 from app.jobs.handle import RunningJob
 from app.jobs.inline import run_inline
+from app.jobs.queries import job_by_id
 from app.jobs.runner import JobRunner, command_ids
-from app.jobs.workers import requeue_jobs_of_dead_executors
+from app.jobs.workers import list_missing_workers, record_heartbeat, requeue_jobs_of_dead_executors
 from app.settings import Settings
 from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png, store
@@ -119,6 +122,58 @@ def test_what_a_killed_command_left_is_done_by_a_worker(service: Service) -> Non
     assert work_off(context, {"evaluation": lambda _: {}}) == 1
     shown = service.get("viewer", f"/v1/jobs/{job_id}").json()
     assert (shown["state"], shown["attempts"]) == ("succeeded", 2)
+
+
+@_on_postgresql
+def test_a_second_worker_of_one_name_is_refused_and_one_without_a_name_has_the_next(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, stop = service.context, threading.Event()
+    context.settings.executor_id = "one"
+    first, second = (JobExecutor(context, FUNCTIONS) for _ in range(2))
+    assert first.acquire()
+    assert not second.acquire()
+    monkeypatch.setattr(worker, "_REFUSED_SECONDS", 0.0)
+    with pytest.raises(ValueError, match="another worker one lives"):
+        worker._start_executor(context, stop)
+    context.settings.executor_id = None
+    unnamed = [JobExecutor(context, FUNCTIONS) for _ in range(2)]
+    assert all(executor.acquire() for executor in unnamed)
+    assert [executor.runner.id for executor in unnamed] == [f"{socket.gethostname()}-{slot}" for slot in range(2)]
+    for executor in (first, second, *unnamed):
+        executor.runner.release()
+
+
+@pytest.mark.slow_on_second_database
+def test_a_missing_worker_is_named_and_its_jobs_are_taken_over_once_it_is_gone(service: Service) -> None:
+    context = service.context
+    with context.database.write() as session:
+        job_id = jobs_service.submit_job(session, context, "evaluation", {}, None).id
+        session.flush()
+        session.execute(update(Job).values(state="running", begun=1, executor_id="lost-0"))
+        record_heartbeat(session, "lost-0")
+    here = JobRunner(context, FUNCTIONS, ["here"])
+    assert here.acquire()
+    with context.database.write() as session:
+        record_heartbeat(session, "here")
+    with service.clock.off_by(timedelta(minutes=1)):
+        assert service.get(None, "/readyz").json()["worker"] == "ok"
+    with service.clock.off_by(timedelta(minutes=3)):
+        assert "lost-0 since" in service.get(None, "/readyz").json()["worker"]
+        assert "lost-0" in service.get("admin", "/jobs", headers={"Accept": "text/html"}).text
+    with context.database.write() as session, pytest.raises(ValueError, match="the worker here lives"):
+        jobs_service.take_over_worker(session, "here")
+    with (
+        context.database.write() as session,
+        pytest.raises(ValueError, match="no worker other; there are: here"),
+    ):
+        jobs_service.take_over_worker(session, "other")
+    with context.database.write() as session:
+        assert jobs_service.take_over_worker(session, "lost-0") == 1
+    with context.database.read() as session:
+        assert list_missing_workers(session) == []
+        assert job_by_id(session, job_id).state == "queued"
+    here.release()
 
 
 def test_upkeep_that_waited_is_done_once(service: Service) -> None:
