@@ -123,11 +123,12 @@ class JobExecutor:
             if events.count_keys(session) != len(self.context.keys.audit.signers):  # begun anew it reads the new ring
                 self.runner.broken.set()
                 return
-            left = session.execute(select(Job.executor_id).where(Job.state == "running").distinct()).scalars().all()
+            others = Job.state == "running", Job.executor_id != self.runner.id
+            is_left = session.execute(select(Job.id).where(*others).limit(1)).first() is not None
             queued = session.execute(select(Job.id, Job.kind, Job.attempt).where(Job.state == "queued")).all()
-        if set(left) - {self.runner.id}:
+        if is_left:
             with self.context.database.write() as session:
-                n_jobs = requeue_jobs_of_dead_executors(session, self.runner.id)
+                n_jobs = requeue_jobs_of_dead_executors(session)
             if n_jobs:
                 _log.warning("jobs of a dead worker are queued again", jobs=n_jobs)
         for job_id, kind, attempt in queued:

@@ -7,9 +7,7 @@ lock on a file beside the database.
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import Iterable
 
 from sqlalchemy import make_url, text
 from sqlalchemy.orm import Session
@@ -17,27 +15,22 @@ from sqlalchemy.orm import Session
 # first key of every executor's advisory lock, to distinguish them from others
 _LOCK_CLASS = 1_397_706_834
 # how fast a connection to a machine that is gone is noticed, here and by the server
-_KEEPALIVE = "keepalives_idle=5 keepalives_interval=3 keepalives_count=3 tcp_user_timeout=15000 connect_timeout=5"
+_KEEPALIVE = {
+    "keepalives_idle": 5,
+    "keepalives_interval": 3,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15000,
+    "connect_timeout": 5,
+}
 _SERVER = (
     "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=3 -c tcp_keepalives_count=3 -c tcp_user_timeout=15000 "
     "-c idle_session_timeout=0 -c statement_timeout=5000"
 )
 
 
-class ExecutorLock(Protocol):
-    """The lock of this process on the id of an executor."""
-
-    def acquire(self, executor_id: str) -> bool:
-        """Try to acquire the lock; return whether it succeeded."""
-
-    def is_held(self) -> bool:
-        """Whether the lock is still this process's."""
-
-    def release(self) -> None:
-        """Release the lock."""
-
-
 class _FileLock:
+    """Lock on a file beside a SQLite database."""
+
     def __init__(self, url: str) -> None:
         self._url, self._handle = url, -1
 
@@ -57,12 +50,13 @@ class _FileLock:
 
 
 class _AdvisoryLock:
+    """Advisory lock of a session of PostgreSQL."""
+
     def __init__(self, url: str) -> None:
         import psycopg
 
         plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-        options = dict(part.split("=", 1) for part in _KEEPALIVE.split())
-        self._connection = psycopg.connect(plain, autocommit=True, options=_SERVER, **options)  # type: ignore[arg-type]
+        self._connection = psycopg.connect(plain, autocommit=True, options=_SERVER, **_KEEPALIVE)  # type: ignore[arg-type]
 
     def acquire(self, executor_id: str) -> bool:
         keys = (_LOCK_CLASS, _lock_number(executor_id))
@@ -82,44 +76,31 @@ class _AdvisoryLock:
         self._connection.close()
 
 
+#: The lock of this process on the name of an executor.
+ExecutorLock = _FileLock | _AdvisoryLock
+
+
 def executor_lock(url: str) -> ExecutorLock:
     """A lock that is not acquired yet."""
     return _FileLock(url) if url.startswith("sqlite") else _AdvisoryLock(url)
-
-
-@contextmanager
-def lock_if_free(session: Session, executor_id: str) -> Iterator[bool]:
-    """Lock an executor while the session's transaction lasts; whether it was free, so that its process is gone."""
-    if session.get_bind().dialect.name != "sqlite":
-        keys = {"class": _LOCK_CLASS, "key": _lock_number(executor_id)}
-        yield bool(session.execute(text("SELECT pg_try_advisory_xact_lock(:class, :key)"), keys).scalar_one())
-        return
-    handle = _lock_file(str(session.get_bind().engine.url), executor_id)
-    try:
-        yield handle is not None
-    finally:
-        if handle is not None:
-            os.close(handle)
 
 
 def find_living_executors(session: Session, executor_ids: Iterable[str]) -> set[str]:
     """The executors among these whose process has its lock."""
     bind = session.get_bind()
     if bind.dialect.name == "sqlite":
-        return {executor_id for executor_id in executor_ids if _is_file_locked(str(bind.engine.url), executor_id)}
+        url = str(bind.engine.url)
+        handles = {executor_id: _lock_file(url, executor_id, fcntl.LOCK_SH) for executor_id in executor_ids}
+        for handle in handles.values():
+            if handle is not None:
+                os.close(handle)
+        return {executor_id for executor_id, handle in handles.items() if handle is None}
     statement = (
         "SELECT CAST(objid AS bigint) FROM pg_locks WHERE locktype = 'advisory' AND classid = :class AND objsubid = 2 "
         "AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     )
     numbers = set(session.execute(text(statement), {"class": _LOCK_CLASS}).scalars())
     return {executor_id for executor_id in executor_ids if _lock_number(executor_id) % 2**32 in numbers}
-
-
-def _is_file_locked(url: str, executor_id: str) -> bool:
-    handle = _lock_file(url, executor_id, fcntl.LOCK_SH)
-    if handle is not None:
-        os.close(handle)
-    return handle is None
 
 
 def _lock_file(url: str, executor_id: str, kind: int = fcntl.LOCK_EX) -> int | None:

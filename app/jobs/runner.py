@@ -75,8 +75,8 @@ class JobRunner:
 
     def require_worker(self) -> None:
         """Make sure that this process may continue."""
-        if not self._stopping.is_set() and not self._lock.is_held():
-            self.broken.set()
+        if not self._stopping.is_set():
+            self.check()
         if self._stopping.is_set() or self.broken.is_set():
             raise WorkerStoppingError
 

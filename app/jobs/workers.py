@@ -7,7 +7,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from app.database.tables import Job, WorkerRow, time_of
-from app.jobs.locks import find_living_executors, lock_if_free
+from app.jobs.locks import find_living_executors
 from app.jobs.queries import requeue_running_jobs
 
 #: How often a worker stores that it is there, and after how long it is missing.
@@ -44,23 +44,20 @@ def list_missing_workers(session: Session) -> list[MissingWorker]:
     return [MissingWorker(row.executor_id, row.seen_at) for row in session.execute(missing).scalars()]
 
 
-def requeue_jobs_of_dead_executors(session: Session, own_id: str) -> int:
+def requeue_jobs_of_dead_executors(session: Session) -> int:
     """Queue again what processes left that are gone."""
-    others = select(Job.executor_id).where(Job.state == "running", Job.executor_id != own_id).distinct()
-    n_jobs = 0
-    for executor_id in session.execute(others).scalars().all():
-        with lock_if_free(session, str(executor_id)) as free:
-            n_jobs += requeue_running_jobs(session, Job.executor_id == executor_id) if free else 0
-    return n_jobs
+    running = select(Job.executor_id).where(Job.state == "running").distinct()
+    executor_ids = {str(executor_id) for executor_id in session.execute(running).scalars()}
+    dead = executor_ids - find_living_executors(session, executor_ids)
+    return requeue_running_jobs(session, Job.executor_id.in_(dead)) if dead else 0
 
 
 def take_over_worker(session: Session, executor_id: str) -> int:
     """Queue again what a worker left whose host is gone, and forget the worker; refused while it lives."""
-    if session.get(WorkerRow, executor_id) is None:
-        known_ids = session.execute(select(WorkerRow.executor_id).order_by(WorkerRow.executor_id)).scalars()
+    known_ids = session.execute(select(WorkerRow.executor_id).order_by(WorkerRow.executor_id)).scalars().all()
+    if executor_id not in known_ids:
         raise ValueError(f"there is no worker {executor_id}; there are: {', '.join(known_ids) or 'none'}")
-    with lock_if_free(session, executor_id) as free:
-        if not free:
-            raise ValueError(f"the worker {executor_id} lives; end it first")
-        forget_worker(session, executor_id)
-        return requeue_running_jobs(session, Job.executor_id == executor_id)
+    if find_living_executors(session, [executor_id]):
+        raise ValueError(f"the worker {executor_id} lives; end it first")
+    forget_worker(session, executor_id)
+    return requeue_running_jobs(session, Job.executor_id == executor_id)

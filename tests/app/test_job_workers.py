@@ -117,7 +117,7 @@ def test_what_a_killed_command_left_is_done_by_a_worker(service: Service) -> Non
     assert command.acquire()
     with context.database.write() as session:
         session.execute(update(Job).values(executor_id=command.id))
-        assert requeue_jobs_of_dead_executors(session, "worker") == 0  # it lives
+        assert requeue_jobs_of_dead_executors(session) == 0  # it lives
     command.release()
     assert work_off(context, {"evaluation": lambda _: {}}) == 1
     shown = service.get("viewer", f"/v1/jobs/{job_id}").json()
