@@ -85,11 +85,11 @@ def _cancel_job(session: Session, job_id: uuid.UUID, requested_by: str) -> bool:
     """Cancel a job at once, or before its next batch if one is being written; whether it was open."""
     lock = select(Job.id).where(Job.id == job_id).with_for_update(skip_locked=True)
     is_idle = session.execute(lock).first() is not None
-    values: dict[str, Any] = {"cancel_requested_at": time_of(session), "cancel_requested_by": requested_by}
-    if is_idle:
-        values |= {"state": "cancelled", "ended_at": time_of(session)}
     request = update(Job).where(Job.id == job_id, Job.state.in_(OPEN), Job.cancel_requested_at.is_(None))
-    return session.execute(request.values(values).returning(Job.id)).first() is not None
+    request = request.values(cancel_requested_at=time_of(session), cancel_requested_by=requested_by)
+    if is_idle:
+        request = request.values(state="cancelled", ended_at=time_of(session))
+    return session.execute(request.returning(Job.id)).first() is not None
 
 
 def requeue_job(session: Session, context: ServiceContext, principal: Principal, job_id: uuid.UUID) -> JobView:
