@@ -8,7 +8,6 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from app.audit.chain.keys import InstallationKeys, KeyRing, derive_keys
-from app.database.dbos_adapter import JobQueue
 from app.database.engine import Database
 from app.database.tables import Clock, utc_now
 from app.http.errors import Problem
@@ -31,8 +30,6 @@ class ServiceContext:
     # what the environment decides
     settings: Settings
     database: Database
-    # enqueues and cancels long work
-    jobs: JobQueue
     # what processes share; None where HOME is all there is
     bucket: CachedBucket | None
     images: ImageStore
@@ -81,7 +78,6 @@ def build_context(
     return ServiceContext(
         settings=settings,
         database=Database(settings.sqlalchemy_url, keys.audit, clock=clock),
-        jobs=JobQueue(settings.sqlalchemy_url),
         bucket=bucket,
         images=images,
         folders=folders,

@@ -12,7 +12,7 @@ from app.database.sql.advisory_locks import AdvisoryLock, acquire_lock
 from app.database.tables import Job, Label, time_of
 from app.imports.import_job import delete_archives
 from app.jobs import service
-from app.jobs.executor import JobSchedule, forget_upkeep
+from app.jobs.executor import JobSchedule, forget_workflows
 from app.jobs.handle import JobFunction, JobResult, RunningJob
 from app.labels.adjudication import reassign_open_requests
 from app.labels.corrections import finalize_labels
@@ -145,5 +145,5 @@ SCHEDULES: dict[str, JobSchedule] = {
     "anchoring": JobSchedule("* * * * *", anchor_configured_file),
     "tidying": JobSchedule("* * * * *", run_maintenance),
     "sweeping": JobSchedule("17 3 * * *", sweep_files),
-    "forgetting": JobSchedule("17 * * * *", forget_upkeep),
+    "forgetting": JobSchedule("17 * * * *", forget_workflows),
 }

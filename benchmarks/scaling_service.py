@@ -27,8 +27,8 @@ from app.context import ServiceContext, build_context
 from app.database.migration import upgrade_schema
 from app.database.tables import Case, CasePrediction, Label
 from app.jobs import service
-from app.jobs.locks import count_living_workers
 from app.jobs.queries import jobs_where
+from app.jobs.service import count_living_workers
 from app.releases.queries import class_codes
 from app.settings import Settings
 from benchmarks.scaling_windows import Window, in_turn, watched

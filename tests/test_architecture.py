@@ -356,7 +356,6 @@ CLOCKS = {
     "app.storage.blobs": "the file system dates files by it",
     "app.storage.bucket": "the object store dates objects by it",
     "app.database.engine": "the clock of a database that is given no other",
-    "app.database.dbos_adapter": "the job engine dates its rows by it",
     "app.audit.chain.keys": "a key is made by a command that has no service",
     "app.database.tables": "the name by which others import it",
     "app.database.tables.base": "the clock itself",

@@ -101,8 +101,17 @@ def _worker_command() -> list[str]:
 
 
 @commands.command(epilog=_settings_epilog())
-def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> None:
-    """Do jobs: recalibrations, evaluations, imports. On SQLite `serve` starts it; on PostgreSQL run one or more."""
+def worker(
+    take_over: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Queue the jobs again of a worker whose host is gone, and end."),
+    ] = None,
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Run jobs: recalibrations, evaluations, imports. On SQLite `serve` starts it; on PostgreSQL run one or more."""
+    if take_over is not None:
+        _take_over_worker(take_over)
+        return
     with paused_garbage_collection():
         from app.http import observability, traces
         from app.settings import collector_variable
@@ -116,6 +125,15 @@ def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> N
             _report_device(context)
         work(context, parent)
     traces.stop_tracing()
+
+
+def _take_over_worker(executor_id: str) -> None:
+    """Queue the jobs of a worker again whose host is gone."""
+    from app.jobs.service import take_over_worker
+
+    with service_context(direct=True) as context, context.database.write() as session:
+        n_jobs = take_over_worker(session, executor_id)
+    say(f"the worker {executor_id} is forgotten; {n_jobs:,} of its jobs are queued again")
 
 
 @commands.command()

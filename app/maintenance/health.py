@@ -17,7 +17,7 @@ from app.http import observability
 from app.http.errors import Problem, list_problem_responses
 from app.http.limiter import COUNTED_LIMITS, Limit, Limiter
 from app.http.models import ResponseModel
-from app.jobs.service import count_living_workers, counts_by_state
+from app.jobs.service import count_living_workers, counts_by_state, list_missing_workers
 from app.metrics.service import read_published_estimates
 from app.releases.service import get_champion_alias
 from app.settings import Settings
@@ -101,8 +101,7 @@ def check_readiness(context: ServiceContext) -> ReadyOut:
             without_force = settings_without_force(session)
             if without_force:
                 database = f"its time-outs are not in force: {', '.join(without_force)}"
-            if not count_living_workers(session):
-                worker = "no worker lives; jobs wait"
+            worker = _describe_workers(session)
             served = context.inference.served(get_champion_alias(session))
         release = served.predictor.network.trouble() or release
         if context.inference.fault is not None:
@@ -142,6 +141,14 @@ def _list_limits(limiters: Sequence[Limiter], settings: Settings) -> list[LimitO
         )
         for limit, size, queue, in_use, waiting in rows
     ]
+
+
+def _describe_workers(session: Session) -> str:
+    """Whether workers run jobs, and which of them are missing."""
+    if not count_living_workers(session):
+        return "no worker lives; jobs wait"
+    missing = [f"{row.executor_id} since {row.seen_at:%Y-%m-%d %H:%M} UTC" for row in list_missing_workers(session)]
+    return f"missing: {', '.join(missing)}" if missing else "ok"
 
 
 @router.get(

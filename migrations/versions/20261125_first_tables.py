@@ -11,7 +11,6 @@ import sqlalchemy as sa
 from alembic import op
 
 from app.audit.chain.events import GENESIS
-from app.database.dbos_adapter import TABLES
 from app.database.tables.append_only import APPEND_ONLY, create_replace_trigger, create_triggers, drop_triggers
 
 revision = "20261125"
@@ -26,7 +25,6 @@ _TABLES = (
     "audit_head",
     "erasures",
     "installation",
-    "job_cancellations",
     "releases",
     "aliases",
     "annotators",
@@ -70,6 +68,7 @@ _TABLES = (
     "repeat_answers",
     "repeat_reads",
     "provisional_labels",
+    "workers",
 )
 # keys of the append-only tables: by them SQLite would replace a row without asking a trigger of DELETE
 _KEYS = {
@@ -166,9 +165,6 @@ def downgrade() -> None:
         op.drop_table(table)
     if dialect == "postgresql":
         op.execute("DROP SCHEMA dbos CASCADE")
-    else:
-        for table in TABLES:
-            op.execute(f"DROP TABLE IF EXISTS {table}")
 
 
 def _insert_first_rows() -> None:
@@ -267,11 +263,10 @@ def _create_tables() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_installation")),
     )
     op.create_table(
-        "job_cancellations",
-        sa.Column("workflow_id", sa.String(length=100), nullable=False),
-        sa.Column("requested_by", sa.String(length=200), nullable=False),
-        sa.Column("requested_at", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("workflow_id", name=op.f("pk_job_cancellations")),
+        "workers",
+        sa.Column("executor_id", sa.String(length=100), nullable=False),
+        sa.Column("seen_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("executor_id", name=op.f("pk_workers")),
     )
     op.create_table(
         "releases",
@@ -418,7 +413,16 @@ def _create_tables() -> None:
     op.create_table(
         "jobs",
         sa.Column("kind", sa.String(length=30), nullable=False),
-        sa.Column("workflow_id", sa.String(length=100), nullable=False),
+        sa.Column("state", sa.String(length=10), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("begun", sa.Integer(), nullable=False),
+        sa.Column("executor_id", sa.String(length=100), nullable=True),
+        sa.Column("traceparent", sa.String(length=100), nullable=False),
+        sa.Column("cancel_requested_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("cancel_requested_by", sa.String(length=200), nullable=True),
+        sa.Column("result", sa.JSON(), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("parameters", sa.JSON(), nullable=False),
         sa.Column("progress", sa.Float(precision=53), nullable=False),
         sa.Column("message", sa.String(length=500), nullable=False),
@@ -427,8 +431,17 @@ def _create_tables() -> None:
         sa.Column("id", sa.Uuid(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["created_by"], ["accounts.id"], name=op.f("fk_jobs_created_by_accounts")),
+        sa.CheckConstraint(
+            "state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')", name=op.f("ck_jobs_state")
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
-        sa.UniqueConstraint("workflow_id", name=op.f("uq_jobs_workflow_id")),
+    )
+    op.create_index(
+        "ix_jobs_open",
+        "jobs",
+        ["state"],
+        postgresql_where=sa.text("state IN ('queued', 'running')"),
+        sqlite_where=sa.text("state IN ('queued', 'running')"),
     )
     op.create_table(
         "policies",

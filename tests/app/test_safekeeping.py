@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow.parquet
 import pytest
@@ -16,7 +17,7 @@ from app.cli.main import secondread
 from app.context import build_context
 from app.database.tables import Case, NetworkOutput
 from app.http.errors import NotFound
-from app.jobs.queries import newest_jobs
+from app.jobs.queries import job_by_id, newest_jobs
 from app.jobs.service import cancel_open_jobs
 from app.main import create_app
 from app.maintenance.backup import check_backup, restore_backup, write_backup
@@ -26,7 +27,7 @@ from app.settings import Settings
 from ml.agreement import measure_agreement
 from ml.tables.evaluate import evaluate_tables
 from ml.util.files import read_json, write_json
-from tests.support.jobs import work_off
+from tests.support.jobs import submit, work_off
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
 from tests.support.service import Service, cell_png
@@ -84,6 +85,8 @@ def test_what_was_under_way_when_a_backup_was_made_is_cancelled_after_it_came_ba
     if service.context.database.engine.dialect.name == "postgresql":
         server: PostgresServer = request.getfixturevalue("postgres")
         url = server.url(server.create())
+    home.mkdir()
+    (home / "jobs.db").write_text("of the job engine, before")
     restore_backup(tmp_path / "backup", home, home / "images", url)
     context = build_context(Settings(home=home, database_url=url, min_free_bytes=0))
     assert cancel_open_jobs(context) == 1
@@ -91,6 +94,10 @@ def test_what_was_under_way_when_a_backup_was_made_is_cancelled_after_it_came_ba
     with context.database.read() as session:
         assert {job.state for job in newest_jobs(session, 10)} == {"cancelled"}
     assert work_off(context) == 0
+    again = submit(context, "evaluation", {})
+    assert work_off(context, {"evaluation": lambda _: {}}) == 1
+    with context.database.read() as session:
+        assert job_by_id(session, UUID(again)).state == "succeeded"
     context.database.engine.dispose()
     assert service.get("viewer", f"/v1/jobs/{asked['id']}").json()["state"] == "queued"  # the original goes on
 

@@ -97,7 +97,16 @@ COVERED: Mapping[str, TableCoverage] = {
     "jobs": TableCoverage(
         frozenset({"parameters"}),
         {
-            "workflow_id": "a retry gets another one, and its own event",
+            "state": "follows from how far the job is; a request to cancel or to try again has its own event",
+            "attempt": "follows from how far the job is",
+            "begun": "follows from how far the job is",
+            "executor_id": "process that runs the job",
+            "traceparent": "of the request's trace",
+            "cancel_requested_at": "has its own event",
+            "cancel_requested_by": "has its own event",
+            "result": "what is shown of the job; what it wrote has its own events",
+            "error": "what is shown of the job",
+            "ended_at": "what is shown of the job",
             "progress": "what is shown while the job is under way",
             "message": "what is shown while the job is under way",
             "started_at": "what is shown of the job",
@@ -162,7 +171,7 @@ NOT_COVERED: Mapping[str, str] = {
     "case_changes": "covered by the event that names the cases, as one digest for all of them",
     "idempotency_records": "answers to retries, deleted after seven days",
     "job_batches": "how far a job is, read only while it is under way",
-    "job_cancellations": "read only while a job is under way",
     "published_estimates": "computed anew every minute",
     "published_reports": "made anew when somebody asks after a change",
+    "workers": "who runs jobs now",
 }

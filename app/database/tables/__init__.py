@@ -26,7 +26,7 @@ from app.database.tables.audit import (
 )
 from app.database.tables.base import CLOCK, BaseTable, Clock, ForgettableRow, new_digest_key, new_id, time_of, utc_now
 from app.database.tables.cases import Case, CasePrediction, CaseTwin, NetworkOutput
-from app.database.tables.jobs import Evaluation, ImportRow, Job, JobBatch, JobCancellation
+from app.database.tables.jobs import Evaluation, ImportRow, Job, JobBatch, WorkerRow
 from app.database.tables.labels import Annotator, Label, ProvisionalLabel, Remark
 from app.database.tables.reads import (
     LEASED,
@@ -80,7 +80,6 @@ __all__ = [
     "Installation",
     "Job",
     "JobBatch",
-    "JobCancellation",
     "Label",
     "NetworkOutput",
     "PolicyRow",
@@ -106,6 +105,7 @@ __all__ = [
     "RepeatRead",
     "ReportTargets",
     "TriageDecision",
+    "WorkerRow",
     "create_triggers",
     "drop_triggers",
     "new_digest_key",
