@@ -21,10 +21,10 @@ from typing import Any
 
 import altair as alt
 import numpy as np
-from rich.progress import Progress
-
 from app.audit.linking import _BATCH as BATCH
 from app.audit.linking import SECONDS as PERIOD
+from rich.progress import Progress
+
 from app.database.engine import MAX_OVERFLOW, POOL_SIZE
 from ml.util.arrays import FloatArray
 

@@ -27,10 +27,10 @@ import httpx2
 import numpy as np
 import obstore
 import psycopg
+from app.audit.linking import count_waiting_events, link_all_waiting
 from obstore.store import from_url
 from rich.progress import Progress
 
-from app.audit.linking import count_waiting_events, link_all_waiting
 from app.context import ServiceContext, build_context
 from app.metrics.snapshot import write_snapshot
 from app.releases.queries import all_releases, class_codes

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from app.audit.linking import ChainLinker, count_waiting_events
 from pydantic import SecretStr
 from rich.progress import Progress
 from sqlalchemy import text
@@ -28,7 +29,6 @@ from sqlalchemy.orm import Session
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys, KeyRing, derive_keys
 from app.audit.installation import claim_database
-from app.audit.linking import ChainLinker, count_waiting_events
 from app.database.engine import Database
 from app.database.migration import upgrade_schema
 from app.database.tables import AuditEvent

@@ -67,7 +67,6 @@ def twice(service: Service) -> None:
 
 def publish(service: Service) -> None:
     """What the worker does every minute, its sealer several times per second."""
-    service.seal()
     publish_answer_sets(service.context)
 
 

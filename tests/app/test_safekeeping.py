@@ -187,7 +187,6 @@ def test_exports_are_read_by_evaluate_and_agreement(service: Service, tmp_path: 
     fill(service)
     with service.context.database.read() as session:
         export_dataset(session, service.context, tmp_path / "out", "all", kind=kind, images=False)
-    service.seal()
     labels, predictions = (tmp_path / "out" / f"{name}.{kind}" for name in ("labels", "predictions"))
     assert evaluate_tables(labels, predictions, cluster="patient").n_labels == 12
     assert measure_agreement(labels, cluster="patient").n_annotators == 2

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-
 from app.audit.linking import SECONDS as PERIOD
+
 from benchmarks.reading_rooms import MEDIAN_SECONDS, SPREAD, TWICE, Costs, Room, demand, erlang_c, sealed
 
 MEAN_READING = MEDIAN_SECONDS * math.exp(SPREAD**2 / 2)
