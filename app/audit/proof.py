@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.audit.chain import events, verify_proof
 from app.audit.chain.coverage import COVERED
-from app.audit.chain.keys import DerivedKey
+from app.audit.chain.keys import AuditKeys, DerivedKey
 from app.audit.chain.row_digests import build_row_document, covered_tables, row_key
 from app.context import ServiceContext
 from app.database.tables import CaseChange
@@ -35,15 +35,8 @@ def write_proof(session: Session, context: ServiceContext, out: Path) -> int:
 
 
 def _build_proof_lines(session: Session, context: ServiceContext) -> Iterator[ProofLine]:
-    keys, head = context.keys.audit, events.read_head_text(session)
-    yield {
-        "kind": "proof",
-        "version": 4,
-        "public_key": keys.public_key,
-        "first_key": keys.signers[0].public,
-        "head": head,
-        "signature": keys.sign(head),
-    }
+    keys = context.keys.audit
+    yield build_first_line(session, keys)
     written: dict[str, set[str]] = {}
     for line in build_event_lines(session):
         for table, leaves in line["rows"].items():
@@ -52,6 +45,19 @@ def _build_proof_lines(session: Session, context: ServiceContext) -> Iterator[Pr
     for table in covered_tables():
         yield from build_row_lines(session, keys.rows, table, written.get(table.name, ()))
     yield from build_case_lines(session)
+
+
+def build_first_line(session: Session, keys: AuditKeys) -> ProofLine:
+    """The first line, with the head signed by the newest key."""
+    head = events.read_head_text(session)
+    return {
+        "kind": "proof",
+        "version": 4,
+        "public_key": keys.public_key,
+        "first_key": keys.signers[0].public,
+        "head": head,
+        "signature": keys.sign(head),
+    }
 
 
 def build_event_lines(session: Session) -> Iterator[ProofLine]:

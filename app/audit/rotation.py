@@ -40,6 +40,8 @@ def rotate_key(context: ServiceContext, reason: str, say: _Say = lambda _: None)
     n_known = require_first_key(context.database, derive_keys(ring).audit)
     if len(ring.secrets) <= max(n_known, 1):
         claim_database(context.database, derive_keys(ring).audit, say)
+        # with the head in use by others for long, the file stays as it is
+        write_with_retry(context.database, events.lock_head, _OTHERS_WRITE, say)
         ring = ring.rotated()
         _replace_key_file(context, ring)
     rotation = apply_key_ring(context, ring, reason, say)

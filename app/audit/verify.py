@@ -16,7 +16,7 @@ from app.audit.chain.coverage import COVERED, NOT_COVERED
 from app.audit.chain.keys import AuditKeys, InstallationKeys
 from app.audit.chain.row_digests import covered_tables
 from app.audit.chain.verify_proof import CASE_CHANGES, ProofChecker
-from app.audit.proof import ProofLine, build_case_lines, build_event_lines, build_row_lines
+from app.audit.proof import ProofLine, build_case_lines, build_event_lines, build_first_line, build_row_lines
 from app.cases.service import partition_of, stored_image_names
 from app.context import ServiceContext
 from app.database.tables import AuditHead, Case, CaseTwin, Evaluation, ReleaseRow
@@ -32,7 +32,8 @@ _ROWS_PER_CHECK = 1000
 
 def check_audit(session: Session, keys: AuditKeys) -> ProofChecker:
     """Check the chain, and each row against the newest event that wrote it, as anybody checks a proof."""
-    checker = ProofChecker(keys.signers[0].public)
+    checker = ProofChecker(keys.public_key)
+    checker.take(build_first_line(session, keys))
     _take_lines(checker, "audit_events", build_event_lines(session))
     checker.faults += _check_chain_end(session, keys, checker)
     for table in covered_tables():
@@ -191,7 +192,6 @@ def verify_all(session: Session, context: ServiceContext, against: str | None = 
     back = list_restores(session)
     anchored = against is not None or context.settings.audit_anchor is not None
     whole = COMPLETE if anchored and not lost else CONSISTENT
-    head = events.read_head_text(session)
     return IntegrityReport(
         checker.n_events,
         len(digests),
@@ -199,8 +199,8 @@ def verify_all(session: Session, context: ServiceContext, against: str | None = 
         n_evaluations,
         faults,
         verdict=f"not consistent: {len(faults)} faults" if faults else whole,
-        head=head,
-        signature=context.keys.audit.sign(head),
+        head=checker.own_head,
+        signature=checker.signature,
         public_key=context.keys.audit.public_key,
         restores=lost
         + [f"audit event {event}: a backup was brought back, which ended at {last}" for event, last in back],

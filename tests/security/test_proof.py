@@ -111,7 +111,7 @@ CHANGES: dict[str, tuple[Callable[[list[Line]], object], str]] = {
     "a label": (lambda lines: first(lines, table="labels")["columns"].update(class_code="x"), "not as audit event"),
     "a row less": (lambda lines: lines.remove(first(lines, table="looks")), "missing, although audit event"),
     "a row more": (lambda lines: lines.append(first(lines, table="looks") | {"key": "x"}), "no audit event wrote it"),
-    "the head": (lambda lines: lines[0].update(head=f"1:{'0' * 64}"), "is not signed with the given public key"),
+    "the head": (lambda lines: lines[0].update(head=f"1:{'0' * 64}"), "is not signed with the newest key"),
     "an event": (lambda lines: first(lines, action="rows.baseline").update(actor="x"), "was changed"),
     "an event of before": (lambda lines: first(lines, action="label.add").update(actor="x"), "was changed"),
     "digests of rows": (lambda lines: last_event(lines)["rows"].clear(), "was changed"),

@@ -50,7 +50,7 @@ class _DescribedEvent:
     cases: Sequence[uuid.UUID]
     rows: Leaves
     # with which it goes when that is rolled back
-    transaction: SessionTransaction | None
+    transaction: SessionTransaction
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def record_event(
     rows = dict(leaves or {})
     if cases:
         rows[CASE_CHANGES] = {"": cases_digest(cases)}
-    transaction = session.get_nested_transaction() or session.get_transaction()
+    transaction = session.get_nested_transaction() or session.get_transaction() or session.begin()
     session.info.setdefault(_DESCRIBED, []).append(_DescribedEvent(keys, columns, cases, rows, transaction))
 
 
@@ -99,11 +99,11 @@ def described_cases(session: Session) -> set[uuid.UUID]:
 @listening.listens_for(RecordedSession, "after_soft_rollback")
 def _forget_rolled_back(session: Session, rolled_back: SessionTransaction) -> None:
     described: list[_DescribedEvent] = session.info.pop(_DESCRIBED, [])
-    if rolled_back.parent is not None:  # a savepoint: what was described before it stays
-        session.info[_DESCRIBED] = [event for event in described if not _is_within(event.transaction, rolled_back)]
+    session.info[_DESCRIBED] = [event for event in described if not _is_within(event.transaction, rolled_back)]
 
 
 def _is_within(inner: SessionTransaction | None, outer: SessionTransaction) -> bool:
+    """Whether a savepoint or transaction is another one, or a savepoint of it."""
     while inner is not None and inner is not outer:
         inner = inner.parent
     return inner is outer

@@ -72,8 +72,8 @@ class ProofChecker:
     """Checks the lines of a proof one after the other."""
 
     def __init__(self, public_key: str) -> None:
-        self.keys, self.newest_key = [public_key], public_key
-        self.own_head, self.heads = f"0:{GENESIS}", {f"0:{GENESIS}"}
+        self.keys, self.public_key = [public_key], public_key
+        self.own_head, self.signature, self.heads = f"0:{GENESIS}", "", {f"0:{GENESIS}"}
         # table → key of the row → the newest event that wrote it, and the digest: None for a row that was deleted
         self.expected: dict[str, dict[str, tuple[int, str | None]]] = {}
         self.n_events, self.n_rows, self.previous, self.faults = 0, 0, GENESIS, list[str]()
@@ -81,9 +81,7 @@ class ProofChecker:
     def take(self, line: dict[str, Any]) -> None:
         """Take a line of the file."""
         if line["kind"] == "proof":
-            self.keys, self.own_head = [line["first_key"]], line["head"]
-            if not is_signed(self.newest_key, line["head"], line["signature"]):
-                self.faults.append("the head of the proof is not signed with the given public key")
+            self.keys, self.own_head, self.signature = [line["first_key"]], line["head"], line["signature"]
         elif line["kind"] == "event":
             self._take_event(line)
         elif line["kind"] == "row":
@@ -128,7 +126,9 @@ class ProofChecker:
             self.faults += [f"{table} {key}: missing, although audit event {n} wrote it" for key, n in missing]
         lost = sorted({self.own_head, *heads} - self.heads)
         self.faults += [f"the chain does not contain the head {head}" for head in lost]
-        self.faults += [] if self.newest_key in self.keys else ["the given public key is not that of this chain"]
+        signed = is_signed(self.keys[-1], self.own_head, self.signature)
+        self.faults += [] if signed else ["the head is not signed with the newest key of this chain"]
+        self.faults += [] if self.public_key in self.keys else ["the given public key is not that of this chain"]
 
 
 def main(arguments: list[str]) -> int:
