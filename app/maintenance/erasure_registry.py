@@ -27,7 +27,7 @@ from app.audit.anchor import append_lines, open_append_only
 from app.audit.chain import events
 from app.audit.chain.change_tracking import note_deleted, note_rows
 from app.audit.chain.keys import DerivedKey
-from app.audit.chain.row_digests import encode_canonical_json
+from app.audit.chain.verify_proof import encode_canonical_json
 from app.cases.service import cases_with_images, cases_with_pixels
 from app.context import ServiceContext
 from app.database.engine import insert_if_absent
