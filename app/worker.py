@@ -17,7 +17,6 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.audit.installation import claim_database
-from app.audit.linking import ChainLinker
 from app.context import ServiceContext
 from app.database.migration import require_current_schema
 from app.http.errors import ServiceUnavailable
@@ -42,8 +41,6 @@ def run_worker(context: ServiceContext, stop: threading.Event) -> bool:
     executor = _start_executor(context, stop)
     if executor is None:
         return True
-    sealer = ChainLinker(context.settings.direct_sqlalchemy_url, context.keys.audit)
-    sealer.start()
     _log.info("worker started", worker=executor.runner.id, kinds=sorted(FUNCTIONS))
     with keep_cache_fresh(context):
         while not stop.wait(_TEND_SECONDS) and not executor.broken:
@@ -55,9 +52,7 @@ def run_worker(context: ServiceContext, stop: threading.Event) -> bool:
     if executor.broken and not stop.is_set():
         _log.warning("the worker has lost its lock, or the key was rotated, and it restarts")
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
-    ended = executor.stop(STOP_SECONDS)
-    sealer.stop()
-    return ended
+    return executor.stop(STOP_SECONDS)
 
 
 def _touch_heartbeat(context: ServiceContext) -> None:

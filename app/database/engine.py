@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
 from types import ModuleType
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from fastapi import Depends, Request
 from sqlalchemy import (
@@ -51,7 +51,6 @@ from app.audit.chain import events
 from app.audit.chain.change_tracking import RecordedSession, note_rows
 from app.audit.chain.coverage import COVERED
 from app.audit.chain.keys import AuditKeys
-from app.database.sql.advisory_locks import KEY_TURN, begin_lock
 from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import CLOCK, Clock, utc_now
 from app.http.errors import ServiceOverloaded
@@ -149,9 +148,8 @@ POOL_SIZE, MAX_OVERFLOW = 5, 10
 
 def _begin_postgres(connection: Connection) -> None:
     """Set a transaction's settings; they end with the transaction."""
-    # One that writes takes its turn with the key in the same statement, for as long as ``lock_timeout`` lets it wait.
     settings = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in POSTGRES_SETTINGS.items())
-    connection.exec_driver_sql(f"SELECT {settings}{begin_lock(connection)}")
+    connection.exec_driver_sql(f"SELECT {settings}")
 
 
 def postgres_engine(url: str, *, overflow: int = MAX_OVERFLOW, poolclass: type[Pool] | None = None) -> Engine:
@@ -278,16 +276,14 @@ class Database:
         self._looking = self.engine.execution_options(sqlite_begin=None)
 
     @contextmanager
-    def write(self, key: Literal["shared", "alone", "unused"] = "shared") -> Iterator[Session]:
-        """Session whose changes are committed at the end, or rolled back on any error."""
-        # Covered rows that it wrote after its last audit event, or without one, get an event of their own.
+    def write(self) -> Iterator[Session]:
+        """Session whose changes are committed at the end with their audit event, or rolled back on any error."""
         place = None if self.writers is None else LimitPlace(self.writers)
-        engine = self.engine.execution_options(**{"sqlite_begin": "BEGIN IMMEDIATE", _PLACE: place, KEY_TURN: key})
+        engine = self.engine.execution_options(**{"sqlite_begin": "BEGIN IMMEDIATE", _PLACE: place})
         try:
             with RecordedSession(engine, expire_on_commit=False, info={_PLACE: place}) as session:
                 yield session
-                if self._keys is not None:
-                    events.record_unreported_rows(session, self._keys)
+                events.link_described_events(session, self._keys)
                 session.commit()
         finally:
             if place is not None:

@@ -150,7 +150,7 @@ def note_display(database: Database, session: Session, read_id: uuid.UUID, secon
         return
     reads, displayed_at = type(read), max(read.created_at, time_of(session) - timedelta(seconds=seconds_ago))
     session.rollback()  # SQLite: the reading transaction must not wait for the writing one
-    with database.write(key="unused") as writing:
+    with database.write() as writing:
         first = update(reads).where(reads.id == read_id, reads.displayed_at.is_(None))
         writing.execute(first.values(displayed_at=displayed_at))
 
