@@ -3,10 +3,9 @@
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
-from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import BindParameter, and_, bindparam, select
+from sqlalchemy import Select, and_, select
 from sqlalchemy.orm import Session
 
 from app.accounts.service import annotator_of_account, role_or_key_sees_more
@@ -14,7 +13,6 @@ from app.cases import correction_window
 from app.cases.opaque_ids import ResolvedCase
 from app.cases.repeat_selection import is_held_back_from
 from app.database.engine import Database, insert_if_absent
-from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import (
     SHOWN_KINDS,
     Account,
@@ -34,7 +32,7 @@ from app.database.tables import (
 from app.http.errors import Forbidden
 from app.http.principal import Principal
 from app.predictions.service import champion_first_order
-from app.triage.service import ImageIdentity, are_twins, current_policy, may_be_twin, policy_of_version
+from app.triage.service import ImageIdentity, are_twins, current_policy, may_be_twin_of, policy_of_version
 from ml.messages import messages
 
 
@@ -139,10 +137,8 @@ def ensure_revealed(session: Session, principal: Principal, case: ResolvedCase) 
         raise BlindReadPending(_HIDDEN_MESSAGES[hidden])
 
 
-@cache
-def _exposure_statement(*, has_patient: bool) -> PreparedStatement:
-    """Return an account's role and scopes, and the cases that it saw and that may be twins of a case."""
-    annotator_id: BindParameter[Any] = bindparam("annotator_id")
+def _exposure_statement(annotator_id: uuid.UUID, case: ImageIdentity) -> Select[Any]:
+    """Select an account's role and scopes, and the cases that it saw and that may be twins of a case."""
     exposed_cases = select(Exposure.case_id).where(Exposure.annotator_id == annotator_id)
     not_blind = select(Label.case_id).where(Label.annotator_id == annotator_id, Label.blind.is_(False))
     with_account = select(Annotator.id).where(Annotator.id == annotator_id, Annotator.account_id.is_not(None))
@@ -150,10 +146,9 @@ def _exposure_statement(*, has_patient: bool) -> PreparedStatement:
         ReferenceCell.kind.in_(SHOWN_KINDS), with_account.correlate(None).exists()
     )
     unblinded_cases = exposed_cases.union_all(not_blind, reference)
-    pixels: BindParameter[Any] = bindparam("pixels_sha256")
-    twin = may_be_twin(pixels, bindparam("patient") if has_patient else None)
+    twin = may_be_twin_of(case)
     columns = (Case.id, Case.pixels_sha256, Case.patient, Case.image_hash)
-    return PreparedStatement(
+    return (
         select(Account.role, ApiKey.scopes, *columns)
         .select_from(Annotator)
         .outerjoin(Account, Account.id == Annotator.account_id)
@@ -182,13 +177,10 @@ def was_exposed(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -
 
 def was_exposed_to(session: Session, annotator_id: uuid.UUID, case: ImageIdentity) -> bool:
     """Return whether an annotator may have seen more than the pixels of a loaded case."""
-    of_case = {"pixels_sha256": case.pixels_sha256}
-    of_case |= {} if case.patient is None else {"patient": case.patient}
-    statement = _exposure_statement(has_patient=case.patient is not None)
     return any(
         (role is not None and role_or_key_sees_more(role, scopes))
         or (other[0] is not None and are_twins(case, _ImageIdentityRow(*other)))
-        for role, scopes, *other in statement.all(session, {"annotator_id": annotator_id, **of_case})
+        for role, scopes, *other in session.execute(_exposure_statement(annotator_id, case))
     )
 
 

@@ -7,14 +7,14 @@ the row away once that time has come, and draws the conclusions.
 
 import uuid
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import ColumnElement, Update, Uuid, bindparam, case, exists, or_, select, update
+from sqlalchemy import ColumnElement, Update, case, exists, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from app.audit.chain.change_tracking import update_columns
 from app.audit.chain.detached_rows import insert_row
-from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import Annotator, Exposure, Label, ProvisionalLabel, Repeat, time_of
-from app.database.tables.base import UtcDateTime
 
 #: For how long a label may be corrected at most.
 CORRECTION_TIME = timedelta(minutes=15)
@@ -64,8 +64,17 @@ def is_window_over(at: datetime) -> ColumnElement[bool]:
 
 def advance_other_windows(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> None:
     """Count a case that an annotator has left; their earlier correction windows come closer to closing."""
-    for statement in _LEAVE:
-        statement.change(session, {"annotator": annotator_id, "left": case_id, "time": time_of(session)})
+    time = time_of(session)
+    labels = (ProvisionalLabel.annotator_id == annotator_id, ProvisionalLabel.case_id != case_id)
+    session.execute(_update_provisional_labels(*labels, **_count_left_case(ProvisionalLabel, time)))
+    repeats = (Repeat.annotator_id == annotator_id, Repeat.case_id != case_id, Repeat.final_at > time)
+    session.execute(_update_repeats(*repeats, **_count_left_case(Repeat, time)))
+
+
+def _count_left_case(table: type[ProvisionalLabel | Repeat], time: datetime) -> dict[str, ColumnElement[Any]]:
+    """Columns of a window after one more case was left."""
+    n_since: ColumnElement[int] = table.n_since + 1
+    return {"n_since": n_since, "final_at": case((n_since >= CASES_BEHIND, time), else_=table.final_at)}
 
 
 def close_windows_of_account(session: Session, account_id: uuid.UUID) -> None:
@@ -80,37 +89,10 @@ def close_windows_of_account(session: Session, account_id: uuid.UUID) -> None:
 def _update_provisional_labels(*which: ColumnElement[bool], **values: object) -> Update:
     """Build an update of provisional labels, locked in one order to avoid deadlocks."""
     locked = select(ProvisionalLabel.label_id).where(*which).order_by(ProvisionalLabel.label_id).with_for_update()
-    statement = update(ProvisionalLabel).where(ProvisionalLabel.label_id.in_(locked)).values(**values)
-    return statement.execution_options(synchronize_session=False)
+    return update_columns(ProvisionalLabel, **values).where(ProvisionalLabel.label_id.in_(locked))
 
 
 def _update_repeats(*which: ColumnElement[bool], **values: object) -> Update:
     """Build an update of repeats, locked in one order, as for provisional labels."""
     locked = select(Repeat.id).where(*which).order_by(Repeat.id).with_for_update()
-    statement = update(Repeat).where(Repeat.id.in_(locked)).values(**values)
-    return statement.execution_options(synchronize_session=False)
-
-
-_ANNOTATOR = bindparam("annotator", type_=Uuid())
-_LEFT = bindparam("left", type_=Uuid())
-_TIME = bindparam("time", type_=UtcDateTime())
-# made once: to make them costs more than to execute them
-_LEAVE = (
-    PreparedStatement(
-        _update_provisional_labels(
-            ProvisionalLabel.annotator_id == _ANNOTATOR,
-            ProvisionalLabel.case_id != _LEFT,
-            n_since=ProvisionalLabel.n_since + 1,
-            final_at=case((ProvisionalLabel.n_since + 1 >= CASES_BEHIND, _TIME), else_=ProvisionalLabel.final_at),
-        )
-    ),
-    PreparedStatement(
-        _update_repeats(
-            Repeat.annotator_id == _ANNOTATOR,
-            Repeat.case_id != _LEFT,
-            Repeat.final_at > _TIME,
-            n_since=Repeat.n_since + 1,
-            final_at=case((Repeat.n_since + 1 >= CASES_BEHIND, _TIME), else_=Repeat.final_at),
-        )
-    ),
-)
+    return update_columns(Repeat, **values).where(Repeat.id.in_(locked))

@@ -19,11 +19,12 @@ from typing import Any
 
 import structlog
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer
-from sqlalchemy import event, select, update
+from sqlalchemy import event, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.audit.chain import events
+from app.audit.chain.change_tracking import update_columns
 from app.context import ServiceContext
 from app.database.dbos_adapter import (
     APPLICATION,
@@ -210,7 +211,7 @@ class JobExecutor:
             try:
                 with job.write() as session:
                     message = "stopped: the database refused"
-                    session.execute(update(Job).where(Job.id == job.job_id).values(message=message))
+                    session.execute(update_columns(Job, message=message).where(Job.id == job.job_id))
                 return
             except SQLAlchemyError:
                 self._stopping.wait(1.0)

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import delete, exists, select, text, update
+from sqlalchemy import delete, exists, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events
+from app.audit.chain.change_tracking import update_columns
 from app.context import ServiceContext
 from app.database.dbos_adapter import cancel_workflows, workflow_table
 from app.database.engine import insert_if_absent
@@ -134,9 +135,8 @@ class RunningJob:
     def begin(self) -> None:
         """Say that the first attempt begins; later ones change nothing."""
         with self.write() as session:
-            session.execute(
-                update(Job).where(Job.id == self.job_id, Job.started_at.is_(None)).values(started_at=time_of(session))
-            )
+            begun = update_columns(Job, started_at=time_of(session))
+            session.execute(begun.where(Job.id == self.job_id, Job.started_at.is_(None)))
 
     def end(self) -> None:
         """Make sure that nobody asked to cancel the job while its last batch was written."""
@@ -155,8 +155,8 @@ class RunningJob:
         """Say how far the job is, in the transaction that brings it there."""
         fits = len(to_text(message)) <= MESSAGE_LENGTH
         shown = message if fits else message[:MESSAGE_LENGTH]
-        values = {"progress": min(max(progress, 0.0), 1.0), "message": shown}
-        session.execute(update(Job).where(Job.id == self.job_id).values(values))
+        reported = update_columns(Job, progress=min(max(progress, 0.0), 1.0), message=shown)
+        session.execute(reported.where(Job.id == self.job_id))
 
     def batch(self, name: str, work: Callable[[Session], JobResult]) -> JobResult:
         """Write a part of the job once, whoever dies when: its result is recorded in the transaction that writes it."""

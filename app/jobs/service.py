@@ -7,10 +7,10 @@ the workflow's. A request enqueues in its own transaction, so what is rolled bac
 import uuid
 from typing import Any
 
-from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events
+from app.audit.chain.change_tracking import update_columns
 from app.context import ServiceContext
 from app.database.dbos_adapter import cancel_workflows
 from app.database.tables import Job, new_id
@@ -89,7 +89,7 @@ def requeue_job(session: Session, context: ServiceContext, principal: Principal,
             Message("the job is {state}; only a failed or cancelled one is tried again", state=Term(job.state))
         )
     workflow_id = f"{job.id}-{uuid.uuid4().hex[:8]}"
-    session.execute(update(Job).where(Job.id == job.id).values(workflow_id=workflow_id))
+    session.execute(update_columns(Job, workflow_id=workflow_id).where(Job.id == job.id))
     context.jobs.enqueue(session, job.kind, workflow_id, str(job.id))
     events.record_event(session, context.keys.audit, actor=principal.name, action="job.retry", object_id=job.id)
     return job_by_id(session, job_id)

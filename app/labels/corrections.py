@@ -8,7 +8,6 @@ from sqlalchemy.orm import Session
 
 from app.accounts.service import annotator_of_account
 from app.audit.chain import events
-from app.audit.chain.change_tracking import note_deleted
 from app.cases.service import NamedLabel, hidden_before_final, is_window_over, label_history, was_exposed
 from app.context import ServiceContext
 from app.database.tables import Annotator, Case, Label, ProvisionalLabel, RepeatRead, time_of
@@ -144,9 +143,8 @@ def _finalize_batch(context: ServiceContext) -> int:
         free = select(Case.id).where(Case.id.in_(with_some)).order_by(Case.id).with_for_update(skip_locked=True)
         case_ids = list(session.execute(free).scalars())
         final = delete(ProvisionalLabel).where(ProvisionalLabel.case_id.in_(case_ids), over)
-        gone = session.execute(final.returning(ProvisionalLabel.label_id)).mappings().all() if case_ids else []
-        note_deleted(session, ProvisionalLabel, gone)
-        labels = [row["label_id"] for row in gone]
+        gone = session.execute(final.returning(ProvisionalLabel.label_id)) if case_ids else []
+        labels = [label_id for (label_id,) in gone]
         if not labels:
             return 0
         open_cases = set(session.execute(_cases_of_provisional(case_ids)).scalars())

@@ -7,11 +7,11 @@ import uuid
 from dataclasses import replace
 from datetime import timedelta
 
-from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from app.accounts.service import account_sees_more, annotator_of_account, locked_annotator, read_own_annotator
 from app.audit.chain import events
+from app.audit.chain.change_tracking import update_columns
 from app.audit.chain.detached_rows import change_row, insert_row
 from app.cases.service import advance_other_windows
 from app.context import ServiceContext
@@ -151,8 +151,8 @@ def note_display(database: Database, session: Session, read_id: uuid.UUID, secon
     reads, displayed_at = type(read), max(read.created_at, time_of(session) - timedelta(seconds=seconds_ago))
     session.rollback()  # SQLite: the reading transaction must not wait for the writing one
     with database.write(key="unused") as writing:
-        first = update(reads).where(reads.id == read_id, reads.displayed_at.is_(None))
-        writing.execute(first.values(displayed_at=displayed_at))
+        first = update_columns(reads, displayed_at=displayed_at)
+        writing.execute(first.where(reads.id == read_id, reads.displayed_at.is_(None)))
 
 
 def release_lease(session: Session, principal: Principal, read_id: uuid.UUID) -> None:

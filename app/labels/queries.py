@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias, TypeVar
 
-from sqlalchemy import ColumnElement, and_, bindparam, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, exists, func, or_, select
 from sqlalchemy.orm import Session
 
+from app.audit.chain.change_tracking import update_columns
 from app.audit.chain.detached_rows import JoinedRows, build_detached_row, execute_past_session, list_columns
 from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import (
@@ -98,9 +99,9 @@ def expire_overdue(session: Session, time: datetime) -> int:
     ids = list(session.execute(overdue).scalars())
     if ids:
         leased = and_(Read.request_id.in_(ids), Read.state == "leased")
-        session.execute(update(Read).where(leased).values(state="expired", ended_at=time))
-        back = update(ReadRequest).where(ReadRequest.id.in_(ids))
-        session.execute(back.values(state="open", lease_expires_at=None))
+        session.execute(update_columns(Read, state="expired", ended_at=time).where(leased))
+        back = update_columns(ReadRequest, state="open", lease_expires_at=None)
+        session.execute(back.where(ReadRequest.id.in_(ids)))
     return len(ids)
 
 
@@ -110,7 +111,7 @@ def expire_repeats(session: Session, time: datetime) -> None:
     for repeat in session.execute(overdue.limit(_SWEEP).with_for_update(skip_locked=True)).scalars().all():
         repeat.state, repeat.lease_expires_at = "open", None
         leased = (RepeatRead.request_id == repeat.id, RepeatRead.state == "leased")
-        session.execute(update(RepeatRead).where(*leased).values(state="expired", ended_at=time))
+        session.execute(update_columns(RepeatRead, state="expired", ended_at=time).where(*leased))
 
 
 def open_request_of_case(

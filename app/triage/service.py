@@ -50,7 +50,7 @@ from app.triage.rules import (
     summarise_prediction,
 )
 from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut
-from app.triage.twins import ImageIdentity, are_twins, may_be_twin
+from app.triage.twins import ImageIdentity, are_twins, may_be_twin_of
 
 __all__ = [
     "DAILY",
@@ -71,7 +71,7 @@ __all__ = [
     "list_assignable_annotators",
     "list_eligible_annotators",
     "list_policies",
-    "may_be_twin",
+    "may_be_twin_of",
     "needs_adjudication",
     "new_request",
     "next_position",

@@ -3,9 +3,7 @@
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import anyio.to_thread
 import pytest
 from sqlalchemy import Connection, event, select
 
@@ -167,26 +165,3 @@ def test_a_key_is_looked_up_once_per_request(service: Service) -> None:
             answer = service.call("admin", method, path, headers=headers, **options)
         assert answer.status_code == status, answer.text
         assert sum("FROM api_keys" in statement for statement in statements) == 1, path
-
-
-def test_a_request_takes_a_thread_for_its_caller_and_one_for_all_the_rest(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = service.add_case("case", cell_png(), patient="p")
-    run_sync, taken = anyio.to_thread.run_sync, []
-
-    async def counting(function: Any, *arguments: Any, **options: Any) -> Any:
-        taken.append(function)
-        return await run_sync(function, *arguments, **options)
-
-    monkeypatch.setattr(anyio.to_thread, "run_sync", counting)
-    for who, method, path, most in (
-        ("anna", "POST", "/v1/reads", 2),
-        ("viewer", "GET", f"/v1/cases/{case['id']}/image", 2),
-        ("viewer", "GET", f"/v1/cases/{case['id']}", 3),  # FastAPI takes one more to check what it answers
-    ):
-        taken.clear()
-        headers = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
-        answer = service.call(who, method, path, headers=headers)
-        assert answer.status_code in {200, 201}, answer.text
-        assert len(taken) == most, (path, taken)

@@ -46,6 +46,11 @@ class TableCoverage:
     # digests out any more, not even with the installation's key. None: the installation's key
     key: str | None = None
 
+    def is_free_value(self, name: str, value: object) -> bool:
+        """Whether a column that is set to a value needs no event: it is free, or the value counts as the one before."""
+        # a row does not come back to such a value from another one: an answered request does not open again
+        return name in self.free or (name in self.alike and self.alike[name](value) != value)
+
 
 def _cover_private(*names: str) -> TableCoverage:
     return TableCoverage(frozenset(names))

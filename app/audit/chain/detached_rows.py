@@ -10,19 +10,17 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, CursorResult, Executable, bindparam, insert, update
+from sqlalchemy import Column, CursorResult, Executable, bindparam, insert
 from sqlalchemy import Table as SqlTable
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
 
-from app.audit.chain.change_tracking import note_change, note_new
+from app.audit.chain.change_tracking import update_columns
 from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import BaseTable
 from app.database.tables.base import Row
 
 _Mapped = TypeVar("_Mapped", bound=BaseTable)
-# of a parameter that says which row: names of columns are those of values
-_WHICH = "which_"
 
 
 def execute_past_session(session: Session, statement: Executable, values: Row | None = None) -> CursorResult[Any]:
@@ -115,9 +113,8 @@ def insert_row(session: Session, table: type[_Mapped], **values: object) -> _Map
     for name, make in _list_column_defaults(table):
         if name not in values:
             values[name] = make(connection)
-    prepare_insert(table, tuple(values)).change(session, values)
+    session.execute(insert(table).values(**values))
     row = dict.fromkeys(_list_column_names(table)) | values
-    note_new(session, table, row)
     return _fill_detached_row(table, row)
 
 
@@ -127,21 +124,11 @@ def insert_new_row(session: Session, row: _Mapped) -> _Mapped:
     return insert_row(session, type(row), **values)
 
 
-@cache
-def _prepare_update(table: type[BaseTable], names: tuple[str, ...]) -> PreparedStatement:
-    rows = table_of(table)
-    statement = update(rows).values({name: bindparam(name, type_=rows.columns[name].type) for name in names})
-    for key in rows.primary_key.columns:
-        statement = statement.where(key == bindparam(_WHICH + key.name, type_=key.type))
-    return PreparedStatement(statement)
-
-
 def change_row(session: Session, row: _Mapped, **values: object) -> _Mapped:
     """Change columns of a row that this session has locked and read since, and note it for the audit."""
     table, before = type(row), vars(row)
-    which = {_WHICH + key.name: before[key.name] for key in table_of(table).primary_key.columns}
-    if _prepare_update(table, tuple(values)).change(session, which | values) != 1:
+    keys = table_of(table).primary_key.columns
+    which = [key == before[key.name] for key in keys]
+    if session.execute(update_columns(table, **values).where(*which).returning(*keys)).first() is None:
         raise StaleDataError(f"a row of {table.__tablename__} to be changed is gone")
-    after = before | values
-    note_change(session, table, before, after)
-    return _fill_detached_row(table, after)
+    return _fill_detached_row(table, before | values)
