@@ -5,6 +5,8 @@ A route without one stops the start-up.
 
 import hmac
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import wraps
+from inspect import iscoroutinefunction
 from typing import Any
 
 import fastapi
@@ -82,9 +84,7 @@ class RequireScope:
         if not self.scopes:
             return None
         is_identified = hasattr(request.state, "caller")
-        principal = (
-            caller_of(request) if is_identified else await run_in_threadpool(caller_of, request, self._also)
-        )
+        principal = caller_of(request) if is_identified else await run_in_threadpool(caller_of, request, self._also)
         if principal is None:
             raise Unauthenticated("send an API key as `Authorization: Bearer …`, or sign in")
         if not principal.scopes & self.scopes:
@@ -156,10 +156,25 @@ def openapi_security(route: APIRoute) -> list[dict[str, list[str]]]:
     return [{scheme: [scope]} for scope in scopes for scheme in ("api_key", "session")]
 
 
+def _call_in_thread(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    """Call an endpoint in a thread, and check its answer without one."""
+    # FastAPI would take a second thread for the check, before the session ends: as soon as all threads wait for a
+    # connection, none of those who hold one could go on.
+
+    @wraps(endpoint)
+    async def served(**values: Any) -> Any:
+        return await run_in_threadpool(endpoint, **values)
+
+    return served
+
+
 class GuardedRoute(APIRoute):
     """A route that asks its guard before a byte of the body is read: FastAPI itself parses the body first."""
 
     # One of the API refuses query parameters that it does not have: a misspelt filter would answer another question.
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint if iscoroutinefunction(endpoint) else _call_in_thread(endpoint), **options)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """What serves a request of this route."""

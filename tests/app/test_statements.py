@@ -3,12 +3,15 @@
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, event, select
 
 from app.audit.chain import events
-from app.database.tables import CasePrediction, ReleaseRow, new_id, utc_now
+from app.database.engine import sqlite_engine
+from app.database.tables import Annotator, CasePrediction, ReleaseRow, new_id, utc_now
 from tests.app.test_leases import set_policy
 from tests.support.service import Service, cell_png
 from tests.support.statements import counted
@@ -165,3 +168,19 @@ def test_a_key_is_looked_up_once_per_request(service: Service) -> None:
             answer = service.call("admin", method, path, headers=headers, **options)
         assert answer.status_code == status, answer.text
         assert sum("FROM api_keys" in statement for statement in statements) == 1, path
+
+
+def test_sqlite_prepares_a_statement_once_however_many_rows_are_asked_for(tmp_path: Path) -> None:
+    engine = sqlite_engine(f"sqlite:///{tmp_path / 'empty.db'}")
+    asked: list[int] = []
+    with engine.connect() as connection:
+        connection.exec_driver_sql("CREATE TABLE annotators (id CHAR(32) PRIMARY KEY)")
+        driver: Any = connection.connection.driver_connection
+        driver.set_authorizer(lambda *_: asked.append(1) or 0)
+        connection.execute(select(Annotator.id).order_by(Annotator.id).limit(1)).all()
+        once = len(asked)
+        for n in range(2, 6):
+            connection.execute(select(Annotator.id).order_by(Annotator.id).limit(n).offset(n)).all()
+        driver.set_authorizer(None)
+    engine.dispose()
+    assert len(asked) == once > 0
