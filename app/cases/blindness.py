@@ -137,7 +137,9 @@ def ensure_revealed(session: Session, principal: Principal, case: ResolvedCase) 
         raise BlindReadPending(_HIDDEN_MESSAGES[hidden])
 
 
-def _exposure_statement(annotator_id: uuid.UUID, case: ImageIdentity) -> Select[Any]:
+def _exposure_statement(
+    annotator_id: uuid.UUID, case: ImageIdentity
+) -> Select[str, list[str], uuid.UUID, str | None, str | None, int | None]:
     """Select an account's role and scopes, and the cases that it saw and that may be twins of a case."""
     exposed_cases = select(Exposure.case_id).where(Exposure.annotator_id == annotator_id)
     not_blind = select(Label.case_id).where(Label.annotator_id == annotator_id, Label.blind.is_(False))

@@ -143,8 +143,8 @@ def _finalize_batch(context: ServiceContext) -> int:
         free = select(Case.id).where(Case.id.in_(with_some)).order_by(Case.id).with_for_update(skip_locked=True)
         case_ids = list(session.execute(free).scalars())
         final = delete(ProvisionalLabel).where(ProvisionalLabel.case_id.in_(case_ids), over)
-        gone = session.execute(final.returning(ProvisionalLabel.label_id)) if case_ids else []
-        labels = [label_id for (label_id,) in gone]
+        gone = final.returning(ProvisionalLabel.label_id)
+        labels = list(session.execute(gone).scalars()) if case_ids else []
         if not labels:
             return 0
         open_cases = set(session.execute(_cases_of_provisional(case_ids)).scalars())
