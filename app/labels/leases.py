@@ -16,29 +16,29 @@ from app.audit.chain.detached_rows import change_row, insert_row
 from app.cases.service import advance_other_windows
 from app.context import ServiceContext
 from app.database.engine import Database
-from app.database.tables import Annotator, Case, Read, ReadRequest, Remark, Repeat, RepeatRead, time_of
+from app.database.tables import Annotator, Case, Read, Remark, Repeat, time_of
 from app.http.errors import Forbidden
 from app.http.models import ClassOut
 from app.http.principal import Principal
 from app.labels import queries
 from app.labels.errors import LeaseLost, TooManyLeases
 from app.labels.locked_context import LockedLease, lock_lease
-from app.labels.queries import AnyRead, AnyRequest
+from app.labels.queries import AnyRequest
 from app.labels.queue import next_request
-from app.labels.repeats import may_be_given, maybe_schedule_repeat, some_hours_after
+from app.labels.repeats import maybe_schedule_repeat, some_hours_after
 from app.labels.schemas import DeclineIn, ReadOut
 from app.releases.service import cached_release_classes, reading_classes
 from app.triage.service import current_policy, refresh_waiting, require_qualified
 from ml.messages import Message, Term
 
 
-def read_out(session: Session, read: AnyRead, classes: list[ClassOut]) -> ReadOut:
+def read_out(session: Session, read: Read, classes: list[ClassOut]) -> ReadOut:
     """A read as its annotator sees it: nothing of the reason for asking, nothing of the model."""
     has_field = session.get_one(Case, read.case_id).stored_field_sha256 is not None
     return _read_out(read, classes, has_field=has_field)
 
 
-def _read_out(read: AnyRead, classes: list[ClassOut], *, has_field: bool) -> ReadOut:
+def _read_out(read: Read, classes: list[ClassOut], *, has_field: bool) -> ReadOut:
     return ReadOut(
         id=str(read.id),
         case_id=str(read.named),
@@ -73,8 +73,6 @@ def lease_next_read(session: Session, context: ServiceContext, principal: Princi
             )
         )
     taken = next_request(session, context.keys.readers.order, annotator.id)
-    while taken is not None and isinstance(taken.request, Repeat) and not may_be_given(session, taken.request):
-        taken = next_request(session, context.keys.readers.order, annotator.id)
     if taken is None:
         return None
     read = lease_request(session, taken.request, annotator.id, before.policy.lease_seconds)
@@ -94,30 +92,23 @@ def _lock_reading_annotator(session: Session, principal: Principal) -> Annotator
 
 def expire_overdue_leases(session: Session) -> None:
     """Let go of every lease that has run out, whosever it was."""
-    time = time_of(session)
-    queries.expire_overdue(session, time)
-    queries.expire_repeats(session, time)
+    queries.expire_overdue(session, time_of(session))
 
 
-def lease_request(session: Session, request: AnyRequest, annotator_id: uuid.UUID, seconds: int) -> AnyRead:
+def lease_request(session: Session, request: AnyRequest, annotator_id: uuid.UUID, seconds: int) -> Read:
     """Lease an open request to an annotator for some seconds."""
     time = time_of(session)
     expires = time + timedelta(seconds=seconds)
-    reads: type[AnyRead] = Read
+    leased: dict[str, object] = {"state": "leased", "lease_expires_at": expires}
     if isinstance(request, Repeat):
-        reads, back_at = RepeatRead, request.back_at or some_hours_after(time)
-        change_row(session, request, state="leased", lease_expires_at=expires, back_at=back_at)
+        change_row(session, request, **leased, back_at=request.back_at or some_hours_after(time))
+        of_request = {"repeat_id": request.id}
     else:
-        change_row(session, request, state="leased", lease_expires_at=expires)
-    read: AnyRead = insert_row(
-        session,
-        reads,
-        request_id=request.id,
-        case_id=request.case_id,
-        annotator_id=annotator_id,
-        expires_at=expires,
+        change_row(session, request, **leased)
+        of_request = {"request_id": request.id}
+    return insert_row(
+        session, Read, **of_request, case_id=request.case_id, annotator_id=annotator_id, expires_at=expires
     )
-    return read
 
 
 def get_own_lease(session: Session, principal: Principal, read_id: uuid.UUID, *, case: bool = False) -> LockedLease:
@@ -145,13 +136,13 @@ def extend_lease(session: Session, principal: Principal, read_id: uuid.UUID) -> 
 
 def note_display(database: Database, session: Session, read_id: uuid.UUID, seconds_ago: float = 0.0) -> None:
     """Record when a page first shows the case of a read, before it does: from then on it is being read."""
-    read = session.get(Read, read_id) or session.get_one(RepeatRead, read_id)
+    read = session.get_one(Read, read_id)
     if read.displayed_at is not None:
         return
-    reads, displayed_at = type(read), max(read.created_at, time_of(session) - timedelta(seconds=seconds_ago))
+    displayed_at = max(read.created_at, time_of(session) - timedelta(seconds=seconds_ago))
     session.rollback()  # SQLite: the reading transaction must not wait for the writing one
     with database.write(key="unused") as writing:
-        first = update(reads).where(reads.id == read_id, reads.displayed_at.is_(None))
+        first = update(Read).where(Read.id == read_id, Read.displayed_at.is_(None))
         writing.execute(first.values(displayed_at=displayed_at))
 
 
@@ -171,18 +162,17 @@ def record_decline(
     if body.note is not None:
         insert_row(session, Remark, id=read.id, case_id=read.case_id, note=body.note)
     if body.reason == "cannot_tell" or isinstance(lease.request, Repeat):
-        request = change_row(session, lease.request, lease_expires_at=None, state="closed", closed_at=time)
+        change_row(session, lease.request, lease_expires_at=None, state="closed", closed_at=time)
     else:
-        request = change_row(session, lease.request, lease_expires_at=None, state="open")
+        change_row(session, lease.request, lease_expires_at=None, state="open")
     case = session.get_one(Case, read.case_id, with_for_update=True)
-    if isinstance(request, ReadRequest):
-        refresh_waiting(session, case)
+    refresh_waiting(session, case)  # a repeat changes nothing, and takes as long
     advance_other_windows(session, lease.annotator.id, read.case_id)
     events.record_event(
         session,
         context.keys.audit,
         actor=principal.name,
-        action="read.decline" if isinstance(read, Read) else "repeat.decline",
+        action=f"{read.purpose}.decline",
         object_id=read.id,
         details={"case": str(read.case_id), "reason": body.reason},
         cases=[read.case_id],

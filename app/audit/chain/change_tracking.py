@@ -27,7 +27,7 @@ _CHANGES = PreparedStatement(
     text("INSERT INTO case_changes (stamp, case_id) SELECT :stamp, unnest(CAST(:cases AS uuid[]))")
 )
 # changed only by whoever has locked the row and read it afterwards, so that what the session knows is what is stored
-_LOCKED = {"cases", "reads", "read_requests", "repeats", "repeat_reads"}
+_LOCKED = {"cases", "reads", "read_requests", "repeats"}
 
 
 class _DeletedRow:
