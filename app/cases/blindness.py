@@ -20,6 +20,7 @@ from app.database.tables import (
     ApiKey,
     Case,
     CasePrediction,
+    CountedLabel,
     Exposure,
     Label,
     PolicyRow,
@@ -54,12 +55,12 @@ _HIDDEN_MESSAGES: dict[Hidden, str] = messages(
 )
 
 
-def has_committed(session: Session, principal: Principal, case_id: uuid.UUID) -> bool:
-    """Whether this caller has given a label for the case."""
+def has_committed(session: Session, principal: Principal, case: ResolvedCase) -> bool:
+    """Whether this caller has given a label for the case as they name it: a second visit has labels of its own."""
     statement = (
         select(Label.id)
         .join(Annotator, Annotator.id == Label.annotator_id)
-        .where(Label.case_id == case_id, Annotator.account_id == principal.account_id)
+        .where(Label.case_id == case.id, Label.purpose == case.purpose, Annotator.account_id == principal.account_id)
         .limit(1)
     )
     return session.execute(statement).first() is not None
@@ -70,7 +71,7 @@ def hidden_because(session: Session, principal: Principal, case: ResolvedCase) -
     # Of a second visit the same is asked as of a case, so that the time of an answer does not tell which it is.
     if not principal.blind:
         return None
-    if not has_answered(session, principal, case):
+    if not has_committed(session, principal, case):
         return "before-commit"
     statement = select(ReadRequest).where(ReadRequest.case_id == case.id)
     requests = session.execute(statement).scalars().all()
@@ -81,15 +82,10 @@ def hidden_because(session: Session, principal: Principal, case: ResolvedCase) -
     return "until-case-closed" if hidden is None and is_held_back_from(session, principal, case.id) else hidden
 
 
-def has_answered(session: Session, principal: Principal, case: ResolvedCase) -> bool:
-    """Whether this caller has answered a case as they name it: a second visit has an answer of its own."""
-    committed = has_committed(session, principal, case.id)
-    return committed if case.repeat is None else case.repeat.state == "answered"
-
-
-def hidden_of_repeat(session: Session, repeat: Repeat) -> Hidden:
+def hidden_of_repeat(session: Session, repeat: Repeat, in_force: PolicyRow | None = None) -> Hidden:
     """Return why a repeated case stays hidden under its second handle, as a held-back case does."""
-    return "never" if policy_of_version(session, repeat.policy_version).reveal == "never" else "until-case-closed"
+    policy = policy_of_requests(session, [repeat], in_force)
+    return "never" if policy.reveal == "never" else "until-case-closed"
 
 
 def hidden_after_commit(
@@ -122,7 +118,9 @@ def hidden_before_final(
     return "until-case-closed" if reveal == "after_case_closed" else None
 
 
-def policy_of_requests(session: Session, requests: Sequence[ReadRequest], in_force: PolicyRow | None) -> PolicyRow:
+def policy_of_requests(
+    session: Session, requests: Sequence[ReadRequest | Repeat], in_force: PolicyRow | None
+) -> PolicyRow:
     """The newest policy that has asked for a read of a case, the one in force where none has."""
     version = max((request.policy_version for request in requests), default=None)
     if in_force is not None and version in {None, in_force.version}:
@@ -142,7 +140,9 @@ def _exposure_statement(
 ) -> Select[str, list[str], uuid.UUID, str | None, str | None, int | None]:
     """Select an account's role and scopes, and the cases that it saw and that may be twins of a case."""
     exposed_cases = select(Exposure.case_id).where(Exposure.annotator_id == annotator_id)
-    not_blind = select(Label.case_id).where(Label.annotator_id == annotator_id, Label.blind.is_(False))
+    not_blind = select(CountedLabel.case_id).where(
+        CountedLabel.annotator_id == annotator_id, CountedLabel.blind.is_(False)
+    )
     with_account = select(Annotator.id).where(Annotator.id == annotator_id, Annotator.account_id.is_not(None))
     reference = select(ReferenceCell.case_id).where(
         ReferenceCell.kind.in_(SHOWN_KINDS), with_account.correlate(None).exists()
@@ -230,7 +230,7 @@ def note_exposure(database: Database, session: Session, principal: Principal, ca
         return
     session.rollback()  # SQLite: the reading transaction must not wait for the writing one
     of_case = select(CasePrediction.release_id).where(CasePrediction.case_id == case_id)
-    newest = select(Label.id).where(Label.case_id == case_id).order_by(Label.id.desc()).limit(1)
+    newest = select(CountedLabel.id).where(CountedLabel.case_id == case_id).order_by(CountedLabel.id.desc()).limit(1)
     with database.write() as writing:
         release_id = writing.execute(of_case.order_by(*champion_first_order()).limit(1)).scalar_one()
         record_exposure(writing, annotator.id, case_id, release_id, writing.execute(newest).scalar_one_or_none())

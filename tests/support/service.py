@@ -27,6 +27,7 @@ from app.database.engine import Database
 from app.database.tables import (
     Account,
     ClassDefinition,
+    CountedLabel,
     HeldBack,
     Label,
     PracticeAnswer,
@@ -41,7 +42,6 @@ from app.database.tables import (
     ReferenceCell,
     ReleaseRow,
     Repeat,
-    RepeatAnswer,
     ReportTargets,
     create_triggers,
     drop_triggers,
@@ -230,7 +230,7 @@ def fill_targets(session: Session) -> None:
 
 def fill_references(session: Session) -> None:
     """A definition of a class, and the only labelled case as a reference cell of it."""
-    label = session.execute(select(Label)).scalars().one()
+    label = session.execute(select(CountedLabel)).scalars().one()
     account_id = session.execute(select(Account.id)).scalars().first()
     made = {"class_code": "blast", "number": 1, "created_by": account_id}
     session.add(ClassDefinition(text="large, with little cytoplasm", **made))
@@ -239,15 +239,15 @@ def fill_references(session: Session) -> None:
 
 def fill_repeats(session: Session) -> None:
     """A case that is held back from the annotator of the only label, and came to them a second time, drawn for it."""
-    label = session.execute(select(Label)).scalars().one()
+    label = session.execute(select(CountedLabel)).scalars().one()
     session.add(HeldBack(annotator_id=label.annotator_id, case_id=label.case_id))
     named = {"annotator_id": label.annotator_id, "case_id": label.case_id, "label_id": label.id}
-    seat = {"in_place_of": label.case_id, "due_on": "2026-01-01", "shuffle": 1, "n_since": 0}
+    seat = {"in_place_of": label.case_id, "due_on": "2026-01-01", "shuffle": 1}
     repeat = Repeat(**named, **seat, policy_version=1)
     session.add(repeat)
     session.flush()
-    answer = {"kind": "label", "position": 0, "class_code": "blast", "unexposed": True, "blind": True}
-    session.add(RepeatAnswer(repeat_id=repeat.id, case_id=label.case_id, **answer))
+    answer = {"kind": "label", "class_code": "blast", "blind": True, "round": "planned", "created_by": label.created_by}
+    session.add(Label(annotator_id=label.annotator_id, case_id=label.case_id, purpose="repeat", **answer))
     asked = session.execute(select(ReadRequest.id)).scalars().first()
     draw = {"annotator_id": label.annotator_id, "case_id": label.case_id, "probability": 0.5}
     session.add(ReaderDraw(request_id=asked, position=0, among=[str(label.annotator_id)], **draw))
@@ -255,7 +255,7 @@ def fill_repeats(session: Session) -> None:
 
 def fill_practice(session: Session) -> None:
     """A run of a set with a cell, its answer, and a decision on the annotator of the only label."""
-    label = session.execute(select(Label)).scalars().one()
+    label = session.execute(select(CountedLabel)).scalars().one()
     account = session.execute(select(Account).where(Account.name == "admin")).scalar_one()
     made = {"name": "a set", "purpose": "qualification", "n_per_run": 1, "min_labels": 3, "borderline_share": 0.2}
     chosen = PracticeSet(**made, report={}, created_by=account.id)

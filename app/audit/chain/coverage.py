@@ -143,17 +143,8 @@ COVERED: Mapping[str, TableCoverage] = {
     "reference_cells": _cover_private("reason"),
     "releases": TableCoverage(),
     "remarks": _cover_forgettable("note", "reason"),
-    "repeat_answers": TableCoverage(),
-    "repeat_reads": TableCoverage(
-        free={"displayed_at": "the answer's reading_seconds, which follow from it, are covered"},
-        covers=_is_settled_read,
-    ),
     "repeats": TableCoverage(
-        free={
-            "lease_expires_at": "moves with every heartbeat",
-            "final_at": "brought forward by the annotator's next answers",
-            "n_since": "counts the annotator's next answers",
-        },
+        free={"lease_expires_at": "moves with every heartbeat"},
         covers=_is_ended_repeat,
     ),
     "report_targets": TableCoverage(),
