@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Select, and_, select
 from sqlalchemy.orm import Session
@@ -135,9 +135,7 @@ def ensure_revealed(session: Session, principal: Principal, case: ResolvedCase) 
         raise BlindReadPending(_HIDDEN_MESSAGES[hidden])
 
 
-def _exposure_statement(
-    annotator_id: uuid.UUID, case: ImageIdentity
-) -> Select[str, list[str], uuid.UUID, str | None, str | None, int | None]:
+def _exposure_statement(annotator_id: uuid.UUID, case: ImageIdentity) -> Select[Any]:
     """Select an account's role and scopes, and the cases that it saw and that may be twins of a case."""
     exposed_cases = select(Exposure.case_id).where(Exposure.annotator_id == annotator_id)
     not_blind = select(CountedLabel.case_id).where(
@@ -150,14 +148,16 @@ def _exposure_statement(
     unblinded_cases = exposed_cases.union_all(not_blind, reference)
     twin = may_be_twin_of(case)
     columns = (Case.id, Case.pixels_sha256, Case.patient, Case.image_hash)
-    return (
-        select(Account.role, ApiKey.scopes, *columns)
+    statement: Select[Any] = (
+        select()
+        .add_columns(Account.role, ApiKey.scopes, *columns)
         .select_from(Annotator)
         .outerjoin(Account, Account.id == Annotator.account_id)
         .outerjoin(ApiKey, ApiKey.account_id == Account.id)
         .outerjoin(Case, and_(Case.id.in_(unblinded_cases), twin))
         .where(Annotator.id == annotator_id)
     )
+    return statement
 
 
 class _ImageIdentityRow(NamedTuple):

@@ -84,7 +84,8 @@ class LockedLease:
 def _lease_statement(requests: type[AnyRequest], read_id: uuid.UUID, *, case: bool) -> Select[Any]:
     request_id = dict(REQUEST_KINDS)[requests]
     statement: Select[Any] = (
-        select(Read, requests, Annotator)
+        select()
+        .add_columns(Read, requests, Annotator)
         .select_from(requests)
         .join(Read, request_id == requests.id)
         .join(Annotator, Annotator.id == Read.annotator_id)

@@ -328,7 +328,8 @@ def _waiting_repeats_statement() -> Select[Any]:
     me: BindParameter[uuid.UUID] = bindparam("annotator_id")
     not_blind = (CountedLabel, and_(CountedLabel.annotator_id == me, CountedLabel.blind.is_(False)))
     known = _has_source(Repeat.case_id, [not_blind, *_known_case_sources(me)])
-    return select(Repeat, known).where(Repeat.annotator_id == me, Repeat.state == "open")
+    statement: Select[Any] = select().add_columns(Repeat, known)
+    return statement.where(Repeat.annotator_id == me, Repeat.state == "open")
 
 
 _WAITING_REPEATS = _waiting_repeats_statement()

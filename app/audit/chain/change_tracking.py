@@ -105,10 +105,11 @@ def _note_flushed(session: Session, _flush: UOWTransaction) -> None:
 
 def _list_covered_rows(entities: Iterable[object]) -> list[tuple[BaseTable, Row, SqlTable]]:
     """List the entities of covered tables, each with its columns and its table."""
+    tables = [(entity, entity.__table__) for entity in entities if isinstance(entity, BaseTable)]
     return [
-        (entity, _columns_of(entity), entity.__table__)
-        for entity in entities
-        if isinstance(entity, BaseTable) and isinstance(entity.__table__, SqlTable) and entity.__tablename__ in COVERED
+        (entity, _columns_of(entity), table)
+        for entity, table in tables
+        if isinstance(table, SqlTable) and table.name in COVERED
     ]
 
 
