@@ -23,6 +23,7 @@ from app.database.tables import (
     Read,
     ReaderModelInUse,
     ReadRequest,
+    Repeat,
 )
 from app.http.errors import NotFound
 from app.labels.queries import REQUEST_KINDS, AnyRequest
@@ -80,15 +81,23 @@ class LockedLease:
     case: LockedCaseContext | None
 
 
+# the same for reads and repeats, so that the time of an answer does not tell a repeat
+_KIND_OF_READ = PreparedStatement(
+    select(Read.repeat_id)
+    .join(Annotator, Annotator.id == Read.annotator_id)
+    .where(Read.id == bindparam("read_id"), Annotator.account_id == bindparam("account_id"))
+)
+
+
 def _lease_statement(
     requests: type[AnyRequest], request_id: InstrumentedAttribute[uuid.UUID | None], *, case: bool
 ) -> Select[Any]:
     statement: Select[Any] = (
-        select(*JoinedRows(Read, requests, Annotator).columns)
+        select(*_LEASE_PARTS[requests].columns)
         .select_from(requests)
         .join(Read, request_id == requests.id)
         .join(Annotator, Annotator.id == Read.annotator_id)
-        .where(Read.id == bindparam("read_id"), Annotator.account_id == bindparam("account_id"))
+        .where(Read.id == bindparam("read_id"))
     )
     # the read too: what waited for its request must see what became of both
     locked = [table_of(requests), table_of(Read)]
@@ -99,24 +108,28 @@ def _lease_statement(
     return statement.with_for_update(of=locked)
 
 
+_LEASE_PARTS = {requests: JoinedRows(Read, requests, Annotator) for requests, _ in REQUEST_KINDS}
 _LEASES = {
-    case: [PreparedStatement(_lease_statement(*kind, case=case)) for kind in REQUEST_KINDS] for case in (False, True)
+    (requests, case): PreparedStatement(_lease_statement(requests, request_id, case=case))
+    for requests, request_id in REQUEST_KINDS
+    for case in (False, True)
 }
-_LEASE_PARTS = [JoinedRows(Read, requests, Annotator) for requests, _ in REQUEST_KINDS]
 
 
 def lock_lease(session: Session, account_id: uuid.UUID, read_id: uuid.UUID, *, case: bool) -> LockedLease:
-    """A read of the annotator of an account, as it is now, locked with its request."""
-    # Both kinds of requests are looked for, whichever it is: else the time of an answer would tell a repeat.
-    which = {"read_id": read_id, "account_id": account_id}
-    rows = [statement.first(session, which) for statement in _LEASES[case]]
-    for row, parts in zip(rows, _LEASE_PARTS, strict=True):
-        if row is not None:
-            read, request, annotator = parts.rows(row)
-            return LockedLease(read, request, annotator, _context_from_row(session, row[parts.end :]) if case else None)
-    if case:
-        return lock_lease(session, account_id, read_id, case=False)
-    raise NotFound("there is no such read")
+    """A read of an account's annotator as it is now, locked with its request, and with its case if it is leased."""
+    kind = _KIND_OF_READ.first(session, {"read_id": read_id, "account_id": account_id})
+    if kind is None:
+        raise NotFound("there is no such read")
+    requests = ReadRequest if kind[0] is None else Repeat
+    row = _LEASES[requests, case].first(session, {"read_id": read_id})
+    if row is None and case:  # not leased any more
+        case, row = False, _LEASES[requests, False].first(session, {"read_id": read_id})
+    if row is None:
+        raise NotFound("there is no such read")
+    parts = _LEASE_PARTS[requests]
+    read, request, annotator = parts.rows(row)
+    return LockedLease(read, request, annotator, _context_from_row(session, row[parts.end :]) if case else None)
 
 
 _CASE = PreparedStatement(
