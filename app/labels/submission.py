@@ -28,6 +28,7 @@ from app.cases.service import (
 from app.context import ServiceContext
 from app.database.tables import Annotator, Case, Label, Read, ReadRequest, Repeat, time_of
 from app.http.errors import Forbidden, InvalidValue, NotFound
+from app.http.models import PosteriorOut
 from app.http.principal import Principal
 from app.labels import queries
 from app.labels.adjudication import AdjudicationInput, adjudicate_if_undecided
@@ -36,7 +37,7 @@ from app.labels.label_rows import head_of_chain, label_out, next_chain_position,
 from app.labels.locked_context import CaseHistory, LockedCaseContext, load_case_history, lock_case_context
 from app.labels.posterior import next_answer_set, posterior_of, posterior_out
 from app.labels.queries import AnyRequest, AuthoredLabel
-from app.labels.schemas import LabelIn, OwnLabelIn, PosteriorOut, RetractionIn, RevisionIn, SubmittedOut
+from app.labels.schemas import LabelIn, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
 from ml.messages import Message
 
 

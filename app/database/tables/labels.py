@@ -2,7 +2,6 @@
 
 import uuid
 from datetime import datetime
-from typing import ClassVar
 
 from sqlalchemy import (
     Boolean,
@@ -120,7 +119,7 @@ class CountedLabel(Label):
     """A label that counts: a row of the view of the labels that answer no repeat."""
 
     __table__ = _COUNTED_LABELS
-    __mapper_args__: ClassVar = {"concrete": True}
+    __mapper_args__ = {"concrete": True}  # noqa: RUF012  # as the declarative base has it
 
     remark: Mapped["Remark | None"] = relationship(
         primaryjoin=lambda: and_(
