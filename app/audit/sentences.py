@@ -24,7 +24,7 @@ WORDS: Mapping[str, str] = messages(
         "label.revise": "changed the label of {case}: {label}{by}",
         "label.retract": "took back the label of {case}{by}",
         "label.final": "saw {labels} become final",
-        "repeat.answer": "labelled {case} a second time: {label}",
+        "repeat.add": "labelled {case} a second time: {label}",
         "repeat.correct": "corrected the second label of {case}: {label}",
         "repeat.revise": "changed the second label of {case}: {label}",
         "repeat.retract": "took back the second label of {case}",

@@ -13,14 +13,12 @@ gets a
 first fails with "database is locked" as soon as two of them meet.
 """
 
-import inspect
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, wraps
 from types import ModuleType
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from sqlalchemy import (
@@ -32,11 +30,11 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     UniqueConstraint,
     and_,
-    bindparam,
     create_engine,
     event,
     exists,
     insert,
+    literal,
     or_,
     select,
     text,
@@ -48,10 +46,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from app.audit.chain import events
-from app.audit.chain.change_tracking import RecordedSession, note_rows
-from app.audit.chain.coverage import COVERED
+from app.audit.chain.change_tracking import RecordedSession
 from app.audit.chain.keys import AuditKeys
-from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import CLOCK, Clock, utc_now
 from app.http.errors import ServiceOverloaded
 from app.http.limiter import BUSY_SECONDS, WRITERS, Limiter, LimitPlace
@@ -197,8 +193,6 @@ def _begin_sqlite(connection: Connection) -> None:
     options = connection.get_execution_options()
     place: LimitPlace | None = options.get(_PLACE)
     statement = options.get("sqlite_begin", "BEGIN")
-    if statement is None:  # a single statement sees one moment by itself
-        return
     if place is not None:
         try:
             place.take()
@@ -214,49 +208,28 @@ def _release_write_turn(session: Session, transaction: SessionTransaction) -> No
         place.give_back()
 
 
-@cache
-def _prepare_insert_if_absent(
-    table: SqlTable, names: tuple[str, ...], known: frozenset[str], dialect: str
-) -> PreparedStatement:
-    """The statement of ``insert_if_absent``, made once."""
-    given = {name: bindparam(name, type_=table.columns[name].type) for name in names}
-    insertion: Insert
-    if dialect == "postgresql":
-        insertion = postgresql.insert(table).values(given).on_conflict_do_nothing()
-    else:
-        # an append-only table's trigger refuses a row that meets another one before DO NOTHING is looked at
-        keys = [key for key in _unique_keys(table) if known.issuperset(key)]
-        same = or_(*(and_(*(table.columns[name] == given[name] for name in key)) for key in keys))
-        absent = select(*given.values()).where(~exists().where(same))
-        insertion = sqlite.insert(table).from_select(list(names), absent).on_conflict_do_nothing()
-    return PreparedStatement(insertion.returning(*table.columns) if table.name in COVERED else insertion)
-
-
 def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any]) -> bool:
     """Insert a row unless one with its unique values is there; waits for a concurrent insert of the same."""
-    # no two NULLs are the same
-    non_null_names = frozenset(name for name, value in values.items() if value is not None)
-    insertion = _prepare_insert_if_absent(
-        table.__table__, tuple(values), non_null_names, session.get_bind().dialect.name
-    )
-    if table.__tablename__ not in COVERED:
-        return insertion.change(session, values) == 1
-    row = insertion.first(session, values)
-    if row is not None:
-        note_rows(session, table, [dict(zip(table.__table__.columns.keys(), row, strict=True))])
-    return row is not None
+    rows: SqlTable = table.__table__
+    insertion: Insert
+    if session.get_bind().dialect.name == "postgresql":
+        insertion = postgresql.insert(rows).values(values).on_conflict_do_nothing()
+    else:
+        # an append-only table's trigger refuses a row that meets another one before DO NOTHING is looked at
+        given = {name: literal(value, rows.columns[name].type) for name, value in values.items()}
+        non_null_names = {name for name, value in values.items() if value is not None}  # no two NULLs are the same
+        keys = [key for key in _unique_keys(rows) if non_null_names.issuperset(key)]
+        same = or_(*(and_(*(rows.columns[name] == given[name] for name in key)) for key in keys))
+        absent = select(*given.values()).where(~exists().where(same))
+        insertion = sqlite.insert(rows).from_select(list(values), absent).on_conflict_do_nothing()
+    return session.execute(insertion.returning(*rows.primary_key.columns)).first() is not None
 
 
 def insert_new(session: Session, table: type[Any], rows: Sequence[Mapping[str, Any]]) -> set[uuid.UUID]:
-    """Insert rows that are not stored yet and note them; waits for concurrent inserts."""
-    new = {row["id"] for row in rows}
-    if session.get_bind().dialect.name == "postgresql":
-        insertion = postgresql.insert(table).on_conflict_do_nothing().returning(table.id)
-        new = set(session.execute(insertion, rows).scalars())
-    else:
-        session.execute(insert(table), rows)
-    note_rows(session, table, [row for row in rows if row["id"] in new])
-    return new
+    """Insert rows that are not stored yet; waits for concurrent inserts."""
+    is_postgres = session.get_bind().dialect.name == "postgresql"
+    insertion = postgresql.insert(table).on_conflict_do_nothing() if is_postgres else insert(table)
+    return set(session.execute(insertion.returning(table.id), rows).scalars())
 
 
 def _unique_keys(table: SqlTable) -> list[list[str]]:
@@ -273,7 +246,6 @@ class Database:
         self.engine.update_execution_options(**{CLOCK: clock})
         # None on PostgreSQL, which lets many write at a time
         self.writers = Limiter(WRITERS, wait_seconds=BUSY_SECONDS) if self.engine.dialect.name == "sqlite" else None
-        self._looking = self.engine.execution_options(sqlite_begin=None)
 
     @contextmanager
     def write(self) -> Iterator[Session]:
@@ -294,12 +266,6 @@ class Database:
         """Session for reading; nothing it changes is kept."""
         with Session(self.engine, autoflush=False) as session:
             yield session
-
-    def look(self, statement: PreparedStatement, **values: object) -> Sequence[Any] | None:
-        """The first row of one statement, without a session, which costs several times as much."""
-        with self._looking.connect() as connection:
-            connection.begin()  # on PostgreSQL with the time-outs of every transaction
-            return statement.look(connection, values)
 
     @contextmanager
     def read_moment(self) -> Iterator[Session]:
@@ -334,39 +300,3 @@ def get_read_session(request: Request) -> Iterator[Session]:
 #: With FastAPI's default scope a commit that fails would come after a 200 had been sent.
 WriteSession = Annotated[Session, Depends(get_write_session, scope="function")]
 ReadSession = Annotated[Session, Depends(get_read_session, scope="function")]
-
-
-async def _database_of(request: Request) -> Database:
-    """Database of the application; asynchronous, so that no thread is needed."""
-    database: Database = request.app.state.database
-    return database
-
-
-_IN_ONE_THREAD = "has its session in one thread"
-
-
-def in_one_thread(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap an endpoint so that its session begins and ends in the endpoint's thread."""
-    # FastAPI would take a thread for each of the three, one after the other: with a GIL that others want, that costs as
-    # much as the statements do.
-    if inspect.iscoroutinefunction(endpoint) or hasattr(endpoint, _IN_ONE_THREAD):
-        return endpoint
-    hints = get_type_hints(endpoint, include_extras=True)
-    kinds = {name: hint for name, hint in hints.items() if hint in (WriteSession, ReadSession)}
-    if len(kinds) != 1:
-        return endpoint
-    ((name, kind),) = kinds.items()
-
-    @wraps(endpoint)
-    def served(**values: Any) -> Any:
-        database: Database = values.pop(name)
-        with database.write() if kind == WriteSession else database.read() as session:
-            return endpoint(**values, **{name: session})
-
-    signature, database_type = inspect.signature(endpoint), Annotated[Database, Depends(_database_of)]
-    parameters = [
-        one.replace(annotation=database_type) if one.name == name else one for one in signature.parameters.values()
-    ]
-    setattr(served, _IN_ONE_THREAD, True)
-    served.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return served

@@ -13,10 +13,11 @@ from uuid import UUID
 
 import structlog
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.audit.chain import events
+from app.audit.chain.change_tracking import update_columns
 from app.context import ServiceContext
 from app.database.migration import job_engine_url
 from app.database.tables import Job
@@ -148,7 +149,7 @@ class JobExecutor:
         if workflow.get_status().status in _ENDED:  # the row comes from an older copy of the database
             with self.context.database.write() as session:
                 stale = (Job.id == UUID(job_id), Job.state == "queued", Job.attempt == attempt)
-                session.execute(update(Job).where(*stale).values(attempt=attempt + 1))
+                session.execute(update_columns(Job, attempt=attempt + 1).where(*stale))
         self._enqueued.add(workflow_id)
 
     @property

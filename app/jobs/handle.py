@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.audit.chain.change_tracking import update_columns
 from app.context import ServiceContext
 from app.database.tables import Job, JobBatch, time_of
 from app.database.tables.jobs import MESSAGE_LENGTH
@@ -79,7 +80,7 @@ class RunningJob:
         return row.cancel_requested_at is not None
 
     def _set(self, session: Session, **values: object) -> None:
-        session.execute(update(Job).where(Job.id == self.job_id).values(values))
+        session.execute(update_columns(Job, **values).where(Job.id == self.job_id))
 
     def end(self, state: str, **values: object) -> None:
         """End the job, or give it back to the queue; one that somebody asked to cancel does not succeed."""

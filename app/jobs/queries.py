@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, func, null, select, update
+from sqlalchemy import ColumnElement, case, func, null, select
 from sqlalchemy.orm import Session
 
+from app.audit.chain.change_tracking import update_columns
 from app.database.tables import Job, JobBatch, time_of
 from app.http.errors import NotFound
 from app.jobs.handle import JobResult
@@ -118,5 +119,5 @@ def requeue_running_jobs(session: Session, *conditions: ColumnElement[bool]) -> 
             "attempt": Job.attempt + 1,
             "executor_id": None,
         }
-        session.execute(update(Job).where(Job.id.in_(job_ids)).values(values))
+        session.execute(update_columns(Job, **values).where(Job.id.in_(job_ids)))
     return len(job_ids)

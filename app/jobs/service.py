@@ -7,10 +7,11 @@ what is queued, so a request that is rolled back leaves nothing.
 import uuid
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events
+from app.audit.chain.change_tracking import update_columns
 from app.context import ServiceContext
 from app.database.tables import Job, new_id, time_of
 from app.http import traces
@@ -85,10 +86,11 @@ def _cancel_job(session: Session, job_id: uuid.UUID, requested_by: str) -> bool:
     """Cancel a job at once, or before its next batch if one is being written; whether it was open."""
     lock = select(Job.id).where(Job.id == job_id).with_for_update(skip_locked=True)
     is_idle = session.execute(lock).first() is not None
-    request = update(Job).where(Job.id == job_id, Job.state.in_(OPEN), Job.cancel_requested_at.is_(None))
-    request = request.values(cancel_requested_at=time_of(session), cancel_requested_by=requested_by)
+    values = {"cancel_requested_at": time_of(session), "cancel_requested_by": requested_by}
     if is_idle:
-        request = request.values(state="cancelled", ended_at=time_of(session))
+        values |= {"state": "cancelled", "ended_at": time_of(session)}
+    request = update_columns(Job, **values)
+    request = request.where(Job.id == job_id, Job.state.in_(OPEN), Job.cancel_requested_at.is_(None))
     return session.execute(request.returning(Job.id)).first() is not None
 
 
@@ -112,5 +114,5 @@ def requeue_job(session: Session, context: ServiceContext, principal: Principal,
 def cancel_open_jobs(context: ServiceContext) -> int:
     """Cancel every job that has not ended: what was under way when a backup was made is not restarted by surprise."""
     with context.database.write() as session:
-        open_jobs = update(Job).where(Job.state.in_(OPEN)).returning(Job.id)
-        return len(session.execute(open_jobs.values(state="cancelled", ended_at=time_of(session))).all())
+        cancelled = update_columns(Job, state="cancelled", ended_at=time_of(session))
+        return len(session.execute(cancelled.where(Job.state.in_(OPEN)).returning(Job.id)).all())

@@ -7,14 +7,15 @@ A deleted row stays readable in its file until something else takes its place. S
 from dataclasses import dataclass
 
 import structlog
-from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, select, text, update
+from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from app.audit.chain.change_tracking import update_columns
 from app.cases.service import cases_with_images
 from app.context import ServiceContext
+from app.database.advisory_locks import lock_digests
 from app.database.engine import sqlite_engine
-from app.database.sql.advisory_locks import lock_digests
 from app.database.tables import (
     AuditEvent,
     Case,
@@ -238,7 +239,7 @@ def finish_erasures(context: ServiceContext) -> ErasureFollowUp:
         _log.warning("the files of the database still contain erased rows", reason=problem)
         return ErasureFollowUp(archives, snapshots, problem)
     with context.database.write() as session:
-        session.execute(update(Erasure).where(Erasure.id.in_(waiting)).values(finished_at=context.clock()))
+        session.execute(update_columns(Erasure, finished_at=context.clock()).where(Erasure.id.in_(waiting)))
     return ErasureFollowUp(archives, snapshots)
 
 

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
-from app.database.sql.advisory_locks import AdvisoryLock, acquire_lock
+from app.database.advisory_locks import AdvisoryLock, acquire_lock
 from app.database.tables import AuditEvent, ReleaseRow
 from app.http.models import MetricOut, ResponseModel, Sentence
 from app.releases.queries import existing_release, release_by_id, served_sha256

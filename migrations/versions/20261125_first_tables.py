@@ -13,7 +13,7 @@ from alembic import op
 from app.audit.chain.events import GENESIS
 from app.database.tables.append_only import APPEND_ONLY, create_replace_trigger, create_triggers, drop_triggers
 
-revision = "20261125"
+revision = "20261126"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -65,8 +65,6 @@ _TABLES = (
     "practice_answers",
     "reader_draws",
     "reads",
-    "repeat_answers",
-    "repeat_reads",
     "provisional_labels",
     "workers",
 )
@@ -76,7 +74,7 @@ _KEYS = {
         "id = NEW.id",
         "supersedes_id = NEW.supersedes_id",
         "NEW.supersedes_id IS NULL AND supersedes_id IS NULL AND case_id = NEW.case_id "
-        "AND annotator_id = NEW.annotator_id",
+        "AND annotator_id = NEW.annotator_id AND purpose = NEW.purpose",
     ),
     "predictions": ("id = NEW.id", "case_id = NEW.case_id AND release_id = NEW.release_id"),
     "audit_events": ("sequence = NEW.sequence",),
@@ -89,7 +87,6 @@ _KEYS = {
     "case_changes": ("sequence = NEW.sequence AND case_id = NEW.case_id",),
     "installation": ("id = NEW.id",),
     "held_back": ("id = NEW.id", "annotator_id = NEW.annotator_id AND case_id = NEW.case_id"),
-    "repeat_answers": ("id = NEW.id", "repeat_id = NEW.repeat_id AND position = NEW.position"),
     "reader_draws": ("id = NEW.id", "request_id = NEW.request_id AND position = NEW.position"),
     "practice_cells": ("id = NEW.id", "set_id = NEW.set_id AND case_id = NEW.case_id"),
     "practice_items": ("id = NEW.id", "run_id = NEW.run_id AND position = NEW.position"),
@@ -160,6 +157,7 @@ def downgrade() -> None:
     for table in APPEND_ONLY:
         for statement in drop_triggers(dialect, table):
             op.execute(statement)
+    op.execute("DROP VIEW counted_labels")
     for table in reversed(_TABLES):
         op.drop_table(table)
     if dialect == "postgresql":
@@ -611,6 +609,7 @@ def _create_tables() -> None:
         "labels",
         sa.Column("case_id", sa.Uuid(), nullable=False),
         sa.Column("annotator_id", sa.Uuid(), nullable=False),
+        sa.Column("purpose", sa.String(length=10), nullable=False),
         sa.Column("kind", sa.String(length=20), nullable=False),
         sa.Column("supersedes_id", sa.Uuid(), nullable=True),
         sa.Column("position", sa.Integer(), server_default="0", nullable=False),
@@ -629,6 +628,7 @@ def _create_tables() -> None:
         sa.CheckConstraint("(kind = 'label') = (supersedes_id IS NULL)", name=op.f("ck_labels_chain")),
         sa.CheckConstraint("(kind = 'retraction') = (class_code IS NULL)", name=op.f("ck_labels_class_code")),
         sa.CheckConstraint("kind IN ('label', 'correction', 'revision', 'retraction')", name=op.f("ck_labels_kind")),
+        sa.CheckConstraint("purpose IN ('read', 'repeat')", name=op.f("ck_labels_purpose")),
         sa.CheckConstraint("round IN ('planned', 'adjudication')", name=op.f("ck_labels_round")),
         sa.ForeignKeyConstraint(["annotator_id"], ["annotators.id"], name=op.f("fk_labels_annotator_id_annotators")),
         sa.ForeignKeyConstraint(["case_id"], ["cases.id"], name=op.f("fk_labels_case_id_cases")),
@@ -641,12 +641,13 @@ def _create_tables() -> None:
     op.create_index(
         "uq_labels_first_of_annotator",
         "labels",
-        ["case_id", "annotator_id"],
+        ["case_id", "annotator_id", "purpose"],
         unique=True,
         sqlite_where=sa.text("supersedes_id IS NULL"),
         postgresql_where=sa.text("supersedes_id IS NULL"),
     )
     op.create_index("uq_labels_supersedes_id", "labels", ["supersedes_id"], unique=True)
+    op.execute("CREATE VIEW counted_labels AS SELECT * FROM labels WHERE purpose = 'read'")
 
     op.create_table(
         "looks",
@@ -900,8 +901,6 @@ def _create_tables() -> None:
         sa.Column("state", sa.String(length=20), nullable=False),
         sa.Column("lease_expires_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("closed_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("final_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("n_since", sa.Integer(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.CheckConstraint("state IN ('open', 'leased', 'answered', 'closed')", name=op.f("ck_repeats_state")),
         sa.ForeignKeyConstraint(["annotator_id"], ["annotators.id"], name=op.f("fk_repeats_annotator_id_annotators")),
@@ -959,7 +958,8 @@ def _create_tables() -> None:
     op.create_table(
         "reads",
         sa.Column("id", sa.Uuid(), nullable=False),
-        sa.Column("request_id", sa.Uuid(), nullable=False),
+        sa.Column("request_id", sa.Uuid(), nullable=True),
+        sa.Column("repeat_id", sa.Uuid(), nullable=True),
         sa.Column("case_id", sa.Uuid(), nullable=False),
         sa.Column("annotator_id", sa.Uuid(), nullable=False),
         sa.Column("state", sa.String(length=20), nullable=False),
@@ -968,11 +968,13 @@ def _create_tables() -> None:
         sa.Column("displayed_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("decline_reason", sa.String(length=20), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.CheckConstraint("(request_id IS NULL) <> (repeat_id IS NULL)", name=op.f("ck_reads_one_request")),
         sa.CheckConstraint(
             "state IN ('leased', 'committed', 'declined', 'released', 'expired')", name=op.f("ck_reads_state")
         ),
         sa.ForeignKeyConstraint(["annotator_id"], ["annotators.id"], name=op.f("fk_reads_annotator_id_annotators")),
         sa.ForeignKeyConstraint(["case_id"], ["cases.id"], name=op.f("fk_reads_case_id_cases")),
+        sa.ForeignKeyConstraint(["repeat_id"], ["repeats.id"], name=op.f("fk_reads_repeat_id_repeats")),
         sa.ForeignKeyConstraint(["request_id"], ["read_requests.id"], name=op.f("fk_reads_request_id_read_requests")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_reads")),
     )
@@ -992,68 +994,24 @@ def _create_tables() -> None:
         "reads",
         ["case_id", "annotator_id"],
         unique=True,
+        sqlite_where=sa.text("state IN ('leased', 'committed') AND repeat_id IS NULL"),
+        postgresql_where=sa.text("state IN ('leased', 'committed') AND repeat_id IS NULL"),
+    )
+    op.create_index(
+        "uq_reads_repeated_once",
+        "reads",
+        ["repeat_id"],
+        unique=True,
         sqlite_where=sa.text("state IN ('leased', 'committed')"),
         postgresql_where=sa.text("state IN ('leased', 'committed')"),
     )
-
-    op.create_table(
-        "repeat_answers",
-        sa.Column("repeat_id", sa.Uuid(), nullable=False),
-        sa.Column("case_id", sa.Uuid(), nullable=False),
-        sa.Column("kind", sa.String(length=20), nullable=False),
-        sa.Column("supersedes_id", sa.Uuid(), nullable=True),
-        sa.Column("position", sa.Integer(), nullable=False),
-        sa.Column("class_code", sa.String(length=100), nullable=True),
-        sa.Column("confidence", sa.Float(precision=53), nullable=True),
-        sa.Column("second_choice", sa.String(length=100), nullable=True),
-        sa.Column("flagged", sa.Boolean(), server_default=sa.false(), nullable=False),
-        sa.Column("unexposed", sa.Boolean(), nullable=False),
-        sa.Column("blind", sa.Boolean(), nullable=False),
-        sa.Column("reading_seconds", sa.Float(precision=53), nullable=True),
-        sa.Column("id", sa.Uuid(), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.CheckConstraint("(kind = 'retraction') = (class_code IS NULL)", name=op.f("ck_repeat_answers_class_code")),
-        sa.CheckConstraint(
-            "kind IN ('label', 'correction', 'revision', 'retraction')", name=op.f("ck_repeat_answers_kind")
-        ),
-        sa.ForeignKeyConstraint(["case_id"], ["cases.id"], name=op.f("fk_repeat_answers_case_id_cases")),
-        sa.ForeignKeyConstraint(["repeat_id"], ["repeats.id"], name=op.f("fk_repeat_answers_repeat_id_repeats")),
-        sa.ForeignKeyConstraint(
-            ["supersedes_id"], ["repeat_answers.id"], name=op.f("fk_repeat_answers_supersedes_id_repeat_answers")
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_repeat_answers")),
-        sa.UniqueConstraint("repeat_id", "position", name=op.f("uq_repeat_answers_repeat_id_position")),
-    )
-    op.create_table(
-        "repeat_reads",
-        sa.Column("id", sa.Uuid(), nullable=False),
-        sa.Column("request_id", sa.Uuid(), nullable=False),
-        sa.Column("case_id", sa.Uuid(), nullable=False),
-        sa.Column("annotator_id", sa.Uuid(), nullable=False),
-        sa.Column("state", sa.String(length=20), nullable=False),
-        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("displayed_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("decline_reason", sa.String(length=20), nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.CheckConstraint(
-            "state IN ('leased', 'committed', 'declined', 'released', 'expired')", name=op.f("ck_repeat_reads_state")
-        ),
-        sa.ForeignKeyConstraint(
-            ["annotator_id"], ["annotators.id"], name=op.f("fk_repeat_reads_annotator_id_annotators")
-        ),
-        sa.ForeignKeyConstraint(["case_id"], ["cases.id"], name=op.f("fk_repeat_reads_case_id_cases")),
-        sa.ForeignKeyConstraint(["request_id"], ["repeats.id"], name=op.f("fk_repeat_reads_request_id_repeats")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_repeat_reads")),
-    )
-    op.create_index("ix_repeat_reads_annotator_id_state", "repeat_reads", ["annotator_id", "state"])
-    op.create_index(op.f("ix_repeat_reads_request_id"), "repeat_reads", ["request_id"])
 
     op.create_table(
         "provisional_labels",
         sa.Column("label_id", sa.Uuid(), nullable=False),
         sa.Column("case_id", sa.Uuid(), nullable=False),
         sa.Column("annotator_id", sa.Uuid(), nullable=False),
+        sa.Column("purpose", sa.String(length=10), nullable=False),
         sa.Column("read_id", sa.Uuid(), nullable=False),
         sa.Column("final_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("n_since", sa.Integer(), nullable=False),

@@ -46,6 +46,11 @@ class TableCoverage:
     # digests out any more, not even with the installation's key. None: the installation's key
     key: str | None = None
 
+    def is_free_value(self, name: str, value: object) -> bool:
+        """Whether a column that is set to a value needs no event: it is free, or the value counts as the one before."""
+        # a row does not come back to such a value from another one: an answered request does not open again
+        return name in self.free or (name in self.alike and self.alike[name](value) != value)
+
 
 def _cover_private(*names: str) -> TableCoverage:
     return TableCoverage(frozenset(names))
@@ -146,17 +151,8 @@ COVERED: Mapping[str, TableCoverage] = {
     "reference_cells": _cover_private("reason"),
     "releases": TableCoverage(),
     "remarks": _cover_forgettable("note", "reason"),
-    "repeat_answers": TableCoverage(),
-    "repeat_reads": TableCoverage(
-        free={"displayed_at": "the answer's reading_seconds, which follow from it, are covered"},
-        covers=_is_settled_read,
-    ),
     "repeats": TableCoverage(
-        free={
-            "lease_expires_at": "moves with every heartbeat",
-            "final_at": "brought forward by the annotator's next answers",
-            "n_since": "counts the annotator's next answers",
-        },
+        free={"lease_expires_at": "moves with every heartbeat"},
         covers=_is_ended_repeat,
     ),
     "report_targets": TableCoverage(),

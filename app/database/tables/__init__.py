@@ -26,7 +26,7 @@ from app.database.tables.audit import (
 from app.database.tables.base import CLOCK, BaseTable, Clock, ForgettableRow, new_digest_key, new_id, time_of, utc_now
 from app.database.tables.cases import Case, CasePrediction, CaseTwin, NetworkOutput
 from app.database.tables.jobs import Evaluation, ImportRow, Job, JobBatch, WorkerRow
-from app.database.tables.labels import Annotator, Label, ProvisionalLabel, Remark
+from app.database.tables.labels import Annotator, CountedLabel, Label, ProvisionalLabel, Remark
 from app.database.tables.reads import (
     LEASED,
     DailyThreshold,
@@ -45,7 +45,7 @@ from app.database.tables.releases import (
     ReleaseRow,
     ReportTargets,
 )
-from app.database.tables.repeats import HeldBack, Repeat, RepeatAnswer, RepeatRead
+from app.database.tables.repeats import HeldBack, Repeat
 
 __all__ = [
     "APPEND_ONLY",
@@ -67,6 +67,7 @@ __all__ = [
     "CaseTwin",
     "ClassDefinition",
     "Clock",
+    "CountedLabel",
     "DailyThreshold",
     "Erasure",
     "Evaluation",
@@ -99,8 +100,6 @@ __all__ = [
     "ReleaseRow",
     "Remark",
     "Repeat",
-    "RepeatAnswer",
-    "RepeatRead",
     "ReportTargets",
     "TriageDecision",
     "WorkerRow",

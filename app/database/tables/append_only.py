@@ -13,7 +13,6 @@ APPEND_ONLY = (
     "case_changes",
     "installation",
     "held_back",
-    "repeat_answers",
     "reader_draws",
     "practice_cells",
     "practice_items",
