@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 4e5c8026d823415a.
+"""Operations of the API. Made from the OpenAPI document e92c8c8d30181e3a.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
