@@ -99,13 +99,12 @@ def lease_request(session: Session, request: AnyRequest, annotator_id: uuid.UUID
     """Lease an open request to an annotator for some seconds."""
     time = time_of(session)
     expires = time + timedelta(seconds=seconds)
-    leased: dict[str, object] = {"state": "leased", "lease_expires_at": expires}
     if isinstance(request, Repeat):
-        change_row(session, request, **leased, back_at=request.back_at or some_hours_after(time))
-        of_request = {"repeat_id": request.id}
+        back_at = request.back_at or some_hours_after(time)
+        change_row(session, request, state="leased", lease_expires_at=expires, back_at=back_at)
     else:
-        change_row(session, request, **leased)
-        of_request = {"request_id": request.id}
+        change_row(session, request, state="leased", lease_expires_at=expires)
+    of_request = {"repeat_id" if isinstance(request, Repeat) else "request_id": request.id}
     return insert_row(
         session, Read, **of_request, case_id=request.case_id, annotator_id=annotator_id, expires_at=expires
     )
