@@ -16,7 +16,6 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.audit.installation import claim_database
-from app.audit.linking import ChainLinker
 from app.context import ServiceContext
 from app.database.migration import require_current_schema
 from app.http.errors import ServiceUnavailable
@@ -39,8 +38,6 @@ def run_worker(context: ServiceContext, stop: threading.Event) -> bool:
     executor = _start_executor(context, stop)
     if executor is None:
         return True
-    sealer = ChainLinker(context.settings.direct_sqlalchemy_url, context.keys.audit)
-    sealer.start()
     _log.info("worker started", worker=executor.id, kinds=sorted(FUNCTIONS))
     with keep_cache_fresh(context):
         while not stop.wait(_TEND_SECONDS) and not executor.broken.is_set():
@@ -53,7 +50,6 @@ def run_worker(context: ServiceContext, stop: threading.Event) -> bool:
         _log.warning("the worker has lost its lock, or the key was rotated, and it restarts")
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
     ended = executor.stop(STOP_SECONDS)
-    sealer.stop()
     return ended
 
 

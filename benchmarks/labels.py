@@ -144,7 +144,7 @@ class Bare:
         def work(index: int) -> int:
             end, n_commits = time.perf_counter() + seconds, 0
             while time.perf_counter() < end and n_commits < len(self.cases):
-                with self.database.write(key="unused") as session:
+                with self.database.write() as session:
                     session.add(self._label(annotators[index].id, self.cases[n_commits]))
                 n_commits += 1
             return n_commits

@@ -1,7 +1,7 @@
 """API processes and workers, one to four, on one PostgreSQL and one bucket: used by ``scaling.py``.
 
 Each process has a HOME of its own and the same secret by setting. PostgreSQL runs in memory without fsync. No worker
-runs beside the API, so audit events stay unlinked; what linking costs is in ``writers.py``.
+runs beside the API.
 """
 
 import io

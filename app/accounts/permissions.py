@@ -64,7 +64,7 @@ def _identify_caller(request: Request, also: Sequence[ColumnElement[Any]]) -> Pr
     if request.method not in _SAFE_METHODS:
         refuse_cross_site(request)
     if write_back:
-        with database.write(key="unused") as session:
+        with database.write() as session:
             touch_session(session, session_id)
     return principal
 

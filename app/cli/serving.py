@@ -214,10 +214,8 @@ def db_verify(
     with service_context() as context, context.database.read_moment() as session:
         report = verify_all(session, context, against)
     lines = [f"{report.n_events:,} audit events, {report.n_images:,} images, {report.n_releases:,} releases"]
-    if report.waiting is not None:
-        lines.append(report.waiting)
     lines += [*report.faults, *report.restores, report.verdict, f"head: {report.head}"]
-    lines += [f"public key: {report.public_key}"]
+    lines += [f"signature of the head: {report.signature}", f"public key: {report.public_key}"]
     lines += [f"not compared: {what}" for what in report.not_compared]
     emit(report.to_dict(), as_json, "\n".join(lines))
     if report.faults:
@@ -231,13 +229,10 @@ def db_backup(
     """Copy database, images, releases and evaluations while the service runs."""
     from app.audit.anchor import anchor_configured_file
     from app.audit.chain import events
-    from app.audit.linking import link_all_waiting
     from app.maintenance.backup import write_backup
     from app.maintenance.erasure import BACKUP, update_erasure_list
 
     with service_context() as context:
-        anchor_configured_file(context)  # a chain that has lost its last anchored head is not linked to
-        link_all_waiting(context.database, context.keys.audit)  # the head is that of everything which is in the backup
         anchor_configured_file(context)
         problem = update_erasure_list(context)
         written = write_backup(context, out)

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from sqlalchemy import (
@@ -50,7 +50,6 @@ from sqlalchemy.orm import Session, SessionTransaction
 from app.audit.chain import events
 from app.audit.chain.change_tracking import RecordedSession
 from app.audit.chain.keys import AuditKeys
-from app.database.sql.advisory_locks import KEY_TURN, begin_lock
 from app.database.tables import CLOCK, Clock, utc_now
 from ml.messages import from_json, to_json
 
@@ -197,9 +196,8 @@ POOL_SIZE, MAX_OVERFLOW = 5, 10
 
 def _begin_postgres(connection: Connection) -> None:
     """Set a transaction's settings; they end with the transaction."""
-    # One that writes takes its turn with the key in the same statement, for as long as ``lock_timeout`` lets it wait.
     settings = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in POSTGRES_SETTINGS.items())
-    connection.exec_driver_sql(f"SELECT {settings}{begin_lock(connection)}")
+    connection.exec_driver_sql(f"SELECT {settings}")
 
 
 def postgres_engine(url: str, *, overflow: int = MAX_OVERFLOW, poolclass: type[Pool] | None = None) -> Engine:
@@ -298,16 +296,14 @@ class Database:
         self._queue = WriterQueue(BUSY_SECONDS) if self.engine.dialect.name == "sqlite" else None
 
     @contextmanager
-    def write(self, key: Literal["shared", "alone", "unused"] = "shared") -> Iterator[Session]:
-        """Session whose changes are committed at the end, or rolled back on any error."""
-        # Covered rows that it wrote after its last audit event, or without one, get an event of their own.
+    def write(self) -> Iterator[Session]:
+        """Session whose changes are committed at the end with their audit event, or rolled back on any error."""
         place = None if self._queue is None else WriteTurn(self._queue)
-        engine = self.engine.execution_options(**{"sqlite_begin": "BEGIN IMMEDIATE", _PLACE: place, KEY_TURN: key})
+        engine = self.engine.execution_options(**{"sqlite_begin": "BEGIN IMMEDIATE", _PLACE: place})
         try:
             with RecordedSession(engine, expire_on_commit=False, info={_PLACE: place}) as session:
                 yield session
-                if self._keys is not None:
-                    events.record_unreported_rows(session, self._keys)
+                events.link_described_events(session, self._keys)
                 session.commit()
         finally:
             if place is not None:

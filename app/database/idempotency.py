@@ -19,7 +19,7 @@ from pydantic_core import to_jsonable_python
 from sqlalchemy import delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from app.audit.chain.change_tracking import noted_cases
+from app.audit.chain.events import described_cases
 from app.database.engine import insert_if_absent
 from app.database.tables import IdempotencyRecord, time_of
 from app.http.errors import BadRequest, InvalidValue, ServiceUnavailable
@@ -124,7 +124,7 @@ Idempotent = Annotated[Once, Depends(once_by_header)]
 
 
 def _get_only_case_id(session: Session) -> uuid.UUID | None:
-    cases = noted_cases(session)
+    cases = described_cases(session)
     return cases.pop() if len(cases) == 1 else None
 
 

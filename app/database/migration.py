@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 
 import migrations
 from app.database import dbos_adapter
-from app.database.tables.append_only import APPEND_ONLY, SEALED
+from app.database.tables.append_only import APPEND_ONLY
 
 _OWNER = (
     "SELECT tableowner FROM pg_tables WHERE tablename = 'audit_events' AND schemaname = current_schema() "
@@ -50,8 +50,6 @@ def grant_service_role(owner: Engine, role: str) -> None:
             f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO {name}",
         ]
     statements.append(f"REVOKE UPDATE, DELETE ON {', '.join(APPEND_ONLY)} FROM {name}")
-    # the sealer links events; a trigger lets it do so once
-    statements.append(f"GRANT UPDATE ({', '.join(SEALED)}) ON audit_events TO {name}")
     statements.append(f"REVOKE INSERT, UPDATE, DELETE ON alembic_version FROM {name}")
     with owner.begin() as connection:
         for statement in statements:

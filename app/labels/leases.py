@@ -136,7 +136,7 @@ def note_display(database: Database, session: Session, read_id: uuid.UUID, secon
         return
     displayed_at = max(read.created_at, time_of(session) - timedelta(seconds=seconds_ago))
     session.rollback()  # SQLite: the reading transaction must not wait for the writing one
-    with database.write(key="unused") as writing:
+    with database.write() as writing:
         first = update_columns(Read, displayed_at=displayed_at)
         writing.execute(first.where(Read.id == read_id, Read.displayed_at.is_(None)))
 

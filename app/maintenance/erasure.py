@@ -175,7 +175,7 @@ def erase_patient_everywhere(
 def _remove_image_file(context: ServiceContext, digest: str) -> bool:
     """Remove an image, unless another case with the same file was stored since; whether it was removed."""
     # Whoever stores one holds the digest until the row is there, and looks whether the file still is.
-    with context.database.write(key="unused") as session:
+    with context.database.write() as session:
         lock_digests(session, [digest])
         free = not cases_with_images(session, {digest})
         if free:
@@ -275,5 +275,5 @@ def repeat_listed_erasures(context: ServiceContext) -> int:
 
 def _list_backups(session: Session) -> list[str]:
     """Names of backups that were made so far, the newest first, with the time of each."""
-    statement = select(AuditEvent).where(AuditEvent.action == BACKUP).order_by(AuditEvent.stamp.desc()).limit(100)
+    statement = select(AuditEvent).where(AuditEvent.action == BACKUP).order_by(AuditEvent.sequence.desc()).limit(100)
     return [f"{event.object} ({event.created_at:%Y-%m-%d %H:%M}Z)" for event in session.execute(statement).scalars()]

@@ -17,7 +17,6 @@ import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -28,7 +27,7 @@ from app.audit.anchor import append_lines, open_append_only
 from app.audit.chain import events
 from app.audit.chain.change_tracking import update_columns
 from app.audit.chain.keys import DerivedKey
-from app.audit.chain.row_digests import encode_canonical_json
+from app.audit.chain.verify_proof import encode_canonical_json
 from app.cases.service import cases_with_images, cases_with_pixels
 from app.context import ServiceContext
 from app.database.engine import insert_if_absent
@@ -303,13 +302,19 @@ def _erase_rows_of_cases(session: Session, ids: Sequence[uuid.UUID]) -> int:
 def _record_erasure(
     session: Session, context: ServiceContext, actor: str, reason: str, erased: ErasureResult, listed: uuid.UUID | None
 ) -> None:
-    """An event with the digests of all tombstones, and one per case."""
+    """An event with the digests of all tombstones, which names the cases."""
     erasure_id = listed or new_id()
     if listed is None:
         ids = [str(case_id) for case_id in erased.cases]
         session.add(Erasure(id=erasure_id, cases=ids, import_rows=erased.import_rows))
     counts = {"n_cases": len(erased.cases), "n_remarks": erased.n_remarks, "n_import_rows": len(erased.import_rows)}
-    record = partial(events.record_event, session, context.keys.audit, actor=actor, reason=reason)
-    record(action="patient.erase", object_id=erasure_id, details=counts)
-    for case_id in erased.cases:
-        record(action="case.erase", object_id=case_id, cases=[case_id])
+    events.record_event(
+        session,
+        context.keys.audit,
+        actor=actor,
+        action="patient.erase",
+        object_id=erasure_id,
+        details=counts,
+        reason=reason,
+        cases=erased.cases,
+    )

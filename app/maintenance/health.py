@@ -7,7 +7,6 @@ from sqlalchemy.orm import Session
 
 from app.accounts.service import GuardedRoute, allow_everyone, require_monitoring_token
 from app.audit.chain import events
-from app.audit.linking import count_waiting_events
 from app.context import AppContext
 from app.database.engine import settings_without_force
 from app.http import observability
@@ -110,13 +109,11 @@ def report_prometheus_metrics(context: AppContext) -> Response:
 
 def _count_database_rows(session: Session) -> None:
     """Set the gauges of what the database contains."""
-    wait, published = count_waiting_events(session), read_published_estimates(session)
+    published = read_published_estimates(session)
     observability.publish_database_counts(
         observability.DatabaseCounts(
             jobs=counts_by_state(session),
             n_workers=count_living_workers(session),
-            n_events_waiting=wait.n_events,
-            seconds_waiting=wait.seconds,
             release="" if published is None else str(published.release_id),
             estimates={} if published is None else published.estimates,
         )

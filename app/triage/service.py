@@ -12,7 +12,6 @@ from app.triage.assignment import (
     GRACE_PERIOD,
     list_assignable_annotators,
     next_position,
-    pick_annotator,
     redraw_annotator,
     twins_of_case,
 )
@@ -75,7 +74,6 @@ __all__ = [
     "needs_adjudication",
     "new_request",
     "next_position",
-    "pick_annotator",
     "plan_case",
     "policy_for_planning",
     "policy_of_version",

@@ -78,14 +78,14 @@ _KEYS = {
         "AND annotator_id = NEW.annotator_id AND purpose = NEW.purpose",
     ),
     "predictions": ("id = NEW.id", "case_id = NEW.case_id AND release_id = NEW.release_id"),
-    "audit_events": ("stamp = NEW.stamp", "sequence = NEW.sequence"),
+    "audit_events": ("sequence = NEW.sequence",),
     "policies": ("id = NEW.id", "version = NEW.version"),
     "looks": (
         "id = NEW.id",
         "case_id = NEW.case_id AND policy_version = NEW.policy_version AND release_id = NEW.release_id",
     ),
     "exposures": ("id = NEW.id", "case_id = NEW.case_id AND annotator_id = NEW.annotator_id"),
-    "case_changes": ("stamp = NEW.stamp AND case_id = NEW.case_id",),
+    "case_changes": ("sequence = NEW.sequence AND case_id = NEW.case_id",),
     "installation": ("id = NEW.id",),
     "held_back": ("id = NEW.id", "annotator_id = NEW.annotator_id AND case_id = NEW.case_id"),
     "reader_draws": ("id = NEW.id", "request_id = NEW.request_id AND position = NEW.position"),
@@ -142,7 +142,6 @@ def upgrade() -> None:
     _create_tables()
     dialect = op.get_bind().dialect.name
     if dialect == "postgresql":
-        op.execute("CREATE SEQUENCE audit_events_stamp_seq OWNED BY audit_events.stamp")
         for table, columns in _NO_STATISTICS.items():
             for column in columns:
                 op.execute(f"ALTER TABLE {table} ALTER COLUMN {column} SET STATISTICS 0")
@@ -214,8 +213,7 @@ def _create_tables() -> None:
 
     op.create_table(
         "audit_events",
-        sa.Column("stamp", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
-        sa.Column("sequence", sa.Integer(), nullable=True),
+        sa.Column("sequence", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("actor", sa.String(length=100), nullable=False),
         sa.Column("action", sa.String(length=50), nullable=False),
@@ -223,22 +221,12 @@ def _create_tables() -> None:
         sa.Column("details", sa.JSON(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("request_id", sa.String(length=100), nullable=True),
-        sa.Column("digest", sa.String(length=64), nullable=True),
         sa.Column("row_digests", sa.JSON(), nullable=False),
-        sa.Column("event_sha256", sa.String(length=64), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("signature", sa.String(length=128), nullable=False),
-        sa.Column("link_signature", sa.String(length=128), nullable=True),
-        sa.PrimaryKeyConstraint("stamp", name=op.f("pk_audit_events")),
-        sa.UniqueConstraint("sequence", name=op.f("uq_audit_events_sequence")),
+        sa.PrimaryKeyConstraint("sequence", name=op.f("pk_audit_events")),
     )
     op.create_index(op.f("ix_audit_events_object"), "audit_events", ["object"])
-    op.create_index(
-        "ix_audit_events_waiting",
-        "audit_events",
-        ["stamp"],
-        sqlite_where=sa.text("sequence IS NULL"),
-        postgresql_where=sa.text("sequence IS NULL"),
-    )
 
     op.create_table(
         "audit_head",
@@ -531,11 +519,12 @@ def _create_tables() -> None:
     )
     op.create_table(
         "case_changes",
-        sa.Column("stamp", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("sequence", sa.Integer(), nullable=False),
         sa.Column("case_id", sa.Uuid(), nullable=False),
-        sa.ForeignKeyConstraint(["case_id"], ["cases.id"], name=op.f("fk_case_changes_case_id_cases")),
-        sa.ForeignKeyConstraint(["stamp"], ["audit_events.stamp"], name=op.f("fk_case_changes_stamp_audit_events")),
-        sa.PrimaryKeyConstraint("stamp", "case_id", name=op.f("pk_case_changes")),
+        sa.ForeignKeyConstraint(
+            ["sequence"], ["audit_events.sequence"], name=op.f("fk_case_changes_sequence_audit_events")
+        ),
+        sa.PrimaryKeyConstraint("sequence", "case_id", name=op.f("pk_case_changes")),
     )
     op.create_table(
         "case_twins",

@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 0dcb9eba4145dc84.
+"""Operations of the API. Made from the OpenAPI document 4aad7581feb893ac.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """

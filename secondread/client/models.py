@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 0dcb9eba4145dc84.
+"""What the API takes and answers. Made from the OpenAPI document 4aad7581feb893ac.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -150,12 +150,9 @@ class Attempt(BaseModel):
 class AuditEventOut(BaseModel):
     """
     Who did what to which object; `digest` chains it to the event before.
-
-    On PostgreSQL `sequence` and `digest` come within a second of the event, and are null until then.
     """
 
-    stamp: int
-    sequence: int | None
+    sequence: int
     created_at: AwareDatetime
     actor: str
     action: str
@@ -163,7 +160,7 @@ class AuditEventOut(BaseModel):
     details: dict[str, Any]
     reason: str | None
     request_id: str | None
-    digest: str | None
+    digest: str
 
 
 class AuditEventsOut(BaseModel):

@@ -14,6 +14,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from app import worker
+from app.audit.chain.events import lock_head
 from app.audit.installation import claim_database
 from app.context import ServiceContext, build_context
 from app.database.dbos_adapter import workflow_table
@@ -53,12 +54,12 @@ def test_a_workers_lock_goes_past_a_transaction_pooler(service: Service) -> None
 def test_a_worker_that_cannot_begin_ends_when_it_is_asked_to(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While another process has the key: a start that waited for it would outlive the grace that containers have."""
+    """While another process has the chain: a start that waited for it would outlive the grace that containers have."""
     monkeypatch.setitem(POSTGRES_SETTINGS, "lock_timeout", "100")
     context, stop, tried = build_context(settings), threading.Event(), threading.Event()
     monkeypatch.setattr("app.worker.claim_database", partial(_tell_of_failure, tried, claim_database))
-    with ThreadPoolExecutor(1) as pool, context.database.write(key="alone") as session:
-        session.execute(text("SELECT 1"))
+    with ThreadPoolExecutor(1) as pool, context.database.write() as session:
+        lock_head(session)
         starting = pool.submit(worker._start_executor, context, stop)
         assert tried.wait(30 * PATIENCE)
         stop.set()

@@ -139,7 +139,6 @@ def test_a_snapshot_grows_old_and_is_replaced(service: Service, monkeypatch: pyt
     first = folders(context)
     assert not refresh_snapshot(context, release_id, classes)
     collect(service, [cell_png(i) for i in range(4)], patients=False)
-    service.seal()
     assert not refresh_snapshot(context, release_id, classes)  # few changes are read from the database
     monkeypatch.setattr("app.metrics.snapshot._MAX_CHANGED_CASES", 3)
     assert refresh_snapshot(context, release_id, classes)
@@ -253,13 +252,11 @@ def test_what_a_snapshot_shows_beyond_its_watermark_comes_back_with_no_older_dat
 def test_no_snapshot_is_written_while_too_many_events_wait(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     context = service.context
     release_id, classes = release_of(context)
-    service.seal()
     monkeypatch.setattr(snapshot, "_MAX_WAITING_EVENTS", 1)
     for number in range(2):
         service.add_case(f"case {number}", cell_png(number))
     assert not refresh_snapshot(context, release_id, classes)
     assert not folders(context)
-    service.seal()
     assert refresh_snapshot(context, release_id, classes)
     assert_snapshots_tell_all(context)
 

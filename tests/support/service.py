@@ -18,7 +18,6 @@ from sqlalchemy.orm import Session
 from app.accounts import people as auth
 from app.audit.chain.change_tracking import update_columns
 from app.audit.chain.keys import AuditKeys
-from app.audit.linking import link_all_waiting
 from app.cases.ingest import prepare_case, store_case
 from app.cases.opaque_ids import case_handle, case_of_handle
 from app.cases.schemas import CaseIn
@@ -203,10 +202,6 @@ class Service:
         """An annotator's label of a case, through their read."""
         path = f"/v1/reads/{self.lease_on(who, case_id)}/labels"
         return self.post(who, path, key, json={"label": code, **fields})
-
-    def seal(self) -> int:
-        """Let the sealer link what waits, as it does several times per second; gives the number of events."""
-        return link_all_waiting(self.context.database, self.context.keys.audit)
 
     def make_labels_final(self) -> int:
         """Let the time for corrections pass, and let the worker see it; gives the number of labels."""

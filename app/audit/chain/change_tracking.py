@@ -6,27 +6,18 @@ to the statement. A statement outside a session is not noted.
 
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
-from uuid import UUID
 
-from sqlalchemy import Delete, Insert, Result, Update, bindparam, event, insert, inspect, select, text, tuple_, update
+from sqlalchemy import Delete, Insert, Result, Update, event, inspect, select, tuple_, update
 from sqlalchemy import Table as SqlTable
 from sqlalchemy.orm import ORMExecuteState, Session, UOWTransaction
 
 from app.audit.chain.coverage import COVERED, TableCoverage
 from app.audit.chain.keys import DerivedKey
 from app.audit.chain.row_digests import Leaves, key_names, row_digest, row_key
-from app.database.sql.compiled_statements import PreparedStatement
-from app.database.tables import BaseTable, CaseChange
+from app.database.tables import BaseTable
 from app.database.tables.base import Row
 
 _WRITTEN = "covered rows that were written"
-_CASES = "cases that events of this session name"
-# made once: every request that writes records
-_CHANGE = insert(CaseChange)
-_ONE_CHANGE = PreparedStatement(_CHANGE.values(stamp=bindparam("stamp"), case_id=bindparam("case_id")))
-_CHANGES = PreparedStatement(
-    text("INSERT INTO case_changes (stamp, case_id) SELECT :stamp, unnest(CAST(:cases AS uuid[]))")
-)
 # execution option: columns that an UPDATE sets, with their values
 _SET_COLUMNS = "set_columns"
 
@@ -129,23 +120,6 @@ def _has_covered_change(entity: BaseTable, table: SqlTable) -> bool:
 @event.listens_for(RecordedSession, "after_soft_rollback")
 def _forget_rolled_back(session: Session, _transaction: object) -> None:
     session.info.pop(_WRITTEN, None)
-    session.info.pop(_CASES, None)
-
-
-def name_cases(session: Session, stamp: int, case_ids: Sequence[UUID]) -> None:
-    """Write down, and remember, the cases that an event of this session names."""
-    session.info.setdefault(_CASES, set()).update(case_ids)
-    if session.get_bind().dialect.name == "postgresql":  # one parameter: an execution for each costs more than its row
-        _CHANGES.change(session, {"stamp": stamp, "cases": [*case_ids]})
-    elif len(case_ids) == 1:
-        _ONE_CHANGE.change(session, {"stamp": stamp, "case_id": case_ids[0]})
-    else:
-        session.connection().execute(_CHANGE, [{"stamp": stamp, "case_id": case_id} for case_id in case_ids])
-
-
-def noted_cases(session: Session) -> set[UUID]:
-    """Cases that the events of this session name."""
-    return set(session.info.get(_CASES, ()))
 
 
 def take_leaves(session: Session, private: DerivedKey) -> Leaves:

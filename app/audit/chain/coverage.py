@@ -128,7 +128,6 @@ COVERED: Mapping[str, TableCoverage] = {
     "read_requests": TableCoverage(
         free={
             "lease_expires_at": "moves with every heartbeat",
-            "u": "the coin of its case, which is covered: compared with it",
         },
         # a lease begins and ends without an event
         alike={"state": _merge_waiting_states},

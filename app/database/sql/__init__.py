@@ -1,1 +1,1 @@
-"""Compiled statements and advisory locks."""
+"""Advisory locks."""

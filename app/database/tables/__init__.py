@@ -16,7 +16,6 @@ from app.database.tables.annotators import (
 )
 from app.database.tables.append_only import APPEND_ONLY, create_triggers, drop_triggers
 from app.database.tables.audit import (
-    STAMPS,
     AuditEvent,
     AuditHead,
     CaseChange,
@@ -53,7 +52,6 @@ __all__ = [
     "CLOCK",
     "LEASED",
     "SHOWN_KINDS",
-    "STAMPS",
     "Account",
     "Alias",
     "Annotator",
