@@ -146,9 +146,9 @@ def test_rows_of_nobody_are_named(open_service: Service) -> None:
         case = session.execute(select(Case).where(Case.external_id == "case-7")).scalar_one()
         session.execute(
             text(
-                "INSERT INTO labels (id, created_at, case_id, annotator_id, kind, class_code, blind, round, "
-                "created_by) SELECT '0189000000007000800000000000ffff', created_at, :case, annotator_id, kind, "
-                "'blast', 1, round, created_by FROM labels WHERE kind = 'label' LIMIT 1"
+                "INSERT INTO labels (id, created_at, case_id, annotator_id, purpose, kind, class_code, blind, round, "
+                "created_by) SELECT '0189000000007000800000000000ffff', created_at, :case, annotator_id, purpose, "
+                "kind, 'blast', 1, round, created_by FROM labels WHERE kind = 'label' LIMIT 1"
             ),
             {"case": case.id.hex},
         )
