@@ -194,8 +194,7 @@ def test_who_names_a_case_waits_for_nobody_with_the_head_in_hand(service: Servic
     with context.database.write() as holder:
         holder.execute(text("SELECT id FROM cases FOR UPDATE"))
         with context.database.write() as session:
-            case_id = session.execute(select(CaseChange.case_id)).scalars().first()
-            assert case_id is not None
+            case_id = session.execute(select(CaseChange.case_id)).scalars().one()
             assert str(case_id) == case["id"]
             events.record_event(
                 session, context.keys.audit, actor="test", action="test", object_id="named", cases=[case_id]
