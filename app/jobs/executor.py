@@ -6,6 +6,7 @@ what it has forgotten is enqueued again from the jobs' rows, under ``<job id>.<a
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -63,6 +64,11 @@ class JobExecutor:
 
     def start(self) -> None:
         """Begin to take jobs; the lock must be this process's."""
+        with ThreadPoolExecutor(1) as thread:  # DBOS refuses to begin in a thread that runs an event loop
+            thread.submit(self._launch).result()
+        self.tend()
+
+    def _launch(self) -> None:
         DBOS(config=self._config())
         self._workflows = {kind: self._register_kind(kind) for kind in self.runner.kinds}
         schedules = {f"{_UPKEEP}-{name}": schedule for name, schedule in self.schedules.items()}
@@ -81,7 +87,6 @@ class JobExecutor:
                 for name, schedule in schedules.items()
             ]
         )
-        self.tend()
 
     def _config(self) -> DBOSConfig:
         url = self.context.settings.direct_sqlalchemy_url

@@ -36,7 +36,7 @@ def order(context: ServiceContext) -> list[str]:
 
 
 def add_job(session: Session, kind: str) -> str:
-    job = Job(kind=kind, workflow_id=kind, parameters={})
+    job = Job(kind=kind, parameters={})
     session.add(job)
     session.flush()
     return str(job.id)

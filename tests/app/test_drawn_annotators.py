@@ -232,16 +232,15 @@ def test_a_forged_draw_is_found(service: Service) -> None:
         draw = session.execute(select(ReaderDraw).where(ReaderDraw.request_id == request.id)).scalar_one()
         other = next(one for one in draw.among if uuid.UUID(one) != draw.annotator_id)
         past = update(ReadRequest).where(ReadRequest.id == request.id).values(annotator_id=uuid.UUID(other))
-        session.execute(past)
+        session.connection().execute(past)  # the session would note it
     (fault,) = faults(service)
     assert re.fullmatch(rf"read_requests {request.id}: not as audit event \d+ wrote it", fault)
     dialect = service.context.database.engine.dialect.name
     with service.context.database.write() as session:
         for statement in drop_triggers(dialect, "reader_draws"):
             session.execute(text(statement))
-        session.execute(
-            update(ReaderDraw).where(ReaderDraw.request_id == request.id).values(annotator_id=uuid.UUID(other))
-        )
+        past = update(ReaderDraw).where(ReaderDraw.request_id == request.id).values(annotator_id=uuid.UUID(other))
+        session.connection().execute(past)
         for statement in create_triggers(dialect, "reader_draws"):
             session.execute(text(statement))
     assert sum(fault.startswith(f"reader_draws {draw.id}: not as audit event") for fault in faults(service)) == 1
