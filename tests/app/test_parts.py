@@ -137,7 +137,7 @@ def other_job(service: Service, release: str) -> RunningJob:
 
 
 @pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
-@pytest.mark.parametrize("while_it", ["_image", "output_values", "_trained_on"])
+@pytest.mark.parametrize("while_it", ["_read_stored_image", "output_values", "_find_training_uses"])
 def test_two_jobs_over_the_same_cases_predict_each_once(
     service: Service, dropout_release: Path, monkeypatch: pytest.MonkeyPatch, while_it: str
 ) -> None:

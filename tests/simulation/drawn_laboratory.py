@@ -14,10 +14,10 @@ from sqlalchemy import StaticPool, create_engine, select
 from sqlalchemy.orm import Session
 
 from app.audit.chain.keys import DerivedKey
+from app.database.migration import upgrade_schema
 from app.database.tables import (
     Account,
     Annotator,
-    BaseTable,
     Case,
     CasePrediction,
     Label,
@@ -123,7 +123,7 @@ class DrawnLaboratory:
         self.people = people
         self.said = self._answers()
         engine = create_engine("sqlite://", poolclass=StaticPool)
-        BaseTable.metadata.create_all(engine)
+        upgrade_schema(engine)
         self.session = Session(engine)
         self.order, self.draws = (DerivedKey(self.rng.bytes(32), label) for label in (b"order", b"draws"))
         self.start = utc_now() - timedelta(days=DAYS)

@@ -9,10 +9,10 @@ from sqlalchemy import StaticPool, create_engine
 from sqlalchemy.orm import Session
 
 from app.audit.chain.keys import DerivedKey
+from app.database.migration import upgrade_schema
 from app.database.tables import (
     Account,
     Annotator,
-    BaseTable,
     Case,
     CasePrediction,
     Label,
@@ -117,7 +117,7 @@ class QueueLaboratory:
         self.lab, self.habits = _with_bursts(open_laboratory(seed, n), seed), habits
         self.rng = np.random.default_rng([seed, 1])
         engine = create_engine("sqlite://", poolclass=StaticPool)
-        BaseTable.metadata.create_all(engine)
+        upgrade_schema(engine)
         self.session = Session(engine)
         self.key = DerivedKey(self.rng.bytes(32), b"order")
         self.start = utc_now() - timedelta(days=DAYS)
