@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import numpy as np
-from sqlalchemy import StaticPool, create_engine
+from sqlalchemy import StaticPool, create_engine, text
 from sqlalchemy.orm import Session
 
 from app.audit.chain.keys import DerivedKey
-from app.database.migration import upgrade_schema
 from app.database.tables import (
     Account,
     Annotator,
+    BaseTable,
     Case,
     CasePrediction,
     Label,
@@ -117,8 +117,9 @@ class QueueLaboratory:
         self.lab, self.habits = _with_bursts(open_laboratory(seed, n), seed), habits
         self.rng = np.random.default_rng([seed, 1])
         engine = create_engine("sqlite://", poolclass=StaticPool)
-        upgrade_schema(engine)
+        BaseTable.metadata.create_all(engine)
         self.session = Session(engine)
+        self.session.execute(text("CREATE VIEW counted_labels AS SELECT * FROM labels WHERE purpose = 'read'"))
         self.key = DerivedKey(self.rng.bytes(32), b"order")
         self.start = utc_now() - timedelta(days=DAYS)
         self.retracted = np.zeros(n, dtype=bool)
