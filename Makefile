@@ -49,6 +49,7 @@ test: $(VENV)/.installed-dev
 # make clients   what is made from the OpenAPI document: openapi.json and the clients
 clients: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m tools.openapi_files
+	$(VENV)/bin/python -m tools.limit_page
 
 # make golden   renew the golden files; legitimate only when an issue names the number or the document that changes
 golden: $(VENV)/.installed-dev

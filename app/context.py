@@ -8,14 +8,13 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from app.audit.chain.keys import InstallationKeys, KeyRing, derive_keys
-from app.database.dbos_adapter import JobQueue
 from app.database.engine import Database
 from app.database.tables import Clock, utc_now
 from app.http.errors import Problem
+from app.http.limiter import Limiter
 from app.predictions.decoding import ImageDecoder
-from app.predictions.inference import InferenceEngine
+from app.predictions.inference import InferenceEngine, SmallImageQueue
 from app.predictions.remote import InferenceBackend
-from app.predictions.small_image_queue import SmallImageQueue
 from app.settings import Settings
 from app.storage.blobs import FolderStore, ImageStore
 from app.storage.bucket import CachedBucket
@@ -31,8 +30,6 @@ class ServiceContext:
     # what the environment decides
     settings: Settings
     database: Database
-    # enqueues and cancels long work
-    jobs: JobQueue
     # what processes share; None where HOME is all there is
     bucket: CachedBucket | None
     images: ImageStore
@@ -49,6 +46,14 @@ class ServiceContext:
     def clock(self) -> Clock:
         """The clock, which every session of the database has too."""
         return self.database.clock
+
+    def list_limiters(self) -> list[Limiter]:
+        """List the limiters of the parts."""
+        predictions = (
+            [self.inference.elsewhere] if self.inference.backend else [self.inference.here, self.front.limiter]
+        )
+        writers = [] if self.database.writers is None else [self.database.writers]
+        return [*predictions, self.pictures.cheap, self.pictures.large, *writers]
 
 
 def build_context(
@@ -73,7 +78,6 @@ def build_context(
     return ServiceContext(
         settings=settings,
         database=Database(settings.sqlalchemy_url, keys.audit, clock=clock),
-        jobs=JobQueue(settings.sqlalchemy_url),
         bucket=bucket,
         images=images,
         folders=folders,

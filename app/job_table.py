@@ -7,12 +7,12 @@ from sqlalchemy.orm import Session
 
 from app.audit.anchor import anchor_configured_file
 from app.context import ServiceContext
+from app.database.advisory_locks import AdvisoryLock, acquire_lock
 from app.database.idempotency import SWEEP_ROWS, delete_expired_answers
-from app.database.sql.advisory_locks import AdvisoryLock, acquire_lock
-from app.database.tables import Job, Label, time_of
+from app.database.tables import CountedLabel, Job, time_of
 from app.imports.import_job import delete_archives
 from app.jobs import service
-from app.jobs.executor import JobSchedule, forget_upkeep
+from app.jobs.executor import JobSchedule, forget_workflows
 from app.jobs.handle import JobFunction, JobResult, RunningJob
 from app.labels.adjudication import reassign_open_requests
 from app.labels.corrections import finalize_labels
@@ -135,7 +135,7 @@ def _recalibration_is_due(session: Session, days: int) -> bool:
     last = session.execute(select(func.max(Job.created_at)).where(Job.kind == "recalibration")).scalar_one()
     if last is not None and time_of(session) - last < timedelta(days=days):
         return False
-    newest = session.execute(select(func.max(Label.created_at))).scalar_one()
+    newest = session.execute(select(func.max(CountedLabel.created_at))).scalar_one()
     return newest is not None and (last is None or newest > last)
 
 
@@ -145,5 +145,5 @@ SCHEDULES: dict[str, JobSchedule] = {
     "anchoring": JobSchedule("* * * * *", anchor_configured_file),
     "tidying": JobSchedule("* * * * *", run_maintenance),
     "sweeping": JobSchedule("17 3 * * *", sweep_files),
-    "forgetting": JobSchedule("17 * * * *", forget_upkeep),
+    "forgetting": JobSchedule("17 * * * *", forget_workflows),
 }

@@ -7,7 +7,8 @@ from asgi_correlation_id import CorrelationIdMiddleware
 from fastapi import FastAPI
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from app.accounts.fair_share import FairShare
+from app.accounts.fair_share import FairShare, make_share_limiters
+from app.accounts.passwords import HASHING
 from app.accounts.permissions import openapi_security, require_route_guards
 from app.accounts.sign_in import SignInThrottle
 from app.annotators.models.routes import router as readers
@@ -22,6 +23,7 @@ from app.database.tables import Clock, utc_now
 from app.http import errors, observability, traces
 from app.http.errors import UnexpectedErrorMiddleware
 from app.http.languages import LanguageMiddleware
+from app.http.limiter import BODIES, Limiter
 from app.http.limits import BodyLimits, RateLimit
 from app.http.openapi import complete_openapi, operation_id
 from app.imports.routes import router as imports
@@ -32,6 +34,7 @@ from app.maintenance.cache import keep_cache_fresh
 from app.metrics.routes import router as evaluations
 from app.predictions.open_inference.routes import protocol_error
 from app.predictions.open_inference.routes import router as open_inference
+from app.predictions.open_inference.service import PARSING
 from app.recalibration.routes import router as recalibration
 from app.releases.queries import get_champion_alias
 from app.releases.routes import router as releases
@@ -103,7 +106,6 @@ async def _run_lifespan(app: FastAPI) -> AsyncIterator[None]:
     with keep_cache_fresh(context):
         yield
     traces.stop_tracing()
-    context.front.close()
     context.inference.close()
     context.database.engine.dispose()
 
@@ -137,6 +139,9 @@ def create_app(settings: Settings | None = None, *, sharing: int = 1) -> FastAPI
         },
         generate_unique_id_function=operation_id,
     )
+    of_callers, of_addresses = make_share_limiters(settings.requests_at_once)
+    bodies = Limiter(BODIES)
+    app.state.limiters = (of_callers, of_addresses, bodies, HASHING, PARSING)
     attach_context(app, settings, sharing)
     errors.install_error_handlers(
         app, lambda request, problem: protocol_error(request, problem) or problem_page(request, problem)
@@ -146,8 +151,8 @@ def create_app(settings: Settings | None = None, *, sharing: int = 1) -> FastAPI
     app.mount("/static", StaticAssets(), name="static")
     require_route_guards(app, _ROUTERS)
     complete_openapi(app, openapi_security)
-    app.add_middleware(BodyLimits)
-    app.add_middleware(FairShare, at_once=settings.requests_at_once)
+    app.add_middleware(BodyLimits, memory=bodies)
+    app.add_middleware(FairShare, of_callers=of_callers, of_addresses=of_addresses)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.allowed_hosts)
     app.add_middleware(UnexpectedErrorMiddleware)
     app.add_middleware(SecurityHeaders)

@@ -115,6 +115,12 @@ class Settings(BaseSettings):
     recalibrate_days: int | None = Field(
         None, ge=1, description="days between recalibrations by schedule; unset: never"
     )
+    executor_id: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9._-]{1,90}$",
+        description="name of a worker on PostgreSQL, which it keeps when it begins again and shares with no other; "
+        "unset: the host's name and a number",
+    )
     worker: bool = Field(True, description="whether `serve` starts the worker process, on SQLite")
     oidc_issuer: str | None = Field(None, description="issuer of an OpenID provider, for single sign-on")
     oidc_client_id: str | None = Field(None, description="this service's client id there")

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from contextlib import suppress
 from types import FrameType
 
@@ -16,7 +17,6 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.audit.installation import claim_database
-from app.audit.linking import ChainLinker
 from app.context import ServiceContext
 from app.database.migration import require_current_schema
 from app.http.errors import ServiceUnavailable
@@ -27,6 +27,8 @@ from app.maintenance.erasure import repeat_listed_erasures
 
 _TEND_SECONDS = 1.0
 _LONGEST_WAIT = 8.0
+# how long the lock of a worker whose machine is gone may outlive it
+_REFUSED_SECONDS = 30.0
 # a job that does not reach its next batch in this time is cut off, and continues with the next worker
 STOP_SECONDS = 7
 #: File in HOME that a worker touches every second, so that others can see that it does not hang.
@@ -39,22 +41,18 @@ def run_worker(context: ServiceContext, stop: threading.Event) -> bool:
     executor = _start_executor(context, stop)
     if executor is None:
         return True
-    sealer = ChainLinker(context.settings.direct_sqlalchemy_url, context.keys.audit)
-    sealer.start()
-    _log.info("worker started", worker=executor.id, kinds=sorted(FUNCTIONS))
+    _log.info("worker started", worker=executor.runner.id, kinds=sorted(FUNCTIONS))
     with keep_cache_fresh(context):
-        while not stop.wait(_TEND_SECONDS) and not executor.broken.is_set():
+        while not stop.wait(_TEND_SECONDS) and not executor.broken:
             _touch_heartbeat(context)
             try:
                 executor.tend()
             except SQLAlchemyError as exc:
                 _log.warning("the database does not answer", error=type(exc).__name__)
-    if executor.broken.is_set() and not stop.is_set():
+    if executor.broken and not stop.is_set():
         _log.warning("the worker has lost its lock, or the key was rotated, and it restarts")
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
-    ended = executor.stop(STOP_SECONDS)
-    sealer.stop()
-    return ended
+    return executor.stop(STOP_SECONDS)
 
 
 def _touch_heartbeat(context: ServiceContext) -> None:
@@ -63,8 +61,8 @@ def _touch_heartbeat(context: ServiceContext) -> None:
 
 
 def _start_executor(context: ServiceContext, stop: threading.Event) -> JobExecutor | None:
-    """Become a worker as soon as the database answers and, on SQLite, no other one lives; None when asked to stop."""
-    wait = 0.25
+    """Become a worker as soon as the database answers; None when asked to stop."""
+    wait, refused_since = 0.25, None
     while not stop.is_set():
         _touch_heartbeat(context)
         executor = None
@@ -76,6 +74,7 @@ def _start_executor(context: ServiceContext, stop: threading.Event) -> JobExecut
             if executor.acquire():
                 executor.start()
                 return executor
+            refused_since = refused_since or time.monotonic()
             _log.info("another worker lives; waiting for its end")
         except (SQLAlchemyError, psycopg.Error) as exc:
             _log.warning("the database does not answer", error=type(exc).__name__)
@@ -83,9 +82,18 @@ def _start_executor(context: ServiceContext, stop: threading.Event) -> JobExecut
             _log.warning("the worker cannot begin yet", error=exc.detail)
         if executor is not None:
             executor.stop()
+        if refused_since is not None:
+            _require_other_name(context, time.monotonic() - refused_since)
         stop.wait(wait)
         wait = min(2 * wait, _LONGEST_WAIT)
     return None
+
+
+def _require_other_name(context: ServiceContext, seconds: float) -> None:
+    """Refuse to be a second worker of one name; on SQLite, where there is one worker, the next one waits."""
+    name = context.settings.executor_id
+    if name is not None and context.database.engine.dialect.name != "sqlite" and seconds > _REFUSED_SECONDS:
+        raise ValueError(f"another worker {name} lives: give this one another SECONDREAD_EXECUTOR_ID")
 
 
 def main(context: ServiceContext, parent: int | None = None) -> None:

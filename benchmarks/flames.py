@@ -87,7 +87,7 @@ def predicting(out: Path, seconds: float) -> None:
 
 
 def labelling(out: Path, seconds: float) -> None:
-    """Eight annotators who lease and label, on SQLite."""
+    """Eight annotators who lease and label at the rate of the benchmark, on SQLite."""
     names = [f"annotator-{index}" for index in range(CLIENTS)]
     with tempfile.TemporaryDirectory() as folder, Installation(Path(folder) / "home") as made:
         made.environment |= {"SECONDREAD_RATE_LIMIT": "0", "SECONDREAD_WORKER": "false"}
@@ -99,9 +99,9 @@ def labelling(out: Path, seconds: float) -> None:
         readers = [labels.Reader(made.port, keys[name]) for name in names]
 
         def work() -> None:
-            labels.without_pause(readers, seconds + 2)
+            labels.offer_labels(readers, seconds + 2)
 
-        record(made.processes[0].pid, seconds, work, out, "A lease and its label, eight annotators")
+        record(made.processes[0].pid, seconds, work, out, "Leases and labels, eight annotators, 30 per second")
 
 
 def main() -> None:

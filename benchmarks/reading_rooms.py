@@ -23,10 +23,7 @@ import altair as alt
 import numpy as np
 from rich.progress import Progress
 
-from app.audit.linking import _BATCH as BATCH
-from app.audit.linking import SECONDS as PERIOD
 from app.database.engine import MAX_OVERFLOW, POOL_SIZE
-from ml.util.arrays import FloatArray
 
 RESULTS = Path(__file__).parent / "results"
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "reading_rooms.svg"
@@ -59,35 +56,26 @@ def newest(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Costs:
-    """Processor time per request in seconds, and audit events.
+    """Processor time per request in seconds.
 
     Attributes:
         read: of an API process for a lease and a label.
         case: of an API process for storing a case.
         postgres_read: of PostgreSQL for a lease and a label.
         postgres_case: of PostgreSQL for a case.
-        link: of the sealer and PostgreSQL, in turn, for an event.
-        events_read: audit events per label.
-        events_case: audit events per case.
     """
 
     read: float
     case: float
     postgres_read: float
     postgres_case: float
-    link: float
-    events_read: float
-    events_case: float
 
     @classmethod
     def measured(cls) -> "Costs":
         """Those of the newest result of ``unit_costs.py``."""
         costs = newest("unit_costs")["costs"]
         read, case = costs["lease and label"], costs["store a case"]
-        seconds = (read["api_seconds"], case["api_seconds"], read["postgres_seconds"], case["postgres_seconds"])
-        # the sealer waits for PostgreSQL, so both are its time
-        link = costs["link an event"]["sealer_seconds"] + costs["link an event"]["postgres_seconds"]
-        return cls(*seconds, link, read["events"], case["events"])
+        return cls(read["api_seconds"], case["api_seconds"], read["postgres_seconds"], case["postgres_seconds"])
 
 
 @dataclass
@@ -98,7 +86,6 @@ class Seen:
         waits: seconds that requests of annotators waited for an API process.
         case_waits: seconds that cells did.
         empty: seconds that annotators waited for a cell to read.
-        commits: times at which a label (True) or a case (False) was committed.
         seconds: simulated.
         busy: process-seconds of the API.
         reading: mean number of annotators who read at a time.
@@ -107,7 +94,6 @@ class Seen:
     waits: list[float] = field(default_factory=list)
     case_waits: list[float] = field(default_factory=list)
     empty: list[float] = field(default_factory=list)
-    commits: list[tuple[float, bool]] = field(default_factory=list)
     seconds: float = 0.0
     busy: float = 0.0
     reading: float = 0.0
@@ -179,7 +165,6 @@ class Room:
         self._plan(moment + seconds, _DONE, reads)
 
     def _answer(self, moment: float, reads: bool) -> None:
-        self._seen.commits.append((moment, reads))
         if reads:
             self._idle.append(moment)
         else:
@@ -212,31 +197,6 @@ def erlang_c(rate: float, cost: float, processes: int) -> float:
     return waits * cost / (processes - load)
 
 
-def sealed(commits: list[tuple[float, bool]], costs: Costs) -> dict[str, float]:
-    """Utilisation of the sealer, and the tail that it finds before each batch.
-
-    Args:
-        commits: times, and whether of a label.
-        costs: of linking, and events per commit.
-    """
-    rng = np.random.default_rng(0)
-    times = []
-    for moment, reads in commits:
-        events = costs.events_read if reads else costs.events_case
-        times += [moment] * (int(events) + int(rng.random() < events % 1))
-    waiting, clock, linked, busy = [], times[0], 0, 0.0
-    moments: FloatArray = np.array(times)
-    while linked < len(times) and clock < times[-1]:
-        clock += PERIOD
-        n_batch = BATCH
-        while n_batch == BATCH:
-            waiting.append(int(np.searchsorted(moments, clock, side="right")) - linked)
-            n_batch = min(waiting[-1], BATCH)
-            linked, clock, busy = linked + n_batch, clock + n_batch * costs.link, busy + n_batch * costs.link
-    tail = {"tail_median": float(np.median(waiting)), "tail_99": float(np.quantile(waiting, 0.99))}
-    return {"sealer_utilisation": busy / (clock - times[0])} | tail
-
-
 def most_present() -> tuple[float, int]:
     """The largest share of annotators who are there at one time, and at which hour of UTC."""
     there = [sum((hour + away - OPENS) % 24 < HOURS for away in CITIES.values()) for hour in range(24)]
@@ -259,7 +219,6 @@ def demand(reads: float, costs: Costs) -> dict[str, float]:
     return {
         "api": reads * costs.read + cells * costs.case,
         "postgres": reads * costs.postgres_read + cells * costs.postgres_case,
-        "sealer": (reads * costs.events_read + cells * costs.events_case) * costs.link,
     }
 
 
@@ -279,7 +238,7 @@ def simulated(readers: int, scaled: bool, costs: Costs) -> dict[str, float]:
     # a little more than they can read, so that the worklist is not empty by chance
     seen = Room(present, 1.02 * cells if scaled else cells, processes, costs, seed=readers).run(REQUESTS)
     waits, empty = np.array(seen.waits), np.array(seen.empty)
-    row = {
+    return {
         "readers": readers,
         "present": present,
         "reads_per_second": len(waits) / seen.seconds,
@@ -292,7 +251,6 @@ def simulated(readers: int, scaled: bool, costs: Costs) -> dict[str, float]:
         "wait_99": float(np.quantile(waits, 0.99)),
         "no_cell_median": float(np.median(empty)),
     }
-    return row | sealed(seen.commits, costs)
 
 
 def walls(costs: Costs) -> dict[str, float]:
@@ -302,7 +260,6 @@ def walls(costs: Costs) -> dict[str, float]:
     return {
         "one API process": BUSY / each["api"],
         "connections": processes * BUSY / each["api"],
-        "sealer": 1 / each["sealer"],
         "16 cores of PostgreSQL": 16 * BUSY / each["postgres"],
         "64 cores of PostgreSQL": 64 * BUSY / each["postgres"],
     }
@@ -316,7 +273,7 @@ def draw(costs: Costs, found: dict[str, float], out: Path) -> None:
         found: the walls.
         out: SVG to write.
     """
-    names = {"api": "API processes", "postgres": "PostgreSQL", "sealer": "sealer (one core at most)"}
+    names = {"api": "API processes", "postgres": "PostgreSQL"}
     share = most_present()[0]
     lines = [
         {"readers": float(readers), "cores": cores, "of": names[kind]}

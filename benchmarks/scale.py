@@ -33,7 +33,7 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
 
 def unit_rows(costs: dict[str, dict[str, float]]) -> list[list[str]]:
     """What one of each costs, in milliseconds of processor and bytes."""
-    own = ("api_seconds", "sealer_seconds", "worker_seconds", "seconds", "seconds_per_1000")
+    own = ("api_seconds", "worker_seconds", "seconds", "seconds_per_1000")
     names = {"list keys": "list 1,000 keys of a bucket", "snapshot": "a case in a snapshot"}
     rows = []
     for name, cost in costs.items():
@@ -50,21 +50,19 @@ def unit_rows(costs: dict[str, dict[str, float]]) -> list[list[str]]:
 
 def per_cell(costs: dict[str, dict[str, float]]) -> list[tuple[str, float, str]]:
     """What each cell costs in its life, by kind, and the unit."""
-    case, read, link = costs["store a case"], costs["lease and label"], costs["link an event"]
+    case, read = costs["store a case"], costs["lease and label"]
     reads = 1 + TWICE
-    events = case["events"] + reads * read["events"]
     old = costs["predict an old case"]
     return [
         ("API, storing: core time", case["api_seconds"], "s"),
         ("API, 1.2 leases and labels: core time", reads * read["api_seconds"], "s"),
         ("PostgreSQL, both: core time", case["postgres_seconds"] + reads * read["postgres_seconds"], "s"),
-        ("linking 2.2 events, with PostgreSQL: core time", _all_seconds(link) * events, "s"),
         ("predicting again, with PostgreSQL: core time", _all_seconds(old), "s"),
         ("scoring in shards, the tests' network: core time", costs["score an image"]["seconds"], "s"),
         ("evaluating in shards: core time", costs["evaluate a case"]["seconds"], "s"),
         ("database, tables", case["table_bytes"] + reads * read["table_bytes"], "B"),
         ("database, indexes", case["index_bytes"] + reads * read["index_bytes"], "B"),
-        ("WAL", case["wal_bytes"] + reads * read["wal_bytes"] + events * link["wal_bytes"], "B"),
+        ("WAL", case["wal_bytes"] + reads * read["wal_bytes"], "B"),
         ("images in the bucket", case["bucket_bytes"], "B"),
         ("a snapshot per release", costs["snapshot"]["bytes"], "B"),
         ("requests that write to the bucket", case["bucket_puts"], ""),
@@ -74,7 +72,7 @@ def per_cell(costs: dict[str, dict[str, float]]) -> list[tuple[str, float, str]]
 
 
 def _all_seconds(cost: dict[str, float]) -> float:
-    return cost.get("sealer_seconds", 0.0) + cost.get("worker_seconds", 0.0) + cost["postgres_seconds"]
+    return cost.get("worker_seconds", 0.0) + cost["postgres_seconds"]
 
 
 def room_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
@@ -91,8 +89,6 @@ def room_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
             f"{row['no_cell_median']:,.0f} s",
             f"{row['connections']:,}",
             f"{row['postgres_cores']:.2g}",
-            f"{row['sealer_utilisation']:.3f}",
-            f"{row['tail_median']:,.0f}, {row['tail_99']:,.0f}",
         ]
         for row in rows
     ]
@@ -109,8 +105,6 @@ def tables() -> str:
         "wait for a cell, median",
         "connections",
         "cores of PostgreSQL",
-        "sealer's use",
-        "tail, median and 99 %",
     ]
     walls = [[name, f"{float(f'{readers:.2g}'):,.0f}"] for name, readers in rooms["walls"].items()]
     return "\n".join(

@@ -1,7 +1,7 @@
 """API processes and workers, one to four, on one PostgreSQL and one bucket: used by ``scaling.py``.
 
 Each process has a HOME of its own and the same secret by setting. PostgreSQL runs in memory without fsync. No worker
-runs beside the API, so audit events stay unlinked; what linking costs is in ``writers.py``.
+runs beside the API.
 """
 
 import io
@@ -27,8 +27,8 @@ from app.context import ServiceContext, build_context
 from app.database.migration import upgrade_schema
 from app.database.tables import Case, CasePrediction, Label
 from app.jobs import service
-from app.jobs.locks import count_living_workers
 from app.jobs.queries import jobs_where
+from app.jobs.service import count_living_workers
 from app.releases.queries import class_codes
 from app.settings import Settings
 from benchmarks.scaling_windows import Window, in_turn, watched
@@ -286,8 +286,8 @@ class OldCases:
         self._template = machinery.server.create()
         self._settings = machinery.settings(self._template)
         context = build_context(self._settings)
+        claim_database(context.database, context.keys.audit)  # before the first rows, which have events
         bench = Bench(context, machinery.release)
-        claim_database(context.database, context.keys.audit)
         self._release_id = bench.release.id
         publish(context, self._release_id)
         bench.fill(n_cases)

@@ -131,7 +131,6 @@ BENCHMARKS = (
     Benchmark("repredicting", (DEMO, "--save"), (DEMO, "--cases", "1000")),
     Benchmark("report", (DEMO, "--save"), (DEMO, "--cases", "200")),
     Benchmark("reading", (DEMO, "--save")),
-    Benchmark("writers", quick=("--quick",)),
     Benchmark("scaling", quick=("--quick",)),
     Benchmark("int8", quick=("--quick",)),
 )
@@ -304,20 +303,6 @@ ROWS = (
             ("idle server and worker, Pss (MB)", 300.0),
             ("installation (MB)", 480.0),
         )
-    ),
-    Row(
-        "eight writers of events: of the growth of bare inserts",
-        "writers",
-        0.8,
-        _at("commits_per_second", "0 ms", "sealed", "share"),
-        limit="1",
-    ),
-    Row(
-        "eight writers, commits of 5 ms: of one writer",
-        "writers",
-        3.0,
-        _at("commits_per_second", "5 ms", "sealed", "growth"),
-        limit="8",
     ),
     Row(
         "an int8 release, VGG16, JPEG to prediction: of float32",

@@ -30,7 +30,6 @@ import psycopg
 from obstore.store import from_url
 from rich.progress import Progress
 
-from app.audit.linking import count_waiting_events, link_all_waiting
 from app.context import ServiceContext, build_context
 from app.metrics.snapshot import write_snapshot
 from app.releases.queries import all_releases, class_codes
@@ -196,28 +195,6 @@ def over_http(site: Site, bar: Progress) -> dict[str, dict[str, float]]:
     return {name: stage(site, do, bar, name) for name, do in work}
 
 
-def events_per(site: Site, kind: str) -> float:
-    """Audit events of the cases stored, or of the labels given, per one of them."""
-    n_events, n_rows = site.row(
-        f"SELECT (SELECT count(*) FROM audit_events WHERE action LIKE '{kind[:-1]}%'), (SELECT count(*) FROM {kind})"
-    )
-    return float(n_events) / float(n_rows)
-
-
-def linking(site: Site) -> dict[str, float]:
-    """Linking the events that wait, as the sealer does: none has been linked so far."""
-    with site.context.database.read() as session:
-        n_events = count_waiting_events(session).n_events
-    before, own, wal = site.postgres_seconds(), time.process_time(), site.read_meters()["wal_bytes"]
-    assert link_all_waiting(site.context.database, site.context.keys.audit) == n_events
-    return {
-        "sealer_seconds": (time.process_time() - own) / n_events,
-        "postgres_seconds": (site.postgres_seconds() - before) / n_events,
-        "wal_bytes": (site.read_meters()["wal_bytes"] - wal) / n_events,
-        "n": n_events,
-    }
-
-
 def snapshot_bytes(site: Site) -> dict[str, float]:
     """Bytes of a snapshot per case, without the headers of its files."""
     with site.context.database.read() as session:
@@ -291,9 +268,8 @@ def measure(folder: Path, server: PostgresServer, buckets: BucketServer) -> dict
         with Progress(transient=True) as bar:
             costs = over_http(site, bar)
         sizes = [found.size for found in BucketStore(site.bucket).under("images")]
-        costs["store a case"] |= {"bucket_bytes": statistics.fmean(sizes), "events": events_per(site, "cases")}
-        costs["lease and label"]["events"] = events_per(site, "labels")
-        costs |= {"link an event": linking(site), "snapshot": snapshot_bytes(site), "list keys": listing(site)}
+        costs["store a case"] |= {"bucket_bytes": statistics.fmean(sizes)}
+        costs |= {"snapshot": snapshot_bytes(site), "list keys": listing(site)}
     finally:
         site.close()
     costs["predict an old case"] = repredicting(folder, server, site.release)

@@ -3,15 +3,9 @@
 from alembic import context
 from sqlalchemy import Connection
 
-from app.database.dbos_adapter import TABLES
 from app.database.engine import make_engine
 from app.database.tables import BaseTable
 from app.settings import Settings
-
-
-def _ours(name: str | None, kind: str, _parents: object) -> bool:
-    """Whether a table is the service's: on SQLite those of DBOS lie beside them."""
-    return kind != "table" or name not in TABLES
 
 
 def _migrate(connection: Connection) -> None:
@@ -21,7 +15,6 @@ def _migrate(connection: Connection) -> None:
         render_as_batch=connection.dialect.name == "sqlite",
         transaction_per_migration=True,
         compare_type=True,
-        include_name=_ours,
     )
     with context.begin_transaction():
         context.run_migrations()

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.bucket import BucketServer, bucket_server
 from tests.support.chromium import FLAGS, find_chromium
+from tests.support.label_queries import bypasses, watch_label_queries
 from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.process import RUNNING
 from tests.support.shared import build_once
@@ -69,6 +70,19 @@ def pytest_runtest_makereport(
 def _databases_are_as_patient_as_the_tests() -> None:
     if PATIENCE != 1:
         stretch_database_deadlines()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _statements_on_labels_are_watched() -> None:
+    watch_label_queries()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_bypasses_the_counted_labels() -> Iterator[None]:
+    """Hidden repeats are seen by the few that must, whatever a test lets the service do."""
+    bypasses.clear()
+    yield
+    assert bypasses == []
 
 
 @pytest.fixture(autouse=True)

@@ -292,6 +292,19 @@ def test_what_is_made_from_the_openapi_document_is_made_from_the_present_one() -
     assert is_present(document), MAKE
 
 
+def test_the_page_of_limits_is_made_from_the_present_table_and_has_the_defaults_of_the_settings() -> None:
+    from app.http.limiter import DOCUMENTS, LIMITS
+    from app.predictions.open_inference.service import PARSING
+    from tools.limit_page import PAGE, render_limit_page
+
+    assert PAGE.read_text() == render_limit_page(), "run: python -m tools.limit_page"
+    for limit in LIMITS:
+        if limit.setting:
+            default = Settings.model_fields[limit.setting.lower()].default
+            assert default in {limit.size, limit.queue} or f"`{limit.setting}`" in limit.chosen, limit.name
+    assert PARSING.size == DOCUMENTS.size
+
+
 def test_the_worked_example_of_the_tables_is_true(tmp_path: Path) -> None:
     from ml.cli.result_text import metrics_table
     from ml.tables.evaluate import evaluate_tables

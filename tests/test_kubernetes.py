@@ -66,7 +66,7 @@ def test_the_shape(overlay: str) -> None:
         assert homes == [{"name": "home", "persistentVolumeClaim": {"claimName": "secondread-home"}}]
         assert named(overlay, "PersistentVolumeClaim", "secondread-home")["spec"]["accessModes"] == ["ReadWriteOnce"]
     else:
-        expected = {("Deployment", "secondread"), ("Deployment", "secondread-worker"), ("Job", "secondread-migrate")}
+        expected = {("Deployment", "secondread"), ("StatefulSet", "secondread-worker"), ("Job", "secondread-migrate")}
         assert shape == expected
         assert not of_kind(overlay, "PersistentVolumeClaim")  # no server or worker has a disk that must stay
 
@@ -216,7 +216,7 @@ def test_images_have_the_tag_of_this_version(overlay: str) -> None:
 def test_selectors_find_their_pods_and_no_others(overlay: str) -> None:
     pods = {row["metadata"]["name"]: labels_of(row) for row in workloads(overlay)}
     for workload in workloads(overlay):
-        if workload["kind"] == "Deployment":
+        if workload["kind"] != "Job":
             assert chosen(pods, workload["spec"]["selector"]["matchLabels"]) == [workload["metadata"]["name"]]
     assert chosen(pods, named(overlay, "Service", "secondread")["spec"]["selector"]) == ["secondread"]
     (port,) = named(overlay, "Service", "secondread")["spec"]["ports"]
@@ -225,7 +225,8 @@ def test_selectors_find_their_pods_and_no_others(overlay: str) -> None:
         for name in ("secondread", "secondread-worker"):
             budget = named(overlay, "PodDisruptionBudget", name)["spec"]
             assert chosen(pods, budget["selector"]["matchLabels"]) == [name]
-            (spread,) = pod_of(named(overlay, "Deployment", name))["topologySpreadConstraints"]
+            (workload,) = (row for row in workloads(overlay) if row["metadata"]["name"] == name)
+            (spread,) = pod_of(workload)["topologySpreadConstraints"]
             assert chosen(pods, spread["labelSelector"]["matchLabels"]) == [name]
 
 
@@ -238,7 +239,7 @@ def test_one_of_each_kind_goes_on_and_the_rest_may_leave(overlay: str) -> None:
     (scaler,) = of_kind(overlay, "HorizontalPodAutoscaler")
     assert scaler["spec"]["scaleTargetRef"]["name"] == "secondread"
     assert "replicas" not in named(overlay, "Deployment", "secondread")["spec"]  # else each `apply` undoes the scaling
-    n_workers = named(overlay, "Deployment", "secondread-worker")["spec"]["replicas"]
+    n_workers = named(overlay, "StatefulSet", "secondread-worker")["spec"]["replicas"]
     for name, fewest in (("secondread", scaler["spec"]["minReplicas"]), ("secondread-worker", n_workers)):
         assert 1 <= named(overlay, "PodDisruptionBudget", name)["spec"]["minAvailable"] < fewest
 
@@ -260,8 +261,15 @@ def test_a_pod_that_is_asked_to_end_has_the_time_that_it_needs(overlay: str) -> 
     assert pause > 0
     assert pod["terminationGracePeriodSeconds"] > pause + DRAIN_SECONDS
     if overlay in SEVERAL:
-        worker = pod_of(named(overlay, "Deployment", "secondread-worker"))
+        worker = pod_of(named(overlay, "StatefulSet", "secondread-worker"))
         assert worker["terminationGracePeriodSeconds"] > 2 * STOP_SECONDS
+
+
+@pytest.mark.parametrize("overlay", SEVERAL)
+def test_a_worker_that_begins_again_has_the_name_that_it_had(overlay: str) -> None:
+    (container,) = pod_of(named(overlay, "StatefulSet", "secondread-worker"))["containers"]
+    (name,) = (row for row in container["env"] if row["name"] == "SECONDREAD_EXECUTOR_ID")
+    assert name["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
 
 
 def ways(policies: list[dict[str, Any]], direction: str, pod: dict[str, str]) -> set[tuple[str, int]]:
@@ -303,7 +311,7 @@ def test_a_gpu_is_asked_for_where_the_network_runs() -> None:
 
 @pytest.mark.slow
 def test_the_probe_of_a_worker_finds_one_that_lives_and_one_that_hangs(tmp_path: Path, tiny_release: Path) -> None:
-    probe = pod_of(named("postgres-s3", "Deployment", "secondread-worker"))["containers"][0]["livenessProbe"]
+    probe = pod_of(named("postgres-s3", "StatefulSet", "secondread-worker"))["containers"][0]["livenessProbe"]
     with Installation(tmp_path / "home") as made:
         made.prepare(tiny_release)
         command = [part.replace("/data/home", str(made.home)) for part in probe["exec"]["command"]]

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from dbos import DBOSClient, DBOSPortableJSONSerializer
 
-from app.database.dbos_adapter import workflow_table
+from app.database.migration import job_engine_url
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import wait_until
 from tests.support.workplace import Workplace
@@ -32,12 +32,13 @@ def ticks(workplace: Workplace) -> list[str]:
 
 def firings(workplace: Workplace) -> dict[str, str]:
     """Status of every firing that was ever queued, by its second."""
-    workflows = workflow_table(workplace.context.database.engine.dialect.name)
-    with workplace.context.database.read() as session:
-        rows = session.execute(select(workflows.c.workflow_uuid, workflows.c.status, workflows.c.name)).all()
+    url = job_engine_url(workplace.context.settings.sqlalchemy_url)
+    client = DBOSClient(system_database_url=url, serializer=DBOSPortableJSONSerializer())
+    rows = client.list_workflows(load_input=False, load_output=False)
+    client.destroy()
     assert {row.name for row in rows} <= {"upkeep-tidying"}
-    assert all(row.workflow_uuid.startswith(PREFIX) for row in rows)
-    return {row.workflow_uuid.removeprefix(PREFIX): row.status for row in rows}
+    assert all(row.workflow_id.startswith(PREFIX) for row in rows)
+    return {row.workflow_id.removeprefix(PREFIX): row.status for row in rows}
 
 
 def wait_for_ticks(workplace: Workplace, more: int) -> None:

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select
 
 from app.accounts import people as auth
+from app.audit.chain.change_tracking import update_columns
 from app.audit.installation import claim_database
 from app.audit.verify import verify_all
 from app.database.engine import Database
@@ -116,9 +117,11 @@ class Laboratory:
         with self.service.context.database.write() as session:
             session.execute(delete(DailyThreshold))
             cases = session.execute(select(Case.id, Case.created_at)).all()
-            session.execute(update(Case), [{"id": row.id, "created_at": row.created_at - day} for row in cases])
+            for row in cases:
+                session.execute(update_columns(Case, created_at=row.created_at - day).where(Case.id == row.id))
             requests = session.execute(select(ReadRequest.id, ReadRequest.due_at)).all()
-            session.execute(update(ReadRequest), [{"id": row.id, "due_at": row.due_at - day} for row in requests])
+            for row in requests:
+                session.execute(update_columns(ReadRequest, due_at=row.due_at - day).where(ReadRequest.id == row.id))
 
 
 @pytest.fixture

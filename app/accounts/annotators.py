@@ -3,12 +3,10 @@
 import uuid
 from contextlib import suppress
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.audit.chain.detached_rows import JoinedRows, table_of
 from app.database.engine import insert_if_absent
-from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import Account, Annotator, ApiKey, new_id, time_of
 from app.http.errors import Forbidden
 from app.http.principal import ROLE_SCOPES, Principal, can_see_more_than_pixels
@@ -25,24 +23,19 @@ def annotator_by_name(session: Session, name: str) -> Annotator | None:
     return session.execute(select(Annotator).where(Annotator.name == name)).scalar_one_or_none()
 
 
-_ANNOTATOR = JoinedRows(Annotator)
-_READER = PreparedStatement(
-    select(*_ANNOTATOR.columns, Account.role, ApiKey.scopes)
-    .select_from(Annotator)
-    .join(Account, Account.id == Annotator.account_id)
-    .outerjoin(ApiKey, ApiKey.account_id == Account.id)
-    .where(Annotator.account_id == bindparam("account_id"))
-    .with_for_update(of=table_of(Annotator))
-)
-
-
 def locked_annotator(session: Session, account_id: uuid.UUID) -> tuple[Annotator, bool] | None:
     """The annotator of an account, locked, so that one person's requests come one after the other."""
-    rows = _READER.all(session, {"account_id": account_id})
+    statement = (
+        select(Annotator, Account.role, ApiKey.scopes)
+        .join(Account, Account.id == Annotator.account_id)
+        .outerjoin(ApiKey, ApiKey.account_id == Account.id)
+        .where(Annotator.account_id == account_id)
+        .with_for_update(of=Annotator)
+    )
+    rows = session.execute(statement).all()
     if not rows:
         return None
-    (annotator,) = _ANNOTATOR.rows(rows[0])
-    return annotator, any(role_or_key_sees_more(*row[_ANNOTATOR.end :]) for row in rows)
+    return rows[0][0], any(role_or_key_sees_more(role, scopes) for _, role, scopes in rows)
 
 
 def read_own_annotator(session: Session, principal: Principal) -> Annotator:

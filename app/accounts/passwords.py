@@ -1,48 +1,27 @@
-"""Local passwords: argon2id, a floor on their length, and threads of their own with a short queue.
+"""Local passwords: argon2id, a floor on their length, and a limit on how many are hashed at once.
 
-Hashing takes 64 MiB and a core for a while. In the threads that serve requests a flood of sign-ins would make everybody
-wait; here it fills a queue of its own, and whoever comes when it is full is asked to come back.
+Hashing takes 64 MiB and a core for a while. Without the limit a flood of sign-ins would take every thread that serves
+requests; with it a few wait, and those who come when the line is full are refused with 429.
 """
 
-import asyncio
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
-from typing import TypeVar
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
+from starlette.concurrency import run_in_threadpool
 
-from app.http.errors import ServiceOverloaded
+from app.http.limiter import PASSWORDS, Limiter, LimitPlace
 from ml.messages import Message
 
 MIN_LENGTH, MAX_LENGTH = 15, 200
-#: Passwords hashed at once, and how many may wait for that.
-THREADS, QUEUE = 2, 8
+HASHING = Limiter(PASSWORDS)
 _HASHER = PasswordHasher()
-_POOL = ThreadPoolExecutor(THREADS, "passwords")
-_PLACES = threading.BoundedSemaphore(THREADS + QUEUE)
-_Result = TypeVar("_Result")
 
 
 @cache
 def _hash_dummy_password() -> str:
     """Hash of no password, so that an unknown name takes as long as a known one."""
     return _HASHER.hash("an account that is not there")
-
-
-def _queue_hashing(work: Callable[..., _Result], *arguments: object) -> "Future[_Result]":
-    """Begin to hash, or wait for it in the queue."""
-    if not _PLACES.acquire(blocking=False):
-        raise ServiceOverloaded("too many people are signing in; try again shortly")
-    try:
-        future = _POOL.submit(work, *arguments)
-    except BaseException:
-        _PLACES.release()
-        raise
-    future.add_done_callback(lambda _: _PLACES.release())
-    return future
 
 
 def check_new_password(password: str) -> None:
@@ -62,17 +41,20 @@ def check_new_password(password: str) -> None:
 def hash_password(password: str) -> str:
     """Argon2id hash with its parameters and salt."""
     check_new_password(password)
-    return _queue_hashing(_HASHER.hash, password).result()
+    with LimitPlace(HASHING):
+        return _HASHER.hash(password)
 
 
 def verify_password(stored: str | None, password: str) -> bool:
     """Whether a password belongs to a hash; takes as long without one."""
-    return _queue_hashing(_check_password_hash, stored, password).result()
+    with LimitPlace(HASHING):
+        return _check_password_hash(stored, password)
 
 
 async def verify_password_async(stored: str | None, password: str) -> bool:
-    """Verify a password without blocking a thread that serves requests."""
-    return await asyncio.wrap_future(_queue_hashing(_check_password_hash, stored, password))
+    """Verify a password, and wait for its turn without a thread."""
+    async with LimitPlace(HASHING):
+        return await run_in_threadpool(_check_password_hash, stored, password)
 
 
 def _check_password_hash(stored: str | None, password: str) -> bool:

@@ -16,7 +16,6 @@ from app.accounts.passwords import hash_password, verify_password
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
 from app.database.engine import Database
-from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import Account, ApiKey, BrowserSession, time_of
 from app.http.errors import Conflict, Forbidden, InvalidValue, NotFound, Unauthenticated
 from app.http.principal import READING, ROLE_SCOPES, SCOPES, Principal, can_see_more_than_pixels
@@ -53,13 +52,10 @@ _KEY = (
 _KEY_COLUMNS = len(_KEY.selected_columns)
 
 
-def prepare_key_lookup(also: Sequence[ColumnElement[Any]] = ()) -> PreparedStatement:
-    """The statement that finds the caller behind a key."""
-    return PreparedStatement(_KEY.add_columns(*also))
-
-
-def principal_of_key(database: Database, token: str, statement: PreparedStatement) -> tuple[Principal, Sequence[Any]]:
-    """Caller behind a bearer key ``sr_<id>_<secret>``."""
+def principal_of_key(
+    database: Database, token: str, also: Sequence[ColumnElement[Any]] = ()
+) -> tuple[Principal, Sequence[Any]]:
+    """Caller behind a bearer key ``sr_<id>_<secret>``, and the values of further columns."""
     refused = Unauthenticated("the API key is not valid")
     parts = token.split("_")
     try:
@@ -69,7 +65,8 @@ def principal_of_key(database: Database, token: str, statement: PreparedStatemen
     except ValueError as exc:
         raise refused from exc
     time = database.clock()
-    row = database.look(statement, key_id=key_id, today=time.date().isoformat())
+    with database.read() as session:
+        row = session.execute(_KEY.add_columns(*also), {"key_id": key_id, "today": time.date().isoformat()}).first()
     if row is None:
         raise refused
     secret, key_scopes, expires_at, *ended, account_id, name, role, language = row[:_KEY_COLUMNS]

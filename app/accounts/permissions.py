@@ -5,6 +5,8 @@ A route without one stops the start-up.
 
 import hmac
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import wraps
+from inspect import iscoroutinefunction
 from typing import Any
 
 import fastapi
@@ -17,10 +19,9 @@ from pydantic import SecretStr
 from sqlalchemy import ColumnElement
 from starlette.concurrency import run_in_threadpool
 
-from app.accounts.people import prepare_key_lookup, principal_of_cookie, principal_of_key, touch_session
+from app.accounts.people import principal_of_cookie, principal_of_key, touch_session
 from app.accounts.sign_in import refuse_cross_site, session_token
-from app.database.engine import Database, in_one_thread
-from app.database.sql.compiled_statements import PreparedStatement
+from app.database.engine import Database
 from app.http.errors import Forbidden, Unauthenticated
 from app.http.principal import SCOPES, Principal
 from app.http.routing import walk_routes
@@ -36,25 +37,22 @@ WALKED = "0.165.0"
 _NO_QUERY = "there is no such query parameter; there are none"
 
 
-_LOOKING_UP_KEYS = prepare_key_lookup()
-
-
-def caller_of(request: Request, looking_up: PreparedStatement = _LOOKING_UP_KEYS) -> Principal | None:
+def caller_of(request: Request, also: Sequence[ColumnElement[Any]] = ()) -> Principal | None:
     """Caller of a request, or None; looked up and counted once per request."""
     if not hasattr(request.state, "caller"):
-        request.state.caller = _identify_caller(request, looking_up)
+        request.state.caller = _identify_caller(request, also)
         if request.state.caller is not None:
             request.app.state.rate_limit.count(str(request.state.caller.account_id))
     caller: Principal | None = request.state.caller
     return caller
 
 
-def _identify_caller(request: Request, looking_up: PreparedStatement) -> Principal | None:
+def _identify_caller(request: Request, also: Sequence[ColumnElement[Any]]) -> Principal | None:
     """Caller behind the request's key or cookie."""
     database: Database = request.app.state.database
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        principal, request.state.seen = principal_of_key(database, token.strip(), looking_up)
+        principal, request.state.seen = principal_of_key(database, token.strip(), also)
         return principal
     if scheme:
         raise Unauthenticated("use the scheme Bearer with an API key")
@@ -66,7 +64,7 @@ def _identify_caller(request: Request, looking_up: PreparedStatement) -> Princip
     if request.method not in _SAFE_METHODS:
         refuse_cross_site(request)
     if write_back:
-        with database.write(key="unused") as session:
+        with database.write() as session:
             touch_session(session, session_id)
     return principal
 
@@ -79,16 +77,14 @@ class RequireScope:
         if unknown:
             raise ValueError(f"unknown scopes {sorted(unknown)}")
         self.scopes, self.wanted = frozenset(scopes), " or ".join(scopes)
-        self._looking_up = prepare_key_lookup(also) if also else _LOOKING_UP_KEYS
+        self._also = also
 
     async def __call__(self, request: Request) -> Principal | None:
         """Caller of a request; only where nobody has been looked up yet this takes a thread, for the database."""
         if not self.scopes:
             return None
         is_identified = hasattr(request.state, "caller")
-        principal = (
-            caller_of(request) if is_identified else await run_in_threadpool(caller_of, request, self._looking_up)
-        )
+        principal = caller_of(request) if is_identified else await run_in_threadpool(caller_of, request, self._also)
         if principal is None:
             raise Unauthenticated("send an API key as `Authorization: Bearer …`, or sign in")
         if not principal.scopes & self.scopes:
@@ -160,13 +156,25 @@ def openapi_security(route: APIRoute) -> list[dict[str, list[str]]]:
     return [{scheme: [scope]} for scope in scopes for scheme in ("api_key", "session")]
 
 
+def _call_in_thread(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    """Call an endpoint in a thread, and check its answer without one."""
+    # FastAPI would take a second thread for the check, before the session ends: as soon as all threads wait for a
+    # connection, none of those who hold one could go on.
+
+    @wraps(endpoint)
+    async def served(**values: Any) -> Any:
+        return await run_in_threadpool(endpoint, **values)
+
+    return served
+
+
 class GuardedRoute(APIRoute):
     """A route that asks its guard before a byte of the body is read: FastAPI itself parses the body first."""
 
     # One of the API refuses query parameters that it does not have: a misspelt filter would answer another question.
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().__init__(path, in_one_thread(endpoint), **options)
+        super().__init__(path, endpoint if iscoroutinefunction(endpoint) else _call_in_thread(endpoint), **options)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """What serves a request of this route."""

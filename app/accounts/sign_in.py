@@ -28,6 +28,7 @@ from app.audit.chain.keys import AuditKeys
 from app.database.engine import Database
 from app.database.tables import Account
 from app.http.errors import Forbidden
+from app.http.limiter import FIRST_WAIT, FREE_TRIES, LONGEST_WAIT
 from app.http.principal import COOKIE, SECURE_COOKIE
 from app.settings import Settings
 from ml.messages import Message
@@ -74,8 +75,6 @@ def refuse_cross_site(request: Request) -> None:
         raise CrossSite("the request comes from another site; behind a proxy, set PUBLIC_URL or TRUSTED_PROXIES")
 
 
-#: Wrong passwords in a row that cost nothing, and the seconds to wait after the next ones: each doubles the last.
-FREE_TRIES, FIRST_WAIT, LONGEST_WAIT = 5, 60.0, 3600.0
 #: Pairs of address and name that are remembered; the one that was seen longest ago makes room.
 REMEMBERED = 50_000
 

@@ -8,21 +8,20 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
-from sqlalchemy import select, union_all
-from sqlalchemy.orm import Session
+from sqlalchemy import and_, select
+from sqlalchemy.orm import Session, aliased
 
 from app.cases.service import CORRECTION_TIME, predictions_of
 from app.database.tables import (
     Annotator,
     Case,
+    CountedLabel,
     HeldBack,
     Label,
     PolicyRow,
     Read,
     ReadRequest,
     Repeat,
-    RepeatAnswer,
-    RepeatRead,
 )
 from app.predictions.service import stored_predictions
 from app.releases.service import reading_classes
@@ -61,8 +60,9 @@ class ClosedCase:
 def closed_cases(session: Session, until: datetime) -> dict[uuid.UUID, ClosedCase]:
     """Cases labelled in the weeks before a moment that were settled by then, with the opinions of then."""
     horizon = until - FINAL_AFTER
-    span = (Label.created_at >= until - timedelta(weeks=WEEKS), Label.created_at < horizon)
-    ids = select(Label.case_id).where(*span).distinct().order_by(Label.case_id.desc()).limit(MOST_CASES).subquery()
+    span = (CountedLabel.created_at >= until - timedelta(weeks=WEEKS), CountedLabel.created_at < horizon)
+    newest = select(CountedLabel.case_id).where(*span).distinct().order_by(CountedLabel.case_id.desc())
+    ids = newest.limit(MOST_CASES).subquery()
     erased = select(Case.id).where(Case.erased_at.is_not(None), Case.id.in_(select(ids.c.case_id)))
     gone = set(session.execute(erased).scalars())
     cases = opinions_until(session, ids, horizon)
@@ -73,12 +73,12 @@ def closed_cases(session: Session, until: datetime) -> dict[uuid.UUID, ClosedCas
 def opinions_until(session: Session, ids: Any, horizon: datetime) -> dict[uuid.UUID, ClosedCase]:
     """Last blind answer of each chain that does not end in a retraction, by labels from before a moment."""
     columns = (
-        Label.case_id, Label.annotator_id, Label.kind, Label.class_code, Label.confidence, Label.blind,
-        Label.late, Label.created_at,
+        CountedLabel.case_id, CountedLabel.annotator_id, CountedLabel.kind, CountedLabel.class_code,
+        CountedLabel.confidence, CountedLabel.blind, CountedLabel.late, CountedLabel.created_at,
     )  # fmt: skip
-    labels = select(*columns).where(Label.case_id.in_(select(ids.c.case_id)), Label.created_at < horizon)
+    labels = select(*columns).where(CountedLabel.case_id.in_(select(ids.c.case_id)), CountedLabel.created_at < horizon)
     chains: dict[tuple[uuid.UUID, uuid.UUID], list[Any]] = defaultdict(list)
-    for row in session.execute(labels.order_by(Label.position)):
+    for row in session.execute(labels.order_by(CountedLabel.position)):
         chains[row.case_id, row.annotator_id].append(row)
     cases: dict[uuid.UUID, ClosedCase] = defaultdict(ClosedCase)
     for (case_id, annotator_id), chain in chains.items():
@@ -155,37 +155,31 @@ def ended_reads(session: Session, until: datetime) -> list[EndedVisit]:
     """Visits that ended in the weeks before a moment, the newest first."""
     since = until - timedelta(weeks=WEEKS)
     first = (Label.position == 0, Label.late.is_(False), Label.reading_seconds.is_not(None))
-    labels = select(Label.annotator_id, Label.reading_seconds, Label.created_at).where(
+    given = select(Label.annotator_id, Label.reading_seconds, Label.created_at).where(
         *first, Label.created_at >= since, Label.created_at < until
     )
-    answers = (
-        select(Repeat.annotator_id, RepeatAnswer.reading_seconds, RepeatAnswer.created_at)
-        .join(Repeat, Repeat.id == RepeatAnswer.repeat_id)
-        .where(RepeatAnswer.position == 0, RepeatAnswer.created_at >= since, RepeatAnswer.created_at < until)
-    )
-    given = union_all(labels, answers).subquery()
-    newest = select(given).order_by(given.c.created_at.desc()).limit(MOST_READS)
+    newest = given.order_by(Label.created_at.desc()).limit(MOST_READS)
     ended = [EndedVisit(row[0], False, row[1], row[2]) for row in session.execute(newest)]
-    for reads in (Read, RepeatRead):
-        conditions = (reads.decline_reason == "cannot_tell", reads.ended_at >= since, reads.ended_at < until)
-        columns = select(reads.annotator_id, reads.ended_at).where(*conditions).limit(MOST_READS)
-        ended += [EndedVisit(who, True, None, at) for who, at in session.execute(columns) if at is not None]
+    conditions = (Read.decline_reason == "cannot_tell", Read.ended_at >= since, Read.ended_at < until)
+    columns = select(Read.annotator_id, Read.ended_at).where(*conditions).limit(MOST_READS)
+    ended += [EndedVisit(who, True, None, at) for who, at in session.execute(columns) if at is not None]
     return sorted(ended, key=lambda visit: visit.at)
 
 
 def repeated_answers(session: Session, until: datetime) -> list[tuple[uuid.UUID, bool]]:
     """Annotator of each repeat that was answered for good before a moment, and whether the answer was the same."""
-    horizon = until - FINAL_AFTER
+    horizon, before = until - FINAL_AFTER, aliased(CountedLabel)
+    same_chain = (Repeat.case_id == Label.case_id, Repeat.annotator_id == Label.annotator_id)
     columns = (
-        Repeat.id, Repeat.annotator_id, Label.class_code.label("before"), RepeatAnswer.class_code, RepeatAnswer.kind,
-        RepeatAnswer.blind, RepeatAnswer.unexposed, RepeatAnswer.position, RepeatAnswer.created_at,
+        Repeat.id, Label.annotator_id, before.class_code.label("before"), Label.class_code, Label.kind, Label.blind,
+        Label.late, Label.created_at,
     )  # fmt: skip
     rows = session.execute(
         select(*columns)
-        .join(Repeat, Repeat.id == RepeatAnswer.repeat_id)
-        .join(Label, Label.id == Repeat.label_id)
-        .where(RepeatAnswer.created_at < horizon)
-        .order_by(RepeatAnswer.position)
+        .join(Repeat, and_(*same_chain))
+        .join(before, before.id == Repeat.label_id)
+        .where(Label.purpose == "repeat", Label.created_at < horizon)
+        .order_by(Label.position)
     )
     chains: dict[uuid.UUID, list[Any]] = defaultdict(list)
     for row in rows:
@@ -193,7 +187,7 @@ def repeated_answers(session: Session, until: datetime) -> list[tuple[uuid.UUID,
     same = []
     for chain in sorted(chains.values(), key=lambda chain: chain[0].created_at):
         blind = [row for row in chain if row.blind and row.kind != "retraction"]
-        if blind and chain[-1].kind != "retraction" and all(row.unexposed for row in blind):
+        if blind and chain[-1].kind != "retraction" and not chain[0].late:
             same.append((chain[0].annotator_id, blind[-1].class_code == blind[-1].before))
     return same
 

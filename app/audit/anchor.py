@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
-from app.audit.linking import link_all_waiting
+from app.audit.chain.verify_proof import GENESIS, is_signed
 from app.context import ServiceContext
 from app.database.tables import AuditEvent, Erasure, time_of
 
@@ -76,7 +76,7 @@ class ChainAnchor:
 def split_head(head: str) -> tuple[int, str]:
     """Number and digest of a head."""
     sequence, _, digest = head.partition(":")
-    if not sequence.isdecimal() or len(digest) != len(events.GENESIS):
+    if not sequence.isdecimal() or len(digest) != len(GENESIS):
         raise ValueError(f"{head!r} is not a head (the number of an event, a colon and its digest), and no file either")
     return int(sequence), digest
 
@@ -145,9 +145,7 @@ def _signed_lines(path: Path, keys: AuditKeys, faults: list[str]) -> list[ChainA
         except AnchorError as exc:
             faults.append(str(exc))
             continue
-        signers = [
-            n for n, key in enumerate(keys.signers) if events.is_signed(key.public, anchor.head, anchor.signature)
-        ]
+        signers = [n for n, key in enumerate(keys.signers) if is_signed(key.public, anchor.head, anchor.signature)]
         if not signers:
             faults.append(f"{path}: the head {anchor.sequence} is not signed by this installation")
         elif signers[0] < newest:
@@ -180,23 +178,24 @@ def record_restore(context: ServiceContext, head: str) -> None:
         events.record_event(
             session, context.keys.audit, actor="command line", action=RESTORE, object_id="database", details=details
         )
-    link_all_waiting(context.database, context.keys.audit)
     path = context.settings.audit_anchor
     if path is not None:
         with context.database.read() as session:
             append_anchor(path, session, context.keys.audit, split_head(head)[0], "restore")
 
 
-def list_restores(session: Session) -> list[tuple[str, int]]:
+def list_restores(session: Session) -> list[tuple[int, int]]:
     """List the events that record a restore, with the last event of each backup."""
-    statement = select(AuditEvent).where(AuditEvent.action == RESTORE).order_by(AuditEvent.stamp)
-    heads = [(event.number, str(event.details.get("head"))) for event in session.execute(statement).scalars()]
-    return [(number, int(head.partition(":")[0])) for number, head in heads if head.partition(":")[0].isdecimal()]
+    return [(sequence, last) for sequence, _, last in _read_restores(session)]
 
 
 def list_restore_times(session: Session) -> list[tuple[datetime, int]]:
     """Time of each restore (UTC), and the last event of its backup."""
-    statement = select(AuditEvent).where(AuditEvent.action == RESTORE)
-    heads = dict(list_restores(session))
-    events = session.execute(statement.order_by(AuditEvent.stamp)).scalars()
-    return [(event.created_at, heads[event.number]) for event in events if event.number in heads]
+    return [(time, last) for _, time, last in _read_restores(session)]
+
+
+def _read_restores(session: Session) -> list[tuple[int, datetime, int]]:
+    columns = select(AuditEvent.sequence, AuditEvent.created_at, AuditEvent.details)
+    rows = session.execute(columns.where(AuditEvent.action == RESTORE).order_by(AuditEvent.sequence)).all()
+    lasts = [str(details.get("head")).partition(":")[0] for _, _, details in rows]
+    return [(row[0], row[1], int(last)) for row, last in zip(rows, lasts, strict=True) if last.isdecimal()]

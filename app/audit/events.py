@@ -18,13 +18,9 @@ _OF_MANY = "label.final"
 
 
 class AuditEventOut(ResponseModel):
-    """Who did what to which object; ``digest`` chains it to the event before.
+    """Who did what to which object; ``digest`` chains it to the event before."""
 
-    On PostgreSQL ``sequence`` and ``digest`` come within a second of the event, and are null until then.
-    """
-
-    stamp: int
-    sequence: int | None
+    sequence: int
     created_at: datetime
     actor: str
     action: str
@@ -32,7 +28,7 @@ class AuditEventOut(ResponseModel):
     details: dict[str, Any]
     reason: str | None
     request_id: str | None
-    digest: str | None
+    digest: str
 
 
 class AuditEventsOut(ResponseModel):
@@ -71,8 +67,8 @@ def _match_name(session: Session, name: str) -> ColumnElement[bool]:
     ):
         objects |= {str(row_id) for row_id in session.execute(statement).scalars()}
     objects |= {str(case_id) for case_id in cases}
-    changed = select(CaseChange.stamp).where(CaseChange.case_id.in_(cases))
-    return or_(AuditEvent.object.in_(objects), AuditEvent.stamp.in_(changed))
+    changed = select(CaseChange.sequence).where(CaseChange.case_id.in_(cases))
+    return or_(AuditEvent.object.in_(objects), AuditEvent.sequence.in_(changed))
 
 
 def list_audit_event_page(
@@ -87,9 +83,9 @@ def list_audit_event_page(
     about: str | None = None,
 ) -> AuditEventsOut:
     """Audit events, newest first."""
-    statement = select(AuditEvent).order_by(AuditEvent.stamp.desc()).limit(limit + 1)
+    statement = select(AuditEvent).order_by(AuditEvent.sequence.desc()).limit(limit + 1)
     if cursor is not None:
-        statement = statement.where(AuditEvent.stamp < cursor)
+        statement = statement.where(AuditEvent.sequence < cursor)
     for column, value in ((AuditEvent.object, object_id), (AuditEvent.actor, actor), (AuditEvent.action, action)):
         if value is not None:
             statement = statement.where(column == value)
@@ -104,16 +100,16 @@ def list_audit_event_page(
     page_rows = rows[:limit]
     reasons = read_event_reasons(session, page_rows)
     items = [
-        AuditEventOut(**{name: getattr(row, name) for name in names} | {"reason": reasons.get(row.stamp)})
+        AuditEventOut(**{name: getattr(row, name) for name in names} | {"reason": reasons.get(row.sequence)})
         for row in page_rows
     ]
-    return AuditEventsOut(items=items, next_cursor=str(items[-1].stamp) if len(rows) > limit else None)
+    return AuditEventsOut(items=items, next_cursor=str(items[-1].sequence) if len(rows) > limit else None)
 
 
 def read_event_reasons(session: Session, events: Sequence[AuditEvent]) -> dict[int, str]:
-    """Reason of each event, by its stamp."""
+    """Reason of each event, by its number."""
     of_label = [event for event in events if event.action.startswith("label.") and event.action != _OF_MANY]
-    labels = {uuid.UUID(event.object): event.stamp for event in of_label}
+    labels = {uuid.UUID(event.object): event.sequence for event in of_label}
     rows = session.execute(select(Remark.id, Remark.reason).where(Remark.id.in_(labels))).all() if labels else []
-    reasons = {event.stamp: event.reason for event in events} | {labels[row[0]]: row[1] for row in rows}
-    return {stamp: reason for stamp, reason in reasons.items() if reason is not None}
+    reasons = {event.sequence: event.reason for event in events} | {labels[row[0]]: row[1] for row in rows}
+    return {sequence: reason for sequence, reason in reasons.items() if reason is not None}

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from sqlalchemy import exists, inspect, select
 from sqlalchemy.orm import Session
 
-from app.audit.chain.genesis import write_baseline
+from app.audit.chain.events import lock_head, write_baseline
 from app.audit.chain.keys import AuditKeys
 from app.database.engine import Database, insert_if_absent
 from app.database.retry import write_with_retry
-from app.database.sql.advisory_locks import AdvisoryLock, acquire_lock
 from app.database.tables import AuditEvent, Installation, time_of
 
 _OTHERS_SIGN = "another process, perhaps one that is starting too, is writing to the database"
@@ -61,13 +60,13 @@ def claim_database(
     # the others wait.
 
     def begin(session: Session) -> None:
-        acquire_lock(session, AdvisoryLock.KEY)  # nobody writes an event before the baseline
+        lock_head(session)  # of several processes one goes on, and no event comes before the baseline
         check = keys.signers[0].check
         if insert_if_absent(session, Installation, {"id": 1, "key_check": check, "created_at": time_of(session)}):
             write_baseline(session, keys)
 
     if not require_keys(database, keys):
-        write_with_retry(database, begin, _OTHERS_SIGN, say, key="alone", seconds=seconds)
+        write_with_retry(database, begin, _OTHERS_SIGN, say, seconds=seconds)
         require_keys(database, keys)  # a process with another key may have been faster
 
 
@@ -80,4 +79,4 @@ def _check_values(session: Session) -> list[str]:
 def _has_events(session: Session) -> bool:
     if not inspect(session.connection()).has_table(AuditEvent.__tablename__):
         return False
-    return bool(session.execute(select(exists(select(AuditEvent.stamp)))).scalar())
+    return bool(session.execute(select(exists(select(AuditEvent.sequence)))).scalar())

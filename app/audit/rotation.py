@@ -6,19 +6,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.audit.anchor import append_anchor
 from app.audit.chain import events
 from app.audit.chain.keys import KeyRing, derive_keys
+from app.audit.chain.verify_proof import ROTATION, rotation_text
 from app.audit.installation import claim_database, require_first_key
-from app.audit.linking import link_waiting_batch
 from app.context import ServiceContext
 from app.database.migration import create_if_new
 from app.database.retry import write_with_retry
-from app.database.sql.advisory_locks import AdvisoryLock, acquire_lock
-from app.database.tables import AuditHead, Installation
+from app.database.tables import Installation
 from app.settings import write_secret_file
 from ml.util.files import sync_folder
 
@@ -41,7 +39,9 @@ def rotate_key(context: ServiceContext, reason: str, say: _Say = lambda _: None)
     create_if_new(context.database.engine)
     n_known = require_first_key(context.database, derive_keys(ring).audit)
     if len(ring.secrets) <= max(n_known, 1):
-        _link_before_rotation(context, ring, say)  # with the key in use by others for long, its file stays as it is
+        claim_database(context.database, derive_keys(ring).audit, say)
+        # with the head in use by others for long, the file stays as it is
+        write_with_retry(context.database, events.lock_head, _OTHERS_WRITE, say)
         ring = ring.rotated()
         _replace_key_file(context, ring)
     rotation = apply_key_ring(context, ring, reason, say)
@@ -56,49 +56,30 @@ def apply_key_ring(context: ServiceContext, ring: KeyRing, reason: str, say: _Sa
     """Let the database learn each key of the ring that it does not know yet."""
     keys = derive_keys(ring).audit
     n_known = max(require_first_key(context.database, keys), 1)
-    _link_before_rotation(context, ring.oldest(n_known), say)  # so that nobody waits long for what follows
-    write_with_retry(
-        context.database, partial(_store_new_keys, ring=ring, reason=reason), _OTHERS_WRITE, say, key="alone"
-    )
+    claim_database(context.database, derive_keys(ring.oldest(n_known)).audit, say)
+    while write_with_retry(context.database, partial(_store_next_key, ring=ring, reason=reason), _OTHERS_WRITE, say):
+        pass
     return KeyRotation(len(ring.secrets), keys.public_key)
 
 
-def _link_before_rotation(context: ServiceContext, ring: KeyRing, say: _Say) -> None:
-    """Claim the database and link every event that waits."""
-    keys = derive_keys(ring).audit
-    claim_database(context.database, keys, say)
-    while write_with_retry(context.database, partial(link_waiting_batch, keys=keys), _OTHERS_WRITE, say):
-        pass
-
-
-def _store_new_keys(session: Session, ring: KeyRing, reason: str) -> None:
-    """Store the new keys of a ring in the database, with all other writers excluded."""
-    acquire_lock(session, AdvisoryLock.KEY)
-    n_known, signers = (
-        events.count_keys(session),
-        derive_keys(ring).audit.signers,
-    )  # another rotation may have been faster
-    for n_keys in range(n_known, len(ring.secrets)):
-        before, new = derive_keys(ring.oldest(n_keys)).audit, signers[n_keys]
-        while link_waiting_batch(session, before):  # so that the event of the rotation comes next
-            pass
-        # as it is: events move it past the unit of work
-        locked = select(AuditHead).where(AuditHead.id == 1).with_for_update()
-        head = session.execute(locked.execution_options(populate_existing=True)).scalar_one()
-        text = events.rotation_text(before.public_key, f"{head.sequence}:{head.digest}", new.public)
-        session.add(Installation(id=n_keys + 1, key_check=new.check))
-        events.record_event(
-            session,
-            before,
-            actor="command line",
-            action=events.ROTATION,
-            object_id=f"key {n_keys + 1}",
-            details={"public_key": new.public, "signature": new.sign(text)},
-            reason=reason,
-        )
-        link_waiting_batch(session, before)
-        head.n_keys = n_keys + 1
-        session.flush()
+def _store_next_key(session: Session, ring: KeyRing, reason: str) -> bool:
+    """Store the next key of a ring under the lock of the chain's head; whether there was one."""
+    head = events.lock_head(session)  # another rotation may have been faster
+    if head.n_keys >= len(ring.secrets):
+        return False
+    before, new = derive_keys(ring.oldest(head.n_keys)).audit, derive_keys(ring).audit.signers[head.n_keys]
+    text = rotation_text(before.public_key, f"{head.sequence}:{head.digest}", new.public)
+    session.add(Installation(id=head.n_keys + 1, key_check=new.check))
+    events.record_event(
+        session,
+        before,
+        actor="command line",
+        action=ROTATION,
+        object_id=f"key {head.n_keys + 1}",
+        details={"public_key": new.public, "signature": new.sign(text)},
+        reason=reason,
+    )
+    return True
 
 
 def write_ring(context: ServiceContext, out: Path) -> None:

@@ -24,7 +24,7 @@ WORDS: Mapping[str, str] = messages(
         "label.revise": "changed the label of {case}: {label}{by}",
         "label.retract": "took back the label of {case}{by}",
         "label.final": "saw {labels} become final",
-        "repeat.answer": "labelled {case} a second time: {label}",
+        "repeat.add": "labelled {case} a second time: {label}",
         "repeat.correct": "corrected the second label of {case}: {label}",
         "repeat.revise": "changed the second label of {case}: {label}",
         "repeat.retract": "took back the second label of {case}",
@@ -32,7 +32,6 @@ WORDS: Mapping[str, str] = messages(
         "read.decline": "declined to read {case}: {reason}",
         "request.ask": "asked for {requests}",
         "case.add": "stored {case}",
-        "case.erase": "erased {case}",
         "patient.erase": "erased a patient: {n_cases} cases, {n_remarks} notes, {n_import_rows} rows of imports",
         "predictions.add": "added predictions of {release} for {n_cases} cases",
         "release.add": "added the release {release}",
@@ -116,9 +115,9 @@ def summarize_action(action: str, say: Say = str) -> str:
 
 
 def describe_events(session: Session, events: Sequence[AuditEventOut], say: Say = str) -> dict[int, list[SentencePart]]:
-    """Describe each event, by its stamp, in the language of ``say``."""
+    """Describe each event, by its number, in the language of ``say``."""
     names = _EventNames(session, events, say)
-    return {event.stamp: list(_build_sentence(event, names)) for event in events}
+    return {event.sequence: list(_build_sentence(event, names)) for event in events}
 
 
 def strip_links(parts: Iterable[SentencePart]) -> str:

@@ -1,175 +1,89 @@
-"""Verification of the chain, of row digests, of derived columns and of files (`db verify`)."""
+"""Verification of the chain, of row digests, of coins and partitions, and of files (`db verify`)."""
 
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from sqlalchemy import Row, exists, func, literal, select, union_all
-from sqlalchemy import Table as SqlTable
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, aliased
 
 from app.audit.anchor import list_restores, missing_heads, split_head
-from app.audit.chain import events, genesis
+from app.audit.chain import events
 from app.audit.chain.coverage import COVERED, NOT_COVERED
-from app.audit.chain.keys import DerivedKey, InstallationKeys
-from app.audit.chain.row_digests import cases_digest, covered_tables, row_digest, row_key
-from app.audit.linking import explain_link_delay
+from app.audit.chain.keys import AuditKeys, InstallationKeys
+from app.audit.chain.row_digests import covered_tables
+from app.audit.chain.verify_proof import CASE_CHANGES, ProofChecker
+from app.audit.proof import ProofLine, build_case_lines, build_event_lines, build_first_line, build_row_lines
 from app.cases.service import partition_of, stored_image_names
 from app.context import ServiceContext
-from app.database.tables import (
-    Case,
-    CasePrediction,
-    CaseTwin,
-    DailyThreshold,
-    Evaluation,
-    PolicyRow,
-    ReaderDraw,
-    ReadRequest,
-    ReleaseRow,
-    TriageDecision,
-)
+from app.database.tables import AuditHead, Case, CaseTwin, Evaluation, ReleaseRow
 from app.http.errors import NotFound, ServiceUnavailable
-from app.jobs.service import count_living_workers
 from app.metrics.service import damaged_snapshots
 from app.releases.service import all_releases
 from app.reports.service import shared_folder_name, snapshot_sha256
-from app.triage.service import pick_annotator, uniform_draw
-from ml.images.image_statistics import difference_hash, hash_distance
-from ml.images.pixel_digest import pixel_digest
-from ml.images.preprocess import ImageRejectedError, decode_image
-from ml.metrics.selection_designs import graded_probabilities
+from app.triage.service import uniform_draw
 from ml.release.artifact import ReleaseError, read_release
 
-# another version of Pillow may round a pixel differently
-_NEAR = 4
-_ROWS = 500
+_ROWS_PER_CHECK = 1000
 
 
-def check_derived_columns(session: Session, context: ServiceContext) -> Iterator[str]:
-    """Compare columns of cases with the key, the plan and the image."""
-    rules = _PolicyProbabilities(session)
-    after = uuid.UUID(int=0)
-    while rows := session.execute(select(Case).where(Case.id > after).order_by(Case.id).limit(_ROWS)).scalars().all():
-        ids = [case.id for case in rows]
-        looks, requests = defaultdict(list), defaultdict(list)
-        for look in session.execute(select(TriageDecision).where(TriageDecision.case_id.in_(ids))).scalars():
-            looks[look.case_id].append(look)
-        for request in session.execute(select(ReadRequest).where(ReadRequest.case_id.in_(ids))).scalars():
-            requests[request.case_id].append(request)
-        yield from _check_annotator_draws(session, context.keys, ids)
-        first_ids = [case.same_image_as for case in rows if case.same_image_as is not None]
-        firsts = select(Case.id, Case.partition).where(Case.id.in_(first_ids))
-        inherited = {row[0]: row[1] for row in session.execute(firsts)}
-        for case in rows:
-            if case.erased_at is None:
-                twins = None if case.same_image_as is None else inherited.get(case.same_image_as)
-                yield from _check_key_columns(context.keys, case, twins)
-                yield from _check_stored_picture(context, case)
-            yield from _check_planned_reads(case, looks[case.id], requests[case.id], rules)
-        after = ids[-1]
-        session.expunge_all()
+def check_audit(session: Session, keys: AuditKeys) -> ProofChecker:
+    """Check the chain, and each row against the newest event that wrote it, as anybody checks a proof."""
+    checker = ProofChecker(keys.public_key)
+    checker.take(build_first_line(session, keys))
+    _take_lines(checker, "audit_events", build_event_lines(session))
+    checker.faults += _check_chain_end(session, keys, checker)
+    for table in covered_tables():
+        expected = checker.expected.get(table.name, {})
+        _take_lines(checker, table.name, build_row_lines(session, keys.rows, table, expected))
+    _take_lines(checker, CASE_CHANGES, build_case_lines(session))
+    checker.end([])
+    return checker
 
 
-class _PolicyProbabilities:
-    """Selection probabilities that the policies allow."""
+def _take_lines(checker: ProofChecker, table: str, lines: Iterable[ProofLine]) -> None:
+    """Give lines to a checker; of a table that cannot be read no row is missing."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._policies = {policy.version: policy for policy in session.execute(select(PolicyRow)).scalars()}
-        self._scales = defaultdict[int, list[float]](list)
-        for row in session.execute(select(DailyThreshold).where(DailyThreshold.threshold.is_not(None))).scalars():
-            self._scales[row.policy_version].append(row.threshold or 0.0)
+    def take_each() -> Iterator[str]:
+        for line in lines:
+            checker.take(line)
+        yield from ()
 
-    def allow(self, look: TriageDecision) -> bool:
-        """Whether the policy of a look gives this probability, the graded rule on one of its days."""
-        policy = self._policies.get(look.policy_version)
-        if policy is None:
-            return False
-        if look.selected or policy.rule != "graded":
-            return look.pi == (1.0 if look.selected else policy.audit_rate)
-        if look.pi == policy.audit_rate:  # a near-duplicate, or before there was a scale
-            return True
-        of_case = (CasePrediction.case_id == look.case_id, CasePrediction.release_id == look.release_id)
-        disagreement_probs = np.array(
-            self._session.execute(select(CasePrediction.disagreement_prob).where(*of_case)).scalars().all()
-        )
-        if disagreement_probs.size == 0:  # erased
-            return policy.audit_rate < look.pi < 1
-        return any(
-            np.isclose(graded_probabilities(disagreement_probs, scale, policy.audit_rate), look.pi, rtol=1e-9).any()
-            for scale in self._scales[look.policy_version]
-        )
+    if faults := collect_faults(f"rows of {table}", take_each):
+        checker.faults += faults
+        checker.expected.pop(table, None)
 
 
-def _check_key_columns(keys: InstallationKeys, case: Case, inherited: str | None) -> Iterator[str]:
-    own = partition_of(keys.partition, case.patient, case.external_id)
-    # without a patient a case is where the first one with its pixels is
-    if case.partition != own and (case.patient is not None or case.partition != inherited):
-        yield f"case {case.id}: partition is not that of its patient"
-    if case.u != uniform_draw(keys.coin, case.external_id):
-        yield f"case {case.id}: its coin u is not that of its external id"
+def _check_chain_end(session: Session, keys: AuditKeys, checker: ProofChecker) -> Iterator[str]:
+    """Compare the keys of the chain with those of the ring, and its end with the head and the count that are stored."""
+    ring = [signer.public for signer in keys.signers]
+    n_keys = len(checker.keys)
+    if checker.keys != ring[:n_keys]:
+        yield "the audit chain rotates to a key that is not the next one of the ring"
+    elif n_keys != len(ring):
+        yield f"the audit chain knows {n_keys} keys, the key ring has {len(ring)}"
+    heads = session.execute(select(AuditHead.id, AuditHead.sequence, AuditHead.digest, AuditHead.n_keys)).all()
+    if [tuple(head) for head in heads] != [(1, checker.n_events, checker.previous, n_keys)]:
+        stored = ", ".join(str(head.sequence) for head in heads) or "nothing"
+        yield f"the audit chain ends at {checker.n_events}, its head says {stored}"
 
 
-def _check_planned_reads(
-    case: Case, looks: list[TriageDecision], requests: list[ReadRequest], rules: _PolicyProbabilities
-) -> Iterator[str]:
-    for look in looks:
-        if not rules.allow(look):
-            yield f"case {case.id}: π of a look is not that of its policy"
-    if looks and case.pi != max(look.pi for look in looks):
-        yield f"case {case.id}: π is not that of its looks"
-    second = "triage" if case.pi >= 1 else "audit"
-    for request in requests:
-        chosen = request.arm in {"triage", "audit"}
-        if request.u != case.u or request.pi != (case.pi if chosen else 1.0) or (chosen and request.arm != second):
-            yield f"case {case.id}: read request {request.ordinal} has another u, π or arm than its plan"
-    n_second = sum(request.arm in {"triage", "audit"} for request in requests)
-    if looks and n_second != (case.u < case.pi):
-        yield f"case {case.id}: {n_second} second reads are planned, its coin and π say {int(case.u < case.pi)}"
-
-
-def _check_annotator_draws(session: Session, keys: InstallationKeys, case_ids: list[uuid.UUID]) -> Iterator[str]:
-    """Check that annotators were drawn by the key and match their requests."""
-    drawn_of = select(ReaderDraw, ReadRequest.ordinal, ReadRequest.annotator_id)
-    joined = drawn_of.join(ReadRequest, ReadRequest.id == ReaderDraw.request_id)
-    ordered = joined.where(ReaderDraw.case_id.in_(case_ids)).order_by(ReaderDraw.request_id, ReaderDraw.position)
-    newest: dict[uuid.UUID, tuple[ReaderDraw, uuid.UUID | None]] = {}
-    for row, ordinal, requested_id in session.execute(ordered):
-        newest[row.request_id] = (row, requested_id)
-        by_key = row.probability is None or (
-            bool(row.among)
-            and row.probability == 1 / len(row.among)
-            and str(row.annotator_id) == pick_annotator(keys.draws, row.case_id, ordinal, row.position, row.among)
-        )
-        if not by_key:
-            yield f"case {row.case_id}: read request {ordinal} was asked of another annotator than its draw says"
-    for row, requested_id in newest.values():
-        if requested_id not in {None, row.annotator_id}:
-            yield f"case {row.case_id}: a read request is asked of another annotator than its newest draw"
-
-
-def _check_stored_picture(context: ServiceContext, case: Case) -> Iterator[str]:
-    """Check that the row refers to the images that were stored."""
-    data = context.images.find(case.stored_sha256)
-    if data is None:  # the missing or changed file is named elsewhere
-        return
-    try:
-        picture = decode_image(data)
-        field = None if case.stored_field_sha256 is None else context.images.find(case.stored_field_sha256)
-        around = None if field is None else pixel_digest(decode_image(field)).hex()
-    except ImageRejectedError:
-        yield f"case {case.id}: its image cannot be read"
-        return
-    near = case.image_hash is None or hash_distance(case.image_hash, difference_hash(picture)) <= _NEAR
-    same = case.pixels_sha256 == pixel_digest(picture).hex() and around in {None, case.field_pixels_sha256}
-    if picture.size != (case.width, case.height) or not near or not same:
-        yield f"case {case.id}: points to another picture than the one that was stored"
+def check_key_columns(session: Session, keys: InstallationKeys) -> Iterator[str]:
+    """Compare partition and coin of each case with the key, from which no digest can show that they follow."""
+    first = aliased(Case)
+    columns = (Case.id, Case.external_id, Case.patient, Case.partition, Case.u, first.partition)
+    cases = select(*columns).outerjoin(first, first.id == Case.same_image_as).where(Case.erased_at.is_(None))
+    rows = session.execute(cases.order_by(Case.id).execution_options(yield_per=_ROWS_PER_CHECK))
+    for case_id, external_id, patient, partition, u, inherited in rows:
+        own = partition_of(keys.partition, patient, external_id)
+        # without a patient a case is where the first one with its pixels is
+        if partition != own and (patient is not None or partition != inherited):
+            yield f"case {case_id}: partition is not that of its patient"
+        if u != uniform_draw(keys.coin, external_id):
+            yield f"case {case_id}: its coin u is not that of its external id"
 
 
 _MISSING = "missing"
@@ -208,45 +122,6 @@ def _wrong(session: Session) -> Sequence[_Wrong]:
     return session.execute(union_all(missing, *erased)).all()
 
 
-_ROWS_PER_CHECK = 1000
-
-
-@dataclass
-class ExpectedRows:
-    """Expected rows: for each row the newest event that wrote it."""
-
-    # table → key → what the event is called and digest, None for a row that was deleted
-    rows: dict[str, dict[str, tuple[str, str | None]]] = field(default_factory=dict)
-    # sentences about the events themselves
-    faults: list[str] = field(default_factory=list)
-
-
-def replay_expected_rows(session: Session) -> ExpectedRows:
-    """Replay the chain, and what waits to be linked to it: which rows there must be."""
-    expected = ExpectedRows()
-    for place, event in enumerate(events.read_all_events(session)):
-        if event.action == genesis.ACTION and place > 0:
-            expected.faults.append(f"audit event {event.number} is a baseline, and not the first event")
-        for table, leaves in (event.row_digests or {}).items():
-            rows = expected.rows.setdefault(table, {})
-            for key, digest in leaves.items():
-                rows[key or str(event.stamp)] = (event.number, digest)
-    return expected
-
-
-def check_row_digests(session: Session, private: DerivedKey) -> Iterator[str]:
-    """Check each row against its newest event; yield a sentence for each fault."""
-    expected = replay_expected_rows(session)
-    yield from expected.faults
-    for table in covered_tables():
-        rows = expected.rows.pop(table.name, {})
-        yield from collect_faults(f"rows of {table.name}", partial(_check_table_rows, session, private, table, rows))
-    changes = expected.rows.pop(events.CASE_CHANGES, {})
-    yield from collect_faults("rows of case_changes", partial(_check_case_changes, session, changes))
-    for table_name in expected.rows:
-        yield f"audit events name rows of {table_name}, a table that is not covered"
-
-
 def collect_faults(what: str, check: Callable[[], Iterable[str]]) -> list[str]:
     """Collect the faults of a check; a failure of the check is a fault too."""
     faults: list[str] = []
@@ -257,44 +132,6 @@ def collect_faults(what: str, check: Callable[[], Iterable[str]]) -> list[str]:
             raise
         faults.append(f"{what} cannot be checked ({type(exc).__name__}): they contain what the service never writes")
     return faults
-
-
-def _check_table_rows(
-    session: Session, private: DerivedKey, table: SqlTable, rows: dict[str, tuple[str, str | None]]
-) -> Iterator[str]:
-    stored = session.connection().execute(select(table).execution_options(yield_per=_ROWS_PER_CHECK)).mappings()
-    for row in stored:
-        key = row_key(table, row)
-        expected = rows.pop(key, None)
-        if expected is not None:
-            if expected[1] != row_digest(private, table, row):
-                yield _describe_changed_row(f"{table.name} {key}", expected)
-        elif COVERED[table.name].covers(row):
-            yield f"{table.name} {key}: no audit event wrote it"
-    yield from _list_missing_rows(table.name, rows)
-
-
-def _describe_changed_row(what: str, said: tuple[str, str | None]) -> str:
-    return f"{what}: " + (
-        f"there again, although audit event {said[0]} deleted it"
-        if said[1] is None
-        else f"not as audit event {said[0]} wrote it"
-    )
-
-
-def _list_missing_rows(table: str, rows: dict[str, tuple[str, str | None]]) -> Iterator[str]:
-    for key, (event, digest) in rows.items():
-        if digest is not None:
-            yield f"{table} {key}: missing, although audit event {event} wrote it"
-
-
-def _check_case_changes(session: Session, rows: dict[str, tuple[str, str | None]]) -> Iterator[str]:
-    for stamp, cases in genesis.case_changes(session):
-        expected = rows.pop(str(stamp), None)
-        if expected is None or expected[1] != cases_digest(cases):
-            event = f"with stamp {stamp}" if expected is None else expected[0]
-            yield f"case_changes {stamp}: not the cases that audit event {event} named"
-    yield from _list_missing_rows(events.CASE_CHANGES, rows)
 
 
 _OF_THE_CHAIN = {"audit_events", "audit_head", "case_changes"}
@@ -324,12 +161,12 @@ class IntegrityReport:
     verdict: str
     # number and digest of the newest event, to be kept outside and given to a later check
     head: str
+    # of the head, by the newest key
+    signature: str
     # with which anybody can check the chain's signatures
     public_key: str
     # a sentence for each backup that was brought back
     restores: list[str]
-    # why audit events have waited to be linked for more than a second; None where none has
-    waiting: str | None = None
     # what no event says, so that a change would not be found
     not_compared: tuple[str, ...] = NOT_COMPARED
 
@@ -340,12 +177,10 @@ class IntegrityReport:
 
 def verify_all(session: Session, context: ServiceContext, against: str | None = None) -> IntegrityReport:
     """Check the audit chain, the rows that its events explain, and every image, release and evaluation."""
-    n_events, faults = events.verify_chain(session, context.keys.audit)
+    checker = check_audit(session, context.keys.audit)
     outside, lost = _check_anchored_heads(session, context, against)
-    faults += outside
-    faults += collect_faults("audit events", lambda: check_row_digests(session, context.keys.audit.rows))
-    session.expunge_all()
-    faults += collect_faults("cases", lambda: check_derived_columns(session, context))
+    faults = [*checker.faults, *outside]
+    faults += collect_faults("cases", lambda: check_key_columns(session, context.keys))
     faults += collect_faults("pairs of the same picture", lambda: wrong_pairs(session))
     digests = sorted(stored_image_names(session))
     faults += collect_faults("images", lambda: _damaged_images(context, digests))
@@ -358,17 +193,17 @@ def verify_all(session: Session, context: ServiceContext, against: str | None = 
     anchored = against is not None or context.settings.audit_anchor is not None
     whole = COMPLETE if anchored and not lost else CONSISTENT
     return IntegrityReport(
-        n_events,
+        checker.n_events,
         len(digests),
         n_releases,
         n_evaluations,
         faults,
         verdict=f"not consistent: {len(faults)} faults" if faults else whole,
-        head=events.read_head_text(session),
+        head=checker.own_head,
+        signature=checker.signature,
         public_key=context.keys.audit.public_key,
         restores=lost
         + [f"audit event {event}: a backup was brought back, which ended at {last}" for event, last in back],
-        waiting=explain_link_delay(session, count_living_workers(session)),
     )
 
 

@@ -3,10 +3,9 @@
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
-from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import BindParameter, and_, bindparam, select
+from sqlalchemy import Select, and_, select
 from sqlalchemy.orm import Session
 
 from app.accounts.service import annotator_of_account, role_or_key_sees_more
@@ -14,7 +13,6 @@ from app.cases import correction_window
 from app.cases.opaque_ids import ResolvedCase
 from app.cases.repeat_selection import is_held_back_from
 from app.database.engine import Database, insert_if_absent
-from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import (
     SHOWN_KINDS,
     Account,
@@ -22,6 +20,7 @@ from app.database.tables import (
     ApiKey,
     Case,
     CasePrediction,
+    CountedLabel,
     Exposure,
     Label,
     PolicyRow,
@@ -34,7 +33,7 @@ from app.database.tables import (
 from app.http.errors import Forbidden
 from app.http.principal import Principal
 from app.predictions.service import champion_first_order
-from app.triage.service import ImageIdentity, are_twins, current_policy, may_be_twin, policy_of_version
+from app.triage.service import ImageIdentity, are_twins, current_policy, may_be_twin_of, policy_of_version
 from ml.messages import messages
 
 
@@ -56,12 +55,12 @@ _HIDDEN_MESSAGES: dict[Hidden, str] = messages(
 )
 
 
-def has_committed(session: Session, principal: Principal, case_id: uuid.UUID) -> bool:
-    """Whether this caller has given a label for the case."""
+def has_committed(session: Session, principal: Principal, case: ResolvedCase) -> bool:
+    """Whether this caller has given a label for the case as they name it: a second visit has labels of its own."""
     statement = (
         select(Label.id)
         .join(Annotator, Annotator.id == Label.annotator_id)
-        .where(Label.case_id == case_id, Annotator.account_id == principal.account_id)
+        .where(Label.case_id == case.id, Label.purpose == case.purpose, Annotator.account_id == principal.account_id)
         .limit(1)
     )
     return session.execute(statement).first() is not None
@@ -72,7 +71,7 @@ def hidden_because(session: Session, principal: Principal, case: ResolvedCase) -
     # Of a second visit the same is asked as of a case, so that the time of an answer does not tell which it is.
     if not principal.blind:
         return None
-    if not has_answered(session, principal, case):
+    if not has_committed(session, principal, case):
         return "before-commit"
     statement = select(ReadRequest).where(ReadRequest.case_id == case.id)
     requests = session.execute(statement).scalars().all()
@@ -83,15 +82,10 @@ def hidden_because(session: Session, principal: Principal, case: ResolvedCase) -
     return "until-case-closed" if hidden is None and is_held_back_from(session, principal, case.id) else hidden
 
 
-def has_answered(session: Session, principal: Principal, case: ResolvedCase) -> bool:
-    """Whether this caller has answered a case as they name it: a second visit has an answer of its own."""
-    committed = has_committed(session, principal, case.id)
-    return committed if case.repeat is None else case.repeat.state == "answered"
-
-
-def hidden_of_repeat(session: Session, repeat: Repeat) -> Hidden:
+def hidden_of_repeat(session: Session, repeat: Repeat, in_force: PolicyRow | None = None) -> Hidden:
     """Return why a repeated case stays hidden under its second handle, as a held-back case does."""
-    return "never" if policy_of_version(session, repeat.policy_version).reveal == "never" else "until-case-closed"
+    policy = policy_of_requests(session, [repeat], in_force)
+    return "never" if policy.reveal == "never" else "until-case-closed"
 
 
 def hidden_after_commit(
@@ -124,7 +118,9 @@ def hidden_before_final(
     return "until-case-closed" if reveal == "after_case_closed" else None
 
 
-def policy_of_requests(session: Session, requests: Sequence[ReadRequest], in_force: PolicyRow | None) -> PolicyRow:
+def policy_of_requests(
+    session: Session, requests: Sequence[ReadRequest | Repeat], in_force: PolicyRow | None
+) -> PolicyRow:
     """The newest policy that has asked for a read of a case, the one in force where none has."""
     version = max((request.policy_version for request in requests), default=None)
     if in_force is not None and version in {None, in_force.version}:
@@ -139,28 +135,29 @@ def ensure_revealed(session: Session, principal: Principal, case: ResolvedCase) 
         raise BlindReadPending(_HIDDEN_MESSAGES[hidden])
 
 
-@cache
-def _exposure_statement(*, has_patient: bool) -> PreparedStatement:
-    """Return an account's role and scopes, and the cases that it saw and that may be twins of a case."""
-    annotator_id: BindParameter[Any] = bindparam("annotator_id")
+def _exposure_statement(annotator_id: uuid.UUID, case: ImageIdentity) -> Select[Any]:
+    """Select an account's role and scopes, and the cases that it saw and that may be twins of a case."""
     exposed_cases = select(Exposure.case_id).where(Exposure.annotator_id == annotator_id)
-    not_blind = select(Label.case_id).where(Label.annotator_id == annotator_id, Label.blind.is_(False))
+    not_blind = select(CountedLabel.case_id).where(
+        CountedLabel.annotator_id == annotator_id, CountedLabel.blind.is_(False)
+    )
     with_account = select(Annotator.id).where(Annotator.id == annotator_id, Annotator.account_id.is_not(None))
     reference = select(ReferenceCell.case_id).where(
         ReferenceCell.kind.in_(SHOWN_KINDS), with_account.correlate(None).exists()
     )
     unblinded_cases = exposed_cases.union_all(not_blind, reference)
-    pixels: BindParameter[Any] = bindparam("pixels_sha256")
-    twin = may_be_twin(pixels, bindparam("patient") if has_patient else None)
+    twin = may_be_twin_of(case)
     columns = (Case.id, Case.pixels_sha256, Case.patient, Case.image_hash)
-    return PreparedStatement(
-        select(Account.role, ApiKey.scopes, *columns)
+    statement: Select[Any] = (
+        select()
+        .add_columns(Account.role, ApiKey.scopes, *columns)
         .select_from(Annotator)
         .outerjoin(Account, Account.id == Annotator.account_id)
         .outerjoin(ApiKey, ApiKey.account_id == Account.id)
         .outerjoin(Case, and_(Case.id.in_(unblinded_cases), twin))
         .where(Annotator.id == annotator_id)
     )
+    return statement
 
 
 class _ImageIdentityRow(NamedTuple):
@@ -182,13 +179,10 @@ def was_exposed(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -
 
 def was_exposed_to(session: Session, annotator_id: uuid.UUID, case: ImageIdentity) -> bool:
     """Return whether an annotator may have seen more than the pixels of a loaded case."""
-    of_case = {"pixels_sha256": case.pixels_sha256}
-    of_case |= {} if case.patient is None else {"patient": case.patient}
-    statement = _exposure_statement(has_patient=case.patient is not None)
     return any(
         (role is not None and role_or_key_sees_more(role, scopes))
         or (other[0] is not None and are_twins(case, _ImageIdentityRow(*other)))
-        for role, scopes, *other in statement.all(session, {"annotator_id": annotator_id, **of_case})
+        for role, scopes, *other in session.execute(_exposure_statement(annotator_id, case))
     )
 
 
@@ -236,7 +230,7 @@ def note_exposure(database: Database, session: Session, principal: Principal, ca
         return
     session.rollback()  # SQLite: the reading transaction must not wait for the writing one
     of_case = select(CasePrediction.release_id).where(CasePrediction.case_id == case_id)
-    newest = select(Label.id).where(Label.case_id == case_id).order_by(Label.id.desc()).limit(1)
+    newest = select(CountedLabel.id).where(CountedLabel.case_id == case_id).order_by(CountedLabel.id.desc()).limit(1)
     with database.write() as writing:
         release_id = writing.execute(of_case.order_by(*champion_first_order()).limit(1)).scalar_one()
         record_exposure(writing, annotator.id, case_id, release_id, writing.execute(newest).scalar_one_or_none())

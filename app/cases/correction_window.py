@@ -8,13 +8,11 @@ the row away once that time has come, and draws the conclusions.
 import uuid
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Update, Uuid, bindparam, case, exists, or_, select, update
+from sqlalchemy import ColumnElement, Update, case, exists, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.audit.chain.detached_rows import insert_row
-from app.database.sql.compiled_statements import PreparedStatement
-from app.database.tables import Annotator, Exposure, Label, ProvisionalLabel, Repeat, time_of
-from app.database.tables.base import UtcDateTime
+from app.audit.chain.change_tracking import update_columns
+from app.database.tables import Annotator, Exposure, Label, ProvisionalLabel, time_of
 
 #: For how long a label may be corrected at most.
 CORRECTION_TIME = timedelta(minutes=15)
@@ -24,34 +22,39 @@ CASES_BEHIND = 10
 
 def open_correction_window(session: Session, label: Label, read_id: uuid.UUID) -> None:
     """Open the correction window of a stored label."""
-    insert_row(
-        session,
-        ProvisionalLabel,
-        label_id=label.id,
-        case_id=label.case_id,
-        annotator_id=label.annotator_id,
-        read_id=read_id,
-        final_at=label.created_at + CORRECTION_TIME,
+    session.add(
+        ProvisionalLabel(
+            label_id=label.id,
+            case_id=label.case_id,
+            annotator_id=label.annotator_id,
+            purpose=label.purpose,
+            read_id=read_id,
+            final_at=label.created_at + CORRECTION_TIME,
+        )
     )
+    session.flush()
 
 
 def has_provisional_label(session: Session, case_id: uuid.UUID) -> bool:
-    """Whether a case has a label that is not final."""
-    statement = select(ProvisionalLabel.label_id).where(ProvisionalLabel.case_id == case_id)
+    """Whether a case has a label that counts and is not final."""
+    statement = select(ProvisionalLabel.label_id).where(
+        ProvisionalLabel.case_id == case_id, ProvisionalLabel.purpose == "read"
+    )
     return session.execute(statement.limit(1)).first() is not None
 
 
-def provisional_annotator_ids(session: Session, case_id: uuid.UUID) -> set[uuid.UUID]:
-    """Annotators whose label of a case is not final."""
-    statement = select(ProvisionalLabel.annotator_id).where(ProvisionalLabel.case_id == case_id)
-    return set(session.execute(statement).scalars())
+def provisional_annotator_ids(session: Session, case_id: uuid.UUID, purpose: str = "read") -> set[uuid.UUID]:
+    """Annotators whose label of a case, for a purpose, is not final."""
+    of_case = (ProvisionalLabel.case_id == case_id, ProvisionalLabel.purpose == purpose)
+    return set(session.execute(select(ProvisionalLabel.annotator_id).where(*of_case)).scalars())
 
 
 def is_provisional(
     case_id: InstrumentedAttribute[uuid.UUID], annotator_id: InstrumentedAttribute[uuid.UUID]
 ) -> ColumnElement[bool]:
-    """Condition on a row of labels: its chain is not final."""
-    return exists().where(ProvisionalLabel.case_id == case_id, ProvisionalLabel.annotator_id == annotator_id)
+    """Condition on a row of counted labels: its chain is not final."""
+    of_chain = (ProvisionalLabel.case_id == case_id, ProvisionalLabel.annotator_id == annotator_id)
+    return exists().where(*of_chain, ProvisionalLabel.purpose == "read")
 
 
 def is_window_over(at: datetime) -> ColumnElement[bool]:
@@ -64,8 +67,10 @@ def is_window_over(at: datetime) -> ColumnElement[bool]:
 
 def advance_other_windows(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> None:
     """Count a case that an annotator has left; their earlier correction windows come closer to closing."""
-    for statement in _LEAVE:
-        statement.change(session, {"annotator": annotator_id, "left": case_id, "time": time_of(session)})
+    n_since = ProvisionalLabel.n_since + 1
+    final_at = case((n_since >= CASES_BEHIND, time_of(session)), else_=ProvisionalLabel.final_at)
+    others = (ProvisionalLabel.annotator_id == annotator_id, ProvisionalLabel.case_id != case_id)
+    session.execute(_update_provisional_labels(*others, n_since=n_since, final_at=final_at))
 
 
 def close_windows_of_account(session: Session, account_id: uuid.UUID) -> None:
@@ -74,43 +79,9 @@ def close_windows_of_account(session: Session, account_id: uuid.UUID) -> None:
     time = time_of(session)
     given = (ProvisionalLabel.annotator_id == annotator, ProvisionalLabel.final_at > time)
     session.execute(_update_provisional_labels(*given, final_at=time))
-    session.execute(_update_repeats(Repeat.annotator_id == annotator, Repeat.final_at > time, final_at=time))
 
 
 def _update_provisional_labels(*which: ColumnElement[bool], **values: object) -> Update:
     """Build an update of provisional labels, locked in one order to avoid deadlocks."""
     locked = select(ProvisionalLabel.label_id).where(*which).order_by(ProvisionalLabel.label_id).with_for_update()
-    statement = update(ProvisionalLabel).where(ProvisionalLabel.label_id.in_(locked)).values(**values)
-    return statement.execution_options(synchronize_session=False)
-
-
-def _update_repeats(*which: ColumnElement[bool], **values: object) -> Update:
-    """Build an update of repeats, locked in one order, as for provisional labels."""
-    locked = select(Repeat.id).where(*which).order_by(Repeat.id).with_for_update()
-    statement = update(Repeat).where(Repeat.id.in_(locked)).values(**values)
-    return statement.execution_options(synchronize_session=False)
-
-
-_ANNOTATOR = bindparam("annotator", type_=Uuid())
-_LEFT = bindparam("left", type_=Uuid())
-_TIME = bindparam("time", type_=UtcDateTime())
-# made once: to make them costs more than to execute them
-_LEAVE = (
-    PreparedStatement(
-        _update_provisional_labels(
-            ProvisionalLabel.annotator_id == _ANNOTATOR,
-            ProvisionalLabel.case_id != _LEFT,
-            n_since=ProvisionalLabel.n_since + 1,
-            final_at=case((ProvisionalLabel.n_since + 1 >= CASES_BEHIND, _TIME), else_=ProvisionalLabel.final_at),
-        )
-    ),
-    PreparedStatement(
-        _update_repeats(
-            Repeat.annotator_id == _ANNOTATOR,
-            Repeat.case_id != _LEFT,
-            Repeat.final_at > _TIME,
-            n_since=Repeat.n_since + 1,
-            final_at=case((Repeat.n_since + 1 >= CASES_BEHIND, _TIME), else_=Repeat.final_at),
-        )
-    ),
-)
+    return update_columns(ProvisionalLabel, **values).where(ProvisionalLabel.label_id.in_(locked))

@@ -24,10 +24,10 @@ from app.cases import queries
 from app.cases.presenters import TriageContext, case_out, show_case, stored_prediction_out
 from app.cases.schemas import CaseIn, CaseOut
 from app.context import ServiceContext
-from app.database.sql.advisory_locks import lock_digests
-from app.database.tables import Case, CasePrediction, CaseTwin, NetworkOutput, Repeat, new_id
+from app.database.advisory_locks import lock_digests
+from app.database.tables import Case, CasePrediction, CaseTwin, NetworkOutput, new_id
 from app.http.errors import BadRequest, Conflict, InvalidValue, ServiceUnavailable, TooLarge
-from app.http.limits import MAX_UPLOAD
+from app.http.limiter import MAX_UPLOAD
 from app.http.principal import Principal
 from app.predictions.service import (
     BrokenImage,
@@ -60,10 +60,9 @@ def microns_per_pixel(metadata: dict[str, str]) -> float | None:
     return size if math.isfinite(size) and size > 0 else None
 
 
-def microns_per_pixel_of(session: Session, named: uuid.UUID) -> float | None:
-    """µm per pixel of the image that a handle stands for, which may be of a second visit."""
-    repeat = session.get(Repeat, named)
-    case = session.get(Case, named if repeat is None else repeat.case_id)
+def microns_per_pixel_of(session: Session, case_id: uuid.UUID) -> float | None:
+    """µm per pixel of the image of a case."""
+    case = session.get(Case, case_id)
     return None if case is None else microns_per_pixel(case.case_metadata)
 
 

@@ -58,6 +58,11 @@ class ResolvedCase:
         """Identifier from which the caller's handle is made."""
         return self.id if self.repeat is None else self.repeat.named
 
+    @property
+    def purpose(self) -> str:
+        """Purpose of the caller's labels of it."""
+        return "read" if self.repeat is None else "repeat"
+
 
 def resolve_case(session: Session, keys: AnnotatorKeys, principal: Principal, handle: uuid.UUID) -> ResolvedCase:
     """The case that a caller names, or their second visit to one."""

@@ -12,7 +12,18 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Select, func, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
-from app.database.tables import Annotator, Case, CasePrediction, CaseTwin, Label, Read, ReaderDraw, ReadRequest, Repeat
+from app.database.tables import (
+    Annotator,
+    Case,
+    CasePrediction,
+    CaseTwin,
+    CountedLabel,
+    Label,
+    Read,
+    ReaderDraw,
+    ReadRequest,
+    Repeat,
+)
 from app.http.errors import InvalidValue, NotFound
 from app.predictions.service import champion_first_order
 
@@ -105,10 +116,15 @@ def images_in_use(session: Session, digests: Collection[str]) -> set[str]:
     return set().union(*cases_with_images(session, digests).values())
 
 
-def has_field(session: Session, named: uuid.UUID) -> bool:
-    """Whether the cell that a handle stands for, which may be of a second visit, has a wider field around it."""
+def case_named(session: Session, named: uuid.UUID) -> uuid.UUID:
+    """The case that a handle stands for, which may be of a second visit."""
     repeat = session.get(Repeat, named)
-    case = session.get(Case, named if repeat is None else repeat.case_id)
+    return named if repeat is None else repeat.case_id
+
+
+def has_field(session: Session, case_id: uuid.UUID) -> bool:
+    """Whether the cell of a case has a wider field around it."""
+    case = session.get(Case, case_id)
     return case is not None and case.stored_field_sha256 is not None
 
 
@@ -264,15 +280,15 @@ def requests_of(
     return requests
 
 
-def active_labels() -> Select[Label, Annotator]:
+def active_labels() -> Select[CountedLabel, Annotator]:
     """Heads of the label chains that are no retraction, with their annotators, oldest first."""
-    later = aliased(Label)
+    later = aliased(CountedLabel)
     return (
-        select(Label, Annotator)
-        .join(Annotator, Annotator.id == Label.annotator_id)
-        .outerjoin(later, later.supersedes_id == Label.id)
-        .where(later.id.is_(None), Label.kind != "retraction")
-        .order_by(Label.id)
+        select(CountedLabel, Annotator)
+        .join(Annotator, Annotator.id == CountedLabel.annotator_id)
+        .outerjoin(later, later.supersedes_id == CountedLabel.id)
+        .where(later.id.is_(None), CountedLabel.kind != "retraction")
+        .order_by(CountedLabel.id)
     )
 
 
@@ -298,36 +314,42 @@ def blind_opinions(history: Sequence[NamedLabel]) -> list[NamedLabel]:
 
 def labels_of_case(session: Session, case_id: uuid.UUID) -> list[NamedLabel]:
     """Active labels of a case, oldest first."""
-    rows = session.execute(active_labels().where(Label.case_id == case_id))
+    rows = session.execute(active_labels().where(CountedLabel.case_id == case_id))
     return [NamedLabel(label, annotator.name) for label, annotator in rows]
 
 
 def flagged_labels(session: Session, limit: int) -> list[NamedLabel]:
     """Active labels by which annotators ask admins to look at a case, newest first."""
-    newest = active_labels().where(Label.flagged).order_by(None).order_by(Label.id.desc()).limit(limit)
+    newest = active_labels().where(CountedLabel.flagged).order_by(None).order_by(CountedLabel.id.desc()).limit(limit)
     return [NamedLabel(label, annotator.name) for label, annotator in session.execute(newest)]
 
 
 def label_history(session: Session, case_id: uuid.UUID) -> list[NamedLabel]:
     """Every label row of a case, oldest first."""
     rows = session.execute(
-        select(Label, Annotator)
-        .join(Annotator, Annotator.id == Label.annotator_id)
-        .where(Label.case_id == case_id)
-        .order_by(Label.id)
+        select(CountedLabel, Annotator)
+        .join(Annotator, Annotator.id == CountedLabel.annotator_id)
+        .where(CountedLabel.case_id == case_id)
+        .order_by(CountedLabel.id)
     )
     return [NamedLabel(label, annotator.name) for label, annotator in rows]
 
 
 def newest_label_at(session: Session) -> datetime | None:
     """Return the time of the newest label, correction or retraction; None before the first."""
-    return session.execute(select(Label.created_at).order_by(Label.id.desc()).limit(1)).scalar_one_or_none()
+    return session.execute(
+        select(CountedLabel.created_at).order_by(CountedLabel.id.desc()).limit(1)
+    ).scalar_one_or_none()
 
 
 def label_totals(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID, int]:
     """Number of active labels of each of the cases."""
     heads = (
-        active_labels().where(Label.case_id.in_(case_ids)).with_only_columns(Label.case_id).order_by(None).subquery()
+        active_labels()
+        .where(CountedLabel.case_id.in_(case_ids))
+        .with_only_columns(CountedLabel.case_id)
+        .order_by(None)
+        .subquery()
     )
     rows = session.execute(select(heads.c.case_id, func.count()).group_by(heads.c.case_id))
     return {row[0]: row[1] for row in rows}

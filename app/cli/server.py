@@ -111,7 +111,8 @@ def run_server(application: "FastAPI", address: str, port: int, processes: int) 
 
 def _with_limits(make: Callable[..., _Made], settings: "Settings") -> Callable[..., _Made]:
     """Bind the limits that every server process has to a uvicorn function or class."""
-    from app.http.connection_limits import REFUSED_BEYOND, BoundedConnection
+    from app.http.connection_limits import BoundedConnection
+    from app.http.limiter import REFUSED_BEYOND
 
     BoundedConnection.trusted = tuple(settings.trusted_proxies)
     return partial(

@@ -101,8 +101,17 @@ def _worker_command() -> list[str]:
 
 
 @commands.command(epilog=_settings_epilog())
-def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> None:
-    """Do jobs: recalibrations, evaluations, imports. On SQLite `serve` starts it; on PostgreSQL run one or more."""
+def worker(
+    take_over: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Queue the jobs again of a worker whose host is gone, and end."),
+    ] = None,
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Run jobs: recalibrations, evaluations, imports. On SQLite `serve` starts it; on PostgreSQL run one or more."""
+    if take_over is not None:
+        _take_over_worker(take_over)
+        return
     with paused_garbage_collection():
         from app.http import observability, traces
         from app.settings import collector_variable
@@ -116,6 +125,15 @@ def worker(parent: Annotated[int | None, typer.Option(hidden=True)] = None) -> N
             _report_device(context)
         work(context, parent)
     traces.stop_tracing()
+
+
+def _take_over_worker(executor_id: str) -> None:
+    """Queue the jobs of a worker again whose host is gone."""
+    from app.jobs.service import take_over_worker
+
+    with service_context(direct=True) as context, context.database.write() as session:
+        n_jobs = take_over_worker(session, executor_id)
+    say(f"the worker {executor_id} is forgotten; {n_jobs:,} of its jobs are queued again")
 
 
 @commands.command()
@@ -214,10 +232,8 @@ def db_verify(
     with service_context() as context, context.database.read_moment() as session:
         report = verify_all(session, context, against)
     lines = [f"{report.n_events:,} audit events, {report.n_images:,} images, {report.n_releases:,} releases"]
-    if report.waiting is not None:
-        lines.append(report.waiting)
     lines += [*report.faults, *report.restores, report.verdict, f"head: {report.head}"]
-    lines += [f"public key: {report.public_key}"]
+    lines += [f"signature of the head: {report.signature}", f"public key: {report.public_key}"]
     lines += [f"not compared: {what}" for what in report.not_compared]
     emit(report.to_dict(), as_json, "\n".join(lines))
     if report.faults:
@@ -231,13 +247,10 @@ def db_backup(
     """Copy database, images, releases and evaluations while the service runs."""
     from app.audit.anchor import anchor_configured_file
     from app.audit.chain import events
-    from app.audit.linking import link_all_waiting
     from app.maintenance.backup import write_backup
     from app.maintenance.erasure import BACKUP, update_erasure_list
 
     with service_context() as context:
-        anchor_configured_file(context)  # a chain that has lost its last anchored head is not linked to
-        link_all_waiting(context.database, context.keys.audit)  # the head is that of everything which is in the backup
         anchor_configured_file(context)
         problem = update_erasure_list(context)
         written = write_backup(context, out)

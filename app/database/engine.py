@@ -13,16 +13,12 @@ gets a
 first fails with "database is locked" as soon as two of them meet.
 """
 
-import inspect
 import sqlite3
-import threading
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, wraps
 from types import ModuleType
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from sqlalchemy import (
@@ -34,11 +30,11 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     UniqueConstraint,
     and_,
-    bindparam,
     create_engine,
     event,
     exists,
     insert,
+    literal,
     or_,
     select,
     text,
@@ -50,12 +46,11 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from app.audit.chain import events
-from app.audit.chain.change_tracking import RecordedSession, note_rows
-from app.audit.chain.coverage import COVERED
+from app.audit.chain.change_tracking import RecordedSession
 from app.audit.chain.keys import AuditKeys
-from app.database.sql.advisory_locks import KEY_TURN, begin_lock
-from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import CLOCK, Clock, utc_now
+from app.http.errors import ServiceOverloaded
+from app.http.limiter import BUSY_SECONDS, WRITERS, Limiter, LimitPlace
 from ml.messages import from_json, to_json
 
 
@@ -71,56 +66,6 @@ class _KeptPlans(SQLiteCompiler):
 def keep_plans(engine: Engine) -> None:
     """Let the statements of an engine for SQLite be prepared once, however many rows they ask for."""
     engine.dialect.statement_compiler = _KeptPlans
-
-
-class WriterQueue:
-    """A queue of those who wait to write."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._lock = seconds, threading.Lock()
-        self._taken = False
-        self._waiting: deque[threading.Event] = deque()
-
-    def enter(self) -> bool:
-        """Take the turn, or wait until whoever leaves hands it over; whether it came in time."""
-        with self._lock:
-            if not self._taken:
-                self._taken = True
-                return True
-            turn = threading.Event()
-            self._waiting.append(turn)
-        turn.wait(self._seconds)
-        with self._lock:
-            if turn.is_set():  # perhaps at the last moment
-                return True
-            self._waiting.remove(turn)
-            return False
-
-    def leave(self) -> None:
-        """Hand the turn over to whoever has waited for the longest time."""
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().set()
-            else:
-                self._taken = False
-
-
-class WriteTurn:
-    """The turn of one session, which may begin and end several transactions, from any thread."""
-
-    def __init__(self, queue: WriterQueue) -> None:
-        self._queue, self._mine = queue, False
-
-    def take(self) -> bool:
-        """Wait for the turn; whether it came in time."""
-        self._mine = self._mine or self._queue.enter()
-        return self._mine
-
-    def give_back(self) -> None:
-        """Let the next one write, where it is this session's turn."""
-        if self._mine:
-            self._mine = False
-            self._queue.leave()
 
 
 # versions in which a write-ahead log can lose a reset and corrupt the database, and those with the fix
@@ -149,8 +94,6 @@ def wal_is_safe(version: tuple[int, ...]) -> bool:
     return version[2] >= _WAL_FIXED_BRANCHES.get((version[0], version[1]), 10**6)
 
 
-#: How long a connection to SQLite waits for another one's lock, and a writer for its turn.
-BUSY_SECONDS = 5.0
 _PLACE = "place in the queue of writers"
 
 
@@ -201,9 +144,8 @@ POOL_SIZE, MAX_OVERFLOW = 5, 10
 
 def _begin_postgres(connection: Connection) -> None:
     """Set a transaction's settings; they end with the transaction."""
-    # One that writes takes its turn with the key in the same statement, for as long as ``lock_timeout`` lets it wait.
     settings = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in POSTGRES_SETTINGS.items())
-    connection.exec_driver_sql(f"SELECT {settings}{begin_lock(connection)}")
+    connection.exec_driver_sql(f"SELECT {settings}")
 
 
 def postgres_engine(url: str, *, overflow: int = MAX_OVERFLOW, poolclass: type[Pool] | None = None) -> Engine:
@@ -249,65 +191,45 @@ def make_engine(url: str) -> Engine:
 def _begin_sqlite(connection: Connection) -> None:
     """Begin a transaction; one that writes waits for its turn first."""
     options = connection.get_execution_options()
-    place: WriteTurn | None = options.get(_PLACE)
+    place: LimitPlace | None = options.get(_PLACE)
     statement = options.get("sqlite_begin", "BEGIN")
-    if statement is None:  # a single statement sees one moment by itself
-        return
-    if place is not None and not place.take():
-        raise OperationalError(statement, None, sqlite_module().OperationalError("database is locked"))
+    if place is not None:
+        try:
+            place.take()
+        except ServiceOverloaded as exc:
+            raise OperationalError(statement, None, sqlite_module().OperationalError("database is locked")) from exc
     connection.exec_driver_sql(statement)
 
 
 @event.listens_for(RecordedSession, "after_transaction_end")
 def _release_write_turn(session: Session, transaction: SessionTransaction) -> None:
-    place: WriteTurn | None = session.info.get(_PLACE)
+    place: LimitPlace | None = session.info.get(_PLACE)
     if place is not None and transaction.parent is None:
         place.give_back()
 
 
-@cache
-def _prepare_insert_if_absent(
-    table: SqlTable, names: tuple[str, ...], known: frozenset[str], dialect: str
-) -> PreparedStatement:
-    """The statement of ``insert_if_absent``, made once."""
-    given = {name: bindparam(name, type_=table.columns[name].type) for name in names}
-    insertion: Insert
-    if dialect == "postgresql":
-        insertion = postgresql.insert(table).values(given).on_conflict_do_nothing()
-    else:
-        # an append-only table's trigger refuses a row that meets another one before DO NOTHING is looked at
-        keys = [key for key in _unique_keys(table) if known.issuperset(key)]
-        same = or_(*(and_(*(table.columns[name] == given[name] for name in key)) for key in keys))
-        absent = select(*given.values()).where(~exists().where(same))
-        insertion = sqlite.insert(table).from_select(list(names), absent).on_conflict_do_nothing()
-    return PreparedStatement(insertion.returning(*table.columns) if table.name in COVERED else insertion)
-
-
 def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any]) -> bool:
     """Insert a row unless one with its unique values is there; waits for a concurrent insert of the same."""
-    # no two NULLs are the same
-    non_null_names = frozenset(name for name, value in values.items() if value is not None)
-    insertion = _prepare_insert_if_absent(
-        table.__table__, tuple(values), non_null_names, session.get_bind().dialect.name
-    )
-    if table.__tablename__ not in COVERED:
-        return insertion.change(session, values) == 1
-    row = insertion.first(session, values)
-    if row is not None:
-        note_rows(session, table, [dict(zip(table.__table__.columns.keys(), row, strict=True))])
-    return row is not None
+    rows: SqlTable = table.__table__
+    insertion: Insert
+    if session.get_bind().dialect.name == "postgresql":
+        insertion = postgresql.insert(rows).values(values).on_conflict_do_nothing()
+    else:
+        # an append-only table's trigger refuses a row that meets another one before DO NOTHING is looked at
+        given = {name: literal(value, rows.columns[name].type) for name, value in values.items()}
+        non_null_names = {name for name, value in values.items() if value is not None}  # no two NULLs are the same
+        keys = [key for key in _unique_keys(rows) if non_null_names.issuperset(key)]
+        same = or_(*(and_(*(rows.columns[name] == given[name] for name in key)) for key in keys))
+        absent = select(*given.values()).where(~exists().where(same))
+        insertion = sqlite.insert(rows).from_select(list(values), absent).on_conflict_do_nothing()
+    return session.execute(insertion.returning(*rows.primary_key.columns)).first() is not None
 
 
 def insert_new(session: Session, table: type[Any], rows: Sequence[Mapping[str, Any]]) -> set[uuid.UUID]:
-    """Insert rows that are not stored yet and note them; waits for concurrent inserts."""
-    new = {row["id"] for row in rows}
-    if session.get_bind().dialect.name == "postgresql":
-        insertion = postgresql.insert(table).on_conflict_do_nothing().returning(table.id)
-        new = set(session.execute(insertion, rows).scalars())
-    else:
-        session.execute(insert(table), rows)
-    note_rows(session, table, [row for row in rows if row["id"] in new])
-    return new
+    """Insert rows that are not stored yet; waits for concurrent inserts."""
+    is_postgres = session.get_bind().dialect.name == "postgresql"
+    insertion = postgresql.insert(table).on_conflict_do_nothing() if is_postgres else insert(table)
+    return set(session.execute(insertion.returning(table.id), rows).scalars())
 
 
 def _unique_keys(table: SqlTable) -> list[list[str]]:
@@ -322,20 +244,18 @@ class Database:
     def __init__(self, url: str, keys: AuditKeys | None = None, *, clock: Clock = utc_now) -> None:
         self.engine, self._keys, self.clock = make_engine(url), keys, clock
         self.engine.update_execution_options(**{CLOCK: clock})
-        self._queue = WriterQueue(BUSY_SECONDS) if self.engine.dialect.name == "sqlite" else None
-        self._looking = self.engine.execution_options(sqlite_begin=None)
+        # None on PostgreSQL, which lets many write at a time
+        self.writers = Limiter(WRITERS, wait_seconds=BUSY_SECONDS) if self.engine.dialect.name == "sqlite" else None
 
     @contextmanager
-    def write(self, key: Literal["shared", "alone", "unused"] = "shared") -> Iterator[Session]:
-        """Session whose changes are committed at the end, or rolled back on any error."""
-        # Covered rows that it wrote after its last audit event, or without one, get an event of their own.
-        place = None if self._queue is None else WriteTurn(self._queue)
-        engine = self.engine.execution_options(**{"sqlite_begin": "BEGIN IMMEDIATE", _PLACE: place, KEY_TURN: key})
+    def write(self) -> Iterator[Session]:
+        """Session whose changes are committed at the end with their audit event, or rolled back on any error."""
+        place = None if self.writers is None else LimitPlace(self.writers)
+        engine = self.engine.execution_options(**{"sqlite_begin": "BEGIN IMMEDIATE", _PLACE: place})
         try:
             with RecordedSession(engine, expire_on_commit=False, info={_PLACE: place}) as session:
                 yield session
-                if self._keys is not None:
-                    events.record_unreported_rows(session, self._keys)
+                events.link_described_events(session, self._keys)
                 session.commit()
         finally:
             if place is not None:
@@ -346,12 +266,6 @@ class Database:
         """Session for reading; nothing it changes is kept."""
         with Session(self.engine, autoflush=False) as session:
             yield session
-
-    def look(self, statement: PreparedStatement, **values: object) -> Sequence[Any] | None:
-        """The first row of one statement, without a session, which costs several times as much."""
-        with self._looking.connect() as connection:
-            connection.begin()  # on PostgreSQL with the time-outs of every transaction
-            return statement.look(connection, values)
 
     @contextmanager
     def read_moment(self) -> Iterator[Session]:
@@ -386,39 +300,3 @@ def get_read_session(request: Request) -> Iterator[Session]:
 #: With FastAPI's default scope a commit that fails would come after a 200 had been sent.
 WriteSession = Annotated[Session, Depends(get_write_session, scope="function")]
 ReadSession = Annotated[Session, Depends(get_read_session, scope="function")]
-
-
-async def _database_of(request: Request) -> Database:
-    """Database of the application; asynchronous, so that no thread is needed."""
-    database: Database = request.app.state.database
-    return database
-
-
-_IN_ONE_THREAD = "has its session in one thread"
-
-
-def in_one_thread(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap an endpoint so that its session begins and ends in the endpoint's thread."""
-    # FastAPI would take a thread for each of the three, one after the other: with a GIL that others want, that costs as
-    # much as the statements do.
-    if inspect.iscoroutinefunction(endpoint) or hasattr(endpoint, _IN_ONE_THREAD):
-        return endpoint
-    hints = get_type_hints(endpoint, include_extras=True)
-    kinds = {name: hint for name, hint in hints.items() if hint in (WriteSession, ReadSession)}
-    if len(kinds) != 1:
-        return endpoint
-    ((name, kind),) = kinds.items()
-
-    @wraps(endpoint)
-    def served(**values: Any) -> Any:
-        database: Database = values.pop(name)
-        with database.write() if kind == WriteSession else database.read() as session:
-            return endpoint(**values, **{name: session})
-
-    signature, database_type = inspect.signature(endpoint), Annotated[Database, Depends(_database_of)]
-    parameters = [
-        one.replace(annotation=database_type) if one.name == name else one for one in signature.parameters.values()
-    ]
-    setattr(served, _IN_ONE_THREAD, True)
-    served.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return served

@@ -16,12 +16,11 @@ from fastapi import Depends, Header, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
-from sqlalchemy import bindparam, delete, select, tuple_, update
+from sqlalchemy import delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from app.audit.chain.change_tracking import noted_cases
+from app.audit.chain.events import described_cases
 from app.database.engine import insert_if_absent
-from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import IdempotencyRecord, time_of
 from app.http.errors import BadRequest, InvalidValue, ServiceUnavailable
 
@@ -103,8 +102,8 @@ class Once:
             return Response(status_code=status)
         content = answer.model_dump(mode="json")
         case_id = _get_only_case_id(session) if case_id_of is None else case_id_of(answer)
-        kept = {"status": status, "body": content, "case_id": case_id}
-        _ANSWER.change(session, {"account": self.account_id, "request_key": self.key, **kept})
+        kept = update(IdempotencyRecord).where(*mine).values(status=status, body=content, case_id=case_id)
+        session.execute(kept.execution_options(synchronize_session=False))
         return JSONResponse(content, status)
 
 
@@ -124,17 +123,8 @@ async def once_by_header(
 Idempotent = Annotated[Once, Depends(once_by_header)]
 
 
-# past the unit of work, and made once: every request that writes ends with it
-_RECORDS = IdempotencyRecord.__table__
-_ANSWER = PreparedStatement(
-    update(IdempotencyRecord)
-    .where(IdempotencyRecord.account_id == bindparam("account"), IdempotencyRecord.key == bindparam("request_key"))
-    .values({name: bindparam(name, type_=_RECORDS.columns[name].type) for name in ("status", "body", "case_id")})
-)
-
-
 def _get_only_case_id(session: Session) -> uuid.UUID | None:
-    cases = noted_cases(session)
+    cases = described_cases(session)
     return cases.pop() if len(cases) == 1 else None
 
 

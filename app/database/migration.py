@@ -9,11 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import Connection, Engine, inspect, make_url, text
 
 import migrations
-from app.database import dbos_adapter
-from app.database.tables.append_only import APPEND_ONLY, SEALED
+from app.database.tables.append_only import APPEND_ONLY
 
 _OWNER = (
     "SELECT tableowner FROM pg_tables WHERE tablename = 'audit_events' AND schemaname = current_schema() "
@@ -39,6 +38,31 @@ def require_owner(owner: Engine) -> None:
         )
 
 
+def job_engine_url(url: str) -> str:
+    """Address of the job engine's own tables: a file beside ours on SQLite, a schema in ours on PostgreSQL."""
+    if url.startswith("sqlite"):
+        return f"sqlite:///{Path(str(make_url(url).database)).with_name('jobs.db')}"
+    return url.replace("+psycopg", "", 1)
+
+
+def upgrade_job_engine(owner: Engine) -> None:
+    """Bring the job engine's own tables up to date on PostgreSQL; on SQLite a worker makes its file."""
+    if owner.dialect.name == "postgresql":
+        from dbos import run_dbos_database_migrations
+
+        run_dbos_database_migrations(job_engine_url(owner.url.render_as_string(hide_password=False)))
+
+
+def empty_job_engine(owner: Engine) -> None:
+    """Remove what the job engine remembers: after a restore the jobs' rows are all there is."""
+    if owner.dialect.name == "sqlite":
+        Path(str(make_url(job_engine_url(str(owner.url))).database)).unlink(missing_ok=True)
+        return
+    with owner.begin() as connection:
+        connection.execute(text("DROP SCHEMA IF EXISTS dbos CASCADE"))
+    upgrade_job_engine(owner)
+
+
 def grant_service_role(owner: Engine, role: str) -> None:
     """Let a role use every table, and only add to those that are append-only."""
     name = owner.dialect.identifier_preparer.quote(role)
@@ -50,8 +74,6 @@ def grant_service_role(owner: Engine, role: str) -> None:
             f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO {name}",
         ]
     statements.append(f"REVOKE UPDATE, DELETE ON {', '.join(APPEND_ONLY)} FROM {name}")
-    # the sealer links events; a trigger lets it do so once
-    statements.append(f"GRANT UPDATE ({', '.join(SEALED)}) ON audit_events TO {name}")
     statements.append(f"REVOKE INSERT, UPDATE, DELETE ON alembic_version FROM {name}")
     with owner.begin() as connection:
         for statement in statements:
@@ -84,11 +106,11 @@ def alembic_config() -> "Config":
 
 
 def upgrade_schema(engine: Engine, revision: str = "head") -> None:
-    """Run the migrations that this database lacks; first those of DBOS, on which the service's build."""
+    """Run the migrations that this database lacks, and those of the job engine."""
     from alembic import command
 
     require_known(engine)
-    dbos_adapter.create_tables(engine.url.render_as_string(hide_password=False))
+    upgrade_job_engine(engine)
     _run_migrations(engine, lambda config: command.upgrade(config, revision))
 
 

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from app.database.engine import Database
-from app.http.errors import ServiceUnavailable, is_lock_conflict, is_statement_timeout
+from app.http.errors import ServiceUnavailable, is_lock_conflict
 
 # how long somebody waits for others who have the rows, an erasure say, and how long between two tries
 _PATIENCE, _PAUSE = 60.0, 0.2
@@ -21,18 +21,16 @@ def write_with_retry(
     busy: str,
     say: Callable[[str], object] = lambda _: None,
     *,
-    key: Literal["shared", "alone"] = "shared",
     seconds: float | None = None,
 ) -> _Result:
     """Write in an own transaction, retried while locks are held elsewhere."""
     until = time.monotonic() + (_PATIENCE if seconds is None else seconds)
     while True:
         try:
-            with database.write(key) as session:  # of what it writes its end makes an event
+            with database.write() as session:  # of what it writes its end makes an event
                 return work(session)
         except OperationalError as exc:
-            # who has the key alone waits for nobody else: what takes them too long is their own work
-            if not (is_lock_conflict(exc) or (key == "shared" and is_statement_timeout(exc))):
+            if not is_lock_conflict(exc):  # a statement that takes too long is own work, not waiting
                 raise
             if time.monotonic() >= until:
                 raise ServiceUnavailable(

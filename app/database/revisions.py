@@ -6,10 +6,9 @@ If-Match, and changing a row only where it is still as the caller saw it.
 from typing import Annotated, Any
 
 from fastapi import Depends, Header
-from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from app.audit.chain.change_tracking import note_rows
+from app.audit.chain.change_tracking import update_columns
 from app.database.engine import insert_if_absent
 from app.http.errors import BadRequest, PreconditionRequired
 
@@ -37,13 +36,9 @@ def compare_and_swap(
     """Change a row only if it still has the caller's revision."""
     if revision == 0:
         return insert_if_absent(session, table, key | values | {"revision": 1})
-    moved = session.execute(
-        update(table)
+    moved = (
+        update_columns(table, **values, revision=revision + 1)
         .filter_by(**key, revision=revision)
-        .values(**values, revision=revision + 1)
-        .returning(*table.__table__.columns)
-        .execution_options(synchronize_session=False)
+        .returning(table.revision)
     )
-    rows = moved.mappings().all()
-    note_rows(session, table, rows)
-    return bool(rows)
+    return session.execute(moved).first() is not None

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from app.annotators.reference_cells.service import DefinitionIn, choose_reference_cells, update_definition
 from app.cases.service import CaseIn, NewCase, prepare_case, store_case
 from app.context import ServiceContext
-from app.database.sql.advisory_locks import lock_digests
+from app.database.advisory_locks import lock_digests
 from app.database.tables import Account, Case
 from app.demo.people import ROBOT, Say, progress_bar
 from app.http.principal import Principal

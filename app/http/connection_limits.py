@@ -11,16 +11,10 @@ from typing import ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-#: Seconds in which the headers of a request must be complete, from the first byte or the beginning of the connection.
-HEADER_SECONDS = 10.0
+from app.http.limiter import HEADER_SECONDS, IN_ALL, MAX_HEADERS, PER_ADDRESS
+
 #: Seconds for which a body may still come, unread, once the request has been answered.
 LINGER_SECONDS = 10.0
-#: Bytes that may arrive before the headers are complete.
-MAX_HEADERS = 64 * 1024
-#: Open connections per address; a trusted proxy may have as many as it likes.
-PER_ADDRESS = 128
-#: Open connections of everybody, fewer than those with which the server refuses requests.
-IN_ALL, REFUSED_BEYOND = 480, 512
 
 
 class BoundedConnection(HttpToolsProtocol):

@@ -131,11 +131,6 @@ def is_lock_conflict(exc: DBAPIError) -> bool:
     return getattr(exc.orig, "sqlstate", None) in _LOCKED or "database is locked" in str(exc.orig)
 
 
-def is_statement_timeout(exc: DBAPIError) -> bool:
-    """Whether PostgreSQL ended a statement for its time, waiting for locks included."""
-    return getattr(exc.orig, "sqlstate", None) == "57014"
-
-
 def is_retryable_error(exc: DBAPIError) -> bool:
     """Whether the database was away, locked or full, or has ended the connection."""
     # PostgreSQL ends it where a thread was kept from the processor for too long within a transaction.

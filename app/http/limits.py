@@ -6,8 +6,7 @@ import math
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -15,46 +14,21 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as AsgiMessage
 
 from app.http.errors import Problem, RateLimited, ServiceOverloaded, TooLarge, answer_problem, problem_response
+from app.http.limiter import (
+    ARCHIVE_SECONDS,
+    MAX_ARCHIVE,
+    MAX_BODY,
+    MAX_SIGN_IN,
+    MAX_UPLOAD,
+    RECEIVE_SECONDS,
+    Limiter,
+    LimitPlace,
+)
 from ml.messages import Message
 
-MEMORY_WAIT_SECONDS = 10.0
 # of malloc.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MIB = 1024**2
-
-
-class MemoryBudget:
-    """A number of bytes, taken and given back."""
-
-    def __init__(self, size: int, queue: int) -> None:
-        self.size, self._left, self._queue, self._waiting = size, size, queue, 0
-        self._changed = threading.Condition()
-
-    @contextmanager
-    def reserved(self, size: int) -> Iterator[None]:
-        """Have some bytes while the block runs; more than there are at all count as all of them."""
-        size = min(size, self.size)
-        self._take(size)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._left += size
-                self._changed.notify_all()
-
-    def _take(self, size: int) -> None:
-        """Take bytes, or wait for them."""
-        with self._changed:
-            if self._left < size:
-                if self._waiting >= self._queue:
-                    raise ServiceOverloaded("too many pictures are being decoded; try again shortly")
-                self._waiting += 1
-                try:
-                    if not self._changed.wait_for(lambda: self._left >= size, MEMORY_WAIT_SECONDS):
-                        raise ServiceOverloaded("other pictures are being decoded; try again shortly")
-                finally:
-                    self._waiting -= 1
-            self._left -= size
 
 
 def give_back_freed_memory() -> None:
@@ -65,51 +39,8 @@ def give_back_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, 8 * _MIB)
 
 
-class BodyMemory:
-    """A number of bytes on one event loop, taken and given back."""
-
-    def __init__(self, size: int) -> None:
-        self.size = self.left = size
-        self.waiting: list[asyncio.Future[None]] = []
-
-    async def take(self, size: int, seconds: float) -> int:
-        """Take bytes, or wait for them; what fits is not kept waiting by what does not."""
-        size = min(size, self.size)
-        if self.left < size:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._wait_for(size)
-            except TimeoutError as exc:
-                raise ServiceOverloaded("too many uploads are under way; try again shortly") from exc
-        self.left -= size
-        return size
-
-    async def _wait_for(self, size: int) -> None:
-        """Look again at every change until so many bytes are left."""
-        while self.left < size:
-            change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.waiting.append(change)
-            try:
-                await change
-            finally:
-                self.waiting.remove(change)
-
-    def give_back(self, size: int) -> None:
-        """Give bytes back, and have everybody who waits look again."""
-        self.left += size
-        for change in self.waiting:
-            if not change.done():
-                change.set_result(None)
-
-
-MAX_BODY = 1 * 1024**2
-MAX_UPLOAD = 12 * 1024**2
-#: A name and a password: all that is read of somebody who is not known yet.
-MAX_SIGN_IN = 64 * 1024
-RECEIVE_SECONDS = 30.0
-#: Bytes of all bodies that are read or used at the same time, and how long one may wait for room. A form's file is in
-#: memory twice for a moment: as it arrived, and as it is used.
-BODY_MEMORY, BODY_WAIT_SECONDS, _COPIES = 256 * 1024**2, 10.0, 2
+#: A form's file is in memory twice for a moment: as it arrived, and as it is used.
+_COPIES = 2
 #: Paths that take images.
 UPLOAD_PATHS = frozenset({"/v1/cases", "/v1/predictions"})
 #: What paths of the Open Inference Protocol begin with.
@@ -118,8 +49,6 @@ PROTOCOL = "/v2/"
 ARCHIVE_PATHS = frozenset({"/v1/imports", "/imports", "/imports/checks"})
 #: Paths that read a body of somebody who is not known yet.
 SIGN_IN_PATHS = frozenset({"/login"})
-#: How large and how slow an archive may be.
-MAX_ARCHIVE, ARCHIVE_SECONDS = 2 * 1024**3, 1800.0
 
 
 class SlowRequest(Problem):
@@ -131,8 +60,8 @@ class SlowRequest(Problem):
 class BodyLimits:
     """ASGI middleware that answers 408, 413 and 429 itself, whatever the application makes of a cut body."""
 
-    def __init__(self, app: ASGIApp, memory: int = BODY_MEMORY) -> None:
-        self.app, self.memory = app, BodyMemory(memory)
+    def __init__(self, app: ASGIApp, memory: Limiter) -> None:
+        self.app, self.memory = app, memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
@@ -149,14 +78,15 @@ class BodyLimits:
         # without a length it may become as large as is allowed
         size = limit if b"transfer-encoding" in headers else int(declared)
         size = 0 if scope["path"] in ARCHIVE_PATHS | SIGN_IN_PATHS else _COPIES * size
-        guard = _BodyGuard(receive, send, limit, seconds, self.memory, size)
+        place = LimitPlace(self.memory, size)
+        guard = _BodyGuard(receive, send, limit, seconds, place)
         try:
             await self.app(scope, guard.receive, guard.send)
         except ClientDisconnect:
             if guard.problem is None:
                 raise
         finally:
-            self.memory.give_back(guard.taken)
+            place.give_back()
         if guard.problem is not None and not guard.started:
             await _make_limit_response(scope, guard.problem)(scope, receive, send)
 
@@ -189,13 +119,13 @@ def _make_too_large_problem(limit: int) -> Problem:
 class _BodyGuard:
     """Counts one request's body; once it breaks a limit, what the application answers is dropped."""
 
-    def __init__(self, receive: Receive, send: Send, limit: int, seconds: float, memory: BodyMemory, size: int) -> None:
+    def __init__(self, receive: Receive, send: Send, limit: int, seconds: float, place: LimitPlace) -> None:
         self._receive: Callable[[], Awaitable[AsgiMessage]] = receive
         self._send, self._limit = send, limit
         self._seen, self._complete = 0, False
         self._seconds = seconds
         self._deadline: float | None = None
-        self._memory, self._size, self.taken = memory, size, 0
+        self._place = place
         self.problem: Problem | None = None
         self.started = False
 
@@ -220,7 +150,7 @@ class _BodyGuard:
     async def _begin(self) -> None:
         """Take memory before the first byte is read: whoever waits for it has cost nothing yet."""
         try:
-            self.taken = await self._memory.take(self._size, BODY_WAIT_SECONDS)
+            await self._place.take_async()
         except ServiceOverloaded as exc:
             self.problem = exc
             raise ClientDisconnect from exc

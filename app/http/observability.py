@@ -67,10 +67,6 @@ class DatabaseCounts:
     jobs: Mapping[str, int] = field(default_factory=dict)
     # worker processes that live
     n_workers: int = 0
-    # audit events that no sealer has linked yet
-    n_events_waiting: int = 0
-    # for how long the oldest of them has waited
-    seconds_waiting: float = 0.0
     # the champion, as the worker last published its estimates; empty before
     release: str = ""
     # of its metrics, by name
@@ -100,14 +96,6 @@ class _DatabaseCountsCollector(Collector):
         yield jobs
         yield GaugeMetricFamily(
             "secondread_workers", "Worker processes that live, counted in the last ten seconds.", counts.n_workers
-        )
-        yield GaugeMetricFamily(
-            "secondread_audit_events_waiting", "Audit events that no sealer has linked yet.", counts.n_events_waiting
-        )
-        yield GaugeMetricFamily(
-            "secondread_audit_events_waiting_seconds",
-            "For how long the oldest of them has waited.",
-            counts.seconds_waiting,
         )
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from app.cases.service import CaseIn, NewCase, prepare_case, store_case
 from app.context import ServiceContext
-from app.database.sql.advisory_locks import lock_digests
+from app.database.advisory_locks import lock_digests
 from app.database.tables import Account, ImportRow, Job
 from app.http.errors import Problem
 from app.http.principal import Principal

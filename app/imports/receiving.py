@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from app.context import ServiceContext
 from app.database.tables import new_id
 from app.http.errors import InvalidValue, StorageFull, TooLarge
-from app.http.limits import MAX_ARCHIVE
+from app.http.limiter import MAX_ARCHIVE
 from app.imports.archive_storage import (
     ReceivedArchive,
     bytes_of_archives,

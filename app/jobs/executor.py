@@ -1,65 +1,36 @@
-"""Job executor: runs jobs on DBOS in the worker, in a command or in a test.
+"""Worker's job executor: DBOS takes queued jobs from one queue per kind, and enqueues what schedules ask for.
 
-DBOS on the service's database.
-
-DBOS takes workflows from one queue per kind, so that kinds do not wait for each other, and remembers how they ended.
-What a dead worker left is queued again by whoever notices.
+DBOS has a system database of its own, a file beside ours on SQLite, a schema on PostgreSQL. It knows identifiers only:
+what it has forgotten is enqueued again from the jobs' rows, under ``<job id>.<attempt>``, which runs once.
 """
 
-import logging
-import os
-import socket
-import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import structlog
-from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer
-from sqlalchemy import event, select, update
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.pool import ConnectionPoolEntry
+from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.audit.chain import events
+from app.audit.chain.change_tracking import update_columns
 from app.context import ServiceContext
-from app.database.dbos_adapter import (
-    APPLICATION,
-    APPLICATION_VERSION,
-    read_traceparent,
-    requeue_dead_worker_jobs,
-    stop_scheduler,
-    system_engine,
-    workflow_table,
-)
+from app.database.migration import job_engine_url
 from app.database.tables import Job
-from app.http import traces
-from app.http.errors import Problem, is_retryable_error
-from app.jobs.handle import (
-    JobCancelledError,
-    JobFailedError,
-    JobFunction,
-    JobOvertakenError,
-    JobResult,
-    RunningJob,
-    WorkerStoppingError,
-    cancel_if_idle,
-    list_requested_cancellations,
-)
-from app.jobs.locks import lock_dead_worker, worker_lock
-from ml.messages import packed, to_text
+from app.jobs.handle import JobFunction
+from app.jobs.runner import JobRunner, worker_ids
+from app.jobs.workers import HEARTBEAT_SECONDS, forget_worker, record_heartbeat, requeue_jobs_of_dead_executors
 
-#: How often a workflow whose process keeps dying is begun again before it is given up.
-MAX_RECOVERIES = 20
+#: Connections of the job engine to PostgreSQL, above those of the service, its lock and its listener.
+ENGINE_CONNECTIONS = 8
 _UPKEEP = "upkeep"
-# a database that is busy for a moment: tried so often, waiting longer each time
-_TRIES = 5
-_LOST_SECONDS = 30.0
+_ENDED = ("SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
 _log = structlog.get_logger("secondread")
-_current: "JobExecutor | None" = None
-_registered: dict[str, Callable[..., Any]] = {}
 
 
 @dataclass(frozen=True)
@@ -71,7 +42,7 @@ class JobSchedule:
 
 
 class JobExecutor:
-    """Process that runs jobs."""
+    """Worker in this process; DBOS allows one at a time."""
 
     def __init__(
         self,
@@ -80,252 +51,133 @@ class JobExecutor:
         schedules: Mapping[str, JobSchedule] | None = None,
         poll_seconds: float = 0.5,
     ) -> None:
-        self.context, self.kinds, self.schedules = context, kinds, schedules or {}
-        self.id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        #: workflows that were begun here
-        self.begun = 0
-        #: set when the lock is gone: this process must not continue as a worker
-        self.broken = threading.Event()
-        self._stopping = threading.Event()
+        self.context, self.schedules = context, schedules or {}
+        self.runner = JobRunner(context, kinds, worker_ids(context.settings))
         self._poll_seconds = poll_seconds
-        self._url = context.settings.direct_sqlalchemy_url
-        self._lock = worker_lock(self._url, self.id)
-        self._running: set[str] = set()
-        self._lost_since: dict[str, float] = {}
-        self._engine = system_engine(self._url)
-        event.listen(self._engine, "checkin", self._close_at_the_end)
-
-    def _close_at_the_end(self, _connection: object, record: ConnectionPoolEntry) -> None:
-        """A thread of DBOS that outlives this executor leaves no connection open."""
-        if self._stopping.is_set():
-            record.invalidate()
+        self._workflows: dict[str, Callable[[str, int], None]] = {}
+        self._enqueued: set[str] = set()
+        self._beat_at = 0.0
 
     def acquire(self) -> bool:
-        """Become a worker; on SQLite there can be only one."""
-        return self._lock.acquired()
+        """Become a worker, unless another process is this one."""
+        return self.runner.acquire()
 
     def start(self) -> None:
         """Begin to take jobs; the lock must be this process's."""
-        global _current
-        _current = self
-        queues = [*self.kinds, *([_UPKEEP] if self.schedules else [])]
-        for queue in queues:
-            self.context.jobs.client.register_queue(
-                queue, worker_concurrency=1, polling_interval_sec=self._poll_seconds
-            )
-        _register_workflows([*self.kinds], [*self.schedules])
-        DBOS(config=self._config())
-        logging.getLogger("dbos").addFilter(_reported_elsewhere)
-        DBOS.listen_queues(queues)
-        DBOS.launch()
-        if self.schedules:
-            self._apply_schedules()
-        else:
-            stop_scheduler()
+        with ThreadPoolExecutor(1) as thread:  # DBOS refuses to begin in a thread that runs an event loop
+            thread.submit(self._launch).result()
         self.tend()
 
+    def _launch(self) -> None:
+        DBOS(config=self._config())
+        self._workflows = {kind: self._register_kind(kind) for kind in self.runner.kinds}
+        schedules = {f"{_UPKEEP}-{name}": schedule for name, schedule in self.schedules.items()}
+        upkeep = {name: self._register_schedule(name, schedule) for name, schedule in schedules.items()}
+        queues = [*self._workflows, _UPKEEP]
+        DBOS.listen_queues(queues)
+        DBOS.launch()
+        for queue in queues:
+            DBOS.register_queue(queue, worker_concurrency=1, polling_interval_sec=self._poll_seconds)
+        for stored_schedule in DBOS.list_schedules():
+            if stored_schedule["schedule_name"] not in schedules:
+                DBOS.delete_schedule(stored_schedule["schedule_name"])
+        DBOS.apply_schedules(
+            [
+                {"schedule_name": name, "workflow_fn": upkeep[name], "schedule": schedule.cron, "queue_name": _UPKEEP}
+                for name, schedule in schedules.items()
+            ]
+        )
+
     def _config(self) -> DBOSConfig:
+        url = self.context.settings.direct_sqlalchemy_url
         return DBOSConfig(
-            name=APPLICATION,
-            system_database_engine=self._engine,
-            system_database_url=self._url.replace("+psycopg", "", 1),
+            name="secondread",
+            system_database_url=job_engine_url(url),
+            sys_db_pool_size=ENGINE_CONNECTIONS,
+            executor_id=self.runner.id,
+            # it stays: what is interrupted under one release of the service continues under the next
+            application_version="1",
+            run_migrations=url.startswith("sqlite"),  # on PostgreSQL the owner of the tables has run them
             serializer=DBOSPortableJSONSerializer(),
-            application_version=APPLICATION_VERSION,
-            executor_id=self.id,
-            run_migrations=False,
-            use_listen_notify=False,
-            # nobody sends notifications; the end waits for this sleep
+            # nobody sends notifications; on SQLite the end waits for this sleep
             notification_listener_polling_interval_sec=self._poll_seconds,
             log_level="WARNING",
         )
 
-    def _apply_schedules(self) -> None:
-        names = {f"{_UPKEEP}-{name}": schedule.cron for name, schedule in self.schedules.items()}
-        for stored_schedule in DBOS.list_schedules():
-            if stored_schedule["schedule_name"] not in names:
-                DBOS.delete_schedule(stored_schedule["schedule_name"])
-        DBOS.apply_schedules(
-            [
-                {"schedule_name": name, "workflow_fn": _registered[name], "schedule": cron, "queue_name": _UPKEEP}
-                for name, cron in names.items()
-            ]
-        )
+    def _register_kind(self, kind: str) -> Callable[[str, int], None]:
+        def run_attempt(job_id: str, attempt: int) -> None:
+            self.runner.run(kind, job_id, attempt)
 
-    def require_worker(self) -> None:
-        """Make sure that this process may continue as a worker."""
-        if not self._stopping.is_set() and not self._lock.kept():
-            self.broken.set()
-        if self._stopping.is_set() or self.broken.is_set():
-            raise WorkerStoppingError
+        return DBOS.workflow(name=kind)(run_attempt)
 
-    def perform(self, kind: str, job_id: str) -> JobResult:
-        """Do a job; called by DBOS as its workflow, again after a crash."""
-        self.begun += 1
-        workflow_id = str(DBOS.workflow_id)
-        self._running.add(workflow_id)
-        try:
-            with self.context.database.read() as session:
-                parameters = session.get_one(Job, uuid.UUID(job_id)).parameters
-                asked_by = read_traceparent(session, workflow_id) if traces.is_tracing_on() else ""
-            job = RunningJob(self.context, uuid.UUID(job_id), workflow_id, self.id, parameters, self.require_worker)
-            with traces.record_span(f"job {kind}", "consumer", asked_by, job=job_id):
-                kept: JobResult = packed(self._attempt(self.kinds[kind], job))
-                return kept
-        finally:
-            self._running.discard(workflow_id)
+    def _register_schedule(self, name: str, schedule: JobSchedule) -> Callable[[datetime, Any], None]:
+        def run_upkeep(_moment: datetime, _context: Any) -> None:
+            try:  # unless the next one waits already
+                if not DBOS.list_workflows(name=name, status="ENQUEUED", limit=1, load_input=False, load_output=False):
+                    schedule.work(self.context)
+            except Exception:
+                _log.exception("upkeep failed", schedule=name)
 
-    def _attempt(self, function: JobFunction, job: RunningJob) -> JobResult:
-        """Call a job's function, again while the database is only busy, and say in a sentence why it failed."""
-        tries = 0
-        while True:
-            try:
-                job.begin()
-                result = function(job)
-                job.end()
-                return result
-            except (JobCancelledError, JobOvertakenError) as exc:
-                _log.warning("job left", job=str(job.job_id), reason=type(exc).__name__)
-                raise
-            except events.KeyRotated:
-                self.broken.set()
-                raise WorkerStoppingError from None
-            except (Problem, ValueError, OSError) as exc:
-                raise JobFailedError(to_text(exc.detail if isinstance(exc, Problem) else str(exc))) from None
-            except DBAPIError as exc:
-                if not is_retryable_error(exc):
-                    raise JobFailedError(_log_job_defect(job, exc)) from None
-                self.require_worker()
-                tries += 1
-                _log.warning("the database refused a job", job=str(job.job_id), error=str(exc.orig))
-                if tries == _TRIES:
-                    self._wait_until_writable(job)
-                    raise JobFailedError(f"the database refused: {exc.orig}") from None
-                self._stopping.wait(0.25 * 2**tries)
-            except Exception as exc:
-                raise JobFailedError(_log_job_defect(job, exc)) from None
-
-    def _wait_until_writable(self, job: RunningJob) -> None:
-        """Wait for the database to take a sentence, so that it will take the failure too: a disk may be full."""
-        while True:
-            try:
-                with job.write() as session:
-                    message = "stopped: the database refused"
-                    session.execute(update(Job).where(Job.id == job.job_id).values(message=message))
-                return
-            except SQLAlchemyError:
-                self._stopping.wait(1.0)
-
-    def look_after(self, name: str) -> None:
-        """Do what a schedule asks for, unless its next time waits already; a failure is logged, the next one comes."""
-        try:
-            if not self._waits(f"{_UPKEEP}-{name}"):
-                self.schedules[name].work(self.context)
-        except Exception:
-            _log.exception("upkeep failed", schedule=name)
-
-    def _waits(self, workflow_name: str) -> bool:
-        """Whether a workflow of this name is in its queue."""
-        workflows = workflow_table(self.context.database.engine.dialect.name)
-        waiting = select(workflows.c.name).where(workflows.c.name == workflow_name, workflows.c.status == "ENQUEUED")
-        with self.context.database.read() as session:
-            return session.execute(waiting.limit(1)).first() is not None
+        return DBOS.workflow(name=name)(run_upkeep)
 
     def tend(self) -> None:
-        """Queue again what dead workers left, end what was cancelled, and notice when this one may not continue."""
-        if not self._lock.kept():
-            self.broken.set()
+        """Enqueue queued jobs, those of dead processes too, and notice when this process may not continue."""
+        self.runner.check()
+        if self.broken:
             return
-        workflows = workflow_table(self.context.database.engine.dialect.name)
-        columns = (workflows.c.workflow_uuid, workflows.c.name, workflows.c.executor_id)
-        names = [*self.kinds, *(f"{_UPKEEP}-{name}" for name in self.schedules)]
-        unfinished = select(*columns).where(workflows.c.status == "PENDING", workflows.c.name.in_(names))
         with self.context.database.read() as session:
             if events.count_keys(session) != len(self.context.keys.audit.signers):  # begun anew it reads the new ring
-                self.broken.set()
+                self.runner.broken.set()
                 return
-            pending, cancellations = session.execute(unfinished).all(), list_requested_cancellations(session)
-        for workflow_id in set(cancellations) - self._running:  # a job that runs here notices by itself
-            cancel_if_idle(self.context, workflow_id)
-        for executor_id in {row.executor_id for row in pending} - {self.id}:
-            with self.context.database.read() as session, lock_dead_worker(session, executor_id) as dead:
-                if dead:
-                    _log.warning(
-                        "taking up what a dead worker left",
-                        worker=executor_id,
-                        jobs=requeue_dead_worker_jobs(executor_id),
-                    )
-        mine = {row.workflow_uuid for row in pending if row.executor_id == self.id and row.name in self.kinds}
-        self._notice_lost(mine)
+            others = Job.state == "running", Job.executor_id != self.runner.id
+            is_left = session.execute(select(Job.id).where(*others).limit(1)).first() is not None
+            queued = session.execute(select(Job.id, Job.kind, Job.attempt).where(Job.state == "queued")).all()
+        if is_left:
+            with self.context.database.write() as session:
+                n_jobs = requeue_jobs_of_dead_executors(session)
+            if n_jobs:
+                _log.warning("jobs of a dead worker are queued again", jobs=n_jobs)
+        for job_id, kind, attempt in queued:
+            self._enqueue(kind, str(job_id), attempt)
+        if time.monotonic() - self._beat_at >= HEARTBEAT_SECONDS or not self._beat_at:
+            with self.context.database.write() as session:
+                record_heartbeat(session, self.runner.id)
+            self._beat_at = time.monotonic()
+
+    def _enqueue(self, kind: str, job_id: str, attempt: int) -> None:
+        """Enqueue an attempt that this process has not enqueued yet; the same id twice is one workflow."""
+        workflow_id = f"{job_id}.{attempt}"
+        if workflow_id in self._enqueued or kind not in self._workflows:
+            return
+        with SetWorkflowID(workflow_id):
+            workflow = DBOS.enqueue_workflow(kind, self._workflows[kind], job_id, attempt)
+        if workflow.get_status().status in _ENDED:  # the row comes from an older copy of the database
+            with self.context.database.write() as session:
+                stale = (Job.id == UUID(job_id), Job.state == "queued", Job.attempt == attempt)
+                session.execute(update_columns(Job, attempt=attempt + 1).where(*stale))
+        self._enqueued.add(workflow_id)
 
     @property
-    def idle(self) -> bool:
-        """Whether no job runs in this process."""
-        return not self._running
+    def broken(self) -> bool:
+        """Whether this process must not continue as a worker."""
+        return self.runner.broken.is_set()
 
-    def _notice_lost(self, mine: set[str]) -> None:
-        """A workflow that is ours in the database and runs nowhere, for long, is taken up by restarting."""
-        lost = mine - self._running
-        self._lost_since = {name: self._lost_since.get(name, time.monotonic()) for name in lost}
-        if any(time.monotonic() - since > _LOST_SECONDS for since in self._lost_since.values()):
-            _log.error("a job is lost; the worker restarts", workflows=sorted(lost))
-            self.broken.set()
-
-    def stop(self, seconds: int = 0) -> bool:
-        """End: jobs stop before their next batch and continue with the next worker."""
-        global _current
-        self._stopping.set()
-        DBOS.destroy(workflow_completion_timeout_sec=seconds)
-        self._lock.release()
-        self._engine.dispose()
-        _current = None
-        return self.idle
+    def stop(self, seconds: float = 0) -> bool:
+        """End: jobs stop before their next batch and continue with the next worker; whether all have stopped."""
+        stopped = self.runner.stop(seconds)
+        DBOS.destroy(destroy_registry=True)
+        if self._beat_at and not self.broken:
+            try:
+                with self.context.database.write() as session:
+                    forget_worker(session, self.runner.id)
+            except SQLAlchemyError as exc:
+                _log.warning("the database does not answer", error=type(exc).__name__)
+        self.runner.release()
+        return stopped
 
 
-def _require_current() -> JobExecutor:
-    """The executor of this process."""
-    if _current is None:
-        raise WorkerStoppingError
-    return _current
-
-
-def _register_workflows(kinds: list[str], schedules: list[str]) -> None:
-    """Make DBOS know a workflow for each kind of job and each schedule, once in a process."""
-    for kind in kinds:
-
-        def do(job_id: str, kind: str = kind) -> JobResult:
-            return _require_current().perform(kind, job_id)
-
-        if kind not in _registered:
-            _registered[kind] = DBOS.workflow(name=kind, max_recovery_attempts=MAX_RECOVERIES)(do)
-    for schedule in schedules:
-
-        def look_after(_moment: datetime, _context: Any, schedule: str = schedule) -> None:
-            _require_current().look_after(schedule)
-
-        name = f"{_UPKEEP}-{schedule}"
-        if name not in _registered:
-            _registered[name] = DBOS.workflow(name=name)(look_after)
-
-
-def _log_job_defect(job: RunningJob, exc: Exception) -> str:
-    """Log an unexpected error of a job and return a sentence for its requester."""
-    _log.error("job failed", job=str(job.job_id), exc_info=exc)
-    return f"a defect ({type(exc).__name__}); the worker's log says more"
-
-
-def _reported_elsewhere(record: logging.LogRecord) -> bool:
-    """Whether a line of DBOS's log says something new: how a job failed stands in the job and in our log."""
-    return "background workflow" not in record.getMessage()
-
-
-def forget_upkeep(context: ServiceContext) -> None:
-    """Remove what DBOS remembers of schedules that ran more than a day ago; jobs are never forgotten."""
-    client = context.jobs.client
+def forget_workflows(context: ServiceContext) -> None:
+    """Remove what DBOS remembers of workflows that ended more than a day ago: the jobs' rows stay."""
     before = (context.clock() - timedelta(days=1)).isoformat()
-    while True:
-        old = client.list_workflows(
-            queue_name=_UPKEEP, completed_before=before, limit=500, load_input=False, load_output=False
-        )
-        if not old:
-            return
-        client.delete_workflows([workflow.workflow_id for workflow in old])
+    while old := DBOS.list_workflows(completed_before=before, limit=500, load_input=False, load_output=False):
+        DBOS.delete_workflows([workflow.workflow_id for workflow in old])

@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -13,13 +12,11 @@ from rich.progress import Progress
 from sqlalchemy.orm import Session
 
 from app.context import ServiceContext
-from app.jobs.executor import JobExecutor
 from app.jobs.handle import JobFunction, JobResult
-from app.jobs.locks import count_living_workers
 from app.jobs.queries import OPEN, JobView, job_by_id
+from app.jobs.runner import JobRunner, command_ids
 
 _LOOK_SECONDS = 0.05
-_TEND_SECONDS = 1.0
 # a job that does not reach its next batch in this time after Ctrl-C is cut off
 _STOP_SECONDS = 2
 _INTERRUPTED = 130
@@ -28,32 +25,42 @@ _INTERRUPTED = 130
 def run_inline(
     context: ServiceContext, ask: Callable[[Session], JobView], kinds: Mapping[str, JobFunction], title: str
 ) -> tuple[JobView, JobResult]:
-    """Submit a job and wait for its end."""
-    # While it waits this process is a worker like any other, for every kind of job but without schedules.
-    with context.database.write() as session:
-        job = ask(session)
-    here = _InlineWorker(context, kinds)
+    """Submit a job, run it unless a worker was faster, and wait for its end."""
+    runner = JobRunner(context, kinds, command_ids())
+    if not runner.acquire():
+        raise ValueError("too many commands run at once")
     try:
+        with context.database.write() as session:
+            job = ask(session)
         with _trap_interrupt() as pressed, Progress(console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task(title, total=1.0)
             while job.state in OPEN:
-                here.tend()
+                if job.state == "queued" and not runner.running:
+                    _begin_thread(runner, job)
                 if pressed.wait(_LOOK_SECONDS):
                     raise KeyboardInterrupt
+                if runner.broken.is_set():
+                    raise ValueError("the connection to the database broke; the next worker continues the job")
                 with context.database.read() as session:
                     job = job_by_id(session, job.id)
                 progress.update(task, completed=job.progress, description=f"{title}: {job.message or job.state}")
     except KeyboardInterrupt:
         print(f"interrupted: the job {job.id} is not cancelled, the next worker continues it", file=sys.stderr)
-        if not here.stop(_STOP_SECONDS):
+        if not runner.stop(_STOP_SECONDS):
             sys.stderr.flush()
             os._exit(_INTERRUPTED)  # the job's thread would keep the process
         raise
     finally:
-        here.stop()
+        runner.stop(0)
+        runner.release()
     if job.result is None:
         raise ValueError(f"the job {job.state}: {job.error}")
     return job, job.result
+
+
+def _begin_thread(runner: JobRunner, job: JobView) -> None:
+    runner.running.add(str(job.id))
+    threading.Thread(target=runner.run, args=(job.kind, str(job.id), job.attempt), daemon=True).start()
 
 
 @contextmanager
@@ -74,41 +81,3 @@ def _trap_interrupt() -> Iterator[threading.Event]:
         yield pressed
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-class _InlineWorker:
-    """The worker in this process, as soon as it may be one: on SQLite another process may be the only one."""
-
-    def __init__(self, context: ServiceContext, kinds: Mapping[str, JobFunction]) -> None:
-        self._context, self._kinds = context, kinds
-        self._executor: JobExecutor | None = None
-        self._tended = 0.0
-
-    def tend(self) -> None:
-        """Become a worker, or do what one does now and then."""
-        if time.monotonic() - self._tended < _TEND_SECONDS:
-            return
-        self._tended = time.monotonic()
-        if self._executor is None:
-            self._start()
-            return
-        self._executor.tend()
-        if self._executor.broken.is_set():
-            raise ValueError("the connection to the database broke; the next worker continues the job")
-
-    def _start(self) -> None:
-        if self._context.database.engine.dialect.name == "sqlite":
-            with self._context.database.read() as session:
-                if count_living_workers(session):
-                    return
-        executor = JobExecutor(self._context, self._kinds, poll_seconds=_LOOK_SECONDS)
-        if not executor.acquire():  # another process was faster
-            executor.stop()
-            return
-        self._executor = executor
-        executor.start()
-
-    def stop(self, seconds: int = 0) -> bool:
-        """End as a worker; whether every job has stopped."""
-        executor, self._executor = self._executor, None
-        return executor is None or executor.stop(seconds)

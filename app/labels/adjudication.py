@@ -8,7 +8,6 @@ from sqlalchemy import exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events
-from app.audit.chain.detached_rows import change_row, insert_new_row
 from app.audit.chain.keys import DerivedKey
 from app.cases.service import NamedLabel, blind_opinions, label_history
 from app.context import ServiceContext
@@ -149,10 +148,10 @@ def adjudicate_if_undecided(
         adjudication = new_request(case, policy, posterior.release_id, "adjudication", ordinal, time_of(session))
         # chosen before it is stored: to write it twice would lock a request after the case
         chosen = choose_adjudicator(session, at_hand, adjudication, labelled.opinions)
-        requests.append(insert_new_row(session, adjudication))
+        session.add(adjudication)
+        session.flush()  # a draw refers to its request
+        requests.append(adjudication)
         if chosen is not None:
             session.add(chosen)
-            session.flush()
         waiting = True
-    if case.waiting != waiting:
-        change_row(session, case, waiting=waiting)
+    case.waiting = waiting

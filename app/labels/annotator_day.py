@@ -4,14 +4,14 @@ import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
-from sqlalchemy import ColumnElement, CompoundSelect, func, select, union_all
+from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import Session
 
 from app.accounts.service import annotator_of_account
-from app.database.tables import Annotator, Label, Read, Repeat, RepeatAnswer, RepeatRead, time_of
+from app.database.tables import Annotator, Label, Read, Repeat, time_of
 from app.http.days import start_of_day
 from app.http.principal import Principal
-from app.labels.queries import leases_of
+from app.labels.queries import is_answered_by_label, leases_of
 from app.labels.queue import count_waiting
 
 #: Cases that the page of an annotator's day lists among those they have read.
@@ -30,17 +30,16 @@ class DayProgress:
 def get_day_progress(session: Session, principal: Principal, zone: tzinfo = UTC) -> DayProgress:
     """Return an annotator's progress since midnight in the laboratory's time zone."""
     midnight = start_of_day(time_of(session), zone)
-    ended = [
-        select(reads.id)
-        .join(Annotator, Annotator.id == reads.annotator_id)
+    ended_today = (
+        select(func.count())
+        .select_from(Read)
+        .join(Annotator, Annotator.id == Read.annotator_id)
         .where(
             Annotator.account_id == principal.account_id,
-            reads.state.in_(("committed", "declined")),
-            reads.ended_at >= midnight,
+            Read.state.in_(("committed", "declined")),
+            Read.ended_at >= midnight,
         )
-        for reads in (Read, RepeatRead)
-    ]
-    ended_today = select(func.count()).select_from(union_all(*ended).subquery())
+    )
     annotator = annotator_of_account(session, principal.account_id)
     n_held = 0 if annotator is None else len(leases_of(session, annotator.id))
     return DayProgress(session.execute(ended_today).scalar_one(), count_waiting(session, principal), n_held)
@@ -65,20 +64,15 @@ def count_labelled_cases(session: Session, principal: Principal) -> int:
     return session.execute(select(func.count()).select_from(_answered_by(principal).subquery())).scalar_one()
 
 
-def _answered_by(principal: Principal) -> CompoundSelect[uuid.UUID, datetime, uuid.UUID]:
+def _answered_by(principal: Principal) -> Select[uuid.UUID, datetime, uuid.UUID]:
     return _first_answers_statement(Annotator.account_id == principal.account_id)
 
 
-def _first_answers_statement(mine: ColumnElement[bool]) -> CompoundSelect[uuid.UUID, datetime, uuid.UUID]:
-    labelled = (
-        select(Label.case_id.label("named"), Label.created_at, Label.id)
+def _first_answers_statement(mine: ColumnElement[bool]) -> Select[uuid.UUID, datetime, uuid.UUID]:
+    named = func.coalesce(Repeat.id, Label.case_id).label("named")
+    return (
+        select(named, Label.created_at, Label.id)
         .join(Annotator, Annotator.id == Label.annotator_id)
+        .outerjoin(Repeat, is_answered_by_label())
         .where(mine, Label.supersedes_id.is_(None))
     )
-    repeated = (
-        select(RepeatAnswer.repeat_id.label("named"), RepeatAnswer.created_at, RepeatAnswer.id)
-        .join(Repeat, Repeat.id == RepeatAnswer.repeat_id)
-        .join(Annotator, Annotator.id == Repeat.annotator_id)
-        .where(mine, RepeatAnswer.position == 0)
-    )
-    return union_all(labelled, repeated)

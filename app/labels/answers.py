@@ -1,18 +1,18 @@
-"""Answers of annotators to reads that they hold, and what they change later."""
+"""Answers of annotators to reads that they hold."""
 
 import uuid
-from typing import cast
+from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
 from app.context import ServiceContext
-from app.database.tables import Annotator, Read, ReadRequest, Repeat
-from app.http.errors import NotFound
+from app.database.tables import Annotator, Read, Repeat
 from app.http.principal import Principal
-from app.labels import leases, queries, repeat_answers, submission
+from app.labels import leases, queries
 from app.labels.errors import AlreadyLabelled, LeaseLost
-from app.labels.locked_context import LockedCaseContext, lock_case_context
-from app.labels.schemas import OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
+from app.labels.locked_context import lock_case_context
+from app.labels.queries import AnyRequest
+from app.labels.schemas import OwnLabelIn, SubmittedOut
 from app.labels.submission import LabelAuthor, store_first_label
 
 
@@ -28,27 +28,25 @@ def commit_read(
         since = queries.find_later_read(session, read)
         if read.state != "expired" or (since is not None and since.state != "leased"):
             raise
-        if since is None and isinstance(read, Read):
+        if since is None:
             return _store_late(session, context, principal, read, annotator, body)
-        if since is None:  # a repeat that was withdrawn
-            raise
         lease = leases.get_own_lease(session, principal, since.id, case=True)
-    read, request = lease.read, lease.request
-    case = lease.case or lock_case_context(session, read.case_id)
-    if isinstance(request, Repeat):
-        return repeat_answers.store_first_answer(session, context, principal, lease, request, case, body)
-    # what answers a request of a case is a read
-    author = LabelAuthor(lease.annotator, True, request, cast(Read, read), request.round)
-    at_hand = case if isinstance(case, LockedCaseContext) else lock_case_context(session, read.case_id)
+    author = _author_of_answer(lease.annotator, lease.read, lease.request)
+    at_hand = lease.case or lock_case_context(session, lease.read.case_id)
     return store_first_label(session, context, principal, at_hand, author, body)
+
+
+def _author_of_answer(annotator: Annotator, read: Read, request: AnyRequest) -> LabelAuthor:
+    repeat = request if isinstance(request, Repeat) else None
+    return LabelAuthor(annotator, True, request, read, request.round, repeat=repeat)
 
 
 def _store_late(
     session: Session, context: ServiceContext, principal: Principal, read: Read, annotator: Annotator, body: OwnLabelIn
 ) -> tuple[int, SubmittedOut]:
     """Keep an answer to a read that ran out, and whose request has gone to somebody else."""
-    request = session.get_one(ReadRequest, read.request_id)
-    author = LabelAuthor(annotator, True, None, read, request.round, late=True)
+    author = _author_of_answer(annotator, read, queries.request_of_read(session, read))
+    author = replace(author, request=None, late=True)
     return store_first_label(session, context, principal, lock_case_context(session, read.case_id), author, body)
 
 
@@ -61,30 +59,10 @@ def answer_read(
         _, stored = commit_read(session, context, principal, read_id, body)
     except LeaseLost:
         read, _ = queries.own_read(session, principal.account_id, read_id)
-        given = queries.own_answer(session, read)
-        if given is None:
+        chain = queries.own_chain(session, read)
+        if not chain:
             raise
-        if given.class_code != body.label:
+        if chain[0].class_code != body.label:
             raise AlreadyLabelled("you have given this case another class before; correct that label instead") from None
         return read.named
     return uuid.UUID(stored.label.case_id)
-
-
-def revise_answer(
-    session: Session, context: ServiceContext, principal: Principal, label_id: uuid.UUID, body: RevisionIn
-) -> tuple[int, SubmittedOut]:
-    """Change an answer by a new row, with a reason."""
-    try:
-        return submission.revise_case_label(session, context, principal, label_id, body)
-    except NotFound:
-        return repeat_answers.revise_repeat_answer(session, context, principal, label_id, body)
-
-
-def retract_answer(
-    session: Session, context: ServiceContext, principal: Principal, label_id: uuid.UUID, body: RetractionIn
-) -> tuple[int, SubmittedOut]:
-    """Take an answer back by a new row."""
-    try:
-        return submission.retract_case_label(session, context, principal, label_id, body)
-    except NotFound:
-        return repeat_answers.retract_repeat_answer(session, context, principal, label_id, body)

@@ -8,15 +8,14 @@ from sqlalchemy.orm import Session
 
 from app.accounts.service import annotator_of_account
 from app.audit.chain import events
-from app.audit.chain.change_tracking import note_deleted
-from app.cases.service import NamedLabel, hidden_before_final, is_window_over, label_history, was_exposed
+from app.cases.service import NamedLabel, hidden_before_final, hidden_of_repeat, is_window_over, was_exposed
 from app.context import ServiceContext
-from app.database.tables import Annotator, Case, Label, ProvisionalLabel, RepeatRead, time_of
+from app.database.tables import Annotator, Case, Label, ProvisionalLabel, Read, Repeat, time_of
 from app.http.principal import Principal
-from app.labels import queries, repeat_answers
+from app.labels import queries
 from app.labels.adjudication import AdjudicationInput, adjudicate_if_undecided, opinions_of
 from app.labels.errors import LabelFinal, LabelSuperseded
-from app.labels.label_rows import head_of_chain, label_out, next_chain_position, record_label_event, store_label
+from app.labels.label_rows import label_out, next_chain_position, record_label_event, store_label
 from app.labels.locked_context import lock_case_context
 from app.labels.posterior import posterior_of
 from app.labels.schemas import OwnLabelIn, SubmittedOut
@@ -35,12 +34,10 @@ def correct_answer(
 ) -> tuple[int, SubmittedOut]:
     """Replace one's own answer by another one, still blind; both are kept."""
     read, annotator = queries.own_read(session, principal.account_id, read_id)
-    if isinstance(read, RepeatRead):
-        return repeat_answers.correct_repeat_answer(session, context, principal, read, body, position)
     at_hand = lock_case_context(session, read.case_id)
     require_classes(at_hand.classes, body)
-    history = label_history(session, read.case_id)
-    before = head_of_chain(history, annotator)
+    chain = queries.own_chain(session, read)
+    before = chain[-1] if chain else None
     if before is None or not _may_correct(session, annotator, before):
         raise LabelFinal("this answer is final; change it on the page of its case, with a reason")
     if position not in {None, before.position}:
@@ -54,9 +51,14 @@ def correct_answer(
         late=before.late,
         created_by=principal.account_id,
     )
-    record_label_event(session, context, principal, label, "label.correct")
-    hidden = hidden_before_final(session, queries.requests_of_case(session, read.case_id))
-    return 201, SubmittedOut(label=label_out(NamedLabel(label, annotator.name)), posterior=None, hidden_because=hidden)
+    record_label_event(session, context, principal, label, "correct")
+    repeat = None if read.repeat_id is None else session.get_one(Repeat, read.repeat_id)
+    if repeat is None:
+        hidden = hidden_before_final(session, queries.requests_of_case(session, read.case_id), at_hand.policy)
+    else:
+        hidden = hidden_of_repeat(session, repeat, at_hand.policy)
+    answer = label_out(NamedLabel(label, annotator.name), repeat)
+    return 201, SubmittedOut(label=answer, posterior=None, hidden_because=hidden)
 
 
 def correct_answer_once(
@@ -64,14 +66,9 @@ def correct_answer_once(
 ) -> None:
     """Correct an answer by a form that a browser may send twice; the same class alone changes nothing."""
     # Only the class must be the same, since a browser keeps nothing else through a reload.
-    read, annotator = queries.own_read(session, principal.account_id, read_id)
-    if isinstance(read, RepeatRead):
-        if not repeat_answers.is_corrected(session, read, position, body):
-            repeat_answers.correct_repeat_answer(session, context, principal, read, body, position)
-        return
+    read, _ = queries.own_read(session, principal.account_id, read_id)
     lock_case_context(session, read.case_id)  # locked
-    rows = [row.label for row in label_history(session, read.case_id) if row.label.annotator_id == annotator.id]
-    chain = {label.position: label for label in rows}
+    chain = {label.position: label for label in queries.own_chain(session, read)}
     unchanged = max(chain, default=None) == position and body.says_only(chain[position].class_code)
     after = chain.get(position + 1)
     stored = after is not None and (after.kind, after.class_code) == ("correction", body.label)
@@ -82,7 +79,8 @@ def correct_answer_once(
 def _may_correct(session: Session, annotator: Annotator, head: Label) -> bool:
     """Whether an annotator's chain is open, whichever of their reads of the case it ended: a lease may be renewed."""
     chain = (ProvisionalLabel.case_id == head.case_id, ProvisionalLabel.annotator_id == annotator.id)
-    statement = select(ProvisionalLabel.label_id).where(*chain, ~is_window_over(time_of(session)))
+    for_purpose = ProvisionalLabel.purpose == head.purpose
+    statement = select(ProvisionalLabel.label_id).where(*chain, for_purpose, ~is_window_over(time_of(session)))
     in_time = head.kind != "retraction" and session.execute(statement).first() is not None
     return in_time and not was_exposed(session, annotator.id, head.case_id)
 
@@ -93,6 +91,7 @@ class CorrectableAnswer:
 
     # the read that it ended
     read_id: uuid.UUID
+    case_id: uuid.UUID
     # what the annotator's handle of the case is made from
     named: uuid.UUID
     # of the newest answer, in its chain
@@ -107,36 +106,34 @@ def list_correctable_answers(session: Session, principal: Principal) -> list[Cor
     annotator = annotator_of_account(session, principal.account_id)
     if annotator is None:
         return []
-    time = time_of(session)
-    statement = select(ProvisionalLabel.read_id, ProvisionalLabel.case_id, ProvisionalLabel.label_id).where(
-        ProvisionalLabel.annotator_id == annotator.id, ~is_window_over(time)
+    statement = (
+        select(Read, ProvisionalLabel.label_id)
+        .join(ProvisionalLabel, ProvisionalLabel.read_id == Read.id)
+        .where(ProvisionalLabel.annotator_id == annotator.id, ~is_window_over(time_of(session)))
     )
     reads = session.execute(statement).all()
-    of_cases = (Label.annotator_id == annotator.id, Label.case_id.in_([row.case_id for row in reads]))
-    newest: dict[uuid.UUID, Label] = {}
+    of_cases = (Label.annotator_id == annotator.id, Label.case_id.in_([read.case_id for read, _ in reads]))
+    newest: dict[tuple[uuid.UUID, str], Label] = {}
     for label in session.execute(select(Label).where(*of_cases).order_by(Label.position)).scalars() if reads else ():
-        newest[label.case_id] = label
+        newest[label.case_id, label.purpose] = label
     answers = [
-        CorrectableAnswer(row.read_id, row.case_id, label.position, label.class_code, row.label_id)
-        for row in reads
-        if (label := newest[row.case_id]).kind != "retraction"
+        CorrectableAnswer(read.id, read.case_id, read.named, label.position, label.class_code, first_id)
+        for read, first_id in reads
+        if (label := newest[read.case_id, read.purpose]).kind != "retraction"
     ]
-    for read_id, chain in repeat_answers.list_correctable_repeats(session, annotator.id, time):
-        last = chain[-1]
-        answers.append(CorrectableAnswer(read_id, last.repeat_id, last.position, last.class_code, chain[0].id))
     return sorted(answers, key=lambda answer: answer.first, reverse=True)
 
 
 def finalize_labels(context: ServiceContext) -> int:
-    """Finalise labels whose correction window is over, and act on them."""
+    """Finalise labels whose correction window is over, and act on those that count; the number of these."""
     done = 0
-    while count := _finalize_batch(context):
-        done += count
+    while purposes := _finalize_batch(context):
+        done += purposes.count("read")
     return done
 
 
-def _finalize_batch(context: ServiceContext) -> int:
-    """A transaction's worth of them; cases that a request is labelling come next time."""
+def _finalize_batch(context: ServiceContext) -> list[str]:
+    """Purposes of a transaction's worth of them; cases that a request is labelling come next time."""
     over = is_window_over(context.clock())
     with context.database.write() as session:
         # cases before rows of labels, like requests that answer
@@ -144,14 +141,14 @@ def _finalize_batch(context: ServiceContext) -> int:
         free = select(Case.id).where(Case.id.in_(with_some)).order_by(Case.id).with_for_update(skip_locked=True)
         case_ids = list(session.execute(free).scalars())
         final = delete(ProvisionalLabel).where(ProvisionalLabel.case_id.in_(case_ids), over)
-        gone = session.execute(final.returning(ProvisionalLabel.label_id)).mappings().all() if case_ids else []
-        note_deleted(session, ProvisionalLabel, gone)
-        labels = [row["label_id"] for row in gone]
+        gone = session.execute(final.returning(*_GONE)).all() if case_ids else []
+        labels = [row.label_id for row in gone]
         if not labels:
-            return 0
+            return []
+        counted_cases = {row.case_id for row in gone if row.purpose == "read"}
         open_cases = set(session.execute(_cases_of_provisional(case_ids)).scalars())
         for case_id in case_ids:
-            if case_id not in open_cases:
+            if case_id in counted_cases - open_cases:
                 _adjudicate_final_case(session, case_id)
         events.record_event(
             session,
@@ -162,11 +159,15 @@ def _finalize_batch(context: ServiceContext) -> int:
             details={"labels": sorted(str(label_id) for label_id in labels)},
             cases=case_ids,
         )
-        return len(labels)
+        return [row.purpose for row in gone]
+
+
+_GONE = (ProvisionalLabel.label_id, ProvisionalLabel.case_id, ProvisionalLabel.purpose)
 
 
 def _cases_of_provisional(case_ids: list[uuid.UUID]) -> Select[uuid.UUID]:
-    return select(ProvisionalLabel.case_id).where(ProvisionalLabel.case_id.in_(case_ids))
+    of_cases = (ProvisionalLabel.case_id.in_(case_ids), ProvisionalLabel.purpose == "read")
+    return select(ProvisionalLabel.case_id).where(*of_cases)
 
 
 def _adjudicate_final_case(session: Session, case_id: uuid.UUID) -> None:

@@ -6,10 +6,9 @@ from typing import TypedDict
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events
-from app.audit.chain.detached_rows import insert_row
 from app.cases.service import NamedLabel
 from app.context import ServiceContext
-from app.database.tables import Annotator, Case, Label, Remark
+from app.database.tables import Annotator, Case, Label, Remark, Repeat
 from app.http.principal import Principal
 from app.labels.schemas import LabelOut, OwnLabelIn
 
@@ -48,18 +47,20 @@ class ChainPosition(TypedDict):
 
     case_id: uuid.UUID
     annotator_id: uuid.UUID
+    purpose: str
     kind: str
     supersedes_id: uuid.UUID | None
     position: int
 
 
 def next_chain_position(
-    case: Case, annotator: Annotator, before: Label | None, kind: str = "revision"
+    case: Case, annotator: Annotator, before: Label | None, kind: str = "revision", purpose: str = "read"
 ) -> ChainPosition:
-    """Columns of a label that say where it stands: at the end of its annotator's chain on the case."""
+    """Columns of a label that say where it stands: at the end of a chain of its annotator's, or at the beginning."""
     return {
         "case_id": case.id,
         "annotator_id": annotator.id,
+        "purpose": purpose if before is None else before.purpose,
         "kind": "label" if before is None else kind,
         "supersedes_id": None if before is None else before.id,
         "position": 0 if before is None else before.position + 1,
@@ -71,20 +72,19 @@ def store_label(
 ) -> Label:
     """Store a row of labels, and what was written about it."""
     values = {"class_code": None} if body is None else body.columns()
-    label = insert_row(session, Label, **values, **place, **columns)
-    note, remark = None if body is None else body.note, None
-    if note is not None or reason is not None:
-        remark = insert_row(session, Remark, id=label.id, case_id=label.case_id, note=note, reason=reason)
-    vars(label)["remark"] = remark  # the relationship of a plain row
+    note = None if body is None else body.note
+    label = Label(**values, **place, **columns, remark=Remark.of(note, reason))
+    session.add(label)
+    session.flush()
     return label
 
 
-def label_out(row: NamedLabel) -> LabelOut:
-    """A label as the API shows it."""
+def label_out(row: NamedLabel, repeat: Repeat | None = None) -> LabelOut:
+    """A label as the API shows it; one that answers a repeat names the case as its annotator knows it then."""
     label = row.label
     return LabelOut(
         id=str(label.id),
-        case_id=str(label.case_id),
+        case_id=str(label.case_id if repeat is None else repeat.named),
         annotator=row.annotator,
         label=label.class_code,
         confidence=label.confidence,
@@ -104,15 +104,17 @@ def label_out(row: NamedLabel) -> LabelOut:
 
 
 def record_label_event(
-    session: Session, context: ServiceContext, principal: Principal, label: Label, action: str
+    session: Session, context: ServiceContext, principal: Principal, label: Label, verb: str
 ) -> None:
     """Append a label to the audit chain."""
+    what = "label" if label.purpose == "read" else "repeat"
     events.record_event(
         session,
         context.keys.audit,
         actor=principal.name,
-        action=action,
+        action=f"{what}.{verb}",
         object_id=label.id,
         details={**label_details(label)},
+        # a repeat changes nothing of its case: remembered answers are found by it when a patient is erased
         cases=[label.case_id],
     )

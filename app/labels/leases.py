@@ -4,41 +4,39 @@ A lease that runs out returns by itself.
 """
 
 import uuid
-from dataclasses import replace
 from datetime import timedelta
 
-from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from app.accounts.service import account_sees_more, annotator_of_account, locked_annotator, read_own_annotator
 from app.audit.chain import events
-from app.audit.chain.detached_rows import change_row, insert_row
+from app.audit.chain.change_tracking import update_columns
 from app.cases.service import advance_other_windows
 from app.context import ServiceContext
 from app.database.engine import Database
-from app.database.tables import Annotator, Case, Read, ReadRequest, Remark, Repeat, RepeatRead, time_of
+from app.database.tables import Annotator, Case, Read, Remark, Repeat, time_of
 from app.http.errors import Forbidden
 from app.http.models import ClassOut
 from app.http.principal import Principal
 from app.labels import queries
 from app.labels.errors import LeaseLost, TooManyLeases
 from app.labels.locked_context import LockedLease, lock_lease
-from app.labels.queries import AnyRead, AnyRequest
+from app.labels.queries import AnyRequest
 from app.labels.queue import next_request
-from app.labels.repeats import may_be_given, maybe_schedule_repeat, some_hours_after
+from app.labels.repeats import maybe_schedule_repeat, some_hours_after
 from app.labels.schemas import DeclineIn, ReadOut
 from app.releases.service import cached_release_classes, reading_classes
 from app.triage.service import current_policy, refresh_waiting, require_qualified
 from ml.messages import Message, Term
 
 
-def read_out(session: Session, read: AnyRead, classes: list[ClassOut]) -> ReadOut:
+def read_out(session: Session, read: Read, classes: list[ClassOut]) -> ReadOut:
     """A read as its annotator sees it: nothing of the reason for asking, nothing of the model."""
     has_field = session.get_one(Case, read.case_id).stored_field_sha256 is not None
     return _read_out(read, classes, has_field=has_field)
 
 
-def _read_out(read: AnyRead, classes: list[ClassOut], *, has_field: bool) -> ReadOut:
+def _read_out(read: Read, classes: list[ClassOut], *, has_field: bool) -> ReadOut:
     return ReadOut(
         id=str(read.id),
         case_id=str(read.named),
@@ -73,8 +71,6 @@ def lease_next_read(session: Session, context: ServiceContext, principal: Princi
             )
         )
     taken = next_request(session, context.keys.readers.order, annotator.id)
-    while taken is not None and isinstance(taken.request, Repeat) and not may_be_given(session, taken.request):
-        taken = next_request(session, context.keys.readers.order, annotator.id)
     if taken is None:
         return None
     read = lease_request(session, taken.request, annotator.id, before.policy.lease_seconds)
@@ -94,29 +90,21 @@ def _lock_reading_annotator(session: Session, principal: Principal) -> Annotator
 
 def expire_overdue_leases(session: Session) -> None:
     """Let go of every lease that has run out, whosever it was."""
-    time = time_of(session)
-    queries.expire_overdue(session, time)
-    queries.expire_repeats(session, time)
+    queries.expire_overdue(session, time_of(session))
 
 
-def lease_request(session: Session, request: AnyRequest, annotator_id: uuid.UUID, seconds: int) -> AnyRead:
+def lease_request(session: Session, request: AnyRequest, annotator_id: uuid.UUID, seconds: int) -> Read:
     """Lease an open request to an annotator for some seconds."""
     time = time_of(session)
     expires = time + timedelta(seconds=seconds)
-    reads: type[AnyRead] = Read
+    request.state, request.lease_expires_at = "leased", expires
+    read = Read(case_id=request.case_id, annotator_id=annotator_id, expires_at=expires)
     if isinstance(request, Repeat):
-        reads, back_at = RepeatRead, request.back_at or some_hours_after(time)
-        change_row(session, request, state="leased", lease_expires_at=expires, back_at=back_at)
+        request.back_at, read.repeat_id = request.back_at or some_hours_after(time), request.id
     else:
-        change_row(session, request, state="leased", lease_expires_at=expires)
-    read: AnyRead = insert_row(
-        session,
-        reads,
-        request_id=request.id,
-        case_id=request.case_id,
-        annotator_id=annotator_id,
-        expires_at=expires,
-    )
+        read.request_id = request.id
+    session.add(read)
+    session.flush()
     return read
 
 
@@ -126,8 +114,7 @@ def get_own_lease(session: Session, principal: Principal, read_id: uuid.UUID, *,
     read, request = lease.read, lease.request
     if read.state == "expired" and request.state == "open" and queries.find_later_read(session, read) is None:
         # nobody else took it meanwhile
-        read = change_row(session, read, state="leased", ended_at=None)
-        lease = replace(lease, read=read, request=change_row(session, request, state="leased"))
+        read.state, read.ended_at, request.state = "leased", None, "leased"
     if read.state != "leased":
         raise LeaseLost(Message("this read is {state}; lease the next one", state=Term(read.state)))
     return lease
@@ -138,28 +125,27 @@ def extend_lease(session: Session, principal: Principal, read_id: uuid.UUID) -> 
     lease = get_own_lease(session, principal, read_id)
     once = timedelta(seconds=current_policy(session).lease_seconds)
     until = min(time_of(session) + once, lease.read.created_at + LONGEST_IN_LEASES * once)
-    read = change_row(session, lease.read, expires_at=until)
-    change_row(session, lease.request, lease_expires_at=until)
-    return read_out(session, read, reading_classes(session))
+    lease.read.expires_at = lease.request.lease_expires_at = until
+    return read_out(session, lease.read, reading_classes(session))
 
 
 def note_display(database: Database, session: Session, read_id: uuid.UUID, seconds_ago: float = 0.0) -> None:
     """Record when a page first shows the case of a read, before it does: from then on it is being read."""
-    read = session.get(Read, read_id) or session.get_one(RepeatRead, read_id)
+    read = session.get_one(Read, read_id)
     if read.displayed_at is not None:
         return
-    reads, displayed_at = type(read), max(read.created_at, time_of(session) - timedelta(seconds=seconds_ago))
+    displayed_at = max(read.created_at, time_of(session) - timedelta(seconds=seconds_ago))
     session.rollback()  # SQLite: the reading transaction must not wait for the writing one
-    with database.write(key="unused") as writing:
-        first = update(reads).where(reads.id == read_id, reads.displayed_at.is_(None))
-        writing.execute(first.values(displayed_at=displayed_at))
+    with database.write() as writing:
+        first = update_columns(Read, displayed_at=displayed_at)
+        writing.execute(first.where(Read.id == read_id, Read.displayed_at.is_(None)))
 
 
 def release_lease(session: Session, principal: Principal, read_id: uuid.UUID) -> None:
     """Give a lease back; the case may come to this annotator again."""
     lease = get_own_lease(session, principal, read_id)
-    change_row(session, lease.read, state="released", ended_at=time_of(session))
-    change_row(session, lease.request, state="open", lease_expires_at=None)
+    lease.read.state, lease.read.ended_at = "released", time_of(session)
+    lease.request.state, lease.request.lease_expires_at = "open", None
 
 
 def record_decline(
@@ -167,22 +153,21 @@ def record_decline(
 ) -> tuple[int, ReadOut]:
     """Decline a read: a record, never a label. ``cannot_tell`` closes the request, else somebody else may read it."""
     lease, time = get_own_lease(session, principal, read_id), context.clock()
-    read = change_row(session, lease.read, state="declined", ended_at=time, decline_reason=body.reason)
+    read, request = lease.read, lease.request
+    read.state, read.ended_at, read.decline_reason = "declined", time, body.reason
     if body.note is not None:
-        insert_row(session, Remark, id=read.id, case_id=read.case_id, note=body.note)
-    if body.reason == "cannot_tell" or isinstance(lease.request, Repeat):
-        request = change_row(session, lease.request, lease_expires_at=None, state="closed", closed_at=time)
-    else:
-        request = change_row(session, lease.request, lease_expires_at=None, state="open")
+        session.add(Remark(id=read.id, case_id=read.case_id, note=body.note))
+    request.state, request.lease_expires_at = "open", None
+    if body.reason == "cannot_tell" or isinstance(request, Repeat):
+        request.state, request.closed_at = "closed", time
     case = session.get_one(Case, read.case_id, with_for_update=True)
-    if isinstance(request, ReadRequest):
-        refresh_waiting(session, case)
+    refresh_waiting(session, case)  # a repeat changes nothing, and takes as long
     advance_other_windows(session, lease.annotator.id, read.case_id)
     events.record_event(
         session,
         context.keys.audit,
         actor=principal.name,
-        action="read.decline" if isinstance(read, Read) else "repeat.decline",
+        action=f"{read.purpose}.decline",
         object_id=read.id,
         details={"case": str(read.case_id), "reason": body.reason},
         cases=[read.case_id],

@@ -1,16 +1,15 @@
 """Database access of requests, leases and label chains."""
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
-from sqlalchemy import ColumnElement, and_, bindparam, exists, func, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, and_, exists, func, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.audit.chain.detached_rows import JoinedRows, build_detached_row, execute_past_session, list_columns
-from app.database.sql.compiled_statements import PreparedStatement
+from app.audit.chain.change_tracking import update_columns
+from app.cases.service import ResolvedCase
 from app.database.tables import (
     LEASED,
     Alias,
@@ -21,8 +20,6 @@ from app.database.tables import (
     Read,
     ReadRequest,
     Repeat,
-    RepeatAnswer,
-    RepeatRead,
     time_of,
 )
 from app.http.errors import NotFound
@@ -30,10 +27,13 @@ from app.http.principal import Principal
 
 _SWEEP = 200
 
-#: A visit of an annotator to a case, and what asked for it: to them a repeat is one like any other.
-AnyRead: TypeAlias = Read | RepeatRead
+#: What asks an annotator for a visit to a case: to them a repeat is a request like any other.
 AnyRequest: TypeAlias = ReadRequest | Repeat
-_Read = TypeVar("_Read", bound=Read | RepeatRead)
+#: Each kind with the column of reads that names it.
+REQUEST_KINDS: tuple[tuple[type[AnyRequest], InstrumentedAttribute[uuid.UUID | None]], ...] = (
+    (ReadRequest, Read.request_id),
+    (Repeat, Read.repeat_id),
+)
 
 
 def annotator_locked(session: Session, annotator_id: uuid.UUID) -> Annotator:
@@ -54,78 +54,54 @@ class LeasePreconditions:
     n_leases: int
 
 
-def _has_overdue_lease(requests: type[ReadRequest | Repeat]) -> ColumnElement[bool]:
-    return exists().where(requests.state == "leased", requests.lease_expires_at < bindparam("time"))
-
-
-def _leases_in(reads: type[Read | RepeatRead]) -> ColumnElement[int]:
-    held = (reads.annotator_id == bindparam("annotator_id"), reads.state == LEASED)
-    return select(func.count()).select_from(reads).where(*held).scalar_subquery()
-
-
-# statements that requests repeat all day are made once: to make one costs more than to execute it
-_POLICY = JoinedRows(PolicyRow)
-_BEFORE_LEASE = PreparedStatement(
-    select(
-        *_POLICY.columns,
-        Alias.release_id,
-        or_(_has_overdue_lease(ReadRequest), _has_overdue_lease(Repeat)),
-        _leases_in(Read) + _leases_in(RepeatRead),
-    )
-    .select_from(PolicyRow)
-    .outerjoin(Alias, Alias.name == "champion")
-    .order_by(PolicyRow.version.desc())
-    .limit(1)
-)
-
-
 def load_lease_preconditions(session: Session, annotator_id: uuid.UUID) -> LeasePreconditions:
     """Load the preconditions of a lease."""
-    row = _BEFORE_LEASE.all(session, {"annotator_id": annotator_id, "time": time_of(session)})[0]
-    (policy,), (release_id, overdue, n_leases) = _POLICY.rows(row), row[_POLICY.end :]
-    return LeasePreconditions(policy, release_id, bool(overdue), int(n_leases))
-
-
-def expire_overdue(session: Session, time: datetime) -> int:
-    """Give back requests whose lease has run out."""
-    overdue = (
-        select(ReadRequest.id)
-        .where(ReadRequest.state == "leased", ReadRequest.lease_expires_at < time)
-        .order_by(ReadRequest.id)
-        .limit(_SWEEP)
-        .with_for_update(skip_locked=True)
+    time = time_of(session)
+    overdue = [
+        exists().where(requests.state == "leased", requests.lease_expires_at < time) for requests, _ in REQUEST_KINDS
+    ]
+    own = (Read.annotator_id == annotator_id, Read.state == LEASED)
+    n_leases = select(func.count()).select_from(Read).where(*own).scalar_subquery()
+    statement = (
+        select(PolicyRow, Alias.release_id, or_(*overdue), n_leases)
+        .outerjoin(Alias, Alias.name == "champion")
+        .order_by(PolicyRow.version.desc())
+        .limit(1)
     )
-    ids = list(session.execute(overdue).scalars())
-    if ids:
-        leased = and_(Read.request_id.in_(ids), Read.state == "leased")
-        session.execute(update(Read).where(leased).values(state="expired", ended_at=time))
-        back = update(ReadRequest).where(ReadRequest.id.in_(ids))
-        session.execute(back.values(state="open", lease_expires_at=None))
-    return len(ids)
+    return LeasePreconditions(*session.execute(statement).one())
 
 
-def expire_repeats(session: Session, time: datetime) -> None:
-    """Give back repeats whose lease has run out, at the same times as requests: one that stayed would tell itself."""
-    overdue = select(Repeat).where(Repeat.state == "leased", Repeat.lease_expires_at < time).order_by(Repeat.id)
-    for repeat in session.execute(overdue.limit(_SWEEP).with_for_update(skip_locked=True)).scalars().all():
-        repeat.state, repeat.lease_expires_at = "open", None
-        leased = (RepeatRead.request_id == repeat.id, RepeatRead.state == "leased")
-        session.execute(update(RepeatRead).where(*leased).values(state="expired", ended_at=time))
+def expire_overdue(session: Session, time: datetime) -> None:
+    """Give back requests and repeats whose lease has run out, at the same moment: one that stayed would tell itself."""
+    for requests, request_id in REQUEST_KINDS:
+        overdue = (
+            select(requests.id)
+            .where(requests.state == "leased", requests.lease_expires_at < time)
+            .order_by(requests.id)
+            .limit(_SWEEP)
+            .with_for_update(skip_locked=True)
+        )
+        ids = list(session.execute(overdue).scalars())
+        if ids:
+            leased = and_(request_id.in_(ids), Read.state == "leased")
+            session.execute(update_columns(Read, state="expired", ended_at=time).where(leased))
+            back = update_columns(requests, state="open", lease_expires_at=None)
+            session.execute(back.where(requests.id.in_(ids)))
 
 
 def open_request_of_case(
     session: Session, case_id: uuid.UUID, rounds: tuple[str, ...] = ("planned", "adjudication")
 ) -> ReadRequest | None:
-    """The first request of a case that nobody leases, locked; a plain row."""
+    """The first request of a case that nobody leases, locked."""
     statement = (
-        select(*list_columns(ReadRequest))
+        select(ReadRequest)
         .where(ReadRequest.case_id == case_id, ReadRequest.state == "open", ReadRequest.round.in_(rounds))
         .order_by(ReadRequest.ordinal)
         .limit(1)
         .with_for_update(skip_locked=True)
+        .execution_options(populate_existing=True)
     )
-    row = execute_past_session(session, statement).first()
-    return None if row is None else build_detached_row(ReadRequest, row)
+    return session.execute(statement).scalar_one_or_none()
 
 
 def requests_of_case(session: Session, case_id: uuid.UUID) -> list[ReadRequest]:
@@ -134,79 +110,84 @@ def requests_of_case(session: Session, case_id: uuid.UUID) -> list[ReadRequest]:
     return list(session.execute(statement).scalars())
 
 
-def own_read(session: Session, account_id: uuid.UUID, read_id: uuid.UUID) -> tuple[AnyRead, Annotator]:
-    """A read of the annotator of an account, as it is now, with the annotator; plain rows."""
-    read, repeat = (
-        _own_read_row(session, Read, account_id, read_id),
-        _own_read_row(session, RepeatRead, account_id, read_id),
+def own_read(session: Session, account_id: uuid.UUID, read_id: uuid.UUID) -> tuple[Read, Annotator]:
+    """A read of the annotator of an account, as it is now, with the annotator."""
+    statement = (
+        select(Read, Annotator)
+        .join(Annotator, Annotator.id == Read.annotator_id)
+        .where(Read.id == read_id, Annotator.account_id == account_id)
+        .execution_options(populate_existing=True)
     )
-    row: tuple[AnyRead, Annotator] | None = read or repeat
+    row = session.execute(statement).first()
     if row is None:
         raise NotFound("there is no such read")
-    return row
+    return row[0], row[1]
 
 
-def _own_read_row(
-    session: Session, reads: type[_Read], account_id: uuid.UUID, read_id: uuid.UUID
-) -> tuple[_Read, Annotator] | None:
-    parts = JoinedRows(reads, Annotator)
+def request_of_read(session: Session, read: Read) -> AnyRequest:
+    """What asked for a read."""
+    if read.repeat_id is not None:
+        return session.get_one(Repeat, read.repeat_id)
+    return session.get_one(ReadRequest, read.request_id)
+
+
+@dataclass(frozen=True)
+class AuthoredLabel:
+    """A label, who gave it, and the repeat that it answers, if any."""
+
+    label: Label
+    annotator: Annotator
+    repeat: Repeat | None
+
+
+def authored_label(session: Session, label_id: uuid.UUID) -> AuthoredLabel | None:
+    """A label with its author; None where there is no such label."""
     statement = (
-        select(*parts.columns)
-        .join(Annotator, Annotator.id == reads.annotator_id)
-        .where(reads.id == read_id, Annotator.account_id == account_id)
+        select(Label, Annotator, Repeat)
+        .join(Annotator, Annotator.id == Label.annotator_id)
+        .outerjoin(Repeat, is_answered_by_label())
+        .where(Label.id == label_id)
     )
-    row = execute_past_session(session, statement).first()
-    if row is None:
-        return None
-    read, annotator = parts.rows(row)
-    return read, annotator
+    row = session.execute(statement).first()
+    return None if row is None else AuthoredLabel(*row)
 
 
-def label_with_annotator(session: Session, label_id: uuid.UUID) -> tuple[Label, Annotator] | None:
-    """A label and who gave it; None where there is no such label."""
-    statement = select(Label, Annotator).join(Annotator, Annotator.id == Label.annotator_id)
-    row = session.execute(statement.where(Label.id == label_id)).first()
-    return None if row is None else (row[0], row[1])
+def is_answered_by_label() -> ColumnElement[bool]:
+    """Condition on a repeat and a label: the one is answered by the other."""
+    same = (Repeat.case_id == Label.case_id, Repeat.annotator_id == Label.annotator_id)
+    return and_(Label.purpose == "repeat", *same)
 
 
-def own_answer(session: Session, read: AnyRead) -> Label | RepeatAnswer | None:
-    """The first answer that the annotator of a read gave its case; None where they gave none."""
-    if isinstance(read, RepeatRead):
-        to_repeat = (RepeatAnswer.repeat_id == read.request_id, RepeatAnswer.position == 0)
-        return session.execute(select(RepeatAnswer).where(*to_repeat)).scalar_one_or_none()
-    first = (Label.case_id == read.case_id, Label.annotator_id == read.annotator_id, Label.supersedes_id.is_(None))
-    return session.execute(select(Label).where(*first)).scalar_one_or_none()
+def own_chain(session: Session, read: Read) -> list[Label]:
+    """Labels by which the annotator of a read answered it, the first one first."""
+    mine = (Label.case_id == read.case_id, Label.annotator_id == read.annotator_id, Label.purpose == read.purpose)
+    return list(session.execute(select(Label).where(*mine).order_by(Label.position)).scalars())
 
 
-def has_answered_late(session: Session, principal: Principal, case_id: uuid.UUID) -> bool:
+def has_answered_late(session: Session, principal: Principal, case: ResolvedCase) -> bool:
     """Whether the caller's answer to a case came after their read had run out and its request had gone on."""
     statement = (
         select(Label.id)
         .join(Annotator, Annotator.id == Label.annotator_id)
-        .where(Label.case_id == case_id, Annotator.account_id == principal.account_id, Label.late.is_(True))
+        .where(Label.case_id == case.id, Label.purpose == case.purpose, Label.late.is_(True))
+        .where(Annotator.account_id == principal.account_id)
     )
     return session.execute(statement.limit(1)).first() is not None
 
 
-def find_later_read(session: Session, read: _Read) -> _Read | None:
-    """Return a later read of the case by the same annotator that is leased, labelled or declined."""
-    reads = type(read)
-    same = reads.case_id == read.case_id  # of one annotator a case has one repeat at most
-    ended = reads.state.in_(("leased", "committed", "declined"))
-    statement = select(reads).where(same, reads.annotator_id == read.annotator_id, reads.id != read.id, ended)
-    return session.execute(statement.order_by(reads.created_at.desc(), reads.id).limit(1)).scalar_one_or_none()
+def find_later_read(session: Session, read: Read) -> Read | None:
+    """Return a later read for the same purpose by the same annotator that is leased, labelled or declined."""
+    # of one annotator a case has one repeat at most
+    same = (Read.case_id == read.case_id, Read.repeat_id.is_not_distinct_from(read.repeat_id))
+    ended = Read.state.in_(("leased", "committed", "declined"))
+    statement = select(Read).where(*same, Read.annotator_id == read.annotator_id, Read.id != read.id, ended)
+    return session.execute(statement.order_by(Read.created_at.desc(), Read.id).limit(1)).scalar_one_or_none()
 
 
-def leases_of(session: Session, annotator_id: uuid.UUID) -> list[AnyRead]:
+def leases_of(session: Session, annotator_id: uuid.UUID) -> list[Read]:
     """Leases of an annotator, oldest first."""
-    leases: list[AnyRead] = [*_leases_of_kind(session, Read, annotator_id)]
-    leases += _leases_of_kind(session, RepeatRead, annotator_id)
-    return sorted(leases, key=lambda read: (read.created_at, read.id))
-
-
-def _leases_of_kind(session: Session, reads: type[_Read], annotator_id: uuid.UUID) -> Sequence[_Read]:
-    statement = select(reads).where(reads.annotator_id == annotator_id, reads.state == "leased")
-    return session.execute(statement).scalars().all()
+    statement = select(Read).where(Read.annotator_id == annotator_id, Read.state == "leased")
+    return list(session.execute(statement.order_by(Read.created_at, Read.id)).scalars())
 
 
 def own_mass(session: Session, case: Case) -> float | None:

@@ -10,7 +10,7 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import (
     ARRAY,
@@ -32,16 +32,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.audit.chain.detached_rows import build_detached_row, execute_past_session, list_columns, table_of
 from app.audit.chain.keys import DerivedKey
-from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import (
     SHOWN_KINDS,
     Annotator,
     Case,
     CaseTwin,
+    CountedLabel,
     Exposure,
-    Label,
     PracticeItem,
     Read,
     ReadRequest,
@@ -98,7 +96,7 @@ def iter_waiting_requests(
     time, after = at or time_of(session), ("", -1)
     while True:
         of_whom = {"annotator_id": annotator_id, "asked_until": time - GRACE_PERIOD}
-        rows = _OPEN.all(session, {**of_whom, "due_on": after[0], "shuffle": after[1], "n": together})
+        rows = session.execute(_OPEN, {**of_whom, "due_on": after[0], "shuffle": after[1], "n": together})
         requests = [WaitingRequest._make(row) for row in rows]
         more = len(requests) == together
         if more and requests[0].place != (last := requests[-1].place):
@@ -132,9 +130,9 @@ def _open_requests() -> Select[Any]:
     """Select the next ``n`` open requests after a place in the queue."""
     # what they have labelled may still wait for others, and stands at the front of their queue until then. By its case
     # alone, since a case has few labels: what hides the annotator keeps a database from going through all of theirs
-    mine = func.coalesce(Label.annotator_id, Label.annotator_id) == bindparam("annotator_id")
-    of_twin = (CaseTwin.case_id == ReadRequest.case_id, Label.case_id == CaseTwin.twin_id)
-    labelled = or_(exists().where(Label.case_id == ReadRequest.case_id, mine), exists().where(*of_twin, mine))
+    mine = func.coalesce(CountedLabel.annotator_id, CountedLabel.annotator_id) == bindparam("annotator_id")
+    of_twin = (CaseTwin.case_id == ReadRequest.case_id, CountedLabel.case_id == CaseTwin.twin_id)
+    labelled = or_(exists().where(CountedLabel.case_id == ReadRequest.case_id, mine), exists().where(*of_twin, mine))
     place = (ReadRequest.due_on, ReadRequest.shuffle)
     request_columns = (ReadRequest.id, ReadRequest.case_id, *place, ReadRequest.ordinal, ReadRequest.annotator_id)
     statement: Select[Any] = (
@@ -148,7 +146,7 @@ def _open_requests() -> Select[Any]:
     return statement
 
 
-_OPEN = PreparedStatement(_open_requests())
+_OPEN = _open_requests()
 
 
 def _seen_cases_statement(dialect: str) -> CompoundSelect[Any]:
@@ -176,9 +174,11 @@ def _seen_cases_statement(dialect: str) -> CompoundSelect[Any]:
     )
 
 
-def _seen_case_sources(
-    me: BindParameter[uuid.UUID], given: ColumnElement[bool]
-) -> tuple[tuple[type[Any], ColumnElement[bool]], ...]:
+#: A table with the condition on its rows that an annotator knows the case of one.
+_Source: TypeAlias = tuple[type[Any], ColumnElement[bool]]
+
+
+def _seen_case_sources(me: BindParameter[uuid.UUID], given: ColumnElement[bool]) -> tuple[_Source, ...]:
     """List the tables, and the condition on their rows, that show which cases an annotator has seen."""
     # Who it was is hidden from the database where a case has few rows and an annotator thousands: else it may go
     # through all of theirs, for each case.
@@ -188,7 +188,14 @@ def _seen_case_sources(
 
     return (
         (Read, and_(hidden(Read.annotator_id), given)),
-        (Label, hidden(Label.annotator_id)),
+        (CountedLabel, hidden(CountedLabel.annotator_id)),
+        *_known_case_sources(me),
+    )
+
+
+def _known_case_sources(me: BindParameter[uuid.UUID]) -> tuple[_Source, ...]:
+    """List these tables for cases of which an annotator has seen more than the pixels."""
+    return (
         (Exposure, Exposure.annotator_id == me),
         (PracticeItem, PracticeItem.annotator_id == me),
         # what everybody may have seen as a reference cell is read by nobody
@@ -196,7 +203,22 @@ def _seen_case_sources(
     )
 
 
-_SEEN_CASES = {dialect: PreparedStatement(_seen_cases_statement(dialect)) for dialect in ("sqlite", "postgresql")}
+def _has_source(case_id: InstrumentedAttribute[uuid.UUID], sources: Iterable[_Source]) -> ColumnElement[bool]:
+    """Whether a row of these tables is of the case or of a twin."""
+    of_twin = CaseTwin.case_id == case_id
+    return or_(
+        *(
+            condition
+            for table, mine in sources
+            for condition in (
+                exists().where(table.case_id == case_id, mine),
+                exists().where(of_twin, table.case_id == CaseTwin.twin_id, mine),
+            )
+        )
+    )
+
+
+_SEEN_CASES = {dialect: _seen_cases_statement(dialect) for dialect in ("sqlite", "postgresql")}
 
 
 def _find_seen_cases(
@@ -207,7 +229,7 @@ def _find_seen_cases(
     dialect = session.get_bind().dialect.name
     as_list: Any = list(cases) if dialect == "postgresql" else json.dumps([case_id.hex for case_id in cases])
     asking = {"annotator_id": annotator_id, "at": at, "cases": as_list, "never_given": never_given}
-    return {row[0] for row in _SEEN_CASES[dialect].all(session, asking)}
+    return set(session.execute(_SEEN_CASES[dialect], asking).scalars())
 
 
 def _count_statement() -> Select[Any]:
@@ -217,19 +239,11 @@ def _count_statement() -> Select[Any]:
 
     taken = Read.state.in_(("leased", "committed", "declined"))
     still = or_(Repeat.back_at.is_(None), Repeat.back_at > bindparam("at"))
-    of_twin = CaseTwin.case_id == ReadRequest.case_id
-    seen_conditions = [
-        condition
-        for table, mine in _seen_case_sources(me, taken)
-        for condition in (
-            exists().where(table.case_id == ReadRequest.case_id, mine),
-            exists().where(of_twin, table.case_id == CaseTwin.twin_id, mine),
-        )
-    ]
-    seen_conditions.append(exists().where(Repeat.annotator_id == me, Repeat.in_place_of == ReadRequest.case_id, still))
+    seen = _has_source(ReadRequest.case_id, _seen_case_sources(me, taken))
+    replaced = exists().where(Repeat.annotator_id == me, Repeat.in_place_of == ReadRequest.case_id, still)
     some = (
         select(ReadRequest.case_id)
-        .where(ReadRequest.state == "open", _is_offered(), ~or_(*seen_conditions))
+        .where(ReadRequest.state == "open", _is_offered(), ~or_(seen, replaced))
         .limit(_COUNTED)
     )
     return select(func.count(some.subquery().c.case_id.distinct()))
@@ -251,7 +265,7 @@ def count_waiting(session: Session, principal: Principal) -> int:
 class LockedRequest(NamedTuple):
     """Locked request for the annotator who reads its case."""
 
-    # locked, still open; a plain row
+    # locked, still open
     request: AnyRequest
     # whether the picture around the cell is stored as well
     has_field: bool
@@ -261,9 +275,13 @@ def next_request(
     session: Session, key: DerivedKey, annotator_id: uuid.UUID, at: datetime | None = None
 ) -> LockedRequest | None:
     """The open request that this annotator reads next, locked; requests that others are taking are passed over."""
+    repeats = _load_waiting_repeats(session, annotator_id)
+    for repeat in repeats.known:  # withdrawn, and the case whose seat it took is back
+        repeat.state, repeat.closed_at = "closed", time_of(session)
+        repeat.back_at = repeat.closed_at
     queue = iter_waiting_requests(session, annotator_id, at)
     first = list(itertools.islice(queue, 2 * _NEXT_FEW))
-    few = _next_few(session, key, annotator_id, first)
+    few = _next_few(key, annotator_id, first, repeats.blind)
     for candidate in few:
         kind = Repeat if isinstance(candidate, Repeat) else ReadRequest
         if (taken := _lock_first_open(session, kind, [candidate.id], annotator_id)) is not None:
@@ -278,12 +296,12 @@ def next_request(
 def peek_next_case(session: Session, key: DerivedKey, annotator_id: uuid.UUID) -> uuid.UUID | None:
     """Return the identifier behind the next case's handle, without leasing it."""
     first = list(itertools.islice(iter_waiting_requests(session, annotator_id), 2 * _NEXT_FEW))
-    few = _next_few(session, key, annotator_id, first)
+    few = _next_few(key, annotator_id, first, _load_waiting_repeats(session, annotator_id).blind)
     return few[0].named if few else None
 
 
 def _next_few(
-    session: Session, key: DerivedKey, annotator_id: uuid.UUID, first: Iterable[WaitingRequest]
+    key: DerivedKey, annotator_id: uuid.UUID, first: Iterable[WaitingRequest], repeats: Iterable[Repeat]
 ) -> list[WaitingRequest | Repeat]:
     """Return the next requests and repeats in this annotator's own order, one per case."""
     # Everybody goes through the cases of a day in the same random order, and has an order of their own only among the
@@ -292,15 +310,36 @@ def _next_few(
     lowest: dict[uuid.UUID, WaitingRequest | Repeat] = {}
     for candidate in first:
         lowest.setdefault(candidate.case_id, candidate)
-    repeats = (build_detached_row(Repeat, row) for row in _WAITING_REPEATS.all(session, {"annotator_id": annotator_id}))
     lowest |= {repeat.id: repeat for repeat in repeats}
     few = sorted(lowest.values(), key=lambda request: (request.due_on, request.shuffle))[:_NEXT_FEW]
     return sorted(few, key=lambda request: (request.due_on, _own_order(key, annotator_id, request.shuffle)))
 
 
-_WAITING_REPEATS = PreparedStatement(
-    select(*list_columns(Repeat)).where(Repeat.annotator_id == bindparam("annotator_id"), Repeat.state == "open")
-)
+class WaitingRepeats(NamedTuple):
+    """Repeats that wait for an annotator: those to be read blind, and those of cases that they know by now."""
+
+    blind: list[Repeat]
+    known: list[Repeat]
+
+
+def _waiting_repeats_statement() -> Select[Any]:
+    """Select the repeats that wait for an annotator, each with whether they know its case."""
+    # in one statement, however many wait: else the time of a lease would tell a repeat
+    me: BindParameter[uuid.UUID] = bindparam("annotator_id")
+    not_blind = (CountedLabel, and_(CountedLabel.annotator_id == me, CountedLabel.blind.is_(False)))
+    known = _has_source(Repeat.case_id, [not_blind, *_known_case_sources(me)])
+    statement: Select[Any] = select().add_columns(Repeat, known)
+    return statement.where(Repeat.annotator_id == me, Repeat.state == "open")
+
+
+_WAITING_REPEATS = _waiting_repeats_statement()
+
+
+def _load_waiting_repeats(session: Session, annotator_id: uuid.UUID) -> WaitingRepeats:
+    repeats = WaitingRepeats([], [])
+    for repeat, is_known in session.execute(_WAITING_REPEATS, {"annotator_id": annotator_id}):
+        (repeats.known if is_known else repeats.blind).append(repeat)
+    return repeats
 
 
 def _own_order(key: DerivedKey, annotator_id: uuid.UUID, place: int) -> int:
@@ -318,13 +357,14 @@ def _first_open_statement(requests: type[AnyRequest]) -> Select[Any]:
         order += (requests.annotator_id.is_distinct_from(bindparam("annotator_id")), requests.ordinal)
     statement: Select[Any] = (
         select()
-        .add_columns(*list_columns(requests), Case.stored_field_sha256.is_not(None))
+        .add_columns(requests, Case.stored_field_sha256.is_not(None))
         .select_from(requests)
         .join(Case, Case.id == requests.case_id)
         .where(requests.id.in_(bindparam("ids", expanding=True)), requests.state == "open")
         .order_by(*order)
         .limit(1)
-        .with_for_update(skip_locked=True, of=table_of(requests))
+        .with_for_update(skip_locked=True, of=requests)
+        .execution_options(populate_existing=True)
     )
     return statement
 
@@ -336,5 +376,5 @@ def _lock_first_open(
     session: Session, requests: type[AnyRequest], ids: Sequence[uuid.UUID], annotator_id: uuid.UUID
 ) -> LockedRequest | None:
     """The first of some requests that is still open, locked; None where others have taken all or are about to."""
-    row = execute_past_session(session, _FIRST_OPEN[requests], {"ids": ids, "annotator_id": annotator_id}).first()
-    return None if row is None else LockedRequest(build_detached_row(requests, row[:-1]), bool(row[-1]))
+    row = session.execute(_FIRST_OPEN[requests], {"ids": ids, "annotator_id": annotator_id}).first()
+    return None if row is None else LockedRequest(*row)

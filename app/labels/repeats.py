@@ -11,9 +11,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session, aliased
 
-from app.audit.chain.detached_rows import change_row
 from app.cases.service import draw_random_unit, is_provisional, wants_repeats, was_exposed
-from app.database.tables import Case, Exposure, HeldBack, Label, PolicyRow, Repeat, time_of
+from app.database.tables import Case, CountedLabel, Exposure, HeldBack, PolicyRow, Repeat, time_of
 from app.labels.annotator_day import LISTED, listed_since
 from app.labels.queue import WaitingRequest, iter_waiting_requests
 
@@ -46,7 +45,6 @@ def maybe_schedule_repeat(session: Session, annotator_id: uuid.UUID, policy: Pol
             in_place_of=seat.case_id,
             due_on=seat.due_on,
             shuffle=seat.shuffle,
-            n_since=0,
         )
     )
     session.flush()
@@ -63,46 +61,39 @@ def _choose_replaced_request(session: Session, annotator_id: uuid.UUID) -> Waiti
     return _random.choice(ahead) if ahead else None
 
 
-def _choose_repeated_label(session: Session, annotator_id: uuid.UUID) -> Label | None:
+def _choose_repeated_label(session: Session, annotator_id: uuid.UUID) -> CountedLabel | None:
     """Choose the blind label to be repeated: of a held-back case, long enough ago; None without one."""
     listed = listed_since(session, annotator_id, MIN_CASES_BETWEEN) if MIN_CASES_BETWEEN else time_of(session)
     if listed is None:
         return None
-    other = aliased(Label)
+    other = aliased(CountedLabel)
     mine = (other.annotator_id == annotator_id, other.case_id == HeldBack.case_id)
     newest = select(func.max(other.position)).where(*mine).correlate(HeldBack).scalar_subquery()
     recent = exists().where(*mine, other.created_at >= min(time_of(session) - MIN_TIME_APART, listed))
     repeated = exists().where(Repeat.annotator_id == annotator_id, Repeat.case_id == HeldBack.case_id)
     is_exposed = exists().where(Exposure.annotator_id == annotator_id, Exposure.case_id == HeldBack.case_id)
     statement = (
-        select(Label)
-        .join(HeldBack, (HeldBack.case_id == Label.case_id) & (HeldBack.annotator_id == Label.annotator_id))
-        .join(Case, Case.id == Label.case_id)
+        select(CountedLabel)
+        .join(
+            HeldBack, (HeldBack.case_id == CountedLabel.case_id) & (HeldBack.annotator_id == CountedLabel.annotator_id)
+        )
+        .join(Case, Case.id == CountedLabel.case_id)
         .where(
             HeldBack.annotator_id == annotator_id,
-            Label.position == newest,
-            Label.blind.is_(True),
-            Label.kind != "retraction",
+            CountedLabel.position == newest,
+            CountedLabel.blind.is_(True),
+            CountedLabel.kind != "retraction",
             Case.erased_at.is_(None),
             ~recent,
             ~repeated,
             ~is_exposed,
-            ~is_provisional(Label.case_id, Label.annotator_id),
+            ~is_provisional(CountedLabel.case_id, CountedLabel.annotator_id),
         )
         .order_by(func.random())
         .limit(_TRIED)
     )
     labels = session.execute(statement).scalars().all()
     return next((label for label in labels if not was_exposed(session, annotator_id, label.case_id)), None)
-
-
-def may_be_given(session: Session, repeat: Repeat) -> bool:
-    """Whether a planned repeat is still blind; one that is not is withdrawn, and its seat is given back."""
-    if not was_exposed(session, repeat.annotator_id, repeat.case_id):
-        return True
-    time = time_of(session)
-    change_row(session, repeat, state="closed", closed_at=time, back_at=time)
-    return False
 
 
 def some_hours_after(at: datetime) -> datetime:

@@ -226,7 +226,7 @@ def revise_label(
     """Correct one's own label, or label again after a retraction; every row stays."""
 
     def store() -> tuple[int, SubmittedOut]:
-        stored = answers.revise_answer(session, context, principal, label_id, body)
+        stored = submission.revise_case_label(session, context, principal, label_id, body)
         return submitted_with_opaque_ids(context.keys.readers, principal, stored)
 
     return once(session, body, store)
@@ -250,7 +250,7 @@ def retract_label(
     """Take one's own label back; both rows stay."""
 
     def store() -> tuple[int, SubmittedOut]:
-        stored = answers.retract_answer(session, context, principal, label_id, body)
+        stored = submission.retract_case_label(session, context, principal, label_id, body)
         return submitted_with_opaque_ids(context.keys.readers, principal, stored)
 
     return once(session, body, store)

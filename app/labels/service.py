@@ -2,7 +2,7 @@
 
 from app.labels.annotator_day import LISTED, DayProgress, count_labelled_cases, get_day_progress, labelled_cases
 from app.labels.annotator_weights import remarks_on
-from app.labels.answers import answer_read, retract_answer, revise_answer
+from app.labels.answers import answer_read
 from app.labels.corrections import correct_answer_once, list_correctable_answers
 from app.labels.errors import AlreadyLabelled
 from app.labels.label_rows import label_out
@@ -20,7 +20,7 @@ from app.labels.posterior import show_case_posterior
 from app.labels.queries import has_answered_late
 from app.labels.queue import peek_next_case
 from app.labels.schemas import DeclineIn, LabelIn, LabelOut, OwnLabelIn, ReadOut, RetractionIn, RevisionIn
-from app.labels.submission import submit_label
+from app.labels.submission import retract_case_label, revise_case_label, submit_label
 
 __all__ = [
     "LISTED",
@@ -50,8 +50,8 @@ __all__ = [
     "record_decline",
     "release_lease",
     "remarks_on",
-    "retract_answer",
-    "revise_answer",
+    "retract_case_label",
+    "revise_case_label",
     "show_case_posterior",
     "show_own_read",
     "submit_label",

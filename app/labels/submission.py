@@ -7,15 +7,16 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from app.accounts.service import add_annotator, annotator_by_name
-from app.audit.chain.detached_rows import change_row
 from app.cases.service import (
     Hidden,
     NamedLabel,
+    ResolvedCase,
     advance_other_windows,
     blind_opinions,
     has_committed,
     hidden_after_commit,
     hidden_before_final,
+    hidden_of_repeat,
     is_held_back,
     maybe_hold_back,
     open_correction_window,
@@ -25,8 +26,9 @@ from app.cases.service import (
     was_exposed_to,
 )
 from app.context import ServiceContext
-from app.database.tables import Annotator, Case, Label, Read, ReadRequest, time_of
+from app.database.tables import Annotator, Case, Label, Read, ReadRequest, Repeat, time_of
 from app.http.errors import Forbidden, InvalidValue, NotFound
+from app.http.models import PosteriorOut
 from app.http.principal import Principal
 from app.labels import queries
 from app.labels.adjudication import AdjudicationInput, adjudicate_if_undecided
@@ -34,6 +36,7 @@ from app.labels.errors import AlreadyLabelled, LabelSuperseded
 from app.labels.label_rows import head_of_chain, label_out, next_chain_position, record_label_event, store_label
 from app.labels.locked_context import CaseHistory, LockedCaseContext, load_case_history, lock_case_context
 from app.labels.posterior import next_answer_set, posterior_of, posterior_out
+from app.labels.queries import AnyRequest, AuthoredLabel
 from app.labels.schemas import LabelIn, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
 from ml.messages import Message
 
@@ -47,12 +50,14 @@ class LabelAuthor:
     # nothing of the image was shown to the annotator
     blind: bool
     # what the label answers; None for a label that nobody asked for
-    request: ReadRequest | None
+    request: AnyRequest | None
     # the lease that it ends
     read: Read | None
     round: str
     # the read had run out, and its request has gone to somebody else
     late: bool = False
+    # what asked for the read; None where the label counts
+    repeat: Repeat | None = None
 
 
 def submit_label(
@@ -87,7 +92,8 @@ def store_first_label(
 ) -> tuple[int, SubmittedOut]:
     """Store a label that begins a chain, or that continues one after a retraction."""
     require_classes(at_hand.classes, body)
-    facts = load_case_history(session, at_hand.case.id, author.annotator.id)
+    purpose = "read" if author.repeat is None else "repeat"
+    facts = load_case_history(session, at_hand.case.id, author.annotator.id, purpose)
     head = head_of_chain(facts.history, author.annotator)
     if head is not None and head.kind != "retraction":
         raise AlreadyLabelled("this annotator has labelled the case; send a revision instead")
@@ -96,7 +102,7 @@ def store_first_label(
     exposed = was_exposed_to(session, author.annotator.id, at_hand.case)
     label = store_label(
         session,
-        next_chain_position(at_hand.case, author.annotator, head),
+        next_chain_position(at_hand.case, author.annotator, head, purpose=purpose),
         body,
         blind=author.blind and not exposed,
         post_reveal=exposed,
@@ -105,17 +111,24 @@ def store_first_label(
         reading_seconds=_reading_seconds(author, time_of(session)),
         created_by=principal.account_id,
     )
-    given = _make_new_label(author.annotator, label, facts, _close_answered_request(session, author, label))
-    if author.read is not None:
-        hidden = hidden_before_final(session, given.requests, at_hand.policy) is not None
-        if head is None and label.blind and (hidden or given.unsettled):
-            open_correction_window(session, label, author.read.id)
-            given = replace(given, unsettled=True)
-        if head is None and label.blind and hidden:
-            maybe_hold_back(session, label, policy_of_requests(session, given.requests, at_hand.policy))
+    _close_answered_request(session, author, label)
+    given = _make_new_label(author.annotator, label, facts, author.repeat)
+    if author.read is not None and head is None and label.blind:
+        given = _keep_open(session, at_hand, given, author.read)
     if author.read is not None and facts.leaves_others:
         advance_other_windows(session, author.annotator.id, label.case_id)
-    return _complete_submission(session, context, principal, at_hand, given, "label.add")
+    return _complete_submission(session, context, principal, at_hand, given, "add")
+
+
+def _keep_open(session: Session, at_hand: LockedCaseContext, given: "_NewLabel", read: Read) -> "_NewLabel":
+    """Let a first blind label be corrected where its case stays hidden, and hold its case back if the coin says so."""
+    hidden = given.repeat is not None or hidden_before_final(session, given.requests, at_hand.policy) is not None
+    if hidden or given.unsettled:
+        open_correction_window(session, given.label, read.id)
+        given = replace(given, unsettled=True)
+    if hidden and given.repeat is None:
+        maybe_hold_back(session, given.label, policy_of_requests(session, given.requests, at_hand.policy))
+    return given
 
 
 def _reading_seconds(author: LabelAuthor, at: datetime) -> float | None:
@@ -134,16 +147,18 @@ def require_classes(classes: list[str], body: OwnLabelIn) -> None:
             )
 
 
-def _close_answered_request(session: Session, author: LabelAuthor, label: Label) -> ReadRequest | None:
+def _close_answered_request(session: Session, author: LabelAuthor, label: Label) -> None:
     """Close the request and the read that a label answers; a request answered by a label that is not blind is open."""
-    request, closed = author.request, {"closed_at": label.created_at, "label_id": label.id}
-    if request is not None and label.blind:
-        request = change_row(session, request, state="answered", lease_expires_at=None, **closed)
-    elif request is not None:
-        request = change_row(session, request, state="open", lease_expires_at=None)
-    if author.read is not None:
-        change_row(session, author.read, state="committed", ended_at=label.created_at)
-    return request
+    request, read = author.request, author.read
+    if request is not None:
+        request.state, request.lease_expires_at = "open", None
+    if request is not None and (label.blind or isinstance(request, Repeat)):
+        request.state, request.closed_at = "answered", label.created_at
+    if isinstance(request, ReadRequest) and label.blind:
+        request.label_id = label.id
+    if read is not None:
+        read.state, read.ended_at = "committed", label.created_at
+    session.flush()
 
 
 @dataclass(frozen=True)
@@ -152,20 +167,19 @@ class _NewLabel:
 
     annotator: Annotator
     label: Label
-    # every label row of the case, this one last
+    # every row of the case's labels for its purpose, this one last
     history: list[NamedLabel]
     requests: list[ReadRequest]
     # whether somebody may still correct their label of the case
     unsettled: bool
+    # what the label answers where it does not count
+    repeat: Repeat | None
 
 
-def _make_new_label(
-    annotator: Annotator, label: Label, facts: CaseHistory, answered: ReadRequest | None = None
-) -> _NewLabel:
-    """A label that was just given, with what its consequences depend on, and the request that it has answered."""
+def _make_new_label(annotator: Annotator, label: Label, facts: CaseHistory, repeat: Repeat | None) -> _NewLabel:
+    """A label that was just given, with what its consequences depend on."""
     history = [*facts.history, NamedLabel(label, annotator.name)]
-    requests = [answered if answered and one.id == answered.id else one for one in facts.requests]
-    return _NewLabel(annotator, label, history, requests, facts.unsettled)
+    return _NewLabel(annotator, label, history, facts.requests, facts.unsettled, repeat)
 
 
 def _complete_submission(
@@ -174,21 +188,31 @@ def _complete_submission(
     principal: Principal,
     at_hand: LockedCaseContext,
     given: _NewLabel,
-    action: str,
+    verb: str,
 ) -> tuple[int, SubmittedOut]:
-    """Complete a label: adjudicate if needed, reveal, record the audit event and build the response."""
+    """Complete a label: draw the conclusions of one that counts, record the audit event and build the response."""
+    if given.repeat is None:
+        hidden, posterior = _draw_conclusions(session, principal, at_hand, given)
+    else:
+        hidden, posterior = hidden_of_repeat(session, given.repeat, at_hand.policy), None
+    record_label_event(session, context, principal, given.label, verb)
+    label = label_out(NamedLabel(given.label, given.annotator.name), given.repeat)
+    return 201, SubmittedOut(label=label, posterior=posterior, hidden_because=hidden)
+
+
+def _draw_conclusions(
+    session: Session, principal: Principal, at_hand: LockedCaseContext, given: _NewLabel
+) -> tuple[Hidden | None, PosteriorOut | None]:
+    """Adjudicate if needed and reveal if allowed; the posterior, or why it is hidden."""
     opinions = blind_opinions(given.history)
     posterior = posterior_of(session, at_hand.prediction, at_hand.classes, opinions, in_use=at_hand.reader_model)
     labelled = AdjudicationInput(opinions, given.requests)
     adjudicate_if_undecided(session, at_hand, posterior, labelled, unsettled=given.unsettled)
     hidden = reveal_if_allowed(session, principal, at_hand, given)
-    posterior_response = None
-    if hidden is None:
-        sets = next_answer_set(session, at_hand.case, posterior)
-        posterior_response = posterior_out(posterior, at_hand.policy.target_error, sets)
-    record_label_event(session, context, principal, given.label, action)
-    label = label_out(NamedLabel(given.label, given.annotator.name))
-    return 201, SubmittedOut(label=label, posterior=posterior_response, hidden_because=hidden)
+    if hidden is not None:
+        return hidden, None
+    sets = next_answer_set(session, at_hand.case, posterior)
+    return None, posterior_out(posterior, at_hand.policy.target_error, sets)
 
 
 def reveal_if_allowed(
@@ -198,7 +222,7 @@ def reveal_if_allowed(
     if not principal.blind:
         return None
     own = given.annotator.account_id == principal.account_id  # a key may store labels of others too
-    if not own and not has_committed(session, principal, at_hand.case.id):
+    if not own and not has_committed(session, principal, ResolvedCase(at_hand.case.id)):
         return "before-commit"
     hidden = hidden_after_commit(session, given.requests, at_hand.policy, unsettled=given.unsettled)
     changed = given.label.position > 0  # a first answer that is shown at once was not held back
@@ -212,18 +236,18 @@ def reveal_if_allowed(
 
 def _lock_changeable_label(
     session: Session, principal: Principal, label_id: uuid.UUID
-) -> tuple[Label, Annotator, LockedCaseContext, CaseHistory]:
+) -> tuple[AuthoredLabel, LockedCaseContext, CaseHistory]:
     """A label that the caller may change, at the end of its chain, with its case locked and what stands about it."""
-    row = queries.label_with_annotator(session, label_id)
-    if row is None or not _may_change(principal, row[1]):
+    authored = queries.authored_label(session, label_id)
+    if authored is None or not _may_change(principal, authored.annotator):
         raise NotFound("there is no such label")
-    label, annotator = row
+    label, annotator = authored.label, authored.annotator
     at_hand = lock_case_context(session, label.case_id)
-    facts = load_case_history(session, label.case_id, annotator.id)
+    facts = load_case_history(session, label.case_id, annotator.id, label.purpose)
     head = head_of_chain(facts.history, annotator)
     if head is None or head.id != label.id:
         raise LabelSuperseded("this label was revised or retracted before; change the newest one")
-    return label, annotator, at_hand, facts
+    return authored, at_hand, facts
 
 
 def _may_change(principal: Principal, annotator: Annotator) -> bool:
@@ -238,13 +262,14 @@ def revise_case_label(
     """Correct a label, or label again after a retraction, by a new row."""
     # After the reveal it is tagged and kept out of calibration and evaluation. So is, without the tag, what a person
     # changes once their label is final where closed cases are shown: one that is not shown then has a read to come.
-    before, annotator, at_hand, facts = _lock_changeable_label(session, principal, label_id)
+    authored, at_hand, facts = _lock_changeable_label(session, principal, label_id)
+    before, annotator = authored.label, authored.annotator
     require_classes(at_hand.classes, body)
     exposed = was_exposed_to(session, annotator.id, at_hand.case)
     if annotator.account_id is None:
         blind = before.blind if body.blind is None else body.blind
     else:
-        blind = before.blind and not _may_tell_arm(session, at_hand, annotator)
+        blind = before.blind and not _may_tell_arm(session, at_hand, authored, facts)
     label = store_label(
         session,
         next_chain_position(at_hand.case, annotator, before),
@@ -256,22 +281,26 @@ def revise_case_label(
         late=before.late,
         created_by=principal.account_id,
     )
-    given = _make_new_label(annotator, label, facts)
-    return _complete_submission(session, context, principal, at_hand, given, "label.revise")
+    given = _make_new_label(annotator, label, facts, authored.repeat)
+    return _complete_submission(session, context, principal, at_hand, given, "revise")
 
 
-def _may_tell_arm(session: Session, at_hand: LockedCaseContext, annotator: Annotator) -> bool:
+def _may_tell_arm(session: Session, at_hand: LockedCaseContext, authored: AuthoredLabel, facts: CaseHistory) -> bool:
     """Whether an annotator of a case can conclude from what is not shown to them that it is to be read again."""
-    requests = queries.requests_of_case(session, at_hand.case.id)
-    waits = hidden_before_final(session, requests, at_hand.policy) == "until-case-closed"
-    return waits and annotator.id not in provisional_annotator_ids(session, at_hand.case.id)
+    if authored.repeat is None:
+        hidden = hidden_before_final(session, facts.requests, at_hand.policy)
+    else:
+        hidden = hidden_of_repeat(session, authored.repeat, at_hand.policy)
+    provisional = provisional_annotator_ids(session, at_hand.case.id, authored.label.purpose)
+    return hidden == "until-case-closed" and authored.annotator.id not in provisional
 
 
 def retract_case_label(
     session: Session, context: ServiceContext, principal: Principal, label_id: uuid.UUID, body: RetractionIn
 ) -> tuple[int, SubmittedOut]:
     """Take a label back by a new row."""
-    before, annotator, at_hand, facts = _lock_changeable_label(session, principal, label_id)
+    authored, at_hand, facts = _lock_changeable_label(session, principal, label_id)
+    before, annotator = authored.label, authored.annotator
     if before.kind == "retraction":
         raise LabelSuperseded("this label was retracted before")
     label = store_label(
@@ -285,5 +314,5 @@ def retract_case_label(
         late=before.late,
         created_by=principal.account_id,
     )
-    given = _make_new_label(annotator, label, facts)
-    return _complete_submission(session, context, principal, at_hand, given, "label.retract")
+    given = _make_new_label(annotator, label, facts, authored.repeat)
+    return _complete_submission(session, context, principal, at_hand, given, "retract")

@@ -18,7 +18,7 @@ from app.audit.chain import events
 from app.audit.chain.keys import KeyRing, derive_keys
 from app.context import ServiceContext
 from app.database.engine import make_engine
-from app.database.migration import require_known_revision
+from app.database.migration import empty_job_engine, require_known_revision
 from app.database.tables import Erasure, Evaluation
 from app.http.errors import NotFound
 from app.maintenance.erasure_registry import ErasureListError, read_erasure_list
@@ -166,7 +166,9 @@ def _dump_database(context: ServiceContext, out: Path) -> None:
             connection.exec_driver_sql("VACUUM INTO ?", (str(out / _SQLITE),))
             connection.exec_driver_sql("BEGIN")
         return
-    _run_postgres_program("pg_dump", engine, "--format=custom", "--no-owner", "--no-acl", f"--file={out / _POSTGRES}")
+    # what the job engine remembers is no part of a backup: the jobs' rows are the truth
+    options = ("--format=custom", "--no-owner", "--no-acl", "--exclude-schema=dbos")
+    _run_postgres_program("pg_dump", engine, *options, f"--file={out / _POSTGRES}")
 
 
 def _run_postgres_program(program: str, engine: Engine, *arguments: str) -> None:
@@ -225,12 +227,13 @@ def restore_backup(
         if database.exists():
             raise ValueError(f"{database}: there is a database already; restore into a new HOME")
         shutil.copyfile(source / _SQLITE, database)
-    else:
-        engine = make_engine(url)
+    engine = make_engine(url)
+    if not sqlite:
         _run_postgres_program(
             "pg_restore", engine, "--no-owner", "--no-acl", "--exit-on-error", str(source / _POSTGRES)
         )
-        engine.dispose()
+    empty_job_engine(engine)
+    engine.dispose()
     for name, target in zip(_FOLDERS, targets, strict=True):
         if (source / name).is_dir() and (bucket is None or name == EVALUATIONS):
             shutil.copytree(source / name, target, dirs_exist_ok=True)

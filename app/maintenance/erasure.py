@@ -7,14 +7,15 @@ A deleted row stays readable in its file until something else takes its place. S
 from dataclasses import dataclass
 
 import structlog
-from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, select, text, update
+from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from app.audit.chain.change_tracking import update_columns
 from app.cases.service import cases_with_images
 from app.context import ServiceContext
+from app.database.advisory_locks import lock_digests
 from app.database.engine import sqlite_engine
-from app.database.sql.advisory_locks import lock_digests
 from app.database.tables import (
     AuditEvent,
     Case,
@@ -174,7 +175,7 @@ def erase_patient_everywhere(
 def _remove_image_file(context: ServiceContext, digest: str) -> bool:
     """Remove an image, unless another case with the same file was stored since; whether it was removed."""
     # Whoever stores one holds the digest until the row is there, and looks whether the file still is.
-    with context.database.write(key="unused") as session:
+    with context.database.write() as session:
         lock_digests(session, [digest])
         free = not cases_with_images(session, {digest})
         if free:
@@ -238,7 +239,7 @@ def finish_erasures(context: ServiceContext) -> ErasureFollowUp:
         _log.warning("the files of the database still contain erased rows", reason=problem)
         return ErasureFollowUp(archives, snapshots, problem)
     with context.database.write() as session:
-        session.execute(update(Erasure).where(Erasure.id.in_(waiting)).values(finished_at=context.clock()))
+        session.execute(update_columns(Erasure, finished_at=context.clock()).where(Erasure.id.in_(waiting)))
     return ErasureFollowUp(archives, snapshots)
 
 
@@ -274,5 +275,5 @@ def repeat_listed_erasures(context: ServiceContext) -> int:
 
 def _list_backups(session: Session) -> list[str]:
     """Names of backups that were made so far, the newest first, with the time of each."""
-    statement = select(AuditEvent).where(AuditEvent.action == BACKUP).order_by(AuditEvent.stamp.desc()).limit(100)
+    statement = select(AuditEvent).where(AuditEvent.action == BACKUP).order_by(AuditEvent.sequence.desc()).limit(100)
     return [f"{event.object} ({event.created_at:%Y-%m-%d %H:%M}Z)" for event in session.execute(statement).scalars()]

@@ -17,18 +17,17 @@ import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import ColumnElement, delete, or_, select, update
+from sqlalchemy import ColumnElement, delete, or_, select
 from sqlalchemy.orm import Session
 
 from app.audit.anchor import append_lines, open_append_only
 from app.audit.chain import events
-from app.audit.chain.change_tracking import note_deleted, note_rows
+from app.audit.chain.change_tracking import update_columns
 from app.audit.chain.keys import DerivedKey
-from app.audit.chain.row_digests import encode_canonical_json
+from app.audit.chain.verify_proof import encode_canonical_json
 from app.cases.service import cases_with_images, cases_with_pixels
 from app.context import ServiceContext
 from app.database.engine import insert_if_absent
@@ -285,38 +284,37 @@ def _make_tombstone(session: Session, case: Case, word: str) -> None:
     case.image_sha256 = case.stored_sha256 = _GONE
     case.image_hash, case.stain, case.waiting, case.erased_at = None, None, False, time_of(session)
     case.digest_key = new_digest_key()
-    session.execute(update(ReadRequest).where(ReadRequest.case_id == case.id).values(u=case.u))
+    session.execute(update_columns(ReadRequest, u=case.u).where(ReadRequest.case_id == case.id))
 
 
 def _erase_rows_of_cases(session: Session, ids: Sequence[uuid.UUID]) -> int:
     """Delete what other tables say about the images of these cases, and close what is still asked for."""
-    outputs = delete(NetworkOutput).where(NetworkOutput.case_id.in_(ids)).returning(NetworkOutput.id)
-    note_deleted(session, NetworkOutput, session.execute(outputs).mappings().all())
-    remarks = session.execute(delete(Remark).where(Remark.case_id.in_(ids)).returning(Remark.id)).mappings().all()
-    note_deleted(session, Remark, remarks)
-    twins = delete(CaseTwin).where(or_(CaseTwin.case_id.in_(ids), CaseTwin.twin_id.in_(ids)))
-    note_deleted(session, CaseTwin, session.execute(twins.returning(*CaseTwin.__table__.columns)).mappings().all())
+    session.execute(delete(NetworkOutput).where(NetworkOutput.case_id.in_(ids)))
+    remarks = session.execute(delete(Remark).where(Remark.case_id.in_(ids)).returning(Remark.id)).all()
+    session.execute(delete(CaseTwin).where(or_(CaseTwin.case_id.in_(ids), CaseTwin.twin_id.in_(ids))))
     withdraw_repeats(session, ids)
     open_request = (ReadRequest.case_id.in_(ids), ReadRequest.state.in_(("open", "leased")))
-    closed = (
-        update(ReadRequest)
-        .where(*open_request)
-        .values(state="closed", closed_at=time_of(session), lease_expires_at=None)
-    )
-    note_rows(session, ReadRequest, session.execute(closed.returning(*ReadRequest.__table__.columns)).mappings().all())
+    closed = update_columns(ReadRequest, state="closed", closed_at=time_of(session), lease_expires_at=None)
+    session.execute(closed.where(*open_request))
     return len(remarks)
 
 
 def _record_erasure(
     session: Session, context: ServiceContext, actor: str, reason: str, erased: ErasureResult, listed: uuid.UUID | None
 ) -> None:
-    """An event with the digests of all tombstones, and one per case."""
+    """An event with the digests of all tombstones, which names the cases."""
     erasure_id = listed or new_id()
     if listed is None:
         ids = [str(case_id) for case_id in erased.cases]
         session.add(Erasure(id=erasure_id, cases=ids, import_rows=erased.import_rows))
     counts = {"n_cases": len(erased.cases), "n_remarks": erased.n_remarks, "n_import_rows": len(erased.import_rows)}
-    record = partial(events.record_event, session, context.keys.audit, actor=actor, reason=reason)
-    record(action="patient.erase", object_id=erasure_id, details=counts)
-    for case_id in erased.cases:
-        record(action="case.erase", object_id=case_id, cases=[case_id])
+    events.record_event(
+        session,
+        context.keys.audit,
+        actor=actor,
+        action="patient.erase",
+        object_id=erasure_id,
+        details=counts,
+        reason=reason,
+        cases=erased.cases,
+    )

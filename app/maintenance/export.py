@@ -136,17 +136,12 @@ def _audit_table(session: Session) -> dict[str, list[Any]]:
     """The audit as a table; details are JSON."""
     names = ("sequence", "created_at", "actor", "action", "object", "details", "reason", "request_id", "digest")
     table: dict[str, list[Any]] = {name: [] for name in names}
-    events = session.execute(
-        select(AuditEvent)
-        .order_by(AuditEvent.sequence.nulls_last(), AuditEvent.stamp)
-        .execution_options(yield_per=1000)
-    )
+    events = session.execute(select(AuditEvent).order_by(AuditEvent.sequence).execution_options(yield_per=1000))
     for chunk in events.scalars().partitions():
         reasons = read_event_reasons(session, chunk)
         for event in chunk:
-            # no number yet, of one that no sealer has linked, is no empty text: the column is one of numbers
-            values = {name: getattr(event, name) for name in names} | {"reason": reasons.get(event.stamp)}
+            values = {name: getattr(event, name) for name in names} | {"reason": reasons.get(event.sequence)}
             values |= {"details": json.dumps(event.details, sort_keys=True), "created_at": event.created_at.isoformat()}
             for name in names:
-                table[name].append("" if values[name] is None and name != "sequence" else values[name])
+                table[name].append("" if values[name] is None else values[name])
     return table

@@ -1,21 +1,25 @@
 """Liveness, readiness and Prometheus metrics; never reveals how often a case is read."""
 
-from fastapi import APIRouter, Depends, Response
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.accounts.service import GuardedRoute, allow_everyone, require_monitoring_token
 from app.audit.chain import events
-from app.audit.linking import count_waiting_events
-from app.context import AppContext
+from app.context import AppContext, ServiceContext
 from app.database.engine import settings_without_force
 from app.http import observability
 from app.http.errors import Problem, list_problem_responses
+from app.http.limiter import COUNTED_LIMITS, Limit, Limiter
 from app.http.models import ResponseModel
-from app.jobs.service import count_living_workers, counts_by_state
+from app.jobs.service import count_living_workers, counts_by_state, list_missing_workers
 from app.metrics.service import read_published_estimates
 from app.releases.service import get_champion_alias
+from app.settings import Settings
 
 router = APIRouter(tags=["operations"], route_class=GuardedRoute)
 
@@ -26,10 +30,26 @@ class HealthOut(ResponseModel):
     status: str
 
 
+class LimitOut(ResponseModel):
+    """A limit, with the use of the caller or address that uses most, and the number of all requests that wait."""
+
+    name: str
+    per: str
+    unit: str
+    # null where nothing limits it
+    size: int | None
+    # null for any number
+    queue: int | None
+    wait_seconds: float | None
+    in_use: int | None = None
+    waiting: int | None = None
+
+
 class ReadyOut(ResponseModel):
     """Whether requests can be served, part by part; without a worker they can, but jobs wait.
 
-    ``device`` is where the network runs: ``cpu``, ``cuda`` or ``remote``, with why it is not the GPU.
+    ``device`` is where the network runs: ``cpu``, ``cuda`` or ``remote``, with why it is not the GPU. ``limits`` is
+    there if ``?verbose`` asks for it.
     """
 
     status: str
@@ -38,6 +58,7 @@ class ReadyOut(ResponseModel):
     worker: str
     storage: str = "ok"
     device: str = "cpu"
+    limits: list[LimitOut] | None = None
 
 
 @router.get("/healthz", operation_id="healthz", dependencies=[Depends(allow_everyone)])
@@ -50,11 +71,23 @@ async def report_liveness() -> HealthOut:
     "/readyz",
     operation_id="readyz",
     response_model=ReadyOut,
-    responses={503: {"model": ReadyOut, "description": "not ready"}},
+    responses={422: list_problem_responses()[422], 503: {"model": ReadyOut, "description": "not ready"}},
     dependencies=[Depends(allow_everyone)],
 )
-def report_readiness(context: AppContext) -> Response:
+def report_readiness(
+    request: Request,
+    context: AppContext,
+    verbose: Annotated[str | None, Query(description="Adds `limits` with their present use; needs no value.")] = None,
+) -> Response:
     """Database, release and storage can serve."""
+    body = check_readiness(context)
+    if verbose is not None:
+        body.limits = _list_limits([*request.app.state.limiters, *context.list_limiters()], context.settings)
+    return JSONResponse(body.model_dump(exclude_unset=True), 200 if body.status == "ready" else 503)
+
+
+def check_readiness(context: ServiceContext) -> ReadyOut:
+    """Ask database, release and storage whether they can serve."""
     database = release = worker = storage = "ok"
     try:
         context.images.store.check()
@@ -67,8 +100,7 @@ def report_readiness(context: AppContext) -> Response:
             without_force = settings_without_force(session)
             if without_force:
                 database = f"its time-outs are not in force: {', '.join(without_force)}"
-            if not count_living_workers(session):
-                worker = "no worker lives; jobs wait"
+            worker = _describe_workers(session)
             served = context.inference.served(get_champion_alias(session))
         release = served.predictor.network.trouble() or release
         if context.inference.fault is not None:
@@ -78,16 +110,44 @@ def report_readiness(context: AppContext) -> Response:
     except Problem as exc:
         release = exc.detail
     ready = database == release == storage == "ok"
-    status = "ready" if ready else "not ready"
-    body = ReadyOut(
-        status=status,
+    return ReadyOut(
+        status="ready" if ready else "not ready",
         database=database,
         release=release,
         worker=worker,
         storage=storage,
         device=context.inference.place(),
     )
-    return JSONResponse(body.model_dump(), 200 if ready else 503)
+
+
+def _list_limits(limiters: Sequence[Limiter], settings: Settings) -> list[LimitOut]:
+    """List the limits that this process has: those with a limiter, and those that are counted."""
+    rows: list[tuple[Limit, int | None, int | None, int | None, int | None]]
+    rows = [(one.limit, one.size, one.queue, *one.count_use()) for one in limiters]
+    for limit in COUNTED_LIMITS:
+        size = getattr(settings, limit.setting.lower()) if limit.setting else limit.size
+        rows.append((limit, size or None, 0, None, None))  # 0 is no limit
+    return [
+        LimitOut(
+            name=limit.name,
+            per=limit.per,
+            unit=limit.unit,
+            size=size,
+            queue=queue,
+            wait_seconds=limit.wait_seconds,
+            in_use=in_use,
+            waiting=waiting,
+        )
+        for limit, size, queue, in_use, waiting in rows
+    ]
+
+
+def _describe_workers(session: Session) -> str:
+    """Whether workers run jobs, and which of them are missing."""
+    if not count_living_workers(session):
+        return "no worker lives; jobs wait"
+    missing = [f"{row.executor_id} since {row.seen_at:%Y-%m-%d %H:%M} UTC" for row in list_missing_workers(session)]
+    return f"missing: {', '.join(missing)}" if missing else "ok"
 
 
 @router.get(
@@ -110,13 +170,11 @@ def report_prometheus_metrics(context: AppContext) -> Response:
 
 def _count_database_rows(session: Session) -> None:
     """Set the gauges of what the database contains."""
-    wait, published = count_waiting_events(session), read_published_estimates(session)
+    published = read_published_estimates(session)
     observability.publish_database_counts(
         observability.DatabaseCounts(
             jobs=counts_by_state(session),
             n_workers=count_living_workers(session),
-            n_events_waiting=wait.n_events,
-            seconds_waiting=wait.seconds,
             release="" if published is None else str(published.release_id),
             estimates={} if published is None else published.estimates,
         )

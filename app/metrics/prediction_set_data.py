@@ -11,7 +11,7 @@ from sqlalchemy import exists, select
 from sqlalchemy.orm import Session, aliased
 
 from app.audit.chain.keys import DerivedKey
-from app.database.tables import Case, CasePrediction, Label
+from app.database.tables import Case, CasePrediction, CountedLabel
 from app.http.models import AnswersOf
 from app.metrics.cohort import cluster_name, is_kept_for_sets
 from app.metrics.queries import LabelRow, blind_labels, label_rows
@@ -102,7 +102,7 @@ def _cell_predictions_query(release_id: uuid.UUID, partition: Partition) -> Any:
             # without a name it may have been in a fit
             Case.erased_at.is_(None),
             Case.pi > 0,
-            exists().where(Label.case_id == Case.id),
+            exists().where(CountedLabel.case_id == Case.id),
         )
         .order_by(Case.id)
     )

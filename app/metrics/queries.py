@@ -10,7 +10,7 @@ from sqlalchemy import ARRAY, ColumnElement, Select, Uuid, and_, exists, func, l
 from sqlalchemy.orm import Session, aliased
 
 from app.cases.service import is_provisional
-from app.database.tables import Annotator, Case, Label, ReadRequest
+from app.database.tables import Annotator, Case, CountedLabel, ReadRequest
 from app.metrics.cohort import cluster_name
 
 # identifiers in one IN (…); SQLite takes 32,766 variables
@@ -40,46 +40,48 @@ def blind_labels(rounds: tuple[str, ...] = ("planned",)) -> Select[*tuple[Any, .
     """Select labels that may judge or fit: blind, final, in time, not retracted, the last of a chain."""
     # What an annotator did after they had been shown anything of the case changes nothing: neither a revision nor a
     # retraction. Else those who disagree with the prediction could leave, and take their disagreement with them.
-    later, first = aliased(Label), aliased(Label)
+    later, first = aliased(CountedLabel), aliased(CountedLabel)
     overruled = exists().where(
-        later.case_id == Label.case_id,
-        later.annotator_id == Label.annotator_id,
-        later.position > Label.position,
+        later.case_id == CountedLabel.case_id,
+        later.annotator_id == CountedLabel.annotator_id,
+        later.position > CountedLabel.position,
         later.post_reveal.is_(False),
         or_(later.blind.is_(True), later.kind == "retraction"),
     )
     begins_chain = and_(
-        first.case_id == Label.case_id, first.annotator_id == Label.annotator_id, first.supersedes_id.is_(None)
+        first.case_id == CountedLabel.case_id,
+        first.annotator_id == CountedLabel.annotator_id,
+        first.supersedes_id.is_(None),
     )
     outside = Annotator.account_id.is_(None)
     return (
         select(
-            Label.case_id,
+            CountedLabel.case_id,
             Annotator.name,
-            Label.class_code,
+            CountedLabel.class_code,
             outside,
             ReadRequest.ordinal,
-            Label.round,
+            CountedLabel.round,
             first.created_at,
         )
-        .join(Annotator, Annotator.id == Label.annotator_id)
+        .join(Annotator, Annotator.id == CountedLabel.annotator_id)
         .join(first, begins_chain)
         .outerjoin(ReadRequest, ReadRequest.label_id == first.id)
         .where(
-            Label.blind.is_(True),
-            Label.late.is_(False),
-            Label.kind != "retraction",
-            Label.round.in_(rounds),
+            CountedLabel.blind.is_(True),
+            CountedLabel.late.is_(False),
+            CountedLabel.kind != "retraction",
+            CountedLabel.round.in_(rounds),
             ~overruled,
-            ~is_provisional(Label.case_id, Label.annotator_id),
+            ~is_provisional(CountedLabel.case_id, CountedLabel.annotator_id),
         )
-        .order_by(Label.case_id, Label.id)
+        .order_by(CountedLabel.case_id, CountedLabel.id)
     )
 
 
 def label_rows(session: Session, wanted: Select[*tuple[Any, ...]], case_ids: list[uuid.UUID] | None) -> list[LabelRow]:
     """Rows of ``blind_labels`` of some cases, or of all."""
-    return [LabelRow(*row) for row in _in_chunks(session, wanted, Label.case_id, case_ids)]
+    return [LabelRow(*row) for row in _in_chunks(session, wanted, CountedLabel.case_id, case_ids)]
 
 
 def _in_chunks(

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, aliased
 
 from app.cases.service import is_provisional
 from app.context import ServiceContext
-from app.database.tables import Annotator, Label
+from app.database.tables import Annotator, CountedLabel
 from app.http.models import MetricOut
 from app.metrics.cohort import (
     Cohort,
@@ -47,20 +47,25 @@ from ml.util.arrays import FloatArray
 
 def count_corrections(session: Session, case_ids: Collection[uuid.UUID]) -> CorrectionsOut:
     """Count class corrections among final planned answers by people with accounts."""
-    final = ~is_provisional(Label.case_id, Label.annotator_id)
-    wanted_ids, before = set(case_ids), aliased(Label)
+    final = ~is_provisional(CountedLabel.case_id, CountedLabel.annotator_id)
+    wanted_ids, before = set(case_ids), aliased(CountedLabel)
     first = (
-        select(Label.case_id)
-        .join(Annotator, Annotator.id == Label.annotator_id)
-        .where(Label.kind == "label", Label.round == "planned", Annotator.account_id.is_not(None), final)
+        select(CountedLabel.case_id)
+        .join(Annotator, Annotator.id == CountedLabel.annotator_id)
+        .where(CountedLabel.kind == "label", CountedLabel.round == "planned", Annotator.account_id.is_not(None), final)
     )
     n_labels = sum(case_id in wanted_ids for case_id in session.execute(first).scalars())
     steps = (
         select(
-            Label.case_id, Label.annotator_id, before.class_code, Label.class_code, before.created_at, Label.created_at
+            CountedLabel.case_id,
+            CountedLabel.annotator_id,
+            before.class_code,
+            CountedLabel.class_code,
+            before.created_at,
+            CountedLabel.created_at,
         )
-        .join(before, before.id == Label.supersedes_id)
-        .where(Label.kind == "correction", Label.round == "planned", final)
+        .join(before, before.id == CountedLabel.supersedes_id)
+        .where(CountedLabel.kind == "correction", CountedLabel.round == "planned", final)
     )
     rows = [row for row in session.execute(steps) if row[0] in wanted_ids and row[2] != row[3]]
     directions = Counter((row[2], row[3]) for row in rows)
@@ -182,16 +187,27 @@ def _design_probabilities(planned: FloatArray, dpe: FloatArray, floor: float) ->
 def count_post_reveal_changes(session: Session, columns: EvaluationDataset) -> AfterRevealOut:
     """Count revisions and retractions of blind planned labels made after the reveal."""
     row_of = {case_id: row for row, case_id in enumerate(columns.ids())}
-    exposed_label = aliased(Label)
+    exposed_label = aliased(CountedLabel)
     has_exposed_label = exists().where(
-        exposed_label.case_id == Label.case_id,
-        exposed_label.annotator_id == Label.annotator_id,
+        exposed_label.case_id == CountedLabel.case_id,
+        exposed_label.annotator_id == CountedLabel.annotator_id,
         exposed_label.post_reveal.is_(True),
     )
     chains = (
-        select(Label.case_id, Label.annotator_id, Label.kind, Label.class_code, Label.blind, Label.post_reveal)
-        .where(Label.round == "planned", has_exposed_label, ~is_provisional(Label.case_id, Label.annotator_id))
-        .order_by(Label.case_id, Label.annotator_id, Label.position)
+        select(
+            CountedLabel.case_id,
+            CountedLabel.annotator_id,
+            CountedLabel.kind,
+            CountedLabel.class_code,
+            CountedLabel.blind,
+            CountedLabel.post_reveal,
+        )
+        .where(
+            CountedLabel.round == "planned",
+            has_exposed_label,
+            ~is_provisional(CountedLabel.case_id, CountedLabel.annotator_id),
+        )
+        .order_by(CountedLabel.case_id, CountedLabel.annotator_id, CountedLabel.position)
     )
     revised = retracted = towards = away = 0
     for (case_id, _), rows in groupby(session.execute(chains), key=lambda row: (row.case_id, row.annotator_id)):

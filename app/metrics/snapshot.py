@@ -34,42 +34,14 @@ from app.storage.bundles import SharedFolders
 from ml.util.files import file_sha256, sync_file, sync_folder, write_json
 
 _log = structlog.get_logger("secondread")
-_VERSION = 11
+_VERSION = 12
 _SNAPSHOTS, _MANIFEST_NAME, _BY_ID = "snapshots", "snapshot.json", "by_id.npy"
 # a snapshot is rewritten when more cases than this have changed: reading them costs more than the rest
 _MAX_CHANGED_CASES = 250
-# a snapshot is not written while more events than this wait to be linked: it would have to name them all
-_MAX_WAITING_EVENTS = 1_000
 
 
 def _release_folder(home: Path, release_id: uuid.UUID) -> Path:
     return home / _SNAPSHOTS / str(release_id)
-
-
-class _AuditPosition(BaseModel):
-    """Position in the audit: the head of the chain, and events that wait to be linked.
-
-    Attributes:
-        sequence: of the head.
-        digest: of the head.
-        waiting: digests of the events that wait, by their stamps.
-    """
-
-    sequence: int
-    digest: str
-    waiting: dict[int, str]
-
-    @classmethod
-    def by(cls, session: Session) -> "_AuditPosition":
-        """Read the position that a session sees, with at most one waiting event more than can be named."""
-        sequence, digest = events.read_head(session)
-        return cls(sequence=sequence, digest=digest, waiting=events.waiting_digests(session, _MAX_WAITING_EVENTS + 1))
-
-    def is_seen_by(self, session: Session) -> bool:
-        """Whether a session sees everything up to this position."""
-        if not events.contains_head(session, self.sequence, self.digest):
-            return False
-        return events.digests_at(session, list(self.waiting)) == self.waiting
 
 
 class _SnapshotManifest(BaseModel):
@@ -77,7 +49,7 @@ class _SnapshotManifest(BaseModel):
 
     version: int
     sequence: int
-    most: _AuditPosition = _AuditPosition(sequence=0, digest="", waiting={})
+    most: tuple[int, str] = (0, "")
     classes: list[str]
     sites: dict[int, str]
     erasures: int = 0
@@ -93,8 +65,8 @@ class _ReleaseSnapshot:
     # (N,) positions of the cases in the order of their identifiers
     by_id: npt.NDArray[np.intp]
     sequence: int
-    # what it may show at most
-    most: _AuditPosition
+    # the last event of which it may show something, and its digest
+    most: tuple[int, str]
     # how many patients had been erased when it was begun; numbers of later ones are still in it
     erasures: int
 
@@ -140,7 +112,11 @@ def _find_usable_snapshot(
             snapshot = _ReleaseSnapshot.read(path)
         except ValueError:  # a newer one has just taken its place, or the worker will write it anew
             continue
-        if snapshot is not None and snapshot.columns.classes == classes and snapshot.most.is_seen_by(session):
+        if (
+            snapshot is not None
+            and snapshot.columns.classes == classes
+            and events.contains_head(session, *snapshot.most)
+        ):
             return snapshot
     return None
 
@@ -177,7 +153,7 @@ def _discard_foreign(session: Session, folders: SharedFolders, paths: list[Path]
     for path in paths:
         with suppress(ValueError):  # damaged, or gone
             snapshot = _ReleaseSnapshot.read(path)
-            if snapshot is not None and not snapshot.most.is_seen_by(session):
+            if snapshot is not None and not events.contains_head(session, *snapshot.most):
                 _log.warning("snapshot of another state of the database discarded", folder=str(path))
                 folders.remove(path.relative_to(folders.home).as_posix())
 
@@ -196,7 +172,7 @@ def load_current_dataset(session: Session, home: Path, release_id: uuid.UUID, cl
     return merge_changed_cases(*given) if overwritten is None else overwritten
 
 
-def write_snapshot(database: Database, folders: SharedFolders, release_id: uuid.UUID, classes: list[str]) -> int | None:
+def write_snapshot(database: Database, folders: SharedFolders, release_id: uuid.UUID, classes: list[str]) -> int:
     """Write a snapshot of a release, and remove older ones."""
     home, folder = folders.home, _release_folder(folders.home, release_id)
     _discard_damaged(folder)
@@ -210,10 +186,8 @@ def write_snapshot(database: Database, folders: SharedFolders, release_id: uuid.
         columns = None if usable_snapshot is None else load_current_dataset(session, home, release_id, classes)
     if columns is None:
         columns = _load_all_blocks(database, release_id, classes)
-    with database.read_moment() as session:
-        most = _AuditPosition.by(session)
-    if len(most.waiting) > _MAX_WAITING_EVENTS:
-        return None
+    with database.read() as session:
+        most = events.read_head(session)
     columns = columns.take(np.argsort(columns.cluster, kind="stable"))
     unfinished = folder / f".{uuid.uuid4().hex}.tmp"
     digests = _write_columns(columns, unfinished)
@@ -331,8 +305,5 @@ def refresh_snapshot(context: ServiceContext, release_id: uuid.UUID, classes: li
         ):
             return False
     n_cases = write_snapshot(context.database, context.folders, release_id, classes)
-    if n_cases is None:
-        _log.warning("no snapshot was written: too many audit events wait to be linked", release=str(release_id))
-        return False
     _log.info("snapshot written", release=str(release_id), cases=n_cases)
     return True

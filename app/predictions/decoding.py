@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from app.http.errors import InvalidValue, Problem, TooLarge
-from app.http.limits import MemoryBudget
+from app.http.limiter import CHEAP_PICTURES, LARGE_PICTURES, Limiter, LimitPlace
 from ml.images.limited import read_limited
 from ml.images.picture import DecodingCost, Picture, estimate_decoding_cost, read_picture
 from ml.images.preprocess import ImageRejectedError, Preprocessing
@@ -22,11 +22,8 @@ class BrokenImage(InvalidValue):
     code, title = "broken-image", "Unusable image"
 
 
-#: Bytes for the cheap pictures that are decoded at the same time; one takes 40 MB at most.
-CHEAP_MEMORY = 256 * 1024**2
 # what a process of its own takes before it decodes anything
 _PROCESS_MEMORY = 96 * 1024**2
-_CHEAP_QUEUE, _QUEUE = 8, 2
 _SECONDS = 20
 _KINDS = {"too-large": TooLarge, "format": UnsupportedImage}
 
@@ -35,7 +32,7 @@ class ImageDecoder:
     """Decoder of uploaded images with a memory budget."""
 
     def __init__(self, memory: int) -> None:
-        self._memory, self._cheap = MemoryBudget(memory, _QUEUE), MemoryBudget(CHEAP_MEMORY, _CHEAP_QUEUE)
+        self.large, self.cheap = Limiter(LARGE_PICTURES, memory), Limiter(CHEAP_PICTURES)
 
     @contextmanager
     def opened(
@@ -43,8 +40,8 @@ class ImageDecoder:
     ) -> Iterator[Picture]:
         """Decode an image; its memory is reserved until the block ends."""
         cost = cost or estimate_decoding_cost(data)
-        budget = self._cheap if cost.cheap else self._memory
-        with budget.reserved(cost.memory if cost.cheap else cost.memory + _PROCESS_MEMORY):
+        limiter = self.cheap if cost.cheap else self.large
+        with LimitPlace(limiter, cost.memory if cost.cheap else cost.memory + _PROCESS_MEMORY):
             try:
                 if cost.cheap:
                     picture = read_picture(data, preprocessing, png=png)

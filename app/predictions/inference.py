@@ -1,31 +1,42 @@
 """The predictor port: predicts decoded images with the current champion.
 
 On a CPU a large network uses all cores for one image, one run at a time; a small one uses one core, with as many runs
-at once as there are cores; on a GPU a run takes along whoever waits. Who waits stands in a queue, in the order of
-arrival, and whom it has no room for is refused. Where the settings name a backend, the network runs there alone.
+at once as there are cores; on a GPU a run takes along those that wait. If the settings name a backend, the network runs
+there alone. Small pictures of a small network have their own threads and wait without one: eight threads that ask for
+the interpreter spend a third of their time on handing it over.
 """
 
+import asyncio
 import math
 import threading
 import time
 import uuid
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from app.database.tables import Alias
-from app.http.errors import NoRelease, ServiceOverloaded, ServiceUnavailable
+from app.http.errors import NoRelease, ServiceUnavailable
+from app.http.limiter import (
+    BACKEND_PREDICTIONS,
+    MAX_SMALL_RUNS,
+    PREDICTIONS,
+    SMALL_PREDICTIONS,
+    Limiter,
+    LimitPlace,
+)
 from app.http.observability import BATCHES, WAITING
 from app.http.traces import record_span
 from app.predictions.remote import InferenceBackend, NetworkMismatchError
 from ml.images.preprocess import Pixels
-from ml.messages import Message
 from ml.release.artifact import Release, ReleaseError, read_release
 from ml.release.device import Device, fallen_back, runs_on_cuda
 from ml.release.ood_score import quality_features_for_release
@@ -33,7 +44,6 @@ from ml.release.padded_batching import worth_taking
 from ml.release.predictor import BATCH, Prediction, Predictor, prediction_of
 from ml.util.cores import cores
 
-QUEUE_SECONDS = 10.0
 #: Releases that are kept loaded beside the champion.
 MAX_OTHERS = 2
 #: Weight of the newest run in the time that a run takes.
@@ -43,6 +53,7 @@ _NEWEST = 0.2
 _SMALL_SECONDS = 0.008
 #: Logits (N, K) and features (N, D).
 Outputs = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -74,12 +85,11 @@ class InferenceEngine:
     ) -> None:
         self.folder_of, self.threads, self.batch = folder_of, threads, batch
         self._cores, self._all = max(1, cores() // sharing), 0 if sharing == 1 else max(1, cores() // sharing)
-        self.backend, self.device, self.queue = backend, device, queue
-        # those who wait, who came first first; while somebody waits, cores are taken
-        self._wanted: deque[_PendingPrediction] = deque()
-        self._taken, self._run_seconds = 0, 0.0
-        self._lock = threading.Lock()
-        self._under_way = threading.BoundedSemaphore(queue)
+        self.backend, self.device = backend, device
+        # a backend orders concurrent requests itself
+        self.here = Limiter(PREDICTIONS, self._cores, queue=queue)
+        self.elsewhere = Limiter(BACKEND_PREDICTIONS, queue)
+        self._durations = RecentDurations()
         self._loading = threading.Lock()
         self._served: LoadedRelease | None = None
         self._others: OrderedDict[uuid.UUID, LoadedRelease] = OrderedDict()
@@ -149,10 +159,6 @@ class InferenceEngine:
             return LoadedRelease(release_id, revision, predictor, self.threads or None, is_small)
         return LoadedRelease(release_id, revision, by_one_core, 1, is_small)
 
-    def _takes(self, wanted: "_PendingPrediction") -> int:
-        """Cores that a run takes, never more than there are."""
-        return min(wanted.served.cores or self._cores, self._cores)
-
     def other(self, release_id: uuid.UUID) -> LoadedRelease:
         """Load a release other than the champion; a few stay cached."""
         with self._loading:
@@ -171,129 +177,72 @@ class InferenceEngine:
     def predict(self, served: LoadedRelease, image: Image.Image | Pixels) -> Prediction:
         """Predict one decoded image, on a GPU together with those that wait for the same release."""
         (pixels,) = served.predictor.pixels([image])
-        logits, features = self._outputs(_PendingPrediction(served, pixels))
+        logits, features = self._outputs(served, pixels=pixels)
         release = served.predictor.release
         # what needs no network is done outside the queue, while the next one runs
         return prediction_of(release, logits, features, quality_features_for_release(release, pixels[None]))
 
     def predict_inputs(self, served: LoadedRelease, inputs: npt.NDArray[np.float32]) -> Prediction:
         """Predict what others have preprocessed; features alone tell whether it is unlike the release's images."""
-        return prediction_of(served.predictor.release, *self._outputs(_PendingPrediction(served, inputs=inputs)))
+        return prediction_of(served.predictor.release, *self._outputs(served, inputs=inputs))
 
-    def _outputs(self, wanted: "_PendingPrediction") -> Outputs:
-        """Run the network for a prediction when its turn comes."""
-        elsewhere = wanted.served.predictor.network.own_queue
-        with WAITING.track_inprogress(), record_span("inference", release=str(wanted.served.release_id)):
-            return self._run_elsewhere(wanted) if elsewhere else self._run_in_turn(wanted)
+    def _outputs(
+        self, served: LoadedRelease, *, pixels: Pixels | None = None, inputs: npt.NDArray[np.float32] | None = None
+    ) -> Outputs:
+        """Run the network in this thread when its turn comes, unless another caller's run takes this image along."""
+        limiter = self.elsewhere if served.predictor.network.own_queue else self.here
+        # a run never takes more cores than there are
+        size = 1 if limiter is self.elsewhere else min(served.cores or self._cores, self._cores)
+        with WAITING.track_inprogress(), record_span("inference", release=str(served.release_id)):
+            together = self._most(served) * (limiter.size // size)
+            pending = _PendingPrediction(limiter, size, served, pixels, inputs)
+            # names no place, which would otherwise keep itself and its pixels
+            pending.seconds_for = lambda number: self._durations.seconds_for(math.ceil(number / together))
+            with pending:
+                if not pending.result.done():
+                    self._run_batch(pending)
+            return pending.result.result()
 
-    def _too_many(self, number: int, wanted: "_PendingPrediction") -> ServiceOverloaded:
-        """Build the error for a full queue, with the seconds to wait."""
-        return ServiceOverloaded(
-            "too many predictions are waiting; try again shortly", self._seconds_for(number, wanted)
-        )
-
-    def _run_elsewhere(self, wanted: "_PendingPrediction") -> Outputs:
-        """Run the network on a backend, which orders concurrent requests itself."""
-        if not self._under_way.acquire(blocking=False):
-            raise self._too_many(self.queue, wanted)
-        try:
-            self._run([wanted])
-            return wanted.result.result()
-        finally:
-            self._under_way.release()
-
-    def _seconds_for(self, number: int, wanted: "_PendingPrediction") -> int | None:
-        """Whole seconds that the network takes for so many images, by its recent runs; None before the first."""
-        if not self._run_seconds:
-            return None
-        # a backend with a queue of its own has all of them at once
-        own_queue = wanted.served.predictor.network.own_queue
-        together = number if own_queue else self._most(wanted) * (self._cores // self._takes(wanted))
-        return max(1, math.ceil(math.ceil(number / together) * self._run_seconds))
-
-    def _most(self, wanted: "_PendingPrediction") -> int:
-        """Images that one run of the network takes."""
-        return self.batch or (BATCH if wanted.served.predictor.on_gpu else 1)
-
-    def _run_in_turn(self, wanted: "_PendingPrediction") -> Outputs:
-        """Run the network in this thread, or in that of a caller that batched this image."""
-        self._wait_for_turn(wanted)
-        if not wanted.result.done():
-            taken = self._with_others(wanted)
-            try:
-                self._run(taken)
-            finally:
-                self._hand_over(taken)
-        return wanted.result.result()
-
-    def _wait_for_turn(self, mine: "_PendingPrediction") -> None:
-        """Wait until the network is this one's, or until somebody has taken this image along."""
-        with self._lock:
-            if not self._wanted and self._taken + self._takes(mine) <= self._cores:
-                self._taken += self._takes(mine)
-                return
-            if len(self._wanted) >= self.queue:
-                raise self._too_many(self.queue + 1, mine)
-            self._wanted.append(mine)
-        if mine.turn.wait(QUEUE_SECONDS):
-            return
-        with self._lock:
-            if mine in self._wanted:
-                wait = self._seconds_for(len(self._wanted), mine)
-                self._wanted.remove(mine)
-                self._wake_those_who_may_run()  # who waited behind may run beside those that do
-                raise ServiceOverloaded(
-                    Message("the prediction waited {n:.0f} s; try again shortly", n=QUEUE_SECONDS), wait
-                )
-        mine.turn.wait()  # its turn has come just now, or it is being run with others
-
-    def _with_others(self, mine: "_PendingPrediction") -> list["_PendingPrediction"]:
-        """The image and those that go with it, whose threads go on waiting."""
-        with self._lock:
-            others = [image for image in self._wanted if image.goes_with(mine)][: self._most(mine) - 1]
-            if self.batch is None:  # no size was set: on a GPU, that of a batch which is not filled up for nothing
-                others = others[: worth_taking(1 + len(others)) - 1]
-            for image in others:
-                self._wanted.remove(image)
-        return [mine, *others]
-
-    def _hand_over(self, taken: list["_PendingPrediction"]) -> None:
-        """Wake batched callers, and then waiting predictions in arrival order."""
-        for image in taken[1:]:
-            image.turn.set()
-        with self._lock:
-            self._taken -= self._takes(taken[0])
-            self._wake_those_who_may_run()
-
-    def _wake_those_who_may_run(self) -> None:
-        """Start waiting predictions in arrival order while cores are free."""
-        while self._wanted and self._taken + self._takes(self._wanted[0]) <= self._cores:
-            first = self._wanted.popleft()
-            self._taken += self._takes(first)
-            first.turn.set()
-
-    def _run(self, taken: list["_PendingPrediction"]) -> None:
-        """Run the network once; each image gets its outputs, or all of them the failure."""
+    def _run_batch(self, mine: "_PendingPrediction") -> None:
+        """Run the network once for an image and those that go with it, and wake their callers."""
+        others = mine.limiter.take_along(mine, lambda line: self._choose_batch(mine, line))
+        taken = [mine, *others]
         BATCHES.observe(len(taken))
-        started = time.perf_counter()
-        with record_span("network", images=len(taken)):
-            _run_network(taken)
-        seconds = time.perf_counter() - started
-        with self._lock:
-            self._run_seconds += _NEWEST * (seconds - self._run_seconds) if self._run_seconds else seconds
+        try:
+            with record_span("network", images=len(taken)):
+                self._durations.measure(lambda: _run_network(taken))
+        finally:
+            for image in others:
+                image.wake()
+
+    def _choose_batch(self, mine: "_PendingPrediction", line: list["_PendingPrediction"]) -> list["_PendingPrediction"]:
+        """Choose those that wait whose images go with one."""
+        others = [image for image in line if image.goes_with(mine)][: self._most(mine.served) - 1]
+        if self.batch is None:  # no size was set: on a GPU, that of a batch which is not filled up for nothing
+            others = others[: worth_taking(1 + len(others)) - 1]
+        return others
+
+    def _most(self, served: LoadedRelease) -> int:
+        """Images that one run of the network takes."""
+        return self.batch or (BATCH if served.predictor.on_gpu else 1)
 
 
-@dataclass(frozen=True, eq=False)
-class _PendingPrediction:
-    """A prediction that waits for the network: the pixels of one image, or network inputs."""
+class _PendingPrediction(LimitPlace):
+    """A prediction that waits for the network: the pixels of one image, or network inputs of any number of images."""
 
-    served: LoadedRelease
-    pixels: Pixels | None = None
-    # of any number of images
-    inputs: npt.NDArray[np.float32] | None = None
-    # set once the network is this one's, or the result is there
-    turn: threading.Event = field(default_factory=threading.Event)
-    result: "Future[Outputs]" = field(default_factory=Future)
+    __slots__ = ("inputs", "pixels", "result", "served")
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        size: int,
+        served: LoadedRelease,
+        pixels: Pixels | None,
+        inputs: npt.NDArray[np.float32] | None,
+    ) -> None:
+        super().__init__(limiter, size)
+        self.served, self.pixels, self.inputs = served, pixels, inputs
+        self.result: Future[Outputs] = Future()
 
     def goes_with(self, other: "_PendingPrediction") -> bool:
         """Whether one run of the network may take both."""
@@ -313,3 +262,54 @@ def _run_network(taken: list[_PendingPrediction]) -> None:
         for pending in taken:
             if not pending.result.done():
                 pending.result.set_exception(exc)
+
+
+class RecentDurations:
+    """How long a piece of work takes, by the recent ones and by what still runs."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        # when what runs has begun, by thread
+        self.begun_at: dict[int, float] = {}
+
+    def measure(self, work: Callable[[], _Result]) -> _Result:
+        """Do a piece of work, and note how long it takes."""
+        started, thread = time.perf_counter(), threading.get_ident()
+        self.begun_at[thread] = started
+        try:
+            return work()
+        finally:
+            del self.begun_at[thread]
+            seconds = time.perf_counter() - started
+            self.seconds += _NEWEST * (seconds - self.seconds) if self.seconds else seconds
+
+    def seconds_for(self, rounds: float) -> int | None:
+        """Whole seconds that so many take one after the other; None before the first has ended or run for a while."""
+        now = time.perf_counter()
+        one = max([self.seconds, *(now - begun for begun in list(self.begun_at.values()))])
+        return max(1, math.ceil(rounds * one)) if self.seconds or one > 1 else None
+
+
+class SmallImageQueue:
+    """Threads for predictions of small pictures by a small network, as many at once as there are cores."""
+
+    def __init__(self, cores: int, queue: int) -> None:
+        self.limiter = Limiter(SMALL_PREDICTIONS, min(cores, MAX_SMALL_RUNS), queue=queue)
+        # none is started before there is work for it
+        self._threads = ThreadPoolExecutor(self.limiter.size, "front")
+        self.durations = RecentDurations()
+
+    async def run(self, work: Callable[[], _Result]) -> _Result:
+        """Run the work in a thread when its turn comes, and return its result."""
+        place = LimitPlace(self.limiter)
+        place.seconds_for = self._seconds_for
+        with WAITING.track_inprogress():
+            await place.take_async()
+        future = self._threads.submit(copy_context().run, self.durations.measure, work)
+        # once the work has ended: the caller may be gone before
+        future.add_done_callback(lambda _: place.give_back())
+        return await asyncio.wrap_future(future)
+
+    def _seconds_for(self, number: int) -> int | None:
+        """Whole seconds that so many predictions take."""
+        return self.durations.seconds_for(number / self.limiter.size)

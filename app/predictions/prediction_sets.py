@@ -7,10 +7,9 @@ from typing import Literal
 
 import numpy as np
 from pydantic import Field
-from sqlalchemy import bindparam, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.database.sql.compiled_statements import PreparedStatement
 from app.database.tables import AnswerSets
 from app.http.models import AnswerSetOut, AnswersOf, MetricOut, ResponseModel, Sentence
 from ml.conformal import MISSES, Thresholds, answer_sets, fewest_patients
@@ -86,9 +85,6 @@ def read_published_sets(session: Session, release_ids: Iterable[uuid.UUID]) -> d
     return {row[0]: PublishedSets.model_validate(row[1]) for row in session.execute(query)}
 
 
-_REVISION = PreparedStatement(
-    select(AnswerSets.computed_at, AnswerSets.basis).where(AnswerSets.release_id == bindparam("release_id"))
-)
 # as they were read, each with what says whether it is still so
 _SETS_CACHE: dict[uuid.UUID, tuple[tuple[object, ...], PublishedSets]] = {}
 _MAX_CACHED_SETS = 16
@@ -96,7 +92,8 @@ _MAX_CACHED_SETS = 16
 
 def current_published_sets(session: Session, release_id: uuid.UUID) -> PublishedSets | None:
     """Return the published sets of a release from a cache, reloaded after each publication; else None."""
-    row = _REVISION.first(session, {"release_id": release_id})
+    of_release = select(AnswerSets.computed_at, AnswerSets.basis).where(AnswerSets.release_id == release_id)
+    row = session.execute(of_release).first()
     if row is None:
         return None
     revision, cached = tuple(row), _SETS_CACHE.get(release_id)

@@ -25,7 +25,7 @@ from app.jobs import service
 from app.jobs.service import PARTS, RunningJob
 from app.metrics.service import refresh_snapshot
 from app.predictions.service import output_values, prediction_values
-from app.recalibration.training_data import decode_vectors, insert_predictions, update_worklist_places
+from app.recalibration.training_data import decode_vectors, update_worklist_places
 from app.releases.service import CaseFingerprint, class_codes, existing_release, find_training_uses, served_release_id
 from ml.images.preprocess import decode_image
 from ml.release.artifact import Release, read_release
@@ -211,7 +211,7 @@ def _insert_missing_predictions(
     trained_on = _find_training_uses(session, context, release, [row[0] for row in new])
     values = prediction_values([row[0] for row in new], release_id, prediction, trained_on, context.clock())
     # another job for the same release may have been quicker with some of them
-    inserted = insert_predictions(session, values)
+    inserted = insert_new(session, CasePrediction, values)
     return [row["case_id"] for row in values if row["id"] in inserted]
 
 

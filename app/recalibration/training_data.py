@@ -1,59 +1,23 @@
 """Stored outputs and labels as arrays for fitting, and bulk inserts of predictions."""
 
-import json
-import math
 import uuid
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Exists, case, exists, func, select, text, update
+from sqlalchemy import Exists, case, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
-from app.audit.chain.change_tracking import note_rows
+from app.audit.chain.change_tracking import update_columns
 from app.audit.chain.keys import DerivedKey
-from app.database.engine import insert_new
 from app.database.tables import Case, CasePrediction, NetworkOutput
 from app.metrics.service import LabelRow, blind_labels, cluster_name, is_kept_for_sets, label_rows
-from app.predictions.service import PredictionValues
 from ml.calibration.calibrators import Calibration
 from ml.distributions.families import PredictiveDistribution
 from ml.release.artifact import Release
 from ml.util.arrays import IntArray
-
-_COLUMNS = ", ".join(column.name for column in CasePrediction.__table__.columns)
-# one parameter for all rows: a statement with one for each value is written, and parsed, anew for every chunk
-_INSERTION = text(
-    f"INSERT INTO predictions ({_COLUMNS}) SELECT {_COLUMNS} "  # noqa: S608  names of columns
-    "FROM json_populate_recordset(CAST(NULL AS predictions), CAST(:rows AS json)) ON CONFLICT DO NOTHING RETURNING id"
-)
-
-
-def insert_predictions(session: Session, rows: Sequence[PredictionValues]) -> set[uuid.UUID]:
-    """Insert predictions that nobody else has inserted meanwhile, and note them; waits for whoever is about to."""
-    if session.get_bind().dialect.name != "postgresql":
-        return insert_new(session, CasePrediction, rows)
-    document = json.dumps([{name: _as_text(value) for name, value in row.items()} for row in rows])
-    new = {uuid.UUID(str(row[0])) for row in session.execute(_INSERTION, {"rows": document})}
-    note_rows(session, CasePrediction, [row for row in rows if row["id"] in new])
-    return new
-
-
-def _as_text(value: Any) -> Any:
-    """A value as JSON, or as text that PostgreSQL reads back to the same value of the column."""
-    write = _TEXTS.get(type(value))
-    return value if write is None else write(value)
-
-
-_TEXTS: dict[type, Callable[[Any], Any]] = {
-    float: lambda value: value if math.isfinite(value) else str(value),
-    uuid.UUID: str,
-    datetime: datetime.isoformat,
-    bytes: lambda value: "\\x" + value.hex(),
-}
 
 
 def update_worklist_places(session: Session, release_id: uuid.UUID, first: uuid.UUID, last: uuid.UUID) -> None:
@@ -64,8 +28,7 @@ def update_worklist_places(session: Session, release_id: uuid.UUID, first: uuid.
     # below 0: a near-duplicate of an earlier case, which comes after all that are none
     need = CasePrediction.disagreement_prob - case((Case.need < 0, 1.0), else_=0.0)
     of_release = (CasePrediction.case_id == Case.id) & (CasePrediction.release_id == release_id)
-    moved = update(Case).where(here, Case.waiting, of_release, Case.need != need).values(need=need)
-    session.execute(moved.execution_options(synchronize_session=False))
+    session.execute(update_columns(Case, need=need).where(here, Case.waiting, of_release, Case.need != need))
 
 
 def _locked_cases_query(first: uuid.UUID, last: uuid.UUID) -> Any:

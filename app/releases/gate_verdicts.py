@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
-from app.database.sql.advisory_locks import AdvisoryLock, acquire_lock
+from app.database.advisory_locks import AdvisoryLock, acquire_lock
 from app.database.tables import AuditEvent, ReleaseRow
 from app.http.models import MetricOut, ResponseModel, Sentence
 from app.releases.queries import existing_release, release_by_id, served_sha256
@@ -158,7 +158,7 @@ _ATTEMPT, _JUDGED = "gate.attempt", "gate.judge"
 def first_champion_id(session: Session) -> uuid.UUID | None:
     """The release that was promoted first in this service; None where the audit does not tell."""
     moves = select(AuditEvent.object, AuditEvent.details).where(AuditEvent.action.in_(("release.add", "alias.move")))
-    for released, details in session.execute(moves.order_by(AuditEvent.stamp)):
+    for released, details in session.execute(moves.order_by(AuditEvent.sequence)):
         if details.get("alias") == "champion":
             return uuid.UUID(released)
     return None
@@ -216,7 +216,7 @@ class _JudgementDetails(TypedDict):
 
 def _last_judgement(session: Session, row: ReleaseRow) -> _JudgementDetails | None:
     judged = select(AuditEvent.details).where(AuditEvent.action == _JUDGED, AuditEvent.object == str(row.id))
-    details = session.execute(judged.order_by(AuditEvent.stamp.desc()).limit(1)).scalar_one_or_none()
+    details = session.execute(judged.order_by(AuditEvent.sequence.desc()).limit(1)).scalar_one_or_none()
     return cast(_JudgementDetails | None, details)
 
 

@@ -35,7 +35,7 @@ def champion_since(session: Session) -> datetime | None:
     events = (
         select(AuditEvent.created_at, AuditEvent.details)
         .where(AuditEvent.object == str(alias.release_id), AuditEvent.action.in_(("release.add", "alias.move")))
-        .order_by(AuditEvent.stamp.desc())
+        .order_by(AuditEvent.sequence.desc())
     )
     moments = (moment for moment, details in session.execute(events) if details.get("alias") == "champion")
     return next(moments, existing_release(session, alias.release_id).created_at)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from sqlalchemy import case, func, or_, select
 from sqlalchemy.orm import Session
 
-from app.database.tables import Annotator, Case, Label, ReadRequest
+from app.database.tables import Annotator, Case, CountedLabel, ReadRequest
 from app.reports.schemas import DurationOut, WeekOut, WorkloadOut
 from ml.util.arrays import FloatArray
 
@@ -115,8 +115,8 @@ def _read_request_spans(session: Session, since: datetime, site: str | None) -> 
     query = (
         select(ReadRequest.created_at, ReadRequest.closed_at)
         .join(Case, Case.id == ReadRequest.case_id)
-        .outerjoin(Label, Label.id == ReadRequest.label_id)
-        .outerjoin(Annotator, Annotator.id == Label.annotator_id)
+        .outerjoin(CountedLabel, CountedLabel.id == ReadRequest.label_id)
+        .outerjoin(Annotator, Annotator.id == CountedLabel.annotator_id)
         .where(ReadRequest.created_at >= since, ReadRequest.round == "planned", ReadRequest.state != "closed", own)
     )
     query = query if site is None else query.where(Case.site == site)
@@ -137,9 +137,11 @@ def _read_case_spans(session: Session, since: datetime, site: str | None) -> lis
 
 
 def _read_timed_labels(session: Session, since: datetime, site: str | None) -> list[tuple[datetime, float | None]]:
-    query = select(Label.created_at, Label.reading_seconds).where(Label.created_at >= since, Label.kind == "label")
+    query = select(CountedLabel.created_at, CountedLabel.reading_seconds).where(
+        CountedLabel.created_at >= since, CountedLabel.kind == "label"
+    )
     if site is not None:
-        query = query.join(Case, Case.id == Label.case_id).where(Case.site == site)
+        query = query.join(Case, Case.id == CountedLabel.case_id).where(Case.site == site)
     return [(moment, seconds) for moment, seconds in session.execute(query)]
 
 

@@ -15,8 +15,8 @@ from app.audit.chain.keys import DerivedKey
 from app.database.tables import (
     SHOWN_KINDS,
     CaseTwin,
+    CountedLabel,
     Exposure,
-    Label,
     PracticeItem,
     Read,
     ReaderDraw,
@@ -110,7 +110,7 @@ def list_assignable_annotators(session: Session, request: ReadRequest, twins: Co
     )
     met: list[Select[uuid.UUID | None]] = [
         asked_annotators,
-        select(Label.annotator_id).where(Label.case_id.in_(cases)),
+        select(CountedLabel.annotator_id).where(CountedLabel.case_id.in_(cases)),
         select(Exposure.annotator_id).where(Exposure.case_id.in_(cases)),
         select(PracticeItem.annotator_id).where(PracticeItem.case_id.in_(cases)),
         select(Read.annotator_id).where(Read.case_id.in_(cases), Read.state.in_(("leased", "committed", "declined"))),

@@ -9,7 +9,7 @@ from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session
 
 from app.accounts.service import annotator_of_account, reading_annotators
-from app.database.tables import Annotator, Label, PolicyRow, Qualification
+from app.database.tables import Annotator, CountedLabel, PolicyRow, Qualification
 from app.http.errors import Forbidden
 from app.triage.queries import current_policy
 from ml.messages import Message
@@ -56,7 +56,9 @@ def eligibility_of(session: Session, annotator: Annotator | None, policy: Policy
     if decision is not None:
         kinds: dict[str, EligibilityReason] = {"passed": "passed", "qualified": "qualified"}
         return ReadEligibility(True, kinds.get(decision.kind, "withdrawn"))
-    given = exists().where(Label.annotator_id == annotator.id, Label.created_at < _required_since(session, policy))
+    given = exists().where(
+        CountedLabel.annotator_id == annotator.id, CountedLabel.created_at < _required_since(session, policy)
+    )
     return ReadEligibility(True, "earlier-labels" if session.execute(select(given)).scalar_one() else "not-yet")
 
 
@@ -96,7 +98,9 @@ def list_eligible_annotators(session: Session) -> list[Annotator]:
     decisions = select(Qualification).where(Qualification.kind != "renewed")
     in_order = decisions.order_by(Qualification.created_at, Qualification.id)
     newest = {row.annotator_id: row.kind for row in session.execute(in_order).scalars()}
-    given = exists().where(Label.annotator_id == Annotator.id, Label.created_at < _required_since(session, policy))
+    given = exists().where(
+        CountedLabel.annotator_id == Annotator.id, CountedLabel.created_at < _required_since(session, policy)
+    )
     earlier = set(session.execute(select(Annotator.id).where(Annotator.account_id.is_not(None), given)).scalars())
     qualified = {one for one, kind in newest.items() if kind != "withdrawn"} | (earlier - newest.keys())
     return [annotator for annotator in annotators if annotator.id in qualified]

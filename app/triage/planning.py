@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.audit.chain.change_tracking import note_rows
+from app.audit.chain.change_tracking import update_columns
 from app.audit.chain.keys import DerivedKey
 from app.database.tables import (
     Case,
@@ -175,6 +175,5 @@ def withdraw_repeats(session: Session, case_ids: Collection[uuid.UUID] | None = 
     if case_ids is not None:
         which.append(Repeat.case_id.in_(case_ids))
     time = time_of(session)
-    ended = update(Repeat).where(*which).values(state="closed", closed_at=time, back_at=time, lease_expires_at=None)
-    rows = session.execute(ended.returning(*Repeat.__table__.columns)).mappings().all()
-    note_rows(session, Repeat, rows)
+    ended = update_columns(Repeat, state="closed", closed_at=time, back_at=time, lease_expires_at=None)
+    session.execute(ended.where(*which))

@@ -5,14 +5,13 @@ from sqlalchemy.orm import Session
 
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
-from app.database.tables import Label, PolicyRow, ReaderDraw, ReadRequest, time_of
+from app.database.tables import CountedLabel, PolicyRow, ReaderDraw, ReadRequest, time_of
 from app.http.errors import Conflict
 from app.http.principal import Principal
 from app.triage.assignment import (
     GRACE_PERIOD,
     list_assignable_annotators,
     next_position,
-    pick_annotator,
     redraw_annotator,
     twins_of_case,
 )
@@ -50,7 +49,7 @@ from app.triage.rules import (
     summarise_prediction,
 )
 from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut
-from app.triage.twins import ImageIdentity, are_twins, may_be_twin
+from app.triage.twins import ImageIdentity, are_twins, may_be_twin_of
 
 __all__ = [
     "DAILY",
@@ -71,11 +70,10 @@ __all__ = [
     "list_assignable_annotators",
     "list_eligible_annotators",
     "list_policies",
-    "may_be_twin",
+    "may_be_twin_of",
     "needs_adjudication",
     "new_request",
     "next_position",
-    "pick_annotator",
     "plan_case",
     "policy_for_planning",
     "policy_of_version",
@@ -111,13 +109,13 @@ def draws_so_far(session: Session) -> DrawsOut | None:
     counted = (
         select(
             func.count(ReadRequest.label_id),
-            func.count().filter(Label.annotator_id == ReadRequest.annotator_id),
+            func.count().filter(CountedLabel.annotator_id == ReadRequest.annotator_id),
             func.count().filter(ReadRequest.state == "open", ReadRequest.due_at < time_of(session) - GRACE_PERIOD),
             func.count(),
         )
         .select_from(ReaderDraw)
         .join(ReadRequest, ReadRequest.id == ReaderDraw.request_id)
-        .outerjoin(Label, Label.id == ReadRequest.label_id)
+        .outerjoin(CountedLabel, CountedLabel.id == ReadRequest.label_id)
         .where(ReaderDraw.probability.is_not(None), ReaderDraw.position == 0)
     )
     answered, as_drawn, overdue, n = session.execute(counted).one()

@@ -4,7 +4,7 @@ Pixels are what stays the same of a picture that is encoded anew.
 """
 
 import uuid
-from typing import Any, Protocol
+from typing import Protocol
 
 from sqlalchemy import ColumnElement, String, and_, literal, or_
 
@@ -36,22 +36,12 @@ class ImageIdentity(Protocol):
         """Perceptual hash of the pixels."""
 
 
-def may_be_twin_of(case: Case) -> ColumnElement[bool]:
+def may_be_twin_of(case: ImageIdentity) -> ColumnElement[bool]:
     """Condition of the cases among which twins of a case are, the case itself included; a database cannot say more."""
-    return may_be_twin(case.pixels_sha256, case.patient)
-
-
-def _has_pixels(pixels_sha256: Any) -> ColumnElement[bool]:
-    """Condition of the cases with these pixels, a value or a parameter."""
     # a parameter in any case: an erased case has no pixels, and nothing is like it
-    return Case.pixels_sha256 == (literal(None, String) if pixels_sha256 is None else pixels_sha256)
-
-
-def may_be_twin(pixels_sha256: Any, patient: Any) -> ColumnElement[bool]:
-    """Build the condition from values or parameters; the patient is None where the case has none."""
-    same = _has_pixels(pixels_sha256)
-    of_patient = and_(Case.patient == patient, Case.image_hash.is_not(None))
-    return and_(Case.erased_at.is_(None), same if patient is None else or_(same, of_patient))
+    same = Case.pixels_sha256 == literal(case.pixels_sha256, String)
+    of_patient = and_(Case.patient == case.patient, Case.image_hash.is_not(None))
+    return and_(Case.erased_at.is_(None), same if case.patient is None else or_(same, of_patient))
 
 
 def are_near(case: ImageIdentity, other: ImageIdentity) -> bool:

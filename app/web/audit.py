@@ -89,7 +89,7 @@ def show_audit(
 ) -> Response:
     """Who did what, newest first."""
     events, texts_by_event = _load_event_page(session, asked, _translate_event_text)
-    details = {event.stamp: json.dumps(event.details, ensure_ascii=False) for event in events.items}
+    details = {event.sequence: json.dumps(event.details, ensure_ascii=False) for event in events.items}
     return render_page(
         request,
         "audit.html",
@@ -117,7 +117,7 @@ def audit_file(session: ReadSession, asked: _FilterQuery) -> Response:
     header = ("number", "time", "who", "what", "why", "action", "object")
     rows = [
         (
-            *(event.sequence, event.created_at, event.actor, strip_links(texts_by_event[event.stamp])),
+            *(event.sequence, event.created_at, event.actor, strip_links(texts_by_event[event.sequence])),
             *(event.reason, event.action, event.object),
         )
         for event in events.items

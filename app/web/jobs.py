@@ -18,7 +18,7 @@ from app.context import AppContext, ServiceContext
 from app.database.engine import ReadSession, WriteSession
 from app.http.principal import Principal
 from app.jobs import service
-from app.jobs.service import JobView, job_out, newest_jobs
+from app.jobs.service import JobView, job_out, list_missing_workers, newest_jobs
 from app.recalibration.service import is_refusal, what_is_refused
 from app.web.render import redirect_to, render_page
 
@@ -36,7 +36,8 @@ def list_jobs(request: Request, principal: _Viewer, session: ReadSession) -> Res
     """Jobs with their progress."""
     jobs = newest_jobs(session, _SHOWN)
     refused = {str(job.id): _describe_refusal(session, job) for job in jobs if is_refusal(job.error)}
-    return render_page(request, "jobs.html", principal, jobs=[job_out(job) for job in jobs], refused=refused)
+    items, missing = [job_out(job) for job in jobs], list_missing_workers(session)
+    return render_page(request, "jobs.html", principal, jobs=items, refused=refused, missing=missing)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from app.cases.service import (
     case_handle,
     count_waiting_cases,
     exposures_of,
-    has_answered,
+    has_committed,
     has_field,
     hidden_because,
     label_history,
@@ -67,8 +67,8 @@ from app.labels.service import (
     record_decline,
     release_lease,
     remarks_on,
-    retract_answer,
-    revise_answer,
+    retract_case_label,
+    revise_case_label,
     show_case_posterior,
 )
 from app.releases.service import reading_classes, release_by_id
@@ -309,7 +309,7 @@ def case_to_read(
 ) -> BlindCase | None:
     """The blind view of a case, None once this annotator has committed a label."""
     case_by_id(session, case.id)
-    if not principal.blind or has_answered(session, principal, case):
+    if not principal.blind or has_committed(session, principal, case):
         return None
     leased = [read for read in list_leases(session, principal) if read.case_id == str(case.named)]
     policy = current_policy(session)
@@ -328,8 +328,8 @@ def case_to_read(
         back=page_back(session, keys, principal),
         lease_seconds=policy.lease_seconds,
         progress=get_day_progress(session, principal, zone),
-        microns_per_pixel=microns_per_pixel_of(session, case.named),
-        field=has_field(session, case.named),
+        microns_per_pixel=microns_per_pixel_of(session, case.id),
+        field=has_field(session, case.id),
         resident=read is not None and policy.reveal != "after_commit",
     )
 
@@ -356,8 +356,8 @@ def case_to_correct(
         back=page_back(session, keys, principal, before=read_id),
         lease_seconds=current_policy(session).lease_seconds,
         progress=get_day_progress(session, principal, zone),
-        microns_per_pixel=microns_per_pixel_of(session, answer.named),
-        field=has_field(session, answer.named),
+        microns_per_pixel=microns_per_pixel_of(session, answer.case_id),
+        field=has_field(session, answer.case_id),
         resident=False,
     )
 
@@ -430,9 +430,9 @@ def show_case_page(
             principal,
             number=case_number(handle),
             case_id=handle,
-            field=has_field(session, case.named),
+            field=has_field(session, case.id),
             hidden=hidden,
-            late=has_answered_late(session, principal, case.id) and case.repeat is None,
+            late=has_answered_late(session, principal, case),
             progress=get_day_progress(session, principal, context.settings.zone),
             back=page_back(session, context.keys.readers, principal),
         )
@@ -540,7 +540,7 @@ def revise_label(
 ) -> Response:
     """Correct one's own label: both stay."""
     body: RevisionIn = validate_form(RevisionIn, label=label, reason=reason)
-    once(session, body, lambda: revise_answer(session, context, principal, label_id, body))
+    once(session, body, lambda: revise_case_label(session, context, principal, label_id, body))
     return redirect_to(f"/cases/{validate_form(_CaseId, id=case_id).id}")
 
 
@@ -555,5 +555,5 @@ def retract_label(
 ) -> Response:
     """Take one's own label back: both stay."""
     body: RetractionIn = validate_form(RetractionIn, reason=reason)
-    once(session, body, lambda: retract_answer(session, context, principal, label_id, body))
+    once(session, body, lambda: retract_case_label(session, context, principal, label_id, body))
     return redirect_to("/worklist")

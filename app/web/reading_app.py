@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Form, Response
 from sqlalchemy.orm import Session
 
 from app.accounts.service import GuardedRoute, RequireScope
-from app.cases.service import case_handle, microns_per_pixel_of
+from app.cases.service import case_handle, case_named, microns_per_pixel_of
 from app.context import AppContext, ServiceContext
 from app.database.engine import ReadSession, WriteSession
 from app.http.models import PageText, ResponseModel
@@ -86,7 +86,7 @@ def cases_ahead(session: Session, context: ServiceContext, principal: Principal)
                 number=case_number(handle),
                 image=f"/v1/cases/{handle}/image",
                 field=None if held.field is None else f"/v1/cases/{handle}/field",
-                mpp=microns_per_pixel_of(session, named),
+                mpp=microns_per_pixel_of(session, case_named(session, named)),
                 lease_seconds=max(0.0, math.floor((held.expires_at - time).total_seconds())),
             )
         )

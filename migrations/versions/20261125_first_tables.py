@@ -11,10 +11,9 @@ import sqlalchemy as sa
 from alembic import op
 
 from app.audit.chain.events import GENESIS
-from app.database.dbos_adapter import TABLES
 from app.database.tables.append_only import APPEND_ONLY, create_replace_trigger, create_triggers, drop_triggers
 
-revision = "20261125"
+revision = "20261126"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -26,7 +25,6 @@ _TABLES = (
     "audit_head",
     "erasures",
     "installation",
-    "job_cancellations",
     "releases",
     "aliases",
     "annotators",
@@ -67,9 +65,8 @@ _TABLES = (
     "practice_answers",
     "reader_draws",
     "reads",
-    "repeat_answers",
-    "repeat_reads",
     "provisional_labels",
+    "workers",
 )
 # keys of the append-only tables: by them SQLite would replace a row without asking a trigger of DELETE
 _KEYS = {
@@ -77,20 +74,19 @@ _KEYS = {
         "id = NEW.id",
         "supersedes_id = NEW.supersedes_id",
         "NEW.supersedes_id IS NULL AND supersedes_id IS NULL AND case_id = NEW.case_id "
-        "AND annotator_id = NEW.annotator_id",
+        "AND annotator_id = NEW.annotator_id AND purpose = NEW.purpose",
     ),
     "predictions": ("id = NEW.id", "case_id = NEW.case_id AND release_id = NEW.release_id"),
-    "audit_events": ("stamp = NEW.stamp", "sequence = NEW.sequence"),
+    "audit_events": ("sequence = NEW.sequence",),
     "policies": ("id = NEW.id", "version = NEW.version"),
     "looks": (
         "id = NEW.id",
         "case_id = NEW.case_id AND policy_version = NEW.policy_version AND release_id = NEW.release_id",
     ),
     "exposures": ("id = NEW.id", "case_id = NEW.case_id AND annotator_id = NEW.annotator_id"),
-    "case_changes": ("stamp = NEW.stamp AND case_id = NEW.case_id",),
+    "case_changes": ("sequence = NEW.sequence AND case_id = NEW.case_id",),
     "installation": ("id = NEW.id",),
     "held_back": ("id = NEW.id", "annotator_id = NEW.annotator_id AND case_id = NEW.case_id"),
-    "repeat_answers": ("id = NEW.id", "repeat_id = NEW.repeat_id AND position = NEW.position"),
     "reader_draws": ("id = NEW.id", "request_id = NEW.request_id AND position = NEW.position"),
     "practice_cells": ("id = NEW.id", "set_id = NEW.set_id AND case_id = NEW.case_id"),
     "practice_items": ("id = NEW.id", "run_id = NEW.run_id AND position = NEW.position"),
@@ -145,7 +141,6 @@ def upgrade() -> None:
     _create_tables()
     dialect = op.get_bind().dialect.name
     if dialect == "postgresql":
-        op.execute("CREATE SEQUENCE audit_events_stamp_seq OWNED BY audit_events.stamp")
         for table, columns in _NO_STATISTICS.items():
             for column in columns:
                 op.execute(f"ALTER TABLE {table} ALTER COLUMN {column} SET STATISTICS 0")
@@ -162,13 +157,11 @@ def downgrade() -> None:
     for table in APPEND_ONLY:
         for statement in drop_triggers(dialect, table):
             op.execute(statement)
+    op.execute("DROP VIEW counted_labels")
     for table in reversed(_TABLES):
         op.drop_table(table)
     if dialect == "postgresql":
         op.execute("DROP SCHEMA dbos CASCADE")
-    else:
-        for table in TABLES:
-            op.execute(f"DROP TABLE IF EXISTS {table}")
 
 
 def _insert_first_rows() -> None:
@@ -216,8 +209,7 @@ def _create_tables() -> None:
 
     op.create_table(
         "audit_events",
-        sa.Column("stamp", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
-        sa.Column("sequence", sa.Integer(), nullable=True),
+        sa.Column("sequence", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("actor", sa.String(length=100), nullable=False),
         sa.Column("action", sa.String(length=50), nullable=False),
@@ -225,22 +217,12 @@ def _create_tables() -> None:
         sa.Column("details", sa.JSON(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("request_id", sa.String(length=100), nullable=True),
-        sa.Column("digest", sa.String(length=64), nullable=True),
         sa.Column("row_digests", sa.JSON(), nullable=False),
-        sa.Column("event_sha256", sa.String(length=64), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("signature", sa.String(length=128), nullable=False),
-        sa.Column("link_signature", sa.String(length=128), nullable=True),
-        sa.PrimaryKeyConstraint("stamp", name=op.f("pk_audit_events")),
-        sa.UniqueConstraint("sequence", name=op.f("uq_audit_events_sequence")),
+        sa.PrimaryKeyConstraint("sequence", name=op.f("pk_audit_events")),
     )
     op.create_index(op.f("ix_audit_events_object"), "audit_events", ["object"])
-    op.create_index(
-        "ix_audit_events_waiting",
-        "audit_events",
-        ["stamp"],
-        sqlite_where=sa.text("sequence IS NULL"),
-        postgresql_where=sa.text("sequence IS NULL"),
-    )
 
     op.create_table(
         "audit_head",
@@ -267,11 +249,10 @@ def _create_tables() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_installation")),
     )
     op.create_table(
-        "job_cancellations",
-        sa.Column("workflow_id", sa.String(length=100), nullable=False),
-        sa.Column("requested_by", sa.String(length=200), nullable=False),
-        sa.Column("requested_at", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("workflow_id", name=op.f("pk_job_cancellations")),
+        "workers",
+        sa.Column("executor_id", sa.String(length=100), nullable=False),
+        sa.Column("seen_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("executor_id", name=op.f("pk_workers")),
     )
     op.create_table(
         "releases",
@@ -418,7 +399,16 @@ def _create_tables() -> None:
     op.create_table(
         "jobs",
         sa.Column("kind", sa.String(length=30), nullable=False),
-        sa.Column("workflow_id", sa.String(length=100), nullable=False),
+        sa.Column("state", sa.String(length=10), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("begun", sa.Integer(), nullable=False),
+        sa.Column("executor_id", sa.String(length=100), nullable=True),
+        sa.Column("traceparent", sa.String(length=100), nullable=False),
+        sa.Column("cancel_requested_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("cancel_requested_by", sa.String(length=200), nullable=True),
+        sa.Column("result", sa.JSON(), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("parameters", sa.JSON(), nullable=False),
         sa.Column("progress", sa.Float(precision=53), nullable=False),
         sa.Column("message", sa.String(length=500), nullable=False),
@@ -427,8 +417,17 @@ def _create_tables() -> None:
         sa.Column("id", sa.Uuid(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["created_by"], ["accounts.id"], name=op.f("fk_jobs_created_by_accounts")),
+        sa.CheckConstraint(
+            "state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')", name=op.f("ck_jobs_state")
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
-        sa.UniqueConstraint("workflow_id", name=op.f("uq_jobs_workflow_id")),
+    )
+    op.create_index(
+        "ix_jobs_open",
+        "jobs",
+        ["state"],
+        postgresql_where=sa.text("state IN ('queued', 'running')"),
+        sqlite_where=sa.text("state IN ('queued', 'running')"),
     )
     op.create_table(
         "policies",
@@ -533,11 +532,12 @@ def _create_tables() -> None:
     )
     op.create_table(
         "case_changes",
-        sa.Column("stamp", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("sequence", sa.Integer(), nullable=False),
         sa.Column("case_id", sa.Uuid(), nullable=False),
-        sa.ForeignKeyConstraint(["case_id"], ["cases.id"], name=op.f("fk_case_changes_case_id_cases")),
-        sa.ForeignKeyConstraint(["stamp"], ["audit_events.stamp"], name=op.f("fk_case_changes_stamp_audit_events")),
-        sa.PrimaryKeyConstraint("stamp", "case_id", name=op.f("pk_case_changes")),
+        sa.ForeignKeyConstraint(
+            ["sequence"], ["audit_events.sequence"], name=op.f("fk_case_changes_sequence_audit_events")
+        ),
+        sa.PrimaryKeyConstraint("sequence", "case_id", name=op.f("pk_case_changes")),
     )
     op.create_table(
         "case_twins",
@@ -609,6 +609,7 @@ def _create_tables() -> None:
         "labels",
         sa.Column("case_id", sa.Uuid(), nullable=False),
         sa.Column("annotator_id", sa.Uuid(), nullable=False),
+        sa.Column("purpose", sa.String(length=10), nullable=False),
         sa.Column("kind", sa.String(length=20), nullable=False),
         sa.Column("supersedes_id", sa.Uuid(), nullable=True),
         sa.Column("position", sa.Integer(), server_default="0", nullable=False),
@@ -627,6 +628,7 @@ def _create_tables() -> None:
         sa.CheckConstraint("(kind = 'label') = (supersedes_id IS NULL)", name=op.f("ck_labels_chain")),
         sa.CheckConstraint("(kind = 'retraction') = (class_code IS NULL)", name=op.f("ck_labels_class_code")),
         sa.CheckConstraint("kind IN ('label', 'correction', 'revision', 'retraction')", name=op.f("ck_labels_kind")),
+        sa.CheckConstraint("purpose IN ('read', 'repeat')", name=op.f("ck_labels_purpose")),
         sa.CheckConstraint("round IN ('planned', 'adjudication')", name=op.f("ck_labels_round")),
         sa.ForeignKeyConstraint(["annotator_id"], ["annotators.id"], name=op.f("fk_labels_annotator_id_annotators")),
         sa.ForeignKeyConstraint(["case_id"], ["cases.id"], name=op.f("fk_labels_case_id_cases")),
@@ -639,12 +641,13 @@ def _create_tables() -> None:
     op.create_index(
         "uq_labels_first_of_annotator",
         "labels",
-        ["case_id", "annotator_id"],
+        ["case_id", "annotator_id", "purpose"],
         unique=True,
         sqlite_where=sa.text("supersedes_id IS NULL"),
         postgresql_where=sa.text("supersedes_id IS NULL"),
     )
     op.create_index("uq_labels_supersedes_id", "labels", ["supersedes_id"], unique=True)
+    op.execute("CREATE VIEW counted_labels AS SELECT * FROM labels WHERE purpose = 'read'")
 
     op.create_table(
         "looks",
@@ -898,8 +901,6 @@ def _create_tables() -> None:
         sa.Column("state", sa.String(length=20), nullable=False),
         sa.Column("lease_expires_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("closed_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("final_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("n_since", sa.Integer(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.CheckConstraint("state IN ('open', 'leased', 'answered', 'closed')", name=op.f("ck_repeats_state")),
         sa.ForeignKeyConstraint(["annotator_id"], ["annotators.id"], name=op.f("fk_repeats_annotator_id_annotators")),
@@ -957,7 +958,8 @@ def _create_tables() -> None:
     op.create_table(
         "reads",
         sa.Column("id", sa.Uuid(), nullable=False),
-        sa.Column("request_id", sa.Uuid(), nullable=False),
+        sa.Column("request_id", sa.Uuid(), nullable=True),
+        sa.Column("repeat_id", sa.Uuid(), nullable=True),
         sa.Column("case_id", sa.Uuid(), nullable=False),
         sa.Column("annotator_id", sa.Uuid(), nullable=False),
         sa.Column("state", sa.String(length=20), nullable=False),
@@ -966,11 +968,13 @@ def _create_tables() -> None:
         sa.Column("displayed_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("decline_reason", sa.String(length=20), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.CheckConstraint("(request_id IS NULL) <> (repeat_id IS NULL)", name=op.f("ck_reads_one_request")),
         sa.CheckConstraint(
             "state IN ('leased', 'committed', 'declined', 'released', 'expired')", name=op.f("ck_reads_state")
         ),
         sa.ForeignKeyConstraint(["annotator_id"], ["annotators.id"], name=op.f("fk_reads_annotator_id_annotators")),
         sa.ForeignKeyConstraint(["case_id"], ["cases.id"], name=op.f("fk_reads_case_id_cases")),
+        sa.ForeignKeyConstraint(["repeat_id"], ["repeats.id"], name=op.f("fk_reads_repeat_id_repeats")),
         sa.ForeignKeyConstraint(["request_id"], ["read_requests.id"], name=op.f("fk_reads_request_id_read_requests")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_reads")),
     )
@@ -990,68 +994,24 @@ def _create_tables() -> None:
         "reads",
         ["case_id", "annotator_id"],
         unique=True,
+        sqlite_where=sa.text("state IN ('leased', 'committed') AND repeat_id IS NULL"),
+        postgresql_where=sa.text("state IN ('leased', 'committed') AND repeat_id IS NULL"),
+    )
+    op.create_index(
+        "uq_reads_repeated_once",
+        "reads",
+        ["repeat_id"],
+        unique=True,
         sqlite_where=sa.text("state IN ('leased', 'committed')"),
         postgresql_where=sa.text("state IN ('leased', 'committed')"),
     )
-
-    op.create_table(
-        "repeat_answers",
-        sa.Column("repeat_id", sa.Uuid(), nullable=False),
-        sa.Column("case_id", sa.Uuid(), nullable=False),
-        sa.Column("kind", sa.String(length=20), nullable=False),
-        sa.Column("supersedes_id", sa.Uuid(), nullable=True),
-        sa.Column("position", sa.Integer(), nullable=False),
-        sa.Column("class_code", sa.String(length=100), nullable=True),
-        sa.Column("confidence", sa.Float(precision=53), nullable=True),
-        sa.Column("second_choice", sa.String(length=100), nullable=True),
-        sa.Column("flagged", sa.Boolean(), server_default=sa.false(), nullable=False),
-        sa.Column("unexposed", sa.Boolean(), nullable=False),
-        sa.Column("blind", sa.Boolean(), nullable=False),
-        sa.Column("reading_seconds", sa.Float(precision=53), nullable=True),
-        sa.Column("id", sa.Uuid(), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.CheckConstraint("(kind = 'retraction') = (class_code IS NULL)", name=op.f("ck_repeat_answers_class_code")),
-        sa.CheckConstraint(
-            "kind IN ('label', 'correction', 'revision', 'retraction')", name=op.f("ck_repeat_answers_kind")
-        ),
-        sa.ForeignKeyConstraint(["case_id"], ["cases.id"], name=op.f("fk_repeat_answers_case_id_cases")),
-        sa.ForeignKeyConstraint(["repeat_id"], ["repeats.id"], name=op.f("fk_repeat_answers_repeat_id_repeats")),
-        sa.ForeignKeyConstraint(
-            ["supersedes_id"], ["repeat_answers.id"], name=op.f("fk_repeat_answers_supersedes_id_repeat_answers")
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_repeat_answers")),
-        sa.UniqueConstraint("repeat_id", "position", name=op.f("uq_repeat_answers_repeat_id_position")),
-    )
-    op.create_table(
-        "repeat_reads",
-        sa.Column("id", sa.Uuid(), nullable=False),
-        sa.Column("request_id", sa.Uuid(), nullable=False),
-        sa.Column("case_id", sa.Uuid(), nullable=False),
-        sa.Column("annotator_id", sa.Uuid(), nullable=False),
-        sa.Column("state", sa.String(length=20), nullable=False),
-        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("displayed_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("decline_reason", sa.String(length=20), nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.CheckConstraint(
-            "state IN ('leased', 'committed', 'declined', 'released', 'expired')", name=op.f("ck_repeat_reads_state")
-        ),
-        sa.ForeignKeyConstraint(
-            ["annotator_id"], ["annotators.id"], name=op.f("fk_repeat_reads_annotator_id_annotators")
-        ),
-        sa.ForeignKeyConstraint(["case_id"], ["cases.id"], name=op.f("fk_repeat_reads_case_id_cases")),
-        sa.ForeignKeyConstraint(["request_id"], ["repeats.id"], name=op.f("fk_repeat_reads_request_id_repeats")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_repeat_reads")),
-    )
-    op.create_index("ix_repeat_reads_annotator_id_state", "repeat_reads", ["annotator_id", "state"])
-    op.create_index(op.f("ix_repeat_reads_request_id"), "repeat_reads", ["request_id"])
 
     op.create_table(
         "provisional_labels",
         sa.Column("label_id", sa.Uuid(), nullable=False),
         sa.Column("case_id", sa.Uuid(), nullable=False),
         sa.Column("annotator_id", sa.Uuid(), nullable=False),
+        sa.Column("purpose", sa.String(length=10), nullable=False),
         sa.Column("read_id", sa.Uuid(), nullable=False),
         sa.Column("final_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("n_since", sa.Integer(), nullable=False),

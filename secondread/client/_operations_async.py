@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 0dcb9eba4145dc84.
+"""Operations of the API. Made from the OpenAPI document e92c8c8d30181e3a.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -642,9 +642,9 @@ class AsyncOperations:
         request = Request("GET", "/healthz")
         return await self._model(models.HealthOut, request)
 
-    async def readyz(self) -> models.ReadyOut:
+    async def readyz(self, *, verbose: str | None = None) -> models.ReadyOut:
         """Database, release and storage can serve."""
-        request = Request("GET", "/readyz")
+        request = Request("GET", "/readyz", query={"verbose": verbose})
         return await self._model(models.ReadyOut, request)
 
     async def prometheus(self) -> bytes:

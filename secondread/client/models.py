@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 0dcb9eba4145dc84.
+"""What the API takes and answers. Made from the OpenAPI document e92c8c8d30181e3a.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -150,12 +150,9 @@ class Attempt(BaseModel):
 class AuditEventOut(BaseModel):
     """
     Who did what to which object; `digest` chains it to the event before.
-
-    On PostgreSQL `sequence` and `digest` come within a second of the event, and are null until then.
     """
 
-    stamp: int
-    sequence: int | None
+    sequence: int
     created_at: AwareDatetime
     actor: str
     action: str
@@ -163,7 +160,7 @@ class AuditEventOut(BaseModel):
     details: dict[str, Any]
     reason: str | None
     request_id: str | None
-    digest: str | None
+    digest: str
 
 
 class AuditEventsOut(BaseModel):
@@ -640,6 +637,21 @@ class LabelsOut(BaseModel):
     """
 
     items: list[LabelOut]
+
+
+class LimitOut(BaseModel):
+    """
+    A limit, with the use of the caller or address that uses most, and the number of all requests that wait.
+    """
+
+    name: str
+    per: str
+    unit: str
+    size: int | None
+    queue: int | None
+    wait_seconds: float | None
+    in_use: int | None = None
+    waiting: int | None = None
 
 
 class MetricOut(BaseModel):
@@ -1215,7 +1227,7 @@ class ReadyOut(BaseModel):
     """
     Whether requests can be served, part by part; without a worker they can, but jobs wait.
 
-    `device` is where the network runs: `cpu`, `cuda` or `remote`, with why it is not the GPU.
+    `device` is where the network runs: `cpu`, `cuda` or `remote`, with why it is not the GPU. `limits` is there if `?verbose` asks for it.
     """
 
     status: str
@@ -1224,6 +1236,7 @@ class ReadyOut(BaseModel):
     worker: str
     storage: str = "ok"
     device: str = "cpu"
+    limits: list[LimitOut] | None = None
 
 
 class RecalibrationIn(BaseModel):

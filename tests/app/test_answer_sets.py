@@ -66,8 +66,7 @@ def twice(service: Service) -> None:
 
 
 def publish(service: Service) -> None:
-    """What the worker does every minute, its sealer several times per second."""
-    service.seal()
+    """What the worker does every minute."""
     publish_answer_sets(service.context)
 
 

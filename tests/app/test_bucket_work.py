@@ -209,7 +209,6 @@ def test_a_snapshot_of_one_worker_is_used_by_all(two: Two, monkeypatch: pytest.M
     one, other = two
     collect(one, [cell_png(i) for i in range(4)], patients=True)
     before = one.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["metrics"]
-    one.seal()
     refresh_snapshots(other.context)
     first = snapshots(other)
     refresh_cache(one.context)
@@ -219,7 +218,6 @@ def test_a_snapshot_of_one_worker_is_used_by_all(two: Two, monkeypatch: pytest.M
         patched.setattr("app.metrics.snapshot.load_dataset", None)  # nothing is read past the snapshot
         assert one.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["metrics"] == before
     one.add_case("later", cell_png(9))
-    one.seal()
     monkeypatch.setattr("app.metrics.snapshot._MAX_CHANGED_CASES", 0)
     refresh_snapshots(one.context)
     assert int(snapshots(one)[0]) > int(first[0])

@@ -11,8 +11,8 @@ from sqlalchemy import select
 from app.audit.chain.coverage import COVERED
 from app.audit.chain.keys import DerivedKey
 from app.audit.chain.row_digests import row_digest
+from app.database.engine import insert_new
 from app.database.tables import Case, CasePrediction, new_id, utc_now
-from app.recalibration.training_data import insert_predictions
 from tests.app.test_comparison import added
 from tests.support.service import Service, cell_png
 
@@ -55,7 +55,7 @@ def test_what_is_stored_is_what_was_given_and_its_digest_is_the_noted_one(
     release = uuid.UUID(added(service, dropout_release))
     with service.context.database.write() as session:
         row = values(session.execute(select(Case.id)).scalar_one(), release, **changed)
-        assert insert_predictions(session, [row]) == {row["id"]}
+        assert insert_new(session, CasePrediction, [row]) == {row["id"]}
         session.expire_all()
         found = session.get_one(CasePrediction, row["id"])
         read = {name: getattr(found, name) for name in row}
@@ -73,5 +73,5 @@ def test_what_another_job_has_stored_meanwhile_stays(service: Service) -> None:
     service.add_case("case-1", cell_png(1))
     with service.context.database.write() as session:
         there = session.execute(select(CasePrediction)).scalar_one()
-        assert insert_predictions(session, [values(there.case_id, there.release_id)]) == set()
+        assert insert_new(session, CasePrediction, [values(there.case_id, there.release_id)]) == set()
         assert session.execute(select(CasePrediction.id)).scalars().all() == [there.id]

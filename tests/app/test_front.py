@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from app.http.errors import ServiceOverloaded, ServiceUnavailable
-from app.predictions import small_image_queue
+from app.http.limiter import MAX_SMALL_RUNS
 from app.predictions.decoding import ImageDecoder
-from app.predictions.small_image_queue import MAX_CONCURRENT_RUNS, SmallImageQueue
+from app.predictions.inference import SmallImageQueue
 from ml.images.picture import Picture
 from tests.security.test_hostile_files import tiled
 from tests.security.test_pictures import jpeg_of_scans
@@ -56,21 +56,20 @@ async def until(condition: Callable[[], bool]) -> None:
     await asyncio.to_thread(wait_until, condition)
 
 
-@pytest.mark.parametrize(("cores", "at_once"), [(1, 1), (2, 2), (4, 4), (64, MAX_CONCURRENT_RUNS)])
+@pytest.mark.parametrize(("cores", "at_once"), [(1, 1), (2, 2), (4, 4), (64, MAX_SMALL_RUNS)])
 def test_as_many_run_at_once_as_there_are_cores_in_the_order_of_arrival(cores: int, at_once: int) -> None:
     async def scene() -> None:
         port, held = SmallImageQueue(cores, 20), Held()
         tasks = [asyncio.create_task(port.run(held.work(number))) for number in range(12)]
         await until(lambda: len(held.begun) == at_once)
-        assert port.waiting == 12 - at_once
+        assert port.limiter.count_use().waiting == 12 - at_once
         for n in range(at_once, 12):
             held.end()
             await until(lambda n=n: len(held.begun) == n + 1)  # type: ignore[misc]
             assert sorted(held.begun) == list(range(n + 1)), "somebody was overtaken"
         held.end(at_once)
         assert await asyncio.gather(*tasks) == list(range(12))
-        assert (held.most, port.waiting) == (at_once, 0)
-        port.close()
+        assert (held.most, port.limiter.count_use().waiting) == (at_once, 0)
 
     run_async(scene())
 
@@ -83,15 +82,14 @@ def test_a_full_queue_says_at_once_for_how_long() -> None:
         with pytest.raises(ServiceOverloaded, match="too many") as refused:
             await port.run(held.work(3))
         assert refused.value.retry_after == 2  # nobody knows yet how long one takes
-        port._seconds = 4.0
+        port.durations.seconds = 4.0
         with pytest.raises(ServiceOverloaded, match="too many") as refused:
             await port.run(held.work(3))
         assert refused.value.retry_after == 12  # for the two that wait, and for itself
         held.end(3)
         assert await asyncio.gather(*tasks) == [0, 1, 2]
-        port._seconds = 0.001
+        port.durations.seconds = 0.001
         assert port._seconds_for(1) == 1
-        port.close()
 
     run_async(scene())
 
@@ -101,10 +99,10 @@ def test_what_has_run_for_long_counts_for_what_whoever_comes_next_is_told() -> N
 
     async def scene() -> None:
         port, held = SmallImageQueue(2, 1), Held()
-        port._seconds = 0.01
+        port.durations.seconds = 0.01
         tasks = [asyncio.create_task(port.run(held.work(number))) for number in range(3)]
         await until(lambda: len(held.begun) == 2)
-        port._begun_at = {thread: begun - 20 for thread, begun in port._begun_at.items()}
+        port.durations.begun_at = {thread: begun - 20 for thread, begun in port.durations.begun_at.items()}
         with pytest.raises(ServiceOverloaded) as refused:
             await port.run(held.work(3))
         assert refused.value.retry_after is not None
@@ -112,16 +110,14 @@ def test_what_has_run_for_long_counts_for_what_whoever_comes_next_is_told() -> N
         held.end(3)
         await asyncio.gather(*tasks)
         assert port._seconds_for(1) == 1
-        port.close()
 
     run_async(scene())
 
 
-def test_work_that_goes_on_keeps_its_place_though_its_caller_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_image_queue, "WAIT_SECONDS", 0.1)
-
+def test_work_that_goes_on_keeps_its_place_though_its_caller_is_gone() -> None:
     async def scene() -> None:
         port, held = SmallImageQueue(1, 5), Held()
+        port.limiter.wait_seconds = 0.1
         gone = asyncio.create_task(port.run(held.work(0)))
         await until(lambda: held.begun == [0])
         gone.cancel()
@@ -130,50 +126,27 @@ def test_work_that_goes_on_keeps_its_place_though_its_caller_is_gone(monkeypatch
         with pytest.raises(ServiceOverloaded, match="waited"):
             await port.run(held.work(1))
         held.end()
-        await until(lambda: port._under_way == 0)
+        await until(lambda: port.limiter.count_use() == (0, 0))
         held.end()
         assert await port.run(held.work(2)) == 2
-        port.close()
 
     run_async(scene())
 
 
-def test_whoever_goes_on_after_the_end_has_threads_and_counts_nothing_twice() -> None:
-    before = waiting()
-
+def test_who_waits_too_long_is_told_and_what_has_begun_goes_on() -> None:
     async def scene() -> None:
         port, held = SmallImageQueue(1, 5), Held()
-        first, second = (asyncio.create_task(port.run(held.work(number))) for number in (0, 1))
-        await until(lambda: held.begun == [0])
-        port.close()
-        with pytest.raises(asyncio.CancelledError):
-            await second
-        held.end()
-        assert await first == 0
-        held.end()
-        assert await port.run(held.work(2)) == 2
-        assert (held.begun, port.waiting, waiting()) == ([0, 2], 0, before)
-        port.close()
-
-    run_async(scene())
-
-
-def test_who_waits_too_long_is_told_and_what_has_begun_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_image_queue, "WAIT_SECONDS", 0.1)
-
-    async def scene() -> None:
-        port, held = SmallImageQueue(1, 5), Held()
+        port.limiter.wait_seconds = 0.1
         first = asyncio.create_task(port.run(held.work(0)))
         await until(lambda: held.begun == [0])
         with pytest.raises(ServiceOverloaded, match="waited"):
             await port.run(held.work(1))
-        assert (held.begun, port.waiting, first.done()) == ([0], 0, False)
+        assert (held.begun, port.limiter.count_use().waiting, first.done()) == ([0], 0, False)
         held.end()
         assert await first == 0
         held.end()
         assert await port.run(held.work(2)) == 2
         assert held.begun == [0, 2], "what nobody waits for was done"
-        port.close()
 
     run_async(scene())
 
@@ -193,7 +166,7 @@ def test_failures_reach_their_caller_and_free_the_place() -> None:
         first = asyncio.create_task(port.run(held.work(0)))
         await until(lambda: held.begun == [0])
         gone, behind = (asyncio.create_task(port.run(held.work(number))) for number in (1, 2))
-        await until(lambda: port.waiting == 2)
+        await until(lambda: port.limiter.count_use().waiting == 2)
         assert waiting() == before + 2
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -201,7 +174,6 @@ def test_failures_reach_their_caller_and_free_the_place() -> None:
         held.end(2)
         assert (await first, await behind, held.begun) == (0, 2, [0, 2])
         assert waiting() == before
-        port.close()
 
     run_async(scene())
 
@@ -233,7 +205,7 @@ def test_small_pictures_pass_those_that_take_long(
 ) -> None:
     go_on, begun = slow_pictures
     slow = SLOW[kind]()
-    at_once = service.context.front.at_once + 1
+    at_once = service.context.front.limiter.size + 1
     service.call("viewer", "POST", "/v1/predictions", content=cell_png(1))  # what is in force is held from here on
     with ThreadPoolExecutor(at_once) as pool:
         waiting = [pool.submit(service.call, "viewer", "POST", "/v1/predictions", content=slow) for _ in range(at_once)]
@@ -270,9 +242,9 @@ def test_a_large_network_never_takes_a_place_at_the_front(service: Service, monk
 
 def test_the_memory_of_pictures_is_given_back_at_the_front(service: Service) -> None:
     port: ImageDecoder = service.context.pictures
-    before = port._cheap._left
+    before = port.cheap.count_use()
     for data, status in ((cell_png(1), 200), (cell_png(1)[:-40], 422), (b"none", 415)):
         service.call("viewer", "POST", "/v1/predictions", content=cell_png(1))
         assert service.call("viewer", "POST", "/v1/predictions", content=data).status_code == status
-    assert port._cheap._left == before
-    assert service.context.front.waiting == 0
+    assert port.cheap.count_use() == before
+    assert service.context.front.limiter.count_use().waiting == 0

@@ -269,7 +269,7 @@ def test_a_judgement_that_is_begun_again_after_a_crash_is_one_attempt(
     executor = JobExecutor(service.context, FUNCTIONS | {"judgement": dies}, poll_seconds=0.05)
     assert executor.acquire()
     executor.start()
-    wait_until(lambda: executor.begun and executor.idle, 120, "the job was not begun")
+    wait_until(lambda: executor.runner.begun and not executor.runner.running, 120, "the job was not begun")
     executor.stop()
     assert attempts(service) == 1
     work_off(service.context)

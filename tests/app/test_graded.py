@@ -79,5 +79,4 @@ def test_probabilities_are_stored_verified_and_another_one_is_named(service: Ser
         assert verify_all(session, service.context).faults == []
     with service.context.database.read() as session:  # which keeps nothing
         session.execute(update(DailyThreshold).values(threshold=0.8))
-        faults = verify_all(session, service.context).faults
-    assert sum("π of a look is not that of its policy" in fault for fault in faults) >= len(between)
+        assert any("daily_thresholds" in fault for fault in verify_all(session, service.context).faults)

@@ -17,7 +17,7 @@ from prometheus_client import REGISTRY
 from app.database.tables import Alias
 from app.http.errors import ServiceOverloaded
 from app.predictions import inference
-from app.predictions.inference import InferenceEngine, LoadedRelease
+from app.predictions.inference import InferenceEngine, LoadedRelease, RecentDurations
 from ml.images.preprocess import Pixels
 from ml.release.artifact import Release, read_release
 from ml.release.predictor import Prediction, Predictor
@@ -85,8 +85,8 @@ def test_a_failing_run_fails_everybody_in_it_and_nobody_else(
 def test_who_waits_too_long_or_finds_the_queue_full_is_told(
     served: LoadedRelease, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inference, "QUEUE_SECONDS", 0.2)
     port = InferenceEngine(Path(), 1, 1, 8)
+    port.here.wait_seconds = 0.2
     begun, go_on = threading.Event(), threading.Event()
     run = served.predictor.outputs
 
@@ -102,9 +102,9 @@ def test_who_waits_too_long_or_finds_the_queue_full_is_told(
         second = pool.submit(port.predict, served, images[1])
         with pytest.raises(ServiceOverloaded, match="waited"):
             second.result()
-        monkeypatch.setattr(inference, "QUEUE_SECONDS", patient(60))
+        port.here.wait_seconds = patient(60)
         third = pool.submit(port.predict, served, images[1])
-        wait_until(lambda: len(port._wanted) > 0, what="the third is in the queue")
+        wait_until(lambda: port.here.count_use().waiting > 0, what="the third is in the queue")
         with pytest.raises(ServiceOverloaded, match="too many"):
             port.predict(served, images[2])
         go_on.set()
@@ -139,9 +139,9 @@ def numbered(served: LoadedRelease, number: int) -> Pixels:
 
 def arrive(pool: ThreadPoolExecutor, port: InferenceEngine, served: LoadedRelease, number: int) -> Future[Prediction]:
     """Ask for a prediction, and return once it waits."""
-    before = len(port._wanted)
+    before = port.here.count_use().waiting
     asked = pool.submit(port.predict, served, numbered(served, number))
-    wait_until(lambda: len(port._wanted) > before, what=f"image {number} is in the queue")
+    wait_until(lambda: port.here.count_use().waiting > before, what=f"image {number} is in the queue")
     return asked
 
 
@@ -159,8 +159,7 @@ def test_who_came_first_is_served_first(served: LoadedRelease, monkeypatch: pyte
         for one in asked:
             one.result(timeout=patient(60))
     assert network.order[:N_IMAGES] == list(range(N_IMAGES))
-    assert port._taken == 0
-    assert not port._wanted
+    assert port.here.count_use() == (0, 0)
 
 
 def test_who_gives_up_waiting_does_not_hold_up_those_behind(
@@ -170,9 +169,9 @@ def test_who_gives_up_waiting_does_not_hold_up_those_behind(
     with ThreadPoolExecutor(4) as pool:
         first = pool.submit(port.predict, served, numbered(served, 0))
         assert network.begun.acquire(timeout=patient(30))
-        monkeypatch.setattr(inference, "QUEUE_SECONDS", 0.2)
+        port.here.wait_seconds = 0.2
         impatient = arrive(pool, port, served, 1)
-        monkeypatch.setattr(inference, "QUEUE_SECONDS", patient(60))
+        port.here.wait_seconds = patient(60)
         behind = [arrive(pool, port, served, number) for number in (2, 3)]
         assert isinstance(impatient.exception(timeout=patient(30)), ServiceOverloaded)
         network.end.release(3)
@@ -201,8 +200,7 @@ def test_of_a_small_network_several_runs_go_on_at_once(served: LoadedRelease, mo
         for one in asked:
             one.result(timeout=patient(60))
     assert network.order == [0, *range(N_IMAGES)]
-    assert port._taken == 0
-    assert not port._wanted
+    assert port.here.count_use() == (0, 0)
 
 
 def test_a_large_network_runs_alone_and_is_not_overtaken(
@@ -216,7 +214,7 @@ def test_a_large_network_runs_alone_and_is_not_overtaken(
         asked.append(arrive(pool, port, small, 2))  # there would be room for it beside the first
         for number in range(3):
             assert network.order == list(range(number + 1))
-            assert len(port._wanted) == 2 - number, "somebody runs beside the large network"
+            assert port.here.count_use().waiting == 2 - number, "somebody runs beside the large network"
             network.end.release()
             assert number == 2 or network.begun.acquire(timeout=patient(30))
         for one in asked:
@@ -230,9 +228,9 @@ def test_where_a_large_network_gives_up_those_behind_run_beside_those_that_do(
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(port.predict, small, numbered(served, 0))
         assert network.begun.acquire(timeout=patient(30))
-        monkeypatch.setattr(inference, "QUEUE_SECONDS", 0.2)
+        port.here.wait_seconds = 0.2
         impatient = arrive(pool, port, served, 1)
-        monkeypatch.setattr(inference, "QUEUE_SECONDS", patient(60))
+        port.here.wait_seconds = patient(60)
         behind = arrive(pool, port, small, 2)
         assert isinstance(impatient.exception(timeout=patient(30)), ServiceOverloaded)
         assert network.begun.acquire(timeout=patient(30)), "the one behind waits for a run that need not end"
@@ -316,10 +314,10 @@ def test_who_finds_the_queue_full_is_told_when_to_come_back(
             asked = [pool.submit(port.predict, served, numbered(served, 0))]
             assert network.begun.acquire(timeout=patient(30))
             asked += [arrive(pool, port, served, number) for number in range(1, queue)]
-            patch.setattr(port, "_run_seconds", 0.0)  # nothing is known of how long a run takes
+            patch.setattr(port, "_durations", RecentDurations())  # nothing is known of how long a run takes
             with pytest.raises(ServiceOverloaded, match="too many") as unknown:
                 port.predict(served, numbered(served, 9))
-            patch.setattr(port, "_run_seconds", 2.5)
+            port._durations.seconds = 2.5
             with pytest.raises(ServiceOverloaded, match="too many") as refused:
                 port.predict(served, numbered(served, 9))
             told[queue] = refused.value.retry_after

@@ -1,33 +1,36 @@
 """Who does jobs and when: the worker's lock, commands that do their own job, and upkeep that nobody asks for."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import psycopg
 import pytest
-from dbos import EnqueueOptions
-from sqlalchemy import func, select, text
-from sqlalchemy.orm import Session
+from dbos import DBOSClient, DBOSPortableJSONSerializer, EnqueueOptions
+from sqlalchemy import select, text, update
 
 from app import worker
+from app.audit.chain.events import lock_head
 from app.audit.installation import claim_database
-from app.context import ServiceContext, build_context
-from app.database.dbos_adapter import workflow_table
+from app.context import build_context
 from app.database.engine import POSTGRES_SETTINGS
-from app.database.tables import AuditHead, utc_now
+from app.database.migration import job_engine_url
+from app.database.tables import AuditHead, Job, utc_now
 from app.http.errors import ServiceUnavailable
 from app.job_table import FUNCTIONS, ask_for_recalibration
 from app.jobs import service as jobs_service
 from app.jobs.executor import JobExecutor, JobSchedule
 from app.jobs.handle import RunningJob
 from app.jobs.inline import run_inline
-from app.jobs.locks import _LOCK_CLASS, count_living_workers
-from app.jobs.queries import JobView
+from app.jobs.queries import job_by_id
+from app.jobs.runner import JobRunner, command_ids
+from app.jobs.workers import list_missing_workers, record_heartbeat, requeue_jobs_of_dead_executors
 from app.settings import Settings
+from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png, store
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -53,12 +56,12 @@ def test_a_workers_lock_goes_past_a_transaction_pooler(service: Service) -> None
 def test_a_worker_that_cannot_begin_ends_when_it_is_asked_to(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While another process has the key: a start that waited for it would outlive the grace that containers have."""
+    """While another process has the chain: a start that waited for it would outlive the grace that containers have."""
     monkeypatch.setitem(POSTGRES_SETTINGS, "lock_timeout", "100")
     context, stop, tried = build_context(settings), threading.Event(), threading.Event()
     monkeypatch.setattr("app.worker.claim_database", partial(_tell_of_failure, tried, claim_database))
-    with ThreadPoolExecutor(1) as pool, context.database.write(key="alone") as session:
-        session.execute(text("SELECT 1"))
+    with ThreadPoolExecutor(1) as pool, context.database.write() as session:
+        lock_head(session)
         starting = pool.submit(worker._start_executor, context, stop)
         assert tried.wait(30 * PATIENCE)
         stop.set()
@@ -75,86 +78,129 @@ def _tell_of_failure(tried: threading.Event, work: Callable[..., None], *argumen
         raise
 
 
-@pytest.mark.slow_on_second_database
-def test_a_command_does_jobs_of_other_kinds_while_it_waits_and_enqueues_no_upkeep(service: Service) -> None:
-    """The command's job ends only when another one, of another kind, has."""
+def test_a_command_does_its_own_job_while_the_worker_is_busy(service: Service) -> None:
     context = service.context
-    executor = JobExecutor(
-        context, FUNCTIONS, {"tidying": JobSchedule("* * * * * *", lambda _: None)}, poll_seconds=0.05
-    )
-    assert executor.acquire()
-    executor.start()  # leaves its schedule in the database
-    executor.stop()
-    upkeep = _upkeep_runs(context)
-    with context.database.write() as session:
-        other = jobs_service.submit_job(session, context, "prediction", {}, None).id
-    ended = threading.Event()
+    busy, ended = threading.Event(), threading.Event()
 
     def wait(_: RunningJob) -> dict[str, Any]:
+        busy.set()
         assert ended.wait(30 * PATIENCE)
-        time.sleep(2)
-        return {}
+        return {"by": "the worker"}
 
-    def work(_: RunningJob) -> dict[str, Any]:
-        ended.set()
-        return {}
-
-    def ask(session: Session) -> JobView:
-        return jobs_service.submit_job(session, context, "evaluation", {}, None)
-
-    done, _ = run_inline(context, ask, FUNCTIONS | {"evaluation": wait, "prediction": work}, "evaluating")
-    assert done.state == "succeeded"
-    assert service.get("viewer", f"/v1/jobs/{other}").json()["state"] == "succeeded"
-    assert _upkeep_runs(context) == upkeep
-
-
-def _upkeep_runs(context: ServiceContext) -> int:
-    workflows = workflow_table(context.database.engine.dialect.name)
-    with context.database.read() as session:
-        runs = select(func.count()).select_from(workflows).where(workflows.c.name.like("upkeep-%"))
-        return int(session.execute(runs).scalar_one())
-
-
-@_on_postgresql
-def test_on_postgresql_a_command_does_not_wait_for_a_worker_that_is_busy(service: Service) -> None:
-    context = service.context
-    with context.database.read() as session, psycopg.connect(_plain_url(session)) as connection:
-        # the lock of a worker that takes nothing
-        connection.execute("SELECT pg_advisory_lock(%s, 1)", (_LOCK_CLASS,))
-        assert count_living_workers(session) == 1
-        kinds = FUNCTIONS | {"evaluation": lambda _: {"by": "the command"}}
+    executor = JobExecutor(context, FUNCTIONS | {"evaluation": wait}, poll_seconds=0.05)
+    with context.database.write() as session:
+        first = jobs_service.submit_job(session, context, "evaluation", {}, None).id
+    assert executor.acquire()
+    executor.start()
+    try:
+        assert busy.wait(30 * PATIENCE)
+        kinds = {"evaluation": lambda _: {"by": "the command"}}
         _, result = run_inline(
             context, lambda s: jobs_service.submit_job(s, context, "evaluation", {}, None), kinds, "evaluating"
         )
-    assert result == {"by": "the command"}
+        assert result == {"by": "the command"}
+        ended.set()
+        wait_until(lambda: service.get("viewer", f"/v1/jobs/{first}").json()["state"] == "succeeded", 60)
+    finally:
+        ended.set()
+        executor.stop(5)
 
 
-def _plain_url(session: Session) -> str:
-    url = session.get_bind().engine.url.set(drivername="postgresql")
-    return url.render_as_string(hide_password=False)
+def test_what_a_killed_command_left_is_done_by_a_worker(service: Service) -> None:
+    context = service.context
+    with context.database.write() as session:
+        job_id = jobs_service.submit_job(session, context, "evaluation", {}, None).id
+        session.flush()
+        session.execute(update(Job).values(state="running", begun=1, executor_id=command_ids()[0]))
+    command = JobRunner(context, FUNCTIONS, command_ids()[:1])
+    with context.database.write() as session:
+        session.execute(update(Job).values(executor_id="another"))
+    assert command.acquire()
+    with context.database.write() as session:
+        session.execute(update(Job).values(executor_id=command.id))
+        assert requeue_jobs_of_dead_executors(session) == 0  # it lives
+    command.release()
+    assert work_off(context, {"evaluation": lambda _: {}}) == 1
+    shown = service.get("viewer", f"/v1/jobs/{job_id}").json()
+    assert (shown["state"], shown["attempts"]) == ("succeeded", 2)
+
+
+@_on_postgresql
+def test_a_second_worker_of_one_name_is_refused_and_one_without_a_name_has_the_next(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, stop = service.context, threading.Event()
+    context.settings.executor_id = "one"
+    first, second = (JobExecutor(context, FUNCTIONS) for _ in range(2))
+    assert first.acquire()
+    assert not second.acquire()
+    monkeypatch.setattr(worker, "_REFUSED_SECONDS", 0.0)
+    with pytest.raises(ValueError, match="another worker one lives"):
+        worker._start_executor(context, stop)
+    context.settings.executor_id = None
+    unnamed = [JobExecutor(context, FUNCTIONS) for _ in range(2)]
+    assert all(executor.acquire() for executor in unnamed)
+    assert [executor.runner.id for executor in unnamed] == [f"{socket.gethostname()}-{slot}" for slot in range(2)]
+    for executor in (first, second, *unnamed):
+        executor.runner.release()
+
+
+@pytest.mark.slow_on_second_database
+def test_a_missing_worker_is_named_and_its_jobs_are_taken_over_once_it_is_gone(service: Service) -> None:
+    context = service.context
+    with context.database.write() as session:
+        job_id = jobs_service.submit_job(session, context, "evaluation", {}, None).id
+        session.flush()
+        session.execute(update(Job).values(state="running", begun=1, executor_id="lost-0"))
+        record_heartbeat(session, "lost-0")
+    here = JobRunner(context, FUNCTIONS, ["here"])
+    assert here.acquire()
+    with context.database.write() as session:
+        record_heartbeat(session, "here")
+    with service.clock.off_by(timedelta(minutes=1)):
+        assert service.get(None, "/readyz").json()["worker"] == "ok"
+    with service.clock.off_by(timedelta(minutes=3)):
+        assert "lost-0 since" in service.get(None, "/readyz").json()["worker"]
+        assert "lost-0" in service.get("admin", "/jobs", headers={"Accept": "text/html"}).text
+    with context.database.write() as session, pytest.raises(ValueError, match="the worker here lives"):
+        jobs_service.take_over_worker(session, "here")
+    with (
+        context.database.write() as session,
+        pytest.raises(ValueError, match="no worker other; there are: here"),
+    ):
+        jobs_service.take_over_worker(session, "other")
+    with context.database.write() as session:
+        assert jobs_service.take_over_worker(session, "lost-0") == 1
+    with context.database.read() as session:
+        assert list_missing_workers(session) == []
+        assert job_by_id(session, job_id).state == "queued"
+    here.release()
 
 
 def test_upkeep_that_waited_is_done_once(service: Service) -> None:
     """A worker that was held up finds many ticks of a schedule in its queue and does the last of them."""
     context, done = service.context, []
-    executor = JobExecutor(context, FUNCTIONS, {"tidying": JobSchedule("0 0 1 1 *", done.append)}, poll_seconds=0.05)
+    schedules = {"tidying": JobSchedule("0 0 1 1 *", done.append)}
+    first = JobExecutor(context, FUNCTIONS, schedules, poll_seconds=0.05)
+    assert first.acquire()
+    first.start()  # makes the engine's tables
+    first.stop()
+    client = DBOSClient(
+        system_database_url=job_engine_url(context.settings.sqlalchemy_url),
+        serializer=DBOSPortableJSONSerializer(),
+        application_name="secondread",
+    )
     for _ in range(20):
-        with context.database.write() as session:
-            options: EnqueueOptions = {"queue_name": "upkeep", "workflow_name": "upkeep-tidying"}
-            context.jobs.client.enqueue_in_transaction(session, options, utc_now().isoformat(), None)
+        options: EnqueueOptions = {"queue_name": "upkeep", "workflow_name": "upkeep-tidying"}
+        client.enqueue(options, utc_now().isoformat(), None)
+    executor = JobExecutor(context, FUNCTIONS, schedules, poll_seconds=0.05)
     assert executor.acquire()
     executor.start()
-    workflows = workflow_table(context.database.engine.dialect.name)
-    left = select(func.count()).select_from(workflows).where(workflows.c.status != "SUCCESS")
-
-    def all_done() -> bool:
-        with context.database.read() as session:
-            return session.execute(left).scalar_one() == 0
-
     try:
-        wait_until(all_done, 60, "the queue is not empty")
+        wait_until(lambda: not client.list_workflows(status=["ENQUEUED", "PENDING"]), 60, "the queue is not empty")
     finally:
         executor.stop()
+        client.destroy()
     assert len(done) == 1
 
 

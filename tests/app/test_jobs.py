@@ -14,7 +14,7 @@ from PIL import Image, ImageEnhance
 from sqlalchemy import func, select, text
 from sqlalchemy.exc import OperationalError
 
-from app.database.dbos_adapter import workflow_table
+from app.database.tables import Job
 from app.http.errors import StorageFull
 from app.job_table import FUNCTIONS, ask_for_recalibration
 from app.jobs import service as jobs_service
@@ -190,8 +190,7 @@ def test_a_request_that_is_rolled_back_leaves_no_job(service: Service) -> None:
         jobs_service.submit_job(session, context, "evaluation", {}, None)
         session.rollback()
     with context.database.read() as session:
-        workflows = workflow_table(session.get_bind().dialect.name)
-        assert session.execute(select(func.count()).select_from(workflows)).scalar_one() == 0
+        assert session.execute(select(func.count()).select_from(Job)).scalar_one() == 0
     assert service.get("viewer", "/v1/jobs").json()["items"] == []
     assert work_off(context) == 0
 
@@ -350,7 +349,7 @@ def test_a_recalibration_that_dies_after_its_candidate_was_written_makes_no_seco
     executor = JobExecutor(service.context, FUNCTIONS | {"recalibration": dies}, poll_seconds=0.05)
     assert executor.acquire()
     executor.start()
-    wait_until(lambda: executor.begun and executor.idle, 120, "the job was not begun")
+    wait_until(lambda: executor.runner.begun and not executor.runner.running, 120, "the job was not begun")
     executor.stop()
     assert job(service, asked["id"])["state"] == "running"
     before = [release["id"] for release in service.get("viewer", "/v1/releases").json()["items"]]

@@ -127,13 +127,13 @@ def test_the_worklist_is_in_the_order_of_whichever_release_is_served(
 class TheirOwn(RunningJob):
     """A job of a worker who is not asked whether they still live."""
 
-    def _asked_to_stop(self, session: Session) -> bool:
+    def _lock_row(self, session: Session, *, whole: bool = False) -> bool:
         return False
 
 
 def other_job(service: Service, release: str) -> RunningJob:
     asked = uuid.UUID(submit(service.context, "prediction", {"release": release}))
-    return TheirOwn(service.context, asked, str(asked), "another worker", {"release": release}, lambda: None)
+    return TheirOwn(service.context, asked, {"release": release}, 1, 1, lambda: None)
 
 
 @pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)

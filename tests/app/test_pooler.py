@@ -10,8 +10,8 @@ from sqlalchemy import event, text
 
 from app.audit.verify import verify_all
 from app.context import build_context
-from app.database.dbos_adapter import system_engine
 from app.database.engine import POSTGRES_SETTINGS, Database, _begin_postgres
+from app.jobs.executor import ENGINE_CONNECTIONS
 from app.settings import Settings
 from tests.app.conftest import Template, _running, _settings
 from tests.app.test_leases import all_once, classes_of
@@ -99,9 +99,9 @@ def test_three_processes_fit_into_a_default_postgresql(postgres: PostgresServer)
     """Each with its pool of the service full, and the one of the job engine; three connections are superusers'."""
     name = postgres.create()
     engines = [Database(postgres.url(name)).engine for _ in range(3)]
-    engines += [system_engine(postgres.url(name)) for _ in range(3)]
     total = sum(engine.pool.size() + engine.pool._max_overflow for engine in engines)  # type: ignore[attr-defined]
-    locks_and_listeners = 2 * 3
+    total += 3 * ENGINE_CONNECTIONS
+    locks_and_listeners = 3 * 3
     assert total + locks_and_listeners <= 100 - 3
     for engine in engines:
         engine.dispose()

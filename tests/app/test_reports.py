@@ -94,7 +94,6 @@ def test_a_report_is_made_anew_once_something_has_changed_and_not_too_often(serv
     assert n_jobs(service) == before  # nothing has changed, whatever the time
     case = service.get("viewer", "/v1/cases").json()["items"][0]
     service.outside_label(case["id"], "somebody else", case["prediction"]["classes"][0])
-    service.seal()
     service.clock.ahead = timedelta()
     assert "newer labels" in service.get("viewer", "/report", params=ALL).text
     assert n_jobs(service) == before  # changed, too early

@@ -14,52 +14,14 @@ from app.audit.chain.keys import AuditKeys, KeyRing, derive_keys
 from app.audit.installation import claim_database, require_keys
 from app.database import engine as database_module
 from app.database import retry
-from app.database.engine import Database, WriterQueue, WriteTurn
+from app.database.engine import Database
 from app.database.migration import upgrade_schema
 from app.database.retry import write_with_retry
-from app.database.sql.advisory_locks import AdvisoryLock, acquire_lock
 from app.database.tables import AuditEvent, Installation
 from app.http.errors import ServiceUnavailable
 from tests.support.postgres import PostgresServer
 from tests.support.process import free_port
 from tests.support.waiting import patient
-
-
-def test_those_who_wait_go_in_the_order_in_which_they_came() -> None:
-    queue, order = WriterQueue(patient(20)), list[int]()
-    first = WriteTurn(queue)
-    assert first.take()
-    threads = []
-    for number in range(6):
-
-        def go(number: int = number) -> None:
-            place = WriteTurn(queue)
-            assert place.take()
-            order.append(number)
-            place.give_back()
-
-        threads.append(threading.Thread(target=go))
-        threads[-1].start()
-        while len(queue._waiting) <= number:
-            time.sleep(0.001)
-    first.give_back()
-    for thread in threads:
-        thread.join()
-    assert order == list(range(6))
-    assert WriteTurn(queue).take()
-
-
-def test_who_waits_too_long_leaves_and_the_next_one_is_let_in() -> None:
-    queue = WriterQueue(0.05)
-    holder, late = WriteTurn(queue), WriteTurn(queue)
-    assert holder.take()
-    assert not late.take()
-    late.give_back()  # it has none
-    assert not WriteTurn(queue).take()
-    holder.give_back()
-    holder.give_back()
-    assert late.take()
-
 
 _Open = Callable[..., Database]
 
@@ -145,7 +107,6 @@ def test_a_writer_who_never_ends_is_told_of_as_a_lock_is(
 
 
 def test_two_starts_at_once_write_one_baseline(postgres: PostgresServer, opened: _Open) -> None:
-    """Each asks for the key alone: had both begun by sharing it, each would wait for the other one."""
     keys = derive_keys(KeyRing.parse(b"the same key in each of these processes")).audit
     url = postgres.url(postgres.create())
     empty = opened(url)
@@ -170,8 +131,6 @@ def test_two_starts_at_once_write_one_baseline(postgres: PostgresServer, opened:
         assert session.execute(select(func.count()).select_from(Installation)).scalar_one() == 1
         written = select(func.count()).select_from(AuditEvent).where(AuditEvent.action == "rows.baseline")
         assert session.execute(written).scalar_one() == 1
-    with pytest.raises(RuntimeError, match="alone"), databases[0].write() as session:
-        acquire_lock(session, AdvisoryLock.KEY)
 
 
 @pytest.mark.both_databases
@@ -198,7 +157,7 @@ def test_a_start_waits_for_one_that_writes_for_longer_than_a_lock_is_waited_for(
         waits.set()
 
     thread = threading.Thread(target=start)
-    with first.write(key="alone") as session:
+    with first.write() as session:
         session.execute(text("UPDATE audit_head SET n_keys = n_keys"))
         thread.start()
         assert waits.wait(patient(20))
@@ -218,7 +177,7 @@ def test_a_database_that_is_away_is_waited_for_by_nobody(opened: _Open) -> None:
 def test_own_work_that_takes_too_long_is_no_waiting_for_others(
     postgres: PostgresServer, opened: _Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who has the key alone waits for nobody; done again and again, it would keep all writers waiting."""
+    """Done again and again, it would keep all writers waiting."""
     monkeypatch.setitem(database_module.POSTGRES_SETTINGS, "statement_timeout", "100")
     database, told = opened(postgres.url(postgres.create())), list[str]()
 
@@ -226,10 +185,8 @@ def test_own_work_that_takes_too_long_is_no_waiting_for_others(
         session.execute(text("SELECT pg_sleep(30)"))
 
     with pytest.raises(OperationalError, match="statement timeout"):
-        write_with_retry(database, work, "others are writing", told.append, key="alone")
+        write_with_retry(database, work, "others are writing", told.append)
     assert told == []
-    with pytest.raises(ServiceUnavailable):  # of rows that others have a statement may have waited for several
-        write_with_retry(database, work, "others are writing", told.append, seconds=0)
 
 
 def test_patience_ends(on_disk: Database, opened: _Open, monkeypatch: pytest.MonkeyPatch) -> None:

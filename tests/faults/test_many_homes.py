@@ -8,6 +8,7 @@ import random
 import signal
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +24,9 @@ from app.audit.installation import claim_database
 from app.audit.verify import verify_all
 from app.context import ServiceContext, build_context
 from app.database.migration import upgrade_schema
-from app.database.tables import Case, Label
+from app.database.tables import Case, Job, Label
 from app.imports.import_job import BATCH
-from app.jobs.locks import count_living_workers
+from app.jobs.service import count_living_workers
 from app.releases.registration import add_release
 from app.settings import Settings
 from app.storage.bucket import BucketStore
@@ -64,6 +65,7 @@ class Machine:
 
     def __init__(self, folder: Path, kind: str, settings: Settings) -> None:
         self._folder, self._kind, self._settings, self.kills = folder, kind, settings, 0
+        self.name = folder.name
         folder.mkdir()
         self.begin()
 
@@ -74,6 +76,7 @@ class Machine:
             "SECONDREAD_STORAGE_URL": str(self._settings.storage_url),
             "SECONDREAD_SECRET_KEY": KEY,
             "SECONDREAD_WORKER": "false",
+            "SECONDREAD_EXECUTOR_ID": self.name,
             "SECONDREAD_MIN_FREE_BYTES": "0",
             "SECONDREAD_RATE_LIMIT": "0",
         }
@@ -260,8 +263,8 @@ def import_with_a_kill(site: Site, rows: int) -> list[str]:
         if not job["progress"]:
             return None
         with site.context.database.read() as session:
-            executor = executor_of(session, sent.json()["id"])
-        return next((worker for worker in site.workers if f"-{worker.process.pid}-" in executor), None)
+            executor = session.get_one(Job, uuid.UUID(sent.json()["id"])).executor_id
+        return next((worker for worker in site.workers if worker.name == executor), None)
 
     wait_until(lambda: doing() is not None, 120, lambda: site.log)
     worker = doing()
@@ -275,15 +278,6 @@ def import_with_a_kill(site: Site, rows: int) -> list[str]:
     with site.context.database.read() as session:
         names = select(Case.id).where(Case.external_id.like("case %"))
         return [str(row) for row in session.execute(names).scalars()]
-
-
-def executor_of(session: Any, workflow_id: str) -> str:
-    """The worker that does a job."""
-    from app.database.dbos_adapter import workflow_table
-
-    workflows = workflow_table("postgresql")
-    found = session.execute(select(workflows.c.executor_id).where(workflows.c.workflow_uuid == workflow_id))
-    return str(found.scalar_one())
 
 
 def assert_all_say_the_same(site: Site) -> None:

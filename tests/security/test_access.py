@@ -144,7 +144,7 @@ def test_a_revoked_and_an_expired_key_stop_working(service: Service) -> None:
 
     token = service.keys["viewer"]
     with service.context.database.write() as session:
-        principal = auth.principal_of_key(service.context.database, token, auth.prepare_key_lookup())[0]
+        principal = auth.principal_of_key(service.context.database, token)[0]
         assert principal.role == "viewer"
         key, expired = auth.add_key(session, service.context.keys.audit, "viewer", [], datetime(2020, 1, 1, tzinfo=UTC))
         assert key.secret_sha256 not in expired

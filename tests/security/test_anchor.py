@@ -8,10 +8,12 @@ from sqlalchemy import text
 
 from app.audit.anchor import AnchorError, anchor_configured_file, append_anchor
 from app.audit.chain import events
+from app.audit.chain.verify_proof import is_signed
 from app.audit.verify import COMPLETE, CONSISTENT, IntegrityReport, verify_all
 from app.database.tables import APPEND_ONLY, drop_triggers
 from app.database.tables.append_only import drop_replace_trigger
 from app.maintenance.backup import restore_backup, write_backup
+from tests.support.chain import all_events, relink
 from tests.support.command import run_here
 from tests.support.service import KEY, Service, cell_png
 
@@ -48,10 +50,10 @@ def cut(service: Service, n_events: int) -> None:
     with service.context.database.write() as session:
         session.execute(text("PRAGMA defer_foreign_keys = ON"))
         last = events.read_head(session)[0] - n_events
-        session.execute(text("DELETE FROM case_changes WHERE stamp > :last"), {"last": last})
-        for event in events.read_linked_events(session):
-            for table, rows in (event.row_digests or {}).items():
-                if event.sequence > last and table != "case_changes":
+        session.execute(text("DELETE FROM case_changes WHERE sequence > :last"), {"last": last})
+        for event in all_events(session):
+            for table, rows in event["row_digests"].items():
+                if event["sequence"] > last and table != "case_changes":
                     for key in rows:
                         session.execute(text(f"DELETE FROM {table} WHERE id = :id"), {"id": key.replace("-", "")})
         session.execute(text("DELETE FROM audit_events WHERE sequence > :last"), {"last": last})
@@ -68,7 +70,7 @@ def test_heads_are_added_once_each_and_lie_in_the_chain(anchored: Service) -> No
     assert len(before) == 2
     report = verified(anchored)
     assert (report.faults, report.verdict, report.head) == ([], COMPLETE, before[-1]["head"])
-    assert events.is_signed(report.public_key, before[0]["head"], before[0]["signature"])
+    assert is_signed(report.public_key, before[0]["head"], before[0]["signature"])
 
 
 def test_a_cut_end_is_found_by_the_file_alone_and_nothing_is_added_to_it(anchored: Service) -> None:
@@ -86,18 +88,10 @@ def test_a_cut_end_is_found_by_the_file_alone_and_nothing_is_added_to_it(anchore
 
 def test_a_chain_written_anew_with_the_key_is_found_by_the_file_alone(anchored: Service) -> None:
     with anchored.context.database.write() as session:
-        previous = events.GENESIS
-        for event in list(events.read_linked_events(session)):
-            event.actor = "somebody else" if event.action == "case.add" else event.actor
-            signer = anchored.context.keys.audit.signers[-1]
-            events.sign_event(event, signer)
-            events.link_event(event, event.sequence, previous, signer)
-            names = ("actor", "event_sha256", "signature", "digest", "link_signature")
-            values = {name: getattr(event, name) for name in names} | {"number": event.sequence}
-            statement = f"UPDATE audit_events SET {', '.join(f'{name} = :{name}' for name in names)}"
-            session.execute(text(f"{statement} WHERE sequence = :number"), values)
-            previous = event.digest
-        session.execute(text("UPDATE audit_head SET digest = :digest"), {"digest": previous})
+        chain = all_events(session)
+        for event in chain:
+            event["actor"] = "somebody else" if event["action"] == "case.add" else event["actor"]
+        relink(session, chain, anchored.context.keys.audit.signers[-1])
     report = verified(anchored)
     assert len(report.faults) == 2
     assert all("it was cut or written anew" in fault for fault in report.faults)

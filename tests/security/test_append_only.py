@@ -16,7 +16,7 @@ from tests.support.service import Service, fill_practice, fill_references, fill_
 
 Row = dict[str, Any]
 # no row has them
-FRESH = {"sequence": 10**6, "stamp": 10**6, "version": 10**6}
+FRESH = {"sequence": 10**6, "version": 10**6}
 
 # their first key is the row's hidden number by another name
 _BY_ROWID = {"audit_events", "installation"}

@@ -12,7 +12,7 @@ CHANGES = {
     "UPDATE remarks SET note = 'another' WHERE note IS NOT NULL": "not as audit event",
     "DELETE FROM exposures": "missing, although audit event",
     "UPDATE audit_events SET actor = 'x' WHERE sequence = 4": "audit event 4 was changed",
-    "DELETE FROM case_changes WHERE stamp < 20": "case_changes",
+    "DELETE FROM case_changes WHERE sequence < 20": "case_changes",
     "UPDATE audit_events SET row_digests = 'null' WHERE action = 'case.add'": "was changed, or one before it",
     "UPDATE audit_events SET row_digests = '{}' WHERE action = 'rows.baseline'": "was changed, or one before it",
     "UPDATE audit_events SET signature = '00' WHERE action = 'rows.baseline'": "was changed, or one before it",

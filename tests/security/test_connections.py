@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.http.connection_limits import IN_ALL, MAX_HEADERS, PER_ADDRESS
+from app.http.limiter import IN_ALL, MAX_HEADERS, PER_ADDRESS
 from tests.support.process import Installation
 from tests.support.waiting import patient, wait_until
 

@@ -14,7 +14,7 @@ from sqlalchemy import func, select, text
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
-from app.audit import verify_proof
+from app.audit.chain import verify_proof
 from app.audit.verify import verify_all
 from app.cli.main import secondread
 from app.database.tables import Case, Erasure, ImportRow, NetworkOutput

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.accounts import fair_share
-from app.accounts.fair_share import PER_ADDRESS, FairShare, KeyedSlots
+from app.accounts.fair_share import FairShare, make_share_limiters
+from app.http.limiter import MIN_PER_ADDRESS, Limiter, LimitPlace
 from tests.support.coroutines import run_async
 from tests.support.service import Service
 from tests.support.waiting import patient
@@ -31,7 +31,8 @@ class Door:
     """The middleware before an application that reads a body and works on each request until it is let go."""
 
     def __init__(self, at_once: int = 2) -> None:
-        self.share, self.let_go = FairShare(self._work, at_once), asyncio.Event()
+        self.limiters = make_share_limiters(at_once)
+        self.share, self.let_go = FairShare(self._work, *self.limiters), asyncio.Event()
         self.body = asyncio.Event()
         self.body.set()
         self.inside: list[str] = []
@@ -68,8 +69,7 @@ class Door:
 
     def is_empty(self) -> bool:
         """Whether nobody has a place or waits for one."""
-        both = (self.share.of_callers, self.share.of_addresses)
-        return not any(places.taken or places.waiting for places in both)
+        return all(limiter.count_use() == (0, 0) for limiter in self.limiters)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -102,7 +102,7 @@ def test_an_address_with_ever_new_credentials_leaves_room_for_others() -> None:
     async def scene() -> None:
         door = Door()
         flood = [task for number in range(60) for task in start(door, ["/x"], caller=f"Bearer made up {number}")]
-        await until(lambda: len(door.inside) == PER_ADDRESS)
+        await until(lambda: len(door.inside) == MIN_PER_ADDRESS)
         other = start(door, ["/y"], address="192.0.2.2", caller="")
         await until(lambda: door.inside[-1] == "/y")
         door.let_go.set()
@@ -124,14 +124,14 @@ def test_what_streams_takes_no_place() -> None:
     run_async(scene())
 
 
-def test_who_waits_too_long_or_in_too_long_a_queue_is_asked_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_too_long_or_in_too_long_a_queue_is_asked_to_come_back() -> None:
     async def scene() -> None:
         door = Door(at_once=1)
         first = start(door, ["/1"])
         await until(lambda: door.inside == ["/1"])
-        monkeypatch.setattr(fair_share, "WAIT_SECONDS", 0.01)
+        door.limiters[0].wait_seconds = 0.01
         assert await door.ask("/2") == 429
-        monkeypatch.setattr(fair_share, "QUEUE", 0)
+        door.limiters[0].queue = 0
         assert await door.ask("/3") == 429
         door.let_go.set()
         assert await first[0] == 200
@@ -139,41 +139,6 @@ def test_who_waits_too_long_or_in_too_long_a_queue_is_asked_to_come_back(monkeyp
         assert door.is_empty()
 
     run_async(scene())
-
-
-def test_a_place_handed_to_somebody_who_has_just_gone_is_handed_on() -> None:
-    async def scene() -> None:
-        places = KeyedSlots(1)
-        await places.enter("a")
-        gone, next_one = asyncio.create_task(places.enter("a")), asyncio.create_task(places.enter("a"))
-        await until(lambda: len(places.waiting["a"]) == 2)
-        places.leave("a")  # to the first of them, who is cancelled before it learns of it
-        gone.cancel()
-        await next_one
-        with pytest.raises(asyncio.CancelledError):
-            await gone
-        assert places.taken == {"a": 1}
-        places.leave("a")
-        assert not places.taken
-        assert not places.waiting
-
-    run_async(scene())
-
-
-def test_a_waiter_whose_loop_has_ended_keeps_no_place() -> None:
-    places = KeyedSlots(1)
-
-    async def waits() -> None:
-        await places.enter("a")
-        asyncio.get_running_loop().create_task(places.enter("a"))
-        await until(lambda: len(places.waiting["a"]) == 1)
-        waiting.extend(places.waiting["a"])
-
-    waiting: list[Any] = []
-    run_async(waits())
-    places.waiting["a"].extend(waiting)  # as if it had ended without a word
-    places.leave("a")
-    assert not places.taken
 
 
 @pytest.mark.parametrize("caller", ["Bearer a", ""])
@@ -198,7 +163,7 @@ def test_bodies_that_arrive_slowly_hold_no_place(caller: str) -> None:
     run_async(scene())
 
 
-def test_who_finds_no_place_after_the_body_is_asked_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_finds_no_place_after_the_body_is_asked_to_come_back() -> None:
     async def scene() -> None:
         door = Door(at_once=1)
         door.body.clear()
@@ -206,7 +171,7 @@ def test_who_finds_no_place_after_the_body_is_asked_to_come_back(monkeypatch: py
         await until(lambda: door.is_empty() and door.inside == ["/slow"])
         first = start(door, ["/1"])
         await until(lambda: door.working == ["/1"])
-        monkeypatch.setattr(fair_share, "WAIT_SECONDS", 0.01)
+        door.limiters[0].wait_seconds = 0.01
         door.body.set()
         assert await slow[0] == 429
         door.let_go.set()
@@ -234,7 +199,7 @@ def test_nobody_takes_the_places_of_an_address_or_a_key_by_naming_them() -> None
 
 
 def test_a_server_that_works_on_more_at_once_does_so_for_one_address_too() -> None:
-    assert FairShare(Door()._work, 64).of_addresses._at_once >= 64
+    assert make_share_limiters(64)[1].size >= 64
 
 
 def test_what_fails_leaves_its_place() -> None:
@@ -242,20 +207,22 @@ def test_what_fails_leaves_its_place() -> None:
         raise ValueError
 
     async def scene() -> None:
-        share = FairShare(fails, 1)
+        limiters = make_share_limiters(1)
+        share = FairShare(fails, *limiters)
         for _ in range(3):
             with pytest.raises(ValueError):  # noqa: PT011
                 await share(scope_of("/x", "192.0.2.1", {}), fails, fails)
-        assert not share.of_callers.taken
+        assert [limiter.count_use() for limiter in limiters] == [(0, 0), (0, 0)]
 
     run_async(scene())
 
 
 def test_a_person_is_told_by_a_page(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_share, "QUEUE", 0)
-    monkeypatch.setattr(fair_share.KeyedSlots, "_at_once", property(lambda _: 0, lambda *_: None), raising=False)
-    answer = service.client.get("/worklist", headers={"Accept": "text/html"})
-    assert (answer.status_code, answer.headers["content-type"]) == (429, "text/html; charset=utf-8")
-    assert "send fewer at once" in answer.text
-    assert service.client.get("/v1/cases").headers["content-type"] == "application/problem+json"
-    assert service.client.get("/v1/cases").headers["retry-after"] == "2"
+    of_addresses: Limiter = service.client.app.state.limiters[1]  # type: ignore[attr-defined]
+    monkeypatch.setattr(of_addresses, "queue", 0)
+    with LimitPlace(of_addresses, of_addresses.size, "from testclient"):
+        answer = service.client.get("/worklist", headers={"Accept": "text/html"})
+        assert (answer.status_code, answer.headers["content-type"]) == (429, "text/html; charset=utf-8")
+        assert "send fewer at once" in answer.text
+        assert service.client.get("/v1/cases").headers["content-type"] == "application/problem+json"
+        assert service.client.get("/v1/cases").headers["retry-after"] == "2"

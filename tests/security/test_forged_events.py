@@ -1,56 +1,59 @@
-"""What waits to be linked and was not signed as it stands, and what else a chain that is linked later must survive."""
-
-from pathlib import Path
+"""An event that was not linked with the key is named, whatever else of the chain fits."""
 
 import pytest
 from sqlalchemy import text
 
-from app.audit.anchor import anchor_configured_file
-from app.audit.chain import events
+from app.audit.verify import check_audit
 from app.context import ServiceContext
-from tests.app.test_sealing import note, order, waits
-from tests.support.service import Service
+from app.database.tables import drop_triggers
+from app.database.tables.append_only import drop_replace_trigger
+from tests.support.chain import all_events, relink
+from tests.support.service import Service, cell_png
 
-pytestmark = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
-COPIED = "created_at, actor, action, object, details, reason, request_id, row_digests, event_sha256, signature"
-
-
-def insert_copy(context: ServiceContext, action: str, **changed: str) -> int:
-    """Write an event of then down once more, as a role may that writes events and has no key; gives its stamp."""
-    columns = COPIED.split(", ")
-    values = ", ".join(changed.get(name, name) for name in columns)
-    copy = f"INSERT INTO audit_events (stamp, {COPIED}) SELECT nextval('audit_events_stamp_seq'), {values} "
-    copy += "FROM audit_events WHERE action = :action ORDER BY stamp DESC LIMIT 1 RETURNING stamp"
-    with context.database.write() as session:
-        return int(session.execute(text(copy), {"action": action}).scalar_one())
+_COPIED = ("created_at", "actor", "action", "object", "details", "reason", "request_id", "row_digests", "digest")
 
 
+def faults(context: ServiceContext) -> list[str]:
+    with context.database.read_moment() as session:
+        return check_audit(session, context.keys.audit).faults
+
+
+@pytest.mark.both_databases
 @pytest.mark.parametrize(
     "changed",
-    [{}, {"actor": "'somebody'"}, {"event_sha256": "''"}, {"signature": "''"}],
+    [{}, {"actor": "'somebody'"}, {"digest": "''"}, {"signature": "''"}],
     ids=["replayed", "forged", "without a digest", "without a signature"],
 )
-def test_an_event_that_was_not_signed_as_it_stands_is_never_linked(service: Service, changed: dict[str, str]) -> None:
-    """Somebody brings a row back as it was, with the event that wrote it then."""
+def test_an_event_that_is_there_once_more_is_named(service: Service, changed: dict[str, str]) -> None:
+    """Somebody without the key brings a row back as it was, with the event that wrote it then."""
     context = service.context
     service.add_case()
-    service.seal()
-    stamp = insert_copy(context, "case.add", **changed)
     service.written_past = True
     with context.database.write() as session:
-        note(session, context, "after it")
-    assert service.seal() == 1
-    assert order(context) == ["after it"], "what is forged keeps nobody waiting"
-    with context.database.read_moment() as session:
-        faults = events.verify_chain(session, context.keys.audit)[1]
-    assert faults == [f"audit event with stamp {stamp}, which waits to be linked, was changed"]
+        last = len(all_events(session))
+        columns = (*_COPIED, "signature")
+        values = ", ".join(changed.get(name, name) for name in columns)
+        copy = f"INSERT INTO audit_events (sequence, {', '.join(columns)}) SELECT {last + 1}, {values} "
+        session.execute(text(f"{copy} FROM audit_events WHERE sequence = {last}"))
+        session.execute(text("UPDATE audit_head SET sequence = sequence + 1"))
+    assert faults(context)[0] == f"audit event {last + 1} was changed, or one before it was removed"
+    service.add_case("after it", cell_png(2))
+    assert len([fault for fault in faults(context) if "was changed" in fault]) >= 1
 
 
-def test_the_worker_links_nothing_for_the_file_of_heads(service: Service, tmp_path: Path) -> None:
-    """What a sealer refuses, the schedule that keeps heads outside does not do in its place."""
-    context = service.context
-    service.add_case()
-    context.settings.audit_anchor = tmp_path / "heads"
-    anchor_configured_file(context)
-    context.settings.audit_anchor = None
-    assert waits(context)
+def test_an_event_less_is_named_although_digests_need_no_key(service: Service) -> None:
+    """Somebody without the key takes an event out, and computes numbers and digests of the rest."""
+    for number in range(3):
+        service.add_case(f"case-{number}", cell_png(number))
+    service.written_past = True
+    with service.context.database.write() as session:
+        for table in ("audit_events", "case_changes"):
+            for statement in (*drop_triggers("sqlite", table), drop_replace_trigger(table)):
+                session.execute(text(statement))
+        session.execute(text("PRAGMA defer_foreign_keys = ON"))
+        chain = all_events(session)
+        gone = chain.pop(-2)
+        session.execute(text("DELETE FROM case_changes WHERE sequence >= :n"), {"n": gone["sequence"]})
+        session.execute(text("DELETE FROM audit_events WHERE sequence = :n"), {"n": gone["sequence"]})
+        relink(session, chain, None)
+    assert f"audit event {len(chain)} was changed, or one before it was removed" in faults(service.context)

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select, update
 
 from app.cases import repeat_selection
-from app.database.tables import Account, Annotator, HeldBack, Label, PolicyRow, Repeat, RepeatAnswer, utc_now
+from app.database.tables import Account, Annotator, CountedLabel, HeldBack, Label, PolicyRow, Repeat, utc_now
 from app.http.principal import Principal
 from app.labels import repeats
 from app.labels.annotator_day import DayProgress, get_day_progress
@@ -19,6 +19,7 @@ from app.maintenance.erasure_registry import ErasureTarget, erase_patient_rows
 from tests.app.test_leases import classes_of, commit, lease, set_policy
 from tests.app.test_people import first_password
 from tests.support.service import Service, cell_png
+from tests.support.statements import counted
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.slow_on_second_database]
 POLICY: dict[str, Any] = {"threshold": 0.99, "audit_rate": 1e-9, "reveal": "after_case_closed", "repeat_rate": 0.05}
@@ -157,6 +158,29 @@ def test_a_repeat_is_like_any_read_at_every_exit(service: Service, coin: Coin, r
     assert {status for status, _, _ in of_repeat} >= {200, 201, 403, 409, 422}
 
 
+def test_a_repeat_takes_the_statements_of_any_read(
+    service: Service, coin: Coin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the time of an answer would tell it."""
+    planned(service, coin, threshold=0)  # of cases with another read to come, since the last one closes its case
+    cookie = first_password(service, "anna")
+    journey(service, cookie, read_next(service))
+    move_to_the_front(service)
+    send, counts = service.client.request, []
+
+    def request(method: str, path: str, **options: Any) -> Any:
+        with counted(service.context.database) as statements:
+            answer = send(method, path, **options)
+        counts.append((method, re.sub(r"[0-9a-f-]{36}", "ID", path), len(statements)))
+        return answer
+
+    monkeypatch.setattr(service.client, "request", request)
+    for _ in range(2):  # the repeat, and another case
+        journey(service, cookie, read_next(service))
+    half = len(counts) // 2
+    assert counts[:half] == counts[half:]
+
+
 def test_the_handle_of_a_repeat_is_not_that_of_the_case(service: Service, coin: Coin) -> None:
     planned(service, coin)
     move_to_the_front(service)
@@ -252,7 +276,7 @@ def everything_counted(service: Service) -> list[Any]:
     paths = ["/v1/metrics?partition=all", "/v1/agreement?partition=all", "/v1/worklist", "/v1/cases"]
     with service.context.database.read() as session:
         case_id = session.execute(select(Repeat.case_id)).scalar_one()
-        n_labels = len(session.execute(select(Label.id)).all())
+        n_labels = len(session.execute(select(CountedLabel.id)).all())
     paths += [f"/v1/cases/{case_id}{what}" for what in ("", "/posterior", "/labels?history=true")]
     documents = [service.get("admin", path).json() for path in paths]
     return [n_labels, *documents]
@@ -268,7 +292,8 @@ def test_nothing_follows_from_the_answer_to_a_repeat(service: Service, coin: Coi
     assert service.make_labels_final() == 0
     assert everything_counted(service) == before
     with service.context.database.read() as session:
-        assert session.execute(select(RepeatAnswer.class_code)).scalar_one() == classes_of(service)[3]
+        repeated = select(Label.class_code).where(Label.purpose == "repeat")
+        assert session.execute(repeated).scalar_one() == classes_of(service)[3]
 
 
 def test_only_what_was_held_back_comes_again_and_only_once(service: Service, coin: Coin) -> None:

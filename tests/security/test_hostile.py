@@ -1,9 +1,11 @@
 """Requests that nobody friendly sends: each a clear answer, none a 500."""
 
+import threading
 from typing import Any
 
 import pytest
 
+from app.http.limiter import LimitPlace
 from tests.support.service import Service, cell_png
 
 _BOUNDARY = b"a-boundary"
@@ -100,12 +102,14 @@ def test_a_defect_tells_the_caller_nothing(service: Service, monkeypatch: pytest
 
 
 def test_more_predictions_than_the_queue_holds_are_refused_with_retry_after(service: Service) -> None:
-    inference = service.context.inference
-    inference._taken = inference._cores  # a run that takes all cores, and as many behind it as may wait
-    inference._wanted.extend([None] * inference.queue)  # type: ignore[list-item]
-    response = service.post("viewer", "/v1/predictions", files={"image": ("x", cell_png())})
-    inference._wanted.clear()
-    inference._taken = 0
+    here = service.context.inference.here
+    with LimitPlace(here, here.size):  # a run that takes all cores, and as many behind it as may wait
+        behind = [LimitPlace(here) for _ in range(here.queue or 0)]
+        for place in behind:
+            here.enter(place, threading.Event)
+        response = service.post("viewer", "/v1/predictions", files={"image": ("x", cell_png())})
+        for place in behind:
+            here.leave(place, waiting=True)
     assert (response.status_code, response.headers["retry-after"]) == (429, "2")
     assert service.post("viewer", "/v1/predictions", files={"image": ("x", cell_png())}).status_code == 200
 

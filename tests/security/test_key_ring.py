@@ -16,11 +16,11 @@ from app.accounts import single_sign_on
 from app.audit import rotation
 from app.audit.anchor import append_anchor
 from app.audit.chain import events
-from app.audit.chain import events as chain_events
 from app.audit.chain.keys import KeyRing, RingSecret, derive_keys
+from app.audit.chain.verify_proof import ROTATION, rotation_text
 from app.audit.installation import WrongKeyError, claim_database
 from app.audit.rotation import apply_key_ring, rotate_key, write_ring
-from app.audit.verify import verify_all
+from app.audit.verify import check_audit, verify_all
 from app.cases.ingest import partition_of
 from app.context import ServiceContext, build_context
 from app.database import retry
@@ -32,6 +32,7 @@ from app.settings import Settings
 from app.triage.planning import uniform_draw
 from tests.security.test_one_key import coins_and_partitions
 from tests.security.test_proof import check, exported
+from tests.support.chain import all_events, relink
 from tests.support.command import run_here
 from tests.support.service import KEY, Service, cell_png, collect
 from tests.support.waiting import patient
@@ -85,8 +86,7 @@ def test_a_new_key_signs_and_nothing_that_follows_from_the_first_moves(service: 
     assert {name: after[name] for name in before} == before
     assert after["later"] == (uniform_draw(old.keys.coin, "later"), partition_of(old.keys.partition, "p9", "later"))
     with new.database.read() as session:
-        last = [event for event in events.read_all_events(session)][-1]
-    assert last.action == "case.add"
+        assert all_events(session)[-1]["action"] == "case.add"
     assert verified(new) == []
     proof = exported(service, tmp_path / "out")
     for keys in (new.keys, old.keys):
@@ -102,13 +102,12 @@ def test_an_event_signed_with_a_replaced_key_is_named(service: Service, rotated:
     """What a thief of the old key can add after the rotation."""
     new = rotated
     with new.database.write() as session:
-        previous, signer = events.read_head(session)[1], service.context.keys.audit.signers[0]
-        stamp = events.record_event(session, new.keys.audit, actor="x", action="x", object_id="x").stamp
-        event = session.get_one(AuditEvent, stamp)
+        events.record_event(session, new.keys.audit, actor="x", action="x", object_id="x")
+    with new.database.write() as session:
         session.execute(text("DROP TRIGGER audit_events_no_update"))
-        events.sign_event(event, signer)
-        events.link_event(event, event.sequence, previous, signer)
-    assert verified(new) == [f"audit event {event.sequence} was changed, or one before it was removed"]
+        chain = all_events(session)
+        relink(session, chain, service.context.keys.audit.signers[0], after=len(chain) - 1)
+    assert verified(new) == [f"audit event {len(chain)} was changed, or one before it was removed"]
     service.written_past = True
 
 
@@ -129,15 +128,14 @@ def test_a_rotation_to_a_key_that_did_not_sign_is_named(service: Service, tmp_pa
     with service.context.database.write() as session:
         head = events.read_head_text(session)
         keys, other = derive_keys(ring).audit, derive_keys(KeyRing.parse(b"another" * 5)).audit
-        signature = other.sign(events.rotation_text(keys.signers[0].public, head, keys.public_key))
+        signature = other.sign(rotation_text(keys.signers[0].public, head, keys.public_key))
         details = {"public_key": keys.public_key, "signature": signature}
-        action = events.ROTATION
         events.record_event(
-            session, service.context.keys.audit, actor="x", action=action, object_id="2", details=details
+            session, service.context.keys.audit, actor="x", action=ROTATION, object_id="2", details=details
         )
     with service.context.database.read() as session:
-        assert "rotates to a key" in "\n".join(events.verify_chain(session, keys)[1])
-        assert "rotates to a key" in "\n".join(events.verify_chain(session, service.context.keys.audit)[1])
+        assert "rotates to a key" in "\n".join(check_audit(session, keys).faults)
+        assert "rotates to a key" in "\n".join(check_audit(session, service.context.keys.audit).faults)
     assert "has not signed it" in check(exported(service, tmp_path / "out"), keys.public_key)[1]
     service.written_past = True
 
@@ -210,8 +208,8 @@ def test_a_rotation_waits_for_whoever_has_the_key_and_replaces_no_file_before(
         waits.set()
 
     with ThreadPoolExecutor(1) as pool:
-        with service.context.database.write(key="alone") as session:
-            session.execute(text("SELECT 1"))
+        with service.context.database.write() as session:
+            events.lock_head(session)
             with monkeypatch.context() as patch:
                 patch.setattr(retry, "_PATIENCE", 0.0)
                 with pytest.raises(ServiceUnavailable, match="for too long"):
@@ -235,17 +233,17 @@ def test_of_two_who_bring_in_the_same_ring_the_second_finds_it_done(
     ring = FIRST.rotated()
 
     def the_first_goes_between(database: Database, work: Any, *rest: Any, **of: Any) -> Any:
-        if of:  # what writes the new key, after it was asked which ones there are
-            monkeypatch.setattr(rotation, "write_with_retry", write_with_retry)
-            apply_key_ring(service.context, ring, "the first")
+        # before the new key is written, after it was asked which ones there are
+        monkeypatch.setattr(rotation, "write_with_retry", write_with_retry)
+        apply_key_ring(service.context, ring, "the first")
         return write_with_retry(database, work, *rest, **of)
 
     monkeypatch.setattr(rotation, "write_with_retry", the_first_goes_between)
     assert apply_key_ring(service.context, ring, "the second").n_keys == 2
     new = with_ring(service.context, ring)
     with new.database.read() as session:
-        events = session.execute(select(AuditEvent.reason).where(AuditEvent.action == chain_events.ROTATION)).scalars()
-        assert list(events) == ["the first"]
+        reasons = session.execute(select(AuditEvent.reason).where(AuditEvent.action == ROTATION)).scalars()
+        assert list(reasons) == ["the first"]
     new.database.engine.dispose()
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from app.http.errors import ServiceOverloaded
-from app.http.limits import MAX_UPLOAD, MemoryBudget
+from app.http.limiter import CHEAP_PICTURES, MAX_UPLOAD, Limiter, LimitPlace
 from app.predictions import decoding
-from app.predictions.decoding import CHEAP_MEMORY, ImageDecoder
+from app.predictions.decoding import ImageDecoder
 from ml.images.limited import read_limited
 from ml.images.picture import CHEAP_PIXELS, Picture, estimate_decoding_cost, read_picture
 from ml.images.preprocess import MAX_PIXELS, ImageRejectedError, Preprocessing
@@ -76,7 +76,7 @@ def test_pictures_of_up_to_a_megapixel_of_8_bits_are_cheap() -> None:
     assert [name for name in names if not estimate_decoding_cost(CORPUS[name][0]).cheap] == []
     assert estimate_decoding_cost(encode(photo(1, 1000))).cheap
     assert estimate_decoding_cost(b"no picture") == estimate_decoding_cost(b"")  # decoding says what is wrong
-    assert 4 * estimate_decoding_cost(encode(photo(1, 1000))).memory <= CHEAP_MEMORY
+    assert 4 * estimate_decoding_cost(encode(photo(1, 1000))).memory <= Limiter(CHEAP_PICTURES).size
     assert CHEAP_PIXELS == 1_000_000
 
 
@@ -145,11 +145,11 @@ def test_cheap_pictures_start_no_process_and_large_ones_do(service: Service, mon
     assert stored == read_picture(large, PREPROCESSING, png=True).png
 
 
-def test_a_budget_is_shared_waited_for_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    budget, release, inside = MemoryBudget(10, queue=1), threading.Event(), []
+def test_a_budget_is_shared_waited_for_and_given_back() -> None:
+    budget, release, inside = Limiter(CHEAP_PICTURES, 10, queue=1), threading.Event(), []
 
     def hold(size: int) -> None:
-        with budget.reserved(size):
+        with LimitPlace(budget, size):
             inside.append(size)
             release.wait(patient(30))
 
@@ -157,19 +157,19 @@ def test_a_budget_is_shared_waited_for_and_given_back(monkeypatch: pytest.Monkey
         first = pool.submit(hold, 6)
         wait_until(lambda: inside == [6])
         waiting = pool.submit(hold, 5)
-        wait_until(lambda: budget._waiting == 1)
-        with pytest.raises(ServiceOverloaded, match="too many"), budget.reserved(5):
+        wait_until(lambda: budget.count_use().waiting == 1)
+        with pytest.raises(ServiceOverloaded, match="too many"), LimitPlace(budget, 5):
             pass
-        with budget.reserved(4):  # what fits is not kept waiting by what does not
+        with LimitPlace(budget, 4):  # what fits is not kept waiting by what does not
             assert inside == [6]
         release.set()
         assert (first.result(), waiting.result()) == (None, None)
     assert inside == [6, 5]
-    with budget.reserved(999):  # more than there is: all of it
-        monkeypatch.setattr("app.http.limits.MEMORY_WAIT_SECONDS", 0.05)
-        with pytest.raises(ServiceOverloaded, match="other pictures"), budget.reserved(1):
+    with LimitPlace(budget, 999):  # more than there is: all of it
+        budget.wait_seconds = 0.05
+        with pytest.raises(ServiceOverloaded, match="other pictures"), LimitPlace(budget, 1):
             pass
-    with budget.reserved(10):
+    with LimitPlace(budget, 10):
         pass
 
 
@@ -178,7 +178,7 @@ def test_a_failure_gives_the_memory_back() -> None:
     for data in (LARGE["RGB of more than a megapixel"][:-300_000], CORPUS["truncated PNG"][0]):
         with pytest.raises(Exception, match="damaged"), port.opened(data, PREPROCESSING):
             pass
-    assert (port._cheap._left, port._memory._left) == (CHEAP_MEMORY, 1024**3)
+    assert (port.cheap.count_use(), port.large.count_use()) == ((0, 0), (0, 0))
 
 
 def memory_of(pid: int) -> int:
@@ -232,7 +232,7 @@ def test_clients_with_pictures_of_25_megapixels_are_served_or_asked_to_come_back
         watcher.join()
         assert set(answers) == {200, 429}, answers
         assert answers[429] >= clients * 5 / 8, answers
-        assert peak - before < 1024**3 + CHEAP_MEMORY + 300 * MIB, f"{(peak - before) / MIB:,.0f} MiB"
+        assert peak - before < 1024**3 + Limiter(CHEAP_PICTURES).size + 300 * MIB, f"{(peak - before) / MIB:,.0f} MiB"
         assert peak - before > 300 * MIB  # a large one was decoded indeed
         assert send(small) == 200
         pid = made.server.pid

@@ -111,9 +111,9 @@ def meanwhile(
 def somebody_waits(service: Service) -> bool:
     """Whether a transaction waits for another one's lock; on SQLite for its turn to write."""
     if service.context.database.engine.dialect.name == "sqlite":
-        queue = service.context.database._queue
-        assert queue is not None
-        return bool(queue._waiting)
+        writers = service.context.database.writers
+        assert writers is not None
+        return writers.count_use().waiting > 0
     with service.context.database.read() as session:
         waiting = text(
             "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid IN (SELECT pid FROM pg_stat_activity "

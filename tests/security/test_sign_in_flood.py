@@ -15,9 +15,9 @@ import pytest
 from sqlalchemy import func, select
 
 from app.accounts import people as auth
-from app.accounts.passwords import QUEUE, THREADS
-from app.accounts.sign_in import FREE_TRIES, REMEMBERED, SignInThrottle
+from app.accounts.sign_in import REMEMBERED, SignInThrottle
 from app.database.tables import AuditEvent
+from app.http.limiter import FREE_TRIES, PASSWORDS
 from tests.app.test_people import GOOD, first_password
 from tests.support.coroutines import run_async
 from tests.support.process import Installation
@@ -49,7 +49,8 @@ def test_sixty_sign_ins_at_once_keep_nobody_waiting(tmp_path: Path, tiny_release
         senders = [threading.Thread(target=_sign_in, args=(made, i, answers)) for i in range(60)]
         for sender in senders:
             sender.start()
-        refused = 60 - THREADS - QUEUE
+        served = (PASSWORDS.size or 0) + (PASSWORDS.queue or 0)
+        refused = 60 - served
         wait_until(lambda: len(answers) >= refused, 60, lambda: f"{Counter(answers)}\n{made.log}")
         assert Counter(answers) == {429: refused}  # at once: not one password has been hashed yet
         for _ in range(20):
@@ -60,7 +61,7 @@ def test_sixty_sign_ins_at_once_keep_nobody_waiting(tmp_path: Path, tiny_release
         (tmp_path / "let-go").touch()
         for sender in senders:
             sender.join(patient(60))
-        assert Counter(answers) == {429: refused, 401: THREADS + QUEUE}
+        assert Counter(answers) == {429: refused, 401: served}
 
 
 def _sign_in(made: Installation, number: int, answers: list[int]) -> None:
@@ -81,7 +82,9 @@ def test_sign_ins_of_one_address_wait_outside_and_are_then_asked_to_come_back(
     with Installation(tmp_path / "home") as made:
         made.prepare(tiny_release)
         made.environment |= {"SECONDREAD_WORKER": "false", "SECONDREAD_REQUESTS_AT_ONCE": "3"}
-        code = f"from app.accounts import fair_share; fair_share.WAIT_SECONDS = 1.0\n{_HELD}"
+        patient_for_a_second = "from app.accounts import fair_share as f; from dataclasses import replace"
+        patient_for_a_second += "; f.CALLER_REQUESTS = replace(f.CALLER_REQUESTS, wait_seconds=1.0)"
+        code = f"{patient_for_a_second}\n{_HELD}"
         made.server = made.spawn("serve", log="server.log", code=code)
         wait_until(made._ready, 60, lambda: made.log)
         statuses: list[int] = []

@@ -12,8 +12,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.http import limits
-from app.http.limits import BODY_MEMORY, MAX_SIGN_IN, MAX_UPLOAD, BodyLimits
+from app.http.limiter import BODIES, MAX_SIGN_IN, MAX_UPLOAD, Limiter
+from app.http.limits import BodyLimits
 from tests.security.test_pictures import memory_of
 from tests.support.coroutines import run_async
 from tests.support.process import Installation
@@ -27,7 +27,8 @@ class Door:
     """The middleware before an application that reads a body and then keeps it until it is let go."""
 
     def __init__(self, memory: int) -> None:
-        self.limits, self.let_go = BodyLimits(self._keep, memory), asyncio.Event()
+        self.memory = Limiter(BODIES, memory)
+        self.limits, self.let_go = BodyLimits(self._keep, self.memory), asyncio.Event()
         self.read: list[int] = []
 
     async def _keep(self, _: Any, receive: Any, send: Any) -> None:
@@ -71,10 +72,10 @@ def test_a_body_without_room_waits_unread_and_what_fits_passes_it() -> None:
         await until(lambda: len(door.read) == 2)
         assert door.read[1:] == [MIB]
         unknown = asyncio.create_task(door.ask(100, declared=False))  # may become the largest that is allowed
-        await until(lambda: len(door.limits.memory.waiting) == 2)
+        await until(lambda: door.memory.count_use().waiting == 2)
         door.let_go.set()
         assert [await task for task in (first, large, small, unknown)] == [200] * 4
-        assert (door.limits.memory.left, door.limits.memory.waiting) == (20 * MIB, [])
+        assert door.memory.count_use() == (0, 0)
 
     run_async(scene())
 
@@ -86,22 +87,22 @@ def test_a_request_without_a_body_takes_nothing() -> None:
         door = Door(MIB)
         task = asyncio.create_task(door.ask(0))
         await until(lambda: door.read == [0])
-        assert door.limits.memory.left == MIB
+        assert door.memory.count_use() == (0, 0)
         door.let_go.set()
         assert await task == 200
 
     run_async(scene())
 
 
-def test_who_waits_too_long_is_asked_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_too_long_is_asked_to_come_back() -> None:
     async def scene() -> None:
-        monkeypatch.setattr(limits, "BODY_WAIT_SECONDS", 0.01)
         door = Door(2 * MIB)
+        door.memory.wait_seconds = 0.01
         first = asyncio.create_task(door.ask(MIB))
         await until(lambda: len(door.read) == 1)
         assert await door.ask(2) == 429
         gone = asyncio.create_task(door.ask(2))
-        await until(lambda: len(door.limits.memory.waiting) == 1)
+        await until(lambda: door.memory.count_use().waiting == 1)
         gone.cancel()
         door.let_go.set()
         assert await first == 200
@@ -119,7 +120,7 @@ def test_who_is_not_known_yet_takes_nothing_of_it(shared_service: Service) -> No
         door = Door(10)
         task = asyncio.create_task(door.ask(100, "/login"))
         await until(lambda: door.read == [100])
-        assert door.limits.memory.left == 10
+        assert door.memory.count_use() == (0, 0)
         door.let_go.set()
         assert await task == 200
 
@@ -173,7 +174,7 @@ def test_sixty_four_clients_with_twelve_mebibytes_each(tmp_path: Path, tiny_rele
         watcher.join()
         print(f"{dict(answers)}; {(peak - before) / MIB:,.0f} MiB at most")
         assert set(answers) <= {200, 201, 429}, answers
-        assert peak - before < BODY_MEMORY + 300 * MIB, f"{(peak - before) / MIB:,.0f} MiB"
+        assert peak - before < BODIES.size + 300 * MIB, f"{(peak - before) / MIB:,.0f} MiB"
         wait_until(
             lambda: memory_of(pid) - before < 200 * MIB, what=lambda: f"{memory_of(pid) / MIB:,.0f} MiB are kept"
         )

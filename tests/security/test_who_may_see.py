@@ -147,7 +147,9 @@ def test_only_an_annotator_is_blind_and_only_until_their_own_label_of_this_case(
     assert laboratory.hidden(ANNA, case=1) == "before-commit"
     with laboratory.database.read() as session:
         committed = [
-            has_committed(session, laboratory.people[who], case) for who in (ANNA, BEN) for case in laboratory.cases
+            has_committed(session, laboratory.people[who], ResolvedCase(case))
+            for who in (ANNA, BEN)
+            for case in laboratory.cases
         ]
     assert committed == [True, False, False, False]
 

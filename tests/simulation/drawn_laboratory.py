@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
-from sqlalchemy import StaticPool, create_engine, select
+from sqlalchemy import StaticPool, create_engine, select, text
 from sqlalchemy.orm import Session
 
 from app.audit.chain.keys import DerivedKey
@@ -125,6 +125,7 @@ class DrawnLaboratory:
         engine = create_engine("sqlite://", poolclass=StaticPool)
         BaseTable.metadata.create_all(engine)
         self.session = Session(engine)
+        self.session.execute(text("CREATE VIEW counted_labels AS SELECT * FROM labels WHERE purpose = 'read'"))
         self.order, self.draws = (DerivedKey(self.rng.bytes(32), label) for label in (b"order", b"draws"))
         self.start = utc_now() - timedelta(days=DAYS)
         self._number: dict[uuid.UUID, int] = {}

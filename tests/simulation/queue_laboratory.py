@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import numpy as np
-from sqlalchemy import StaticPool, create_engine
+from sqlalchemy import StaticPool, create_engine, text
 from sqlalchemy.orm import Session
 
 from app.audit.chain.keys import DerivedKey
@@ -119,6 +119,7 @@ class QueueLaboratory:
         engine = create_engine("sqlite://", poolclass=StaticPool)
         BaseTable.metadata.create_all(engine)
         self.session = Session(engine)
+        self.session.execute(text("CREATE VIEW counted_labels AS SELECT * FROM labels WHERE purpose = 'read'"))
         self.key = DerivedKey(self.rng.bytes(32), b"order")
         self.start = utc_now() - timedelta(days=DAYS)
         self.retracted = np.zeros(n, dtype=bool)

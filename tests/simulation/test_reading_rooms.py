@@ -5,14 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from app.audit.linking import SECONDS as PERIOD
-from benchmarks.reading_rooms import MEDIAN_SECONDS, SPREAD, TWICE, Costs, Room, demand, erlang_c, sealed
+from benchmarks.reading_rooms import MEDIAN_SECONDS, SPREAD, TWICE, Costs, Room, demand, erlang_c
 
 MEAN_READING = MEDIAN_SECONDS * math.exp(SPREAD**2 / 2)
 
 
-def costs(read: float = 0.0, case: float = 0.0, link: float = 0.0) -> Costs:
-    return Costs(read, case, 0.0, 0.0, link, events_read=1.0, events_case=1.0)
+def costs(read: float = 0.0, case: float = 0.0) -> Costs:
+    return Costs(read, case, 0.0, 0.0)
 
 
 def mean_and_error(values: list[float]) -> tuple[float, float]:
@@ -58,26 +57,11 @@ def test_annotators_read_no_more_than_scanners_send() -> None:
     assert np.median(seen.empty) > 10 * MEDIAN_SECONDS
 
 
-def test_the_sealer_is_as_busy_as_its_events_and_finds_those_of_a_period() -> None:
-    commits = [(index / 500, True) for index in range(20_000)]
-    found = sealed(commits, costs(link=0.001))
-    assert found["sealer_utilisation"] == pytest.approx(0.5, rel=0.05)
-    # while it links, further events come: a round is the period and what it takes to link the round's events
-    assert found["tail_median"] == pytest.approx(500 * PERIOD / (1 - 0.5), rel=0.1)
-
-
-def test_a_sealer_that_is_too_slow_falls_behind() -> None:
-    commits = [(index / 2_000, True) for index in range(20_000)]
-    found = sealed(commits, costs(link=0.001))
-    assert found["sealer_utilisation"] > 0.95
-    assert found["tail_99"] > 5_000  # half of the events that came
-
-
 def test_the_same_seed_is_the_same_day() -> None:
     first, second = (Room(50, 3.0, 1, costs(read=0.02, case=0.02), seed=3).run(2_000) for _ in range(2))
     assert first == second
 
 
 def test_cores_are_what_requests_cost() -> None:
-    needed = demand(12.0, Costs(0.01, 0.02, 0.003, 0.006, 0.001, events_read=2.0, events_case=3.0))
-    assert needed == pytest.approx({"api": 12 * 0.01 + 10 * 0.02, "postgres": 0.096, "sealer": 0.054})
+    needed = demand(12.0, Costs(0.01, 0.02, 0.003, 0.006))
+    assert needed == pytest.approx({"api": 12 * 0.01 + 10 * 0.02, "postgres": 0.096})

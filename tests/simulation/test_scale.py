@@ -18,16 +18,14 @@ def test_a_result_that_is_missing_is_named() -> None:
         newest("no_such")
 
 
-def test_a_cell_costs_what_its_case_its_labels_and_its_events_do() -> None:
+def test_a_cell_costs_what_its_case_and_its_labels_do() -> None:
     costs = newest("unit_costs")["costs"]
-    costs["store a case"] |= {"api_seconds": 0.02, "wal_bytes": 9_000.0, "events": 1.0}
-    costs["lease and label"] |= {"api_seconds": 0.05, "wal_bytes": 10_000.0, "events": 1.0}
-    costs["link an event"] |= {"sealer_seconds": 0.0001, "postgres_seconds": 0.0002, "wal_bytes": 1_000.0}
+    costs["store a case"] |= {"api_seconds": 0.02, "wal_bytes": 9_000.0}
+    costs["lease and label"] |= {"api_seconds": 0.05, "wal_bytes": 10_000.0}
     found = {what: value for what, value, _ in per_cell(costs)}
     assert found["API, 1.2 leases and labels: core time"] == pytest.approx(0.06)
-    assert found["linking 2.2 events, with PostgreSQL: core time"] == pytest.approx(2.2 * 0.0003)
-    assert found["WAL"] == pytest.approx(9_000 + 1.2 * 10_000 + 2.2 * 1_000)
-    assert shown(CELLS[0] * found["WAL"], "B") == "23 MB"
+    assert found["WAL"] == pytest.approx(9_000 + 1.2 * 10_000)
+    assert shown(CELLS[0] * found["WAL"], "B") == "21 MB"
 
 
 @pytest.mark.parametrize(

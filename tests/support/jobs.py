@@ -35,10 +35,16 @@ def work_off(context: ServiceContext, functions: Mapping[str, JobFunction] = FUN
     assert executor.acquire(), "another worker lives"
     executor.start()
     try:
-        wait_until(lambda: _queues_are_empty(context) and executor.idle, within, "the queues are not empty")
+        wait_until(lambda: _tend(executor) and _queues_are_empty(context), within, "the queues are not empty")
     finally:
         executor.stop()
-    return executor.begun
+    return executor.runner.begun
+
+
+def _tend(executor: JobExecutor) -> bool:
+    """Do what the worker's loop does every second; whether no job runs."""
+    executor.tend()
+    return not executor.runner.running
 
 
 def _queues_are_empty(context: ServiceContext) -> bool:

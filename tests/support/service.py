@@ -12,12 +12,12 @@ import httpx2 as httpx
 import numpy as np
 from fastapi.testclient import TestClient
 from PIL import Image
-from sqlalchemy import select, text, update
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from app.accounts import people as auth
+from app.audit.chain.change_tracking import update_columns
 from app.audit.chain.keys import AuditKeys
-from app.audit.linking import link_all_waiting
 from app.cases.ingest import prepare_case, store_case
 from app.cases.opaque_ids import case_handle, case_of_handle
 from app.cases.schemas import CaseIn
@@ -26,9 +26,9 @@ from app.database.engine import Database
 from app.database.tables import (
     Account,
     ClassDefinition,
+    CountedLabel,
     HeldBack,
     Label,
-    PolicyRow,
     PracticeAnswer,
     PracticeCell,
     PracticeItem,
@@ -41,7 +41,6 @@ from app.database.tables import (
     ReferenceCell,
     ReleaseRow,
     Repeat,
-    RepeatAnswer,
     ReportTargets,
     create_triggers,
     drop_triggers,
@@ -84,7 +83,7 @@ def show_at_once(database: Database) -> None:
     with database.write() as session:
         for statement in drop_triggers(dialect, "policies"):
             session.execute(text(statement))
-        session.execute(update(PolicyRow).values(reveal="after_commit"))
+        session.execute(text("UPDATE policies SET reveal = 'after_commit'"))  # not noted: there are no events yet
         for statement in create_triggers(dialect, "policies"):
             session.execute(text(statement))
 
@@ -204,14 +203,10 @@ class Service:
         path = f"/v1/reads/{self.lease_on(who, case_id)}/labels"
         return self.post(who, path, key, json={"label": code, **fields})
 
-    def seal(self) -> int:
-        """Let the sealer link what waits, as it does several times per second; gives the number of events."""
-        return link_all_waiting(self.context.database, self.context.keys.audit)
-
     def make_labels_final(self) -> int:
         """Let the time for corrections pass, and let the worker see it; gives the number of labels."""
         with self.context.database.write() as session:
-            session.execute(update(ProvisionalLabel).values(final_at=utc_now()))
+            session.execute(update_columns(ProvisionalLabel, final_at=utc_now()))
         return finalize_labels(self.context)
 
     def outside_label(self, case_id: str, annotator: str, code: str, *, blind: bool = True) -> dict[str, Any]:
@@ -230,7 +225,7 @@ def fill_targets(session: Session) -> None:
 
 def fill_references(session: Session) -> None:
     """A definition of a class, and the only labelled case as a reference cell of it."""
-    label = session.execute(select(Label)).scalars().one()
+    label = session.execute(select(CountedLabel)).scalars().one()
     account_id = session.execute(select(Account.id)).scalars().first()
     made = {"class_code": "blast", "number": 1, "created_by": account_id}
     session.add(ClassDefinition(text="large, with little cytoplasm", **made))
@@ -239,15 +234,15 @@ def fill_references(session: Session) -> None:
 
 def fill_repeats(session: Session) -> None:
     """A case that is held back from the annotator of the only label, and came to them a second time, drawn for it."""
-    label = session.execute(select(Label)).scalars().one()
+    label = session.execute(select(CountedLabel)).scalars().one()
     session.add(HeldBack(annotator_id=label.annotator_id, case_id=label.case_id))
     named = {"annotator_id": label.annotator_id, "case_id": label.case_id, "label_id": label.id}
-    seat = {"in_place_of": label.case_id, "due_on": "2026-01-01", "shuffle": 1, "n_since": 0}
+    seat = {"in_place_of": label.case_id, "due_on": "2026-01-01", "shuffle": 1}
     repeat = Repeat(**named, **seat, policy_version=1)
     session.add(repeat)
     session.flush()
-    answer = {"kind": "label", "position": 0, "class_code": "blast", "unexposed": True, "blind": True}
-    session.add(RepeatAnswer(repeat_id=repeat.id, case_id=label.case_id, **answer))
+    answer = {"kind": "label", "class_code": "blast", "blind": True, "round": "planned", "created_by": label.created_by}
+    session.add(Label(annotator_id=label.annotator_id, case_id=label.case_id, purpose="repeat", **answer))
     asked = session.execute(select(ReadRequest.id)).scalars().first()
     draw = {"annotator_id": label.annotator_id, "case_id": label.case_id, "probability": 0.5}
     session.add(ReaderDraw(request_id=asked, position=0, among=[str(label.annotator_id)], **draw))
@@ -255,7 +250,7 @@ def fill_repeats(session: Session) -> None:
 
 def fill_practice(session: Session) -> None:
     """A run of a set with a cell, its answer, and a decision on the annotator of the only label."""
-    label = session.execute(select(Label)).scalars().one()
+    label = session.execute(select(CountedLabel)).scalars().one()
     account = session.execute(select(Account).where(Account.name == "admin")).scalar_one()
     made = {"name": "a set", "purpose": "qualification", "n_per_run": 1, "min_labels": 3, "borderline_share": 0.2}
     chosen = PracticeSet(**made, report={}, created_by=account.id)

@@ -11,13 +11,12 @@ from typing import Self
 from sqlalchemy import func, select
 
 from app.context import build_context
-from app.database.dbos_adapter import workflow_table
-from app.database.tables import Account, Case, ImportRow, new_id
+from app.database.tables import Account, Case, ImportRow, Job, new_id
 from app.http.principal import Principal
 from app.imports.archive_storage import ReceivedArchive
 from app.imports.import_job import begin_import
-from app.jobs.locks import count_living_workers
 from app.jobs.queries import JobView, job_by_id
+from app.jobs.service import count_living_workers
 from app.settings import Settings
 from tests.faults.rounds import Rounds
 from tests.support.forked import ForkedCommand
@@ -31,16 +30,11 @@ import os, signal
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 from app.jobs.handle import RunningJob
-import dbos._sys_db as system
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 point = {point!r}
 write = RunningJob.write.__wrapped__
 if point == "before the outcome is recorded":
-    record = system.SystemDatabase.update_workflow_outcome
-    def record_or_die(self, workflow_id, *rest, **named):
-        # upkeep has outcomes too, whenever a minute begins
-        return record(self, workflow_id, *rest, **named) if workflow_id.startswith("sched-") else die()
-    system.SystemDatabase.update_workflow_outcome = record_or_die
+    RunningJob.end = die
 else:
     def count(session):
         if session.info.get("job"): die()
@@ -167,10 +161,9 @@ class Workplace:
 
     def executors(self) -> set[str]:
         """Workers that do jobs now."""
-        workflows = workflow_table(self.context.database.engine.dialect.name)
         with self.context.database.read() as session:
-            doing = select(workflows.c.executor_id).where(workflows.c.status == "PENDING", workflows.c.name == "import")
-            return set(session.execute(doing).scalars())
+            doing = select(Job.executor_id).where(Job.state == "running", Job.kind == "import")
+            return {str(executor_id) for executor_id in session.execute(doing).scalars()}
 
     def note(self, fault: str, what: str, rounds: int, rows: int, recovery_seconds: float | None = None) -> None:
         """Note what rounds of a fault came to, by the cases that are there.

@@ -26,8 +26,8 @@ from app.annotators.models.schemas import (
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
 from app.context import ServiceContext
+from app.database.advisory_locks import AdvisoryLock, acquire_lock
 from app.database.revisions import compare_and_swap
-from app.database.sql.advisory_locks import AdvisoryLock, acquire_lock
 from app.database.tables import ReaderModelInUse, ReaderModelRow
 from app.http.errors import Conflict, PreconditionFailed
 from app.http.principal import Principal

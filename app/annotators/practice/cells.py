@@ -12,8 +12,8 @@ from app.database.tables import (
     SHOWN_KINDS,
     Case,
     CaseTwin,
+    CountedLabel,
     Exposure,
-    Label,
     PolicyRow,
     PracticeCell,
     PracticeItem,
@@ -90,7 +90,8 @@ def with_twins(
 def is_settled() -> ColumnElement[bool]:
     """Condition on a case: nobody is to read it or a twin of it, and every label is final."""
     has_open_request = with_twins(ReadRequest.case_id, Case.id, ReadRequest.state.in_(("open", "leased")))
-    return and_(Case.erased_at.is_(None), ~has_open_request, ~with_twins(ProvisionalLabel.case_id, Case.id))
+    has_provisional = with_twins(ProvisionalLabel.case_id, Case.id, ProvisionalLabel.purpose == "read")
+    return and_(Case.erased_at.is_(None), ~has_open_request, ~has_provisional)
 
 
 def _of_other_purpose(purpose: str) -> ColumnElement[bool]:
@@ -112,10 +113,10 @@ def list_practice_candidates(session: Session, purpose: str, min_labels: int) ->
         fit.append(~_is_reference())
     statement = (
         select(Case.id)
-        .join(Label, Label.case_id == Case.id)
+        .join(CountedLabel, CountedLabel.case_id == Case.id)
         .where(*fit)
         .group_by(Case.id)
-        .having(func.count(Label.annotator_id.distinct()) >= min_labels)
+        .having(func.count(CountedLabel.annotator_id.distinct()) >= min_labels)
         .order_by(Case.id.desc())
         .limit(MOST_CANDIDATES)
     )
@@ -159,7 +160,7 @@ def cells_for(session: Session, chosen: PracticeSet, annotator_id: uuid.UUID) ->
     # What they trained with may come to them in training again; a qualification has cells that they have met nowhere.
     encounters = [
         with_twins(Read.case_id, Case.id, Read.annotator_id == annotator_id),
-        with_twins(Label.case_id, Case.id, Label.annotator_id == annotator_id),
+        with_twins(CountedLabel.case_id, Case.id, CountedLabel.annotator_id == annotator_id),
         with_twins(Repeat.case_id, Case.id, Repeat.annotator_id == annotator_id),
     ]
     if chosen.purpose == "qualification":

@@ -21,8 +21,8 @@ from app.database.tables import (
     SHOWN_KINDS,
     Case,
     CaseTwin,
+    CountedLabel,
     HeldBack,
-    Label,
     PracticeCell,
     PracticeSet,
     ReferenceCell,
@@ -106,7 +106,7 @@ def list_reference_candidates(
     test = and_(PracticeSet.id == PracticeCell.set_id, PracticeSet.purpose == "qualification")
     statement = (
         select(Case.id)
-        .join(Label, Label.case_id == Case.id)
+        .join(CountedLabel, CountedLabel.case_id == Case.id)
         .where(
             Case.partition == "calibration",
             is_settled(),
@@ -115,7 +115,7 @@ def list_reference_candidates(
             ~with_twins(PracticeCell.case_id, Case.id, test),
         )
         .group_by(Case.id)
-        .having(func.count(Label.annotator_id.distinct()) >= MIN_READERS)
+        .having(func.count(CountedLabel.annotator_id.distinct()) >= MIN_READERS)
         .order_by(Case.id.desc())
         .limit(MOST_CANDIDATES)
     )

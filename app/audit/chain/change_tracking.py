@@ -1,33 +1,25 @@
 """Tracks the covered rows that a transaction writes, for the digests of its audit events.
 
-What goes through the ORM is noticed by itself; statements that change covered rows past it return them and say so.
+A session notes the rows of each flush, and those of each INSERT, UPDATE and DELETE that it executes: it adds RETURNING
+to the statement. A statement outside a session is not noted.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
-from uuid import UUID
+from typing import Any, TypeAlias
 
+from sqlalchemy import Delete, Insert, Result, Update, event, inspect, select, tuple_, update
 from sqlalchemy import Table as SqlTable
-from sqlalchemy import bindparam, event, insert, inspect, select, text, tuple_
-from sqlalchemy.orm import Session, UOWTransaction
+from sqlalchemy.orm import ORMExecuteState, Session, UOWTransaction
 
-from app.audit.chain.coverage import COVERED
+from app.audit.chain.coverage import COVERED, TableCoverage
 from app.audit.chain.keys import DerivedKey
 from app.audit.chain.row_digests import Leaves, key_names, row_digest, row_key
-from app.database.sql.compiled_statements import PreparedStatement
-from app.database.tables import BaseTable, CaseChange
+from app.database.tables import BaseTable
 from app.database.tables.base import Row
 
 _WRITTEN = "covered rows that were written"
-_CASES = "cases that events of this session name"
-# made once: every request that writes records
-_CHANGE = insert(CaseChange)
-_ONE_CHANGE = PreparedStatement(_CHANGE.values(stamp=bindparam("stamp"), case_id=bindparam("case_id")))
-_CHANGES = PreparedStatement(
-    text("INSERT INTO case_changes (stamp, case_id) SELECT :stamp, unnest(CAST(:cases AS uuid[]))")
-)
-# changed only by whoever has locked the row and read it afterwards, so that what the session knows is what is stored
-_LOCKED = {"cases", "reads", "read_requests", "repeats", "repeat_reads"}
+# execution option: columns that an UPDATE sets, with their values
+_SET_COLUMNS = "set_columns"
 
 
 class _DeletedRow:
@@ -46,6 +38,38 @@ class RecordedSession(Session):
     """A session that remembers which covered rows it has written."""
 
 
+def update_columns(table: type[BaseTable], **values: Any) -> Update:
+    """Make an UPDATE that names its columns to the session: without covered ones nothing is noted."""
+    statement = update(table).values(**values)
+    return statement.execution_options(**{_SET_COLUMNS: values}, synchronize_session=False)
+
+
+@event.listens_for(RecordedSession, "do_orm_execute")
+def _note_statement(state: ORMExecuteState) -> Result[Any] | None:
+    """Let a statement that writes a covered table return the rows that it writes, and note them."""
+    statement = state.statement
+    if not isinstance(statement, Insert | Update | Delete):
+        return None
+    table = statement.entity_description["table"]
+    coverage = COVERED.get(table.name)
+    if coverage is None or _sets_nothing_covered(coverage, state.execution_options.get(_SET_COLUMNS)):
+        return None
+    columns = table.primary_key.columns if isinstance(statement, Delete) else table.columns
+    n_own = len(statement.exported_columns)
+    written = state.invoke_statement(statement=statement.returning(*columns)).freeze()
+    for values in written():
+        row = dict(zip(columns.keys(), values[n_own:], strict=True))
+        if isinstance(statement, Delete):
+            _note_row(state.session, table, row, _GONE)
+        elif coverage.covers(row):
+            _note_row(state.session, table, row, row)
+    return written().columns(*range(n_own)) if n_own else written()
+
+
+def _sets_nothing_covered(coverage: TableCoverage, values: Row | None) -> bool:
+    return values is not None and all(coverage.is_free_value(name, value) for name, value in values.items())
+
+
 def _get_written_rows(session: Session) -> _Written:
     written: _Written = session.info.setdefault(_WRITTEN, {})
     return written
@@ -56,74 +80,33 @@ def _note_row(session: Session, table: SqlTable, row: Row, content: Row | BaseTa
     _get_written_rows(session)[table.name, row_key(table, row)] = (primary, content)
 
 
-def note_rows(session: Session, table: type[BaseTable], rows: Iterable[Row]) -> None:
-    """Remember rows that a statement inserted or changed past the ORM."""
-    for row in rows:
-        _note_row(session, _table_of(table), row, row)
-
-
-def note_new(session: Session, table: type[BaseTable], row: Row) -> None:
-    """Remember a row that a statement inserted past the ORM, where it is one that must have an event."""
-    coverage = COVERED.get(table.__tablename__)
-    if coverage is not None and coverage.covers(row):
-        _note_row(session, _table_of(table), row, row)
-
-
-def note_change(session: Session, table: type[BaseTable], before: Row, after: Row) -> None:
-    """Remember a row that a statement changed past the ORM, unless nothing that is covered became another value."""
-    rows = _table_of(table)
-    coverage = COVERED.get(rows.name)
-    if coverage is None or not coverage.covers(after):
-        return
-    for column in rows.columns:
-        name = column.name
-        if before[name] == after[name] or name in coverage.free:
-            continue
-        alike = coverage.alike.get(name)
-        if alike is None or alike(before[name]) != alike(after[name]):
-            _note_row(session, rows, after, after if rows.name in _LOCKED else _CHANGED)
-            return
-
-
-def note_deleted(session: Session, table: type[BaseTable], rows: Iterable[Row]) -> None:
-    """Remember rows that a statement deleted past the ORM, by the columns of their primary key."""
-    for row in rows:
-        _note_row(session, _table_of(table), row, _GONE)
-
-
-def _table_of(table: type[BaseTable]) -> SqlTable:
-    rows = table.__table__
-    if not isinstance(rows, SqlTable):
-        raise TypeError(f"{table.__name__} is not one table")
-    return rows
-
-
 @event.listens_for(RecordedSession, "after_flush")
 def _note_flushed(session: Session, _flush: UOWTransaction) -> None:
-    for row in session.new:
-        table = _get_covered_table(row)
-        if table is not None and COVERED[table.name].covers(vars(row)):
-            _note_row(session, table, vars(row), row)
-    for row in session.dirty:
-        table = _get_covered_table(row)
-        if table is not None and _has_covered_change(row, table) and COVERED[table.name].covers(vars(row)):
-            present = _get_written_rows(session).get((table.name, row_key(table, vars(row))))
-            own = table.name in _LOCKED or (present is not None and isinstance(present[1], BaseTable))
-            _note_row(session, table, vars(row), row if own else _CHANGED)
-    for row in session.deleted:
-        table = _get_covered_table(row)
-        if table is not None:
-            _note_row(session, table, vars(row), _GONE)
+    for entity, row, table in _list_covered_rows(session.new):
+        if COVERED[table.name].covers(row):
+            _note_row(session, table, row, entity)
+    for entity, row, table in _list_covered_rows(session.dirty):
+        if _has_covered_change(entity, table) and COVERED[table.name].covers(row):
+            present = _get_written_rows(session).get((table.name, row_key(table, row)))
+            is_own = present is not None and isinstance(present[1], BaseTable)
+            _note_row(session, table, row, entity if is_own else _CHANGED)
+    for _, row, table in _list_covered_rows(session.deleted):
+        _note_row(session, table, row, _GONE)
 
 
-def _get_covered_table(row: object) -> SqlTable | None:
-    table = getattr(row, "__table__", None)
-    return table if isinstance(table, SqlTable) and table.name in COVERED else None
+def _list_covered_rows(entities: Iterable[object]) -> list[tuple[BaseTable, Row, SqlTable]]:
+    """List the entities of covered tables, each with its columns and its table."""
+    tables = [(entity, entity.__table__) for entity in entities if isinstance(entity, BaseTable)]
+    return [
+        (entity, _columns_of(entity), table)
+        for entity, table in tables
+        if isinstance(table, SqlTable) and table.name in COVERED
+    ]
 
 
-def _has_covered_change(row: BaseTable, table: SqlTable) -> bool:
+def _has_covered_change(entity: BaseTable, table: SqlTable) -> bool:
     """Whether a covered column is about to become another one."""
-    coverage, attributes = COVERED[table.name], inspect(row).attrs
+    coverage, attributes = COVERED[table.name], inspect(entity).attrs
     for column in table.columns:
         history = attributes[column.name].history
         if column.name in coverage.free or not history.has_changes():
@@ -137,23 +120,6 @@ def _has_covered_change(row: BaseTable, table: SqlTable) -> bool:
 @event.listens_for(RecordedSession, "after_soft_rollback")
 def _forget_rolled_back(session: Session, _transaction: object) -> None:
     session.info.pop(_WRITTEN, None)
-    session.info.pop(_CASES, None)
-
-
-def name_cases(session: Session, stamp: int, case_ids: Sequence[UUID]) -> None:
-    """Write down, and remember, the cases that an event of this session names."""
-    session.info.setdefault(_CASES, set()).update(case_ids)
-    if session.get_bind().dialect.name == "postgresql":  # one parameter: an execution for each costs more than its row
-        _CHANGES.change(session, {"stamp": stamp, "cases": [*case_ids]})
-    elif len(case_ids) == 1:
-        _ONE_CHANGE.change(session, {"stamp": stamp, "case_id": case_ids[0]})
-    else:
-        session.connection().execute(_CHANGE, [{"stamp": stamp, "case_id": case_id} for case_id in case_ids])
-
-
-def noted_cases(session: Session) -> set[UUID]:
-    """Cases that the events of this session name."""
-    return set(session.info.get(_CASES, ()))
 
 
 def take_leaves(session: Session, private: DerivedKey) -> Leaves:

@@ -46,6 +46,11 @@ class TableCoverage:
     # digests out any more, not even with the installation's key. None: the installation's key
     key: str | None = None
 
+    def is_free_value(self, name: str, value: object) -> bool:
+        """Whether a column that is set to a value needs no event: it is free, or the value counts as the one before."""
+        # a row does not come back to such a value from another one: an answered request does not open again
+        return name in self.free or (name in self.alike and self.alike[name](value) != value)
+
 
 def _cover_private(*names: str) -> TableCoverage:
     return TableCoverage(frozenset(names))
@@ -97,7 +102,16 @@ COVERED: Mapping[str, TableCoverage] = {
     "jobs": TableCoverage(
         frozenset({"parameters"}),
         {
-            "workflow_id": "a retry gets another one, and its own event",
+            "state": "follows from how far the job is; a request to cancel or to try again has its own event",
+            "attempt": "follows from how far the job is",
+            "begun": "follows from how far the job is",
+            "executor_id": "process that runs the job",
+            "traceparent": "of the request's trace",
+            "cancel_requested_at": "has its own event",
+            "cancel_requested_by": "has its own event",
+            "result": "what is shown of the job; what it wrote has its own events",
+            "error": "what is shown of the job",
+            "ended_at": "what is shown of the job",
             "progress": "what is shown while the job is under way",
             "message": "what is shown while the job is under way",
             "started_at": "what is shown of the job",
@@ -123,7 +137,6 @@ COVERED: Mapping[str, TableCoverage] = {
     "read_requests": TableCoverage(
         free={
             "lease_expires_at": "moves with every heartbeat",
-            "u": "the coin of its case, which is covered: compared with it",
         },
         # a lease begins and ends without an event
         alike={"state": _merge_waiting_states},
@@ -138,17 +151,8 @@ COVERED: Mapping[str, TableCoverage] = {
     "reference_cells": _cover_private("reason"),
     "releases": TableCoverage(),
     "remarks": _cover_forgettable("note", "reason"),
-    "repeat_answers": TableCoverage(),
-    "repeat_reads": TableCoverage(
-        free={"displayed_at": "the answer's reading_seconds, which follow from it, are covered"},
-        covers=_is_settled_read,
-    ),
     "repeats": TableCoverage(
-        free={
-            "lease_expires_at": "moves with every heartbeat",
-            "final_at": "brought forward by the annotator's next answers",
-            "n_since": "counts the annotator's next answers",
-        },
+        free={"lease_expires_at": "moves with every heartbeat"},
         covers=_is_ended_repeat,
     ),
     "report_targets": TableCoverage(),
@@ -162,7 +166,7 @@ NOT_COVERED: Mapping[str, str] = {
     "case_changes": "covered by the event that names the cases, as one digest for all of them",
     "idempotency_records": "answers to retries, deleted after seven days",
     "job_batches": "how far a job is, read only while it is under way",
-    "job_cancellations": "read only while a job is under way",
     "published_estimates": "computed anew every minute",
     "published_reports": "made anew when somebody asks after a change",
+    "workers": "who runs jobs now",
 }

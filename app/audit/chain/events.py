@@ -1,52 +1,36 @@
-"""Audit events: recording, signing, linking and checking them.
+"""Audit events: described by what writes, linked and signed at the end of its transaction.
 
-An event stands for itself: its digest is SHA-256 of its canonical JSON, in which the root over the digests of the rows
-that it wrote stands for them, and the digest is signed (Ed25519). It depends on no other event. The linker gives it its
-number and its link, SHA-256(previous link ‖ digest), and signs that, so that an event can be linked later than written:
-on SQLite, where one writes at a time, in the same transaction, on PostgreSQL by the sealer (``app.audit.linking``).
-So a changed, removed or reordered event breaks the chain, nobody without the key can write it anew, and a row that is
-not as an event wrote it is found.
+The digest of an event is SHA-256 of the digest before it and of the event's canonical JSON, with its number and the
+root over the digests of the rows that its transaction wrote; number and digest are signed (Ed25519). So a changed,
+removed or reordered event breaks the chain, nobody without the key can link it anew, and a row that is not as an event
+wrote it is found.
+
+A transaction locks the head of the chain as its last statement but the event itself, and keeps it until the commit. So
+one transaction links at a time, events commit in the order of their numbers, and nobody who has the head waits for
+anybody: there is no deadlock with the locks of rows, which are all taken before. PostgreSQL makes a commit visible
+before it lets the lock go, so whoever sees event N sees every event up to N, with everything that they report.
 """
 
-import hashlib
-import hmac
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from asgi_correlation_id import correlation_id
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from sqlalchemy import ColumnElement, bindparam, null, or_, select, update
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import event as listening
+from sqlalchemy import insert, select, update
+from sqlalchemy.orm import Session, SessionTransaction
 
-from app.audit.chain.change_tracking import name_cases, take_leaves
-from app.audit.chain.detached_rows import prepare_insert
-from app.audit.chain.keys import AuditKeys, EventSigner
-from app.audit.chain.row_digests import Json, Leaves, cases_digest, encode_canonical_json, merkle_root
-from app.database.sql.advisory_locks import AdvisoryLock, acquire_lock
-from app.database.sql.compiled_statements import PreparedStatement
-from app.database.tables import STAMPS, AuditEvent, AuditHead, CaseChange, time_of
+from app.audit.chain.change_tracking import RecordedSession, take_leaves
+from app.audit.chain.coverage import COVERED
+from app.audit.chain.keys import AuditKeys
+from app.audit.chain.row_digests import Leaves, cases_digest, covered_tables, row_digest, row_key
+from app.audit.chain.verify_proof import BASELINE, CASE_CHANGES, GENESIS, ROTATION, event_digest, merkle_root
+from app.database.tables import AuditEvent, AuditHead, CaseChange, time_of
 from app.database.tables.base import Row
 from app.http.errors import ServiceUnavailable
 
-
-def is_signed(public: str, text: str, signature: str | None) -> bool:
-    """Whether a signature of a text was made with the key of which this is the public one."""
-    try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature or ""), text.encode())
-    except (InvalidSignature, ValueError):
-        return False
-    return True
-
-
-GENESIS = "0" * 64
-#: In the digests of an event: the digest of the cases that it changed.
-CASE_CHANGES = "case_changes"
-#: In place of its number, which an event does not know.
-OWN = ""
-#: Action of an event after which the next key of the ring signs.
-ROTATION = "key.rotate"
+_DESCRIBED = "events that this session has described"
 _CHUNK = 200
 
 
@@ -54,75 +38,28 @@ class KeyRotated(ServiceUnavailable):
     """Another process has rotated the key; this one must be started again with the new ring."""
 
 
-def build_event_document(event: AuditEvent) -> dict[str, Json]:
-    """Document of an event that its digest covers, without its rows."""
-    return {
-        "created_at": event.created_at.isoformat(),
-        "actor": event.actor,
-        "action": event.action,
-        "object": event.object,
-        "details": event.details,
-        "reason": event.reason,
-        "request_id": event.request_id,
-    }
+@dataclass(frozen=True)
+class _DescribedEvent:
+    """What a transaction does, before it has a place in the chain."""
+
+    # of the ring whose newest key signs
+    keys: AuditKeys
+    # columns of the event but for number, rows, digest and signature
+    columns: Row
+    # whose evaluation it changes
+    cases: Sequence[uuid.UUID]
+    rows: Leaves
+    # with which it goes when that is rolled back
+    transaction: SessionTransaction
 
 
-def compute_event_digest(event: AuditEvent) -> str:
-    """Digest of an event: its content, its rows and its stamp."""
-    root = merkle_root(event.row_digests or {})  # nothing in an event that somebody has changed
-    covered: dict[str, Json] = build_event_document(event) | {"rows": root, "stamp": event.stamp}
-    return hashlib.sha256(encode_canonical_json(covered)).hexdigest()
+@dataclass(frozen=True)
+class ChainHead:
+    """End of the chain: the newest event, and how many keys the installation has."""
 
-
-def sign_event(event: AuditEvent, signer: EventSigner) -> None:
-    """Give an event its digest and its signature."""
-    event.event_sha256 = compute_event_digest(event)
-    event.signature = signer.sign(event_text(event))
-
-
-def link_event(event: AuditEvent, sequence: int, previous: str, signer: EventSigner) -> None:
-    """Link an event to the chain."""
-    event.sequence = sequence
-    event.digest = hashlib.sha256(f"{previous}{event.event_sha256}".encode()).hexdigest()
-    event.link_signature = signer.sign(head_text(event))
-
-
-def is_authentic_link(public: str, previous: str, event: AuditEvent) -> bool:
-    """Whether an event is as it was written and linked after the previous one, while this public key was in force."""
-    return (
-        is_authentic_event(public, event)
-        and event.digest == hashlib.sha256(f"{previous}{event.event_sha256}".encode()).hexdigest()
-        and is_signed(public, head_text(event), event.link_signature)
-    )
-
-
-def is_authentic_event(public: str, event: AuditEvent) -> bool:
-    """Whether an event is as it was written while this public key was in force, wherever it stands in the chain."""
-    return event.event_sha256 == compute_event_digest(event) and is_signed(public, event_text(event), event.signature)
-
-
-def is_as_signed_by(signer: EventSigner, event: AuditEvent) -> bool:
-    """Whether an event that waits is as it was written by whoever has this key, which signs it once more to see."""
-    # The same text has one Ed25519 signature by one key, and to sign costs a third of what checking a signature does.
-    signature = event.signature or ""
-    return event.event_sha256 == compute_event_digest(event) and hmac.compare_digest(
-        signer.sign(event_text(event)), signature
-    )
-
-
-def is_linked_later(session: Session) -> bool:
-    """Whether events of this database wait for the sealer."""
-    return session.get_bind().dialect.name == "postgresql"
-
-
-def event_text(event: AuditEvent) -> str:
-    """Text of an event that is signed."""
-    return f"event {event.event_sha256}"
-
-
-def head_text(event: AuditEvent) -> str:
-    """Text of a head: number and digest, signed with the link and kept outside."""
-    return f"{event.sequence}:{event.digest}"
+    sequence: int
+    digest: str
+    n_keys: int
 
 
 def record_event(
@@ -136,83 +73,95 @@ def record_event(
     reason: str | None = None,
     cases: Sequence[uuid.UUID] = (),
     leaves: Leaves | None = None,
-) -> AuditEvent:
-    """Write an event, and on SQLite link it; call it after everything that it reports."""
-    # It carries the digests of all covered rows that the session has written since its last event. These rows are
-    # locked until the commit, and its stamp is drawn afterwards, so events about one row are in the order of its
-    # versions.
-    acquire_lock(session, AdvisoryLock.KEY, shared=True)  # the key is not rotated until the commit
-    session.flush()
-    rows = take_leaves(session, keys.rows) | (leaves or {})
-    if cases:
-        rows[CASE_CHANGES] = {OWN: cases_digest(cases)}
-    stamp, before = _next_place(session, keys)
-    event_fields = {
+) -> None:
+    """Describe what the transaction does; ``Database.write`` links it to the chain before the commit."""
+    columns = {
+        "created_at": time_of(session),
         "actor": actor,
         "action": action,
         "object": str(object_id),
         "details": details or {},
         "reason": reason,
+        "request_id": correlation_id.get(),
     }
-    of_request = {"created_at": time_of(session), "request_id": correlation_id.get()}
-    event = event_from_row(dict.fromkeys(_COLUMNS) | event_fields | of_request | {"stamp": stamp, "row_digests": rows})
-    sign_event(event, keys.signers[-1])
-    if before is not None:
-        link_event(event, stamp, before, keys.signers[-1])
-        _MOVE.change(session, {"number": stamp, "link": event.digest})
-    # past the unit of work, which would cost more than the statement: nobody changes an event
-    prepare_insert(AuditEvent, _COLUMNS).change(session, vars(event))
+    rows = dict(leaves or {})
     if cases:
-        name_cases(session, event.stamp, cases)
-    return event
+        rows[CASE_CHANGES] = {"": cases_digest(cases)}
+    transaction = session.get_nested_transaction() or session.get_transaction() or session.begin()
+    session.info.setdefault(_DESCRIBED, []).append(_DescribedEvent(keys, columns, cases, rows, transaction))
 
 
-_COLUMNS = tuple(column.key for column in AuditEvent.__table__.columns)
-# where one writes at a time; an entity of the row that the session may have is not told
-_MOVE = PreparedStatement(
-    update(AuditHead).where(AuditHead.id == 1).values(sequence=bindparam("number"), digest=bindparam("link"))
-)
-_HEAD = PreparedStatement(select(AuditHead.n_keys, AuditHead.sequence + 1, AuditHead.digest))
-_STAMP = PreparedStatement(select(AuditHead.n_keys, STAMPS.next_value(), null()))
+def described_cases(session: Session) -> set[uuid.UUID]:
+    """Cases that the events of this transaction name."""
+    return {case_id for event in session.info.get(_DESCRIBED, ()) for case_id in event.cases}
 
 
-def _next_place(session: Session, keys: AuditKeys) -> tuple[int, str | None]:
-    """The next stamp, drawn once the rows that an event reports are written and locked, and the link before it."""
-    ((number, stamp, before),) = (_STAMP if is_linked_later(session) else _HEAD).all(session)
-    require_current_ring(number, keys)
-    return int(stamp), before
+@listening.listens_for(RecordedSession, "after_soft_rollback")
+def _forget_rolled_back(session: Session, rolled_back: SessionTransaction) -> None:
+    described: list[_DescribedEvent] = session.info.pop(_DESCRIBED, [])
+    session.info[_DESCRIBED] = [event for event in described if not _is_within(event.transaction, rolled_back)]
 
 
-def lock_head(session: Session, keys: AuditKeys, *, wait: bool = True) -> AuditHead | None:
-    """Lock the chain's head until the commit."""
-    locked = select(AuditHead).where(AuditHead.id == 1).with_for_update(skip_locked=not wait)
-    head = session.execute(locked.execution_options(populate_existing=True)).scalar_one_or_none()
-    if head is not None:
-        require_current_ring(head.n_keys, keys)
-    return head
+def _is_within(inner: SessionTransaction | None, outer: SessionTransaction) -> bool:
+    """Whether a savepoint or transaction is another one, or a savepoint of it."""
+    while inner is not None and inner is not outer:
+        inner = inner.parent
+    return inner is outer
 
 
-def require_current_ring(n_keys: int, keys: AuditKeys) -> None:
-    """Refuse to write with a ring that is not the installation's."""
-    if n_keys != len(keys.signers):
-        raise KeyRotated("the key was rotated since this process started; start it again with the current key ring")
-
-
-def append_event(head: AuditHead, event: AuditEvent, keys: AuditKeys) -> None:
-    """Link an event to the end of the chain, whose head is locked."""
-    link_event(event, head.sequence + 1, head.digest, keys.signers[-1])
-    head.sequence, head.digest = head.sequence + 1, str(event.digest)
-
-
-def record_unreported_rows(session: Session, keys: AuditKeys) -> None:
-    """Record an event for covered rows that no event carries yet."""
+def link_described_events(session: Session, keys: AuditKeys | None) -> None:
+    """Link the events of a transaction, the last one with the digests of all rows that it wrote."""
+    # Rows that nothing described get an event by ``keys``, which are those of the database.
     session.flush()
-    rows = take_leaves(session, keys.rows)
-    if rows:
-        counts = {table: len(keys) for table, keys in sorted(rows.items())}
-        record_event(
-            session, keys, actor="service", action="rows.write", object_id=min(rows), details=counts, leaves=rows
-        )
+    described: list[_DescribedEvent] = session.info.get(_DESCRIBED, [])
+    keys = described[0].keys if described else keys
+    leaves = {} if keys is None else take_leaves(session, keys.rows)
+    if keys is None or not (leaves or described):
+        return
+    if not described:
+        counts = {table: len(rows) for table, rows in sorted(leaves.items())}
+        record_event(session, keys, actor="service", action="rows.write", object_id=min(leaves), details=counts)
+    described = session.info.pop(_DESCRIBED)
+    described[-1] = replace(described[-1], rows=leaves | described[-1].rows)
+    roots = [merkle_root(event.rows) for event in described]
+    head = lock_head(session)
+    if head.n_keys != len(keys.signers):
+        raise KeyRotated("the key was rotated since this process started; start it again with the current key ring")
+    for event, root in zip(described, roots, strict=True):
+        head = _link_event(session, head, event, root)
+    values = {"sequence": head.sequence, "digest": head.digest, "n_keys": head.n_keys}
+    session.connection().execute(update(AuditHead).where(AuditHead.id == 1).values(values))
+
+
+def lock_head(session: Session) -> ChainHead:
+    """Lock the end of the chain until the commit; nobody else links meanwhile."""
+    columns = select(AuditHead.sequence, AuditHead.digest, AuditHead.n_keys)
+    return ChainHead(*session.execute(columns.where(AuditHead.id == 1).with_for_update()).one())
+
+
+def _link_event(session: Session, head: ChainHead, event: _DescribedEvent, root: str) -> ChainHead:
+    """Store an event after the locked end of the chain; gives the end after it."""
+    columns = {**event.columns, "sequence": head.sequence + 1}
+    document = columns | {"created_at": columns["created_at"].isoformat()}
+    n_keys = head.n_keys + (columns["action"] == ROTATION)
+    after = ChainHead(head.sequence + 1, event_digest(head.digest, document, root), n_keys)
+    signature = event.keys.sign(f"{after.sequence}:{after.digest}")
+    stored = columns | {"row_digests": event.rows, "digest": after.digest, "signature": signature}
+    session.connection().execute(insert(AuditEvent), stored)
+    if event.cases:
+        changes = [{"sequence": after.sequence, "case_id": case_id} for case_id in {*event.cases}]
+        session.connection().execute(insert(CaseChange), changes)
+    return after
+
+
+def write_baseline(session: Session, keys: AuditKeys) -> None:
+    """Vouch for every covered row of a database without events."""
+    leaves: Leaves = {}
+    for table in covered_tables():
+        for row in session.connection().execute(select(table)).mappings():
+            if COVERED[table.name].covers(row):
+                leaves.setdefault(table.name, {})[row_key(table, row)] = row_digest(keys.rows, table, row)
+    record_event(session, keys, actor="service", action=BASELINE, object_id="rows", leaves=leaves)
 
 
 def read_head(session: Session) -> tuple[int, str]:
@@ -228,9 +177,8 @@ def count_keys(session: Session) -> int:
 
 def read_head_text(session: Session) -> str:
     """Read the head from the events, not from the table of the head."""
-    columns = select(AuditEvent.sequence, AuditEvent.digest)
-    linked = columns.where(AuditEvent.sequence.is_not(None))
-    row = session.execute(linked.order_by(AuditEvent.sequence.desc()).limit(1)).one_or_none()
+    newest = select(AuditEvent.sequence, AuditEvent.digest).order_by(AuditEvent.sequence.desc()).limit(1)
+    row = session.execute(newest).one_or_none()
     return f"0:{GENESIS}" if row is None else f"{row[0]}:{row[1]}"
 
 
@@ -242,120 +190,21 @@ def contains_head(session: Session, sequence: int, digest: str) -> bool:
     return session.execute(statement).scalar_one_or_none() == digest
 
 
-def waiting_digests(session: Session, limit: int) -> dict[int, str]:
-    """Digests of events that wait to be linked, by their stamps, of the oldest ``limit``: on SQLite none."""
-    waiting = select(AuditEvent.stamp, AuditEvent.event_sha256).where(AuditEvent.sequence.is_(None))
-    rows = session.execute(waiting.order_by(AuditEvent.stamp).limit(limit))
-    return {stamp: str(digest) for stamp, digest in rows}
-
-
-def digests_at(session: Session, stamps: list[int]) -> dict[int, str]:
-    """Digests of the events with these stamps, linked or not, as far as the session sees them."""
-    if not stamps:
-        return {}
-    rows = session.execute(select(AuditEvent.stamp, AuditEvent.event_sha256).where(AuditEvent.stamp.in_(stamps)))
-    return {stamp: str(digest) for stamp, digest in rows}
-
-
 def last_change(session: Session) -> str:
-    """Link of the newest event that changed what is evaluated of any case; ``GENESIS`` before the first."""
-    # What waits for the sealer is not asked: between two that wait, one that commits late may come to stand, and the
-    # newest would be the same although something has changed. Whoever reads this first and the cases afterwards has at
-    # least everything up to it, and sees another link as soon as there is more.
-    changed = select(CaseChange.stamp).where(CaseChange.stamp == AuditEvent.stamp).exists()
-    newest = select(AuditEvent.digest).where(AuditEvent.sequence.is_not(None), changed)
-    digest = session.execute(newest.order_by(AuditEvent.sequence.desc()).limit(1)).scalar_one_or_none()
-    return GENESIS if digest is None else digest
+    """Digest of the newest event that changed what is evaluated of any case; ``GENESIS`` before the first."""
+    newest = select(AuditEvent.digest).join(CaseChange, CaseChange.sequence == AuditEvent.sequence)
+    ordered = newest.order_by(CaseChange.sequence.desc()).limit(1)
+    return session.execute(ordered).scalar_one_or_none() or GENESIS
 
 
 def changed_cases(session: Session, after: int) -> list[uuid.UUID]:
-    """Cases that events later than one have changed, and those that wait to be linked: they will be later."""
-    changed = select(CaseChange.case_id).join(AuditEvent, AuditEvent.stamp == CaseChange.stamp)
-    later = or_(AuditEvent.sequence > after, AuditEvent.sequence.is_(None))
-    return list(session.execute(changed.where(later).distinct()).scalars())
+    """Cases that events later than one have changed."""
+    changed = select(CaseChange.case_id).where(CaseChange.sequence > after).distinct()
+    return list(session.execute(changed).scalars())
 
 
-def read_linked_events(session: Session, after: int = 0, limit: int | None = None) -> Iterator[AuditEvent]:
-    """Every linked event with all its columns, in order."""
-    yield from _select_events(session, AuditEvent.sequence > after, AuditEvent.sequence, limit)
-
-
-def read_waiting_events(session: Session) -> Iterator[AuditEvent]:
-    """Every event that waits to be linked, in the order in which it will be, if no other one commits meanwhile."""
-    yield from _select_events(session, AuditEvent.sequence.is_(None), AuditEvent.stamp, None)
-
-
-def read_all_events(session: Session) -> Iterator[AuditEvent]:
-    """The chain, then what waits to be linked to it."""
-    yield from read_linked_events(session)
-    yield from read_waiting_events(session)
-
-
-def _select_events(
-    session: Session, which: ColumnElement[bool], order: InstrumentedAttribute[Any], limit: int | None
-) -> Iterator[AuditEvent]:
-    statement = select(*AuditEvent.__table__.columns).where(which).order_by(order).limit(limit)
+def read_events(session: Session) -> Iterator[Row]:
+    """Every event with all its columns, in order."""
+    statement = select(*AuditEvent.__table__.columns).order_by(AuditEvent.sequence)
     with session.execute(statement.execution_options(yield_per=_CHUNK)) as rows:
-        yield from map(event_from_row, rows.mappings())
-
-
-def event_from_row(row: Row) -> AuditEvent:
-    """Make an event from its columns, without the cost of setting each attribute."""
-    event = AuditEvent()
-    vars(event).update(row)
-    return event
-
-
-def rotation_text(before: str, head: str, public: str) -> str:
-    """Text that a new key signs at its rotation."""
-    return f"key {public} follows key {before} after {head}"
-
-
-def _is_valid_rotation(event: AuditEvent, previous: str, before: str, keys: Sequence[EventSigner]) -> bool:
-    """Whether a rotation event names the next key of the ring and has its signature."""
-    text = rotation_text(before, f"{(event.sequence or 0) - 1}:{previous}", event.details["public_key"])
-    is_next_key = bool(keys) and keys[0].public == event.details["public_key"]
-    return is_next_key and is_signed(keys[0].public, text, event.details["signature"])
-
-
-def verify_chain(session: Session, keys: AuditKeys) -> tuple[int, list[str]]:
-    """Check the chain and what waits; each event must be signed by the key that was in force when it was written."""
-    previous, expected, n_signers = GENESIS, 1, 1
-    faults: list[str] = []
-    for event in read_linked_events(session):
-        if event.sequence != expected:
-            faults.append(f"audit event {expected} is missing")
-            expected = event.sequence or expected
-        public = keys.signers[n_signers - 1].public
-        if not is_authentic_link(public, previous, event):
-            faults.append(f"audit event {event.sequence} was changed, or one before it was removed")
-        elif event.action == ROTATION and _is_valid_rotation(event, previous, public, keys.signers[n_signers:]):
-            n_signers += 1
-        elif event.action == ROTATION:
-            faults.append(f"audit event {event.sequence} rotates to a key that is not the next one of the ring")
-        previous, expected = str(event.digest), expected + 1
-    faults += _check_waiting_events(session, keys.signers[n_signers - 1].public)
-    return expected - 1, faults + _check_chain_head(session, keys, (expected - 1, previous, n_signers))
-
-
-def _check_waiting_events(session: Session, public: str) -> Iterator[str]:
-    """Check events without a place in the chain, of which there must be none where each is linked at once."""
-    for event in read_waiting_events(session):
-        if not is_linked_later(session):
-            yield f"audit event {event.number} has no place in the chain"
-        elif not is_authentic_event(public, event):
-            yield f"audit event {event.number}, which waits to be linked, was changed"
-
-
-def _check_chain_head(session: Session, keys: AuditKeys, end: tuple[int, str, int]) -> list[str]:
-    """Compare number, digest and number of keys at the end of the chain with its head and with the ring."""
-    heads = [
-        (head.id, head.sequence, head.digest, head.n_keys) for head in session.execute(select(AuditHead)).scalars()
-    ]
-    faults = []
-    if heads != [(1, *end)]:
-        head_numbers = ", ".join(str(sequence) for _, sequence, _, _ in heads) or "nothing"
-        faults.append(f"the audit chain ends at {end[0]}, its head says {head_numbers}")
-    if end[2] != len(keys.signers):
-        faults.append(f"the audit chain knows {end[2]} keys, the key ring has {len(keys.signers)}")
-    return faults
+        yield from rows.mappings()

@@ -1,4 +1,4 @@
-"""Row digests: canonical JSON of the covered columns, and a Merkle root per event.
+"""Row digests: canonical JSON of the covered columns.
 
 Whoever has the events and the rows can compute them without a key; of private columns, which name a person or open a
 door, only an HMAC enters.
@@ -6,7 +6,7 @@ door, only an HMAC enters.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import cache
 from typing import TypeAlias
@@ -17,6 +17,7 @@ from sqlalchemy import Table as SqlTable
 
 from app.audit.chain.coverage import COVERED, TableCoverage
 from app.audit.chain.keys import DerivedKey
+from app.audit.chain.verify_proof import digest_json, encode_canonical_json
 from app.database.tables import BaseTable
 from app.database.tables.base import Row
 
@@ -28,13 +29,6 @@ Leaves = dict[str, dict[str, str | None]]
 
 # what JSON gives back as it was
 _PLAIN_TYPES = frozenset({str, int, float, bool})
-# made once: `json.dumps` makes another for every value
-_canonical_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode
-
-
-def encode_canonical_json(value: Json) -> bytes:
-    """JSON that is the same for the same value: sorted names, no spaces, ASCII."""
-    return _canonical_json(value).encode()
 
 
 @cache
@@ -93,29 +87,12 @@ def _to_json_value(value: object) -> Json:
 
 def row_digest(private: DerivedKey, table: SqlTable, row: Row, coverage: TableCoverage | None = None) -> str:
     """SHA-256 of a row: its table and its covered columns."""
-    return hashlib.sha256(
-        encode_canonical_json([table.name, build_row_document(private, table, row, coverage)])
-    ).hexdigest()
+    return digest_json([table.name, build_row_document(private, table, row, coverage)])
 
 
 def cases_digest(case_ids: Iterable[UUID]) -> str:
     """SHA-256 of the cases whose evaluation an event changed."""
-    return hashlib.sha256(encode_canonical_json([*sorted(map(str, case_ids))])).hexdigest()
-
-
-def merkle_root(leaves: Mapping[str, Mapping[str, str | None]]) -> str:
-    """Root of the tree over the digests of an event, in the order of tables and keys; the last odd node moves up."""
-    level = [
-        hashlib.sha256(b"\0" + encode_canonical_json([table, key, digest])).digest()
-        for table, rows in sorted(leaves.items())
-        for key, digest in sorted(rows.items())
-    ]
-    while len(level) > 1:
-        pairs = [
-            hashlib.sha256(b"\1" + level[place] + level[place + 1]).digest() for place in range(0, len(level) - 1, 2)
-        ]
-        level = pairs + level[len(level) & ~1 :]
-    return level[0].hex() if level else hashlib.sha256(b"").hexdigest()
+    return digest_json(sorted(map(str, case_ids)))
 
 
 def covered_tables() -> list[SqlTable]:

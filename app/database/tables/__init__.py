@@ -16,7 +16,6 @@ from app.database.tables.annotators import (
 )
 from app.database.tables.append_only import APPEND_ONLY, create_triggers, drop_triggers
 from app.database.tables.audit import (
-    STAMPS,
     AuditEvent,
     AuditHead,
     CaseChange,
@@ -26,8 +25,8 @@ from app.database.tables.audit import (
 )
 from app.database.tables.base import CLOCK, BaseTable, Clock, ForgettableRow, new_digest_key, new_id, time_of, utc_now
 from app.database.tables.cases import Case, CasePrediction, CaseTwin, NetworkOutput
-from app.database.tables.jobs import Evaluation, ImportRow, Job, JobBatch, JobCancellation
-from app.database.tables.labels import Annotator, Label, ProvisionalLabel, Remark
+from app.database.tables.jobs import Evaluation, ImportRow, Job, JobBatch, WorkerRow
+from app.database.tables.labels import Annotator, CountedLabel, Label, ProvisionalLabel, Remark
 from app.database.tables.reads import (
     LEASED,
     DailyThreshold,
@@ -46,14 +45,13 @@ from app.database.tables.releases import (
     ReleaseRow,
     ReportTargets,
 )
-from app.database.tables.repeats import HeldBack, Repeat, RepeatAnswer, RepeatRead
+from app.database.tables.repeats import HeldBack, Repeat
 
 __all__ = [
     "APPEND_ONLY",
     "CLOCK",
     "LEASED",
     "SHOWN_KINDS",
-    "STAMPS",
     "Account",
     "Alias",
     "Annotator",
@@ -69,6 +67,7 @@ __all__ = [
     "CaseTwin",
     "ClassDefinition",
     "Clock",
+    "CountedLabel",
     "DailyThreshold",
     "Erasure",
     "Evaluation",
@@ -80,7 +79,6 @@ __all__ = [
     "Installation",
     "Job",
     "JobBatch",
-    "JobCancellation",
     "Label",
     "NetworkOutput",
     "PolicyRow",
@@ -102,10 +100,9 @@ __all__ = [
     "ReleaseRow",
     "Remark",
     "Repeat",
-    "RepeatAnswer",
-    "RepeatRead",
     "ReportTargets",
     "TriageDecision",
+    "WorkerRow",
     "create_triggers",
     "drop_triggers",
     "new_digest_key",

@@ -13,7 +13,6 @@ APPEND_ONLY = (
     "case_changes",
     "installation",
     "held_back",
-    "repeat_answers",
     "reader_draws",
     "practice_cells",
     "practice_items",
@@ -25,24 +24,8 @@ APPEND_ONLY = (
 )
 
 
-_EVENTS = "audit_events"
-#: What the sealer gives an event, once.
-SEALED = ("sequence", "digest", "link_signature")
-_SAID = (
-    *("stamp", "created_at", "actor", "action", "object", "details", "reason", "request_id"),
-    *("row_digests", "event_sha256", "signature"),
-)
-
-
 def create_triggers(dialect: str, table: str) -> list[str]:
-    """DDL that aborts UPDATE and DELETE on a table; on PostgreSQL an audit event may still be linked, once."""
-    if dialect == "postgresql" and table == _EVENTS:
-        return _create_event_triggers()
-    return create_plain_triggers(dialect, table)
-
-
-def create_plain_triggers(dialect: str, table: str) -> list[str]:
-    """DDL that aborts every UPDATE and DELETE on a table."""
+    """DDL that aborts every UPDATE and DELETE on a table, in the dialect at hand."""
     message = f"{table} is append-only"
     if dialect == "sqlite":
         return [
@@ -58,31 +41,8 @@ def create_plain_triggers(dialect: str, table: str) -> list[str]:
     ]
 
 
-def _create_event_triggers() -> list[str]:
-    """DDL for PostgreSQL: of an event that has no place in the chain yet nothing but the link may change."""
-    # json has no equality; its text is what was stored
-    before, after = (", ".join(f"{row}.{name}::text" for name in _SAID) for row in ("OLD", "NEW"))
-    links = f"OLD.sequence IS NULL AND NEW.sequence IS NOT NULL AND ROW({before}) IS NOT DISTINCT FROM ROW({after})"
-    return [
-        f"CREATE FUNCTION {_EVENTS}_append_only() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        f"IF TG_OP = 'UPDATE' AND TG_LEVEL = 'ROW' THEN IF {links} THEN RETURN NEW; END IF; END IF; "
-        f"RAISE EXCEPTION '{_EVENTS} is append-only'; END $$",
-        f"CREATE TRIGGER {_EVENTS}_append_only BEFORE DELETE OR TRUNCATE ON {_EVENTS} "
-        f"FOR EACH STATEMENT EXECUTE FUNCTION {_EVENTS}_append_only()",
-        f"CREATE TRIGGER {_EVENTS}_linked_once BEFORE UPDATE ON {_EVENTS} "
-        f"FOR EACH ROW EXECUTE FUNCTION {_EVENTS}_append_only()",
-    ]
-
-
 def drop_triggers(dialect: str, table: str) -> list[str]:
     """DDL that takes the triggers away."""
-    if dialect == "postgresql" and table == _EVENTS:
-        return [f"DROP TRIGGER {table}_linked_once ON {table}", *drop_plain_triggers(dialect, table)]
-    return drop_plain_triggers(dialect, table)
-
-
-def drop_plain_triggers(dialect: str, table: str) -> list[str]:
-    """DDL that takes away what ``create_plain_triggers`` made."""
     if dialect == "sqlite":
         return [f"DROP TRIGGER {table}_no_{verb}" for verb in ("update", "delete")]
     return [f"DROP TRIGGER {table}_append_only ON {table}", f"DROP FUNCTION {table}_append_only()"]

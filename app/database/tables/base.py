@@ -48,7 +48,7 @@ def time_of(session: Session) -> datetime:
     return _time_at(session.get_bind())
 
 
-def time_of_row(insertion: ExecutionContext | Connection) -> datetime:
+def time_of_row(insertion: ExecutionContext) -> datetime:
     """Return the time at which a row is inserted: the default of columns."""
     return _time_at(insertion.engine)
 

@@ -1,13 +1,10 @@
-"""Tables of jobs and their batches, import rows and frozen evaluations.
-
-What becomes of a job is not here: its workflow has state, result and error (``app.jobs.service`` joins the two).
-"""
+"""Tables of jobs and their batches, of workers, import rows and frozen evaluations."""
 
 import uuid
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, Float, ForeignKey, Integer, String
+from sqlalchemy import JSON, CheckConstraint, Float, ForeignKey, Index, Integer, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database.tables.base import (
@@ -17,7 +14,6 @@ from app.database.tables.base import (
     MessageLine,
     MessageText,
     UtcDateTime,
-    time_of_row,
 )
 
 #: Of what is being done, as it is stored.
@@ -25,13 +21,36 @@ MESSAGE_LENGTH = 500
 
 
 class Job(IdentifiedRow, BaseTable):
-    """Requested job, its requester and its progress."""
+    """Requested job: what was asked for, and what becomes of it."""
 
     __tablename__ = "jobs"
+    __table_args__ = (
+        CheckConstraint("state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')", name="state"),
+        # the few that workers look for every second
+        Index(
+            "ix_jobs_open",
+            "state",
+            postgresql_where=text("state IN ('queued', 'running')"),
+            sqlite_where=text("state IN ('queued', 'running')"),
+        ),
+    )
 
     kind: Mapped[str] = mapped_column(String(30))
-    # workflow that does it; a retry gets a new one
-    workflow_id: Mapped[str] = mapped_column(String(100), unique=True)
+    state: Mapped[str] = mapped_column(String(10), default="queued")
+    # number of its workflow, which runs once: what is queued again has another one
+    attempt: Mapped[int] = mapped_column(Integer, default=1)
+    # how often it was begun since somebody asked for it
+    begun: Mapped[int] = mapped_column(Integer, default=0)
+    # process that runs it
+    executor_id: Mapped[str | None] = mapped_column(String(100))
+    # of the request, where that was traced
+    traceparent: Mapped[str] = mapped_column(String(100), default="")
+    cancel_requested_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    cancel_requested_by: Mapped[str | None] = mapped_column(String(200))
+    # of one that succeeded, and of one that failed
+    result: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    error: Mapped[str | None] = mapped_column(MessageText)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     parameters: Mapped[dict[str, Any]] = mapped_column(JSON)
     # share done, 0 to 1, and what is being done
     progress: Mapped[float] = mapped_column(Float(53), default=0.0)
@@ -41,14 +60,13 @@ class Job(IdentifiedRow, BaseTable):
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("accounts.id"))
 
 
-class JobCancellation(BaseTable):
-    """A request to cancel, in a row of its own: the workflow's and the job's are locked while a batch is written."""
+class WorkerRow(BaseTable):
+    """A worker that has begun and not ended, and when it was there last."""
 
-    __tablename__ = "job_cancellations"
+    __tablename__ = "workers"
 
-    workflow_id: Mapped[str] = mapped_column(String(100), primary_key=True)
-    requested_by: Mapped[str] = mapped_column(String(200))
-    requested_at: Mapped[datetime] = mapped_column(UtcDateTime, default=time_of_row)
+    executor_id: Mapped[str] = mapped_column(String(100), primary_key=True)
+    seen_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class JobBatch(BaseTable):

@@ -6,11 +6,14 @@ from datetime import datetime
 from sqlalchemy import (
     Boolean,
     CheckConstraint,
+    Column,
     Float,
     ForeignKey,
     Index,
     Integer,
+    MetaData,
     String,
+    Table,
     Text,
     Uuid,
     and_,
@@ -31,19 +34,27 @@ class Annotator(IdentifiedRow, BaseTable):
     account_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("accounts.id"), unique=True)
 
 
+#: What a label answers: a read, or a hidden repeat of one, which measures consistency and never counts.
+PURPOSES = ("read", "repeat")
+
+
 class Label(IdentifiedRow, BaseTable):
     """One annotator's diagnosis of one case, its blind correction, its revision or its retraction."""
+
+    # Only what must see repeats selects from this table; everything else selects ``CountedLabel``.
 
     __tablename__ = "labels"
     __table_args__ = (
         CheckConstraint("kind IN ('label', 'correction', 'revision', 'retraction')", name="kind"),
         CheckConstraint("round IN ('planned', 'adjudication')", name="round"),
+        CheckConstraint(f"purpose IN {PURPOSES}", name="purpose"),
         CheckConstraint("(kind = 'label') = (supersedes_id IS NULL)", name="chain"),
         CheckConstraint("(kind = 'retraction') = (class_code IS NULL)", name="class_code"),
         Index(
             "uq_labels_first_of_annotator",
             "case_id",
             "annotator_id",
+            "purpose",
             unique=True,
             sqlite_where=text("supersedes_id IS NULL"),
             postgresql_where=text("supersedes_id IS NULL"),
@@ -57,9 +68,10 @@ class Label(IdentifiedRow, BaseTable):
 
     case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), index=True)
     annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"), index=True)
+    purpose: Mapped[str] = mapped_column(String(10), default="read")
     kind: Mapped[str] = mapped_column(String(20))
     supersedes_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("labels.id"))
-    # place in the chain of this annotator's labels of this case, whatever the clocks said
+    # place in the chain of this annotator's labels of this case and purpose, whatever the clocks said
     position: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     class_code: Mapped[str | None] = mapped_column(String(100))
     confidence: Mapped[float | None] = mapped_column(Float(53))
@@ -95,6 +107,30 @@ class Label(IdentifiedRow, BaseTable):
         return None if self.remark is None else self.remark.reason
 
 
+# not among the tables: nothing is stored through it
+_COUNTED_LABELS = Table(
+    "counted_labels",
+    MetaData(),
+    *(Column(column.name, column.type, primary_key=column.primary_key) for column in Label.__table__.columns),
+)
+
+
+class CountedLabel(Label):
+    """A label that counts: a row of the view of the labels that answer no repeat."""
+
+    __table__ = _COUNTED_LABELS
+    __mapper_args__ = {"concrete": True}  # noqa: RUF012  # as the declarative base has it
+
+    remark: Mapped["Remark | None"] = relationship(
+        primaryjoin=lambda: and_(
+            CountedLabel.id == foreign(Remark.id), CountedLabel.case_id == foreign(Remark.case_id)
+        ),
+        lazy="joined",
+        uselist=False,
+        viewonly=True,
+    )
+
+
 class Remark(ForgettableRow, BaseTable):
     """Free text about a case: next to a label, or to a read that was declined. Labels stay when it is erased."""
 
@@ -122,6 +158,7 @@ class ProvisionalLabel(BaseTable):
     label_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("labels.id"), primary_key=True)
     case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), index=True)
     annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"), index=True)
+    purpose: Mapped[str] = mapped_column(String(10), default="read")
     read_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("reads.id"), unique=True)
     # from then on it is not corrected; brought forward by whatever ends the time for corrections
     final_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)

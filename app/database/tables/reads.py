@@ -160,6 +160,7 @@ class ReadRequest(IdentifiedRow, BaseTable):
 LEASED = literal_column("'leased'", String)
 _ACTIVE = text("state = 'leased'")
 _TAKEN = text("state IN ('leased', 'committed')")
+_TAKEN_FIRST = text("state IN ('leased', 'committed') AND repeat_id IS NULL")
 
 
 class Read(IdentifiedRow, BaseTable):
@@ -168,21 +169,25 @@ class Read(IdentifiedRow, BaseTable):
     __tablename__ = "reads"
     __table_args__ = (
         CheckConstraint(f"state IN {READ_STATES}", name="state"),
+        CheckConstraint("(request_id IS NULL) <> (repeat_id IS NULL)", name="one_request"),
         Index("uq_reads_lease", "request_id", unique=True, sqlite_where=_ACTIVE, postgresql_where=_ACTIVE),
         Index(
             "uq_reads_once",
             "case_id",
             "annotator_id",
             unique=True,
-            sqlite_where=_TAKEN,
-            postgresql_where=_TAKEN,
+            sqlite_where=_TAKEN_FIRST,
+            postgresql_where=_TAKEN_FIRST,
         ),
+        Index("uq_reads_repeated_once", "repeat_id", unique=True, sqlite_where=_TAKEN, postgresql_where=_TAKEN),
         Index("ix_reads_annotator_id_state", "annotator_id", "state"),
     )
 
     # random: annotators see it, and the time of a lease is none of its business
     id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True, default=uuid.uuid4)
-    request_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("read_requests.id"), index=True)
+    # what asked for it: a request, or a repeat
+    request_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("read_requests.id"), index=True)
+    repeat_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("repeats.id"))
     case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), index=True)
     annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"))
     state: Mapped[str] = mapped_column(String(20), default="leased")
@@ -195,7 +200,12 @@ class Read(IdentifiedRow, BaseTable):
     @property
     def named(self) -> uuid.UUID:
         """What the annotator's handle of the case is made from."""
-        return self.case_id
+        return self.repeat_id or self.case_id
+
+    @property
+    def purpose(self) -> str:
+        """Purpose of the labels that it ends in."""
+        return "read" if self.repeat_id is None else "repeat"
 
 
 class Exposure(IdentifiedRow, BaseTable):

@@ -1,29 +1,17 @@
-"""Tables of hidden repeats: cases read a second time, which never count as labels.
+"""Tables of hidden repeats: what asks an annotator to read a case a second time, and which cases may be repeated.
 
-No label and no request: none counts.
-
-Tables of their own, so that evaluations, posteriors, plans and the states of cases cannot see them by accident.
+A repeat is no request of its case, so that plans and the states of cases cannot see one by accident. Its leases are
+reads, and its answers are labels that do not count.
 """
 
 import uuid
 from datetime import datetime
 
-from sqlalchemy import (
-    Boolean,
-    CheckConstraint,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    String,
-    UniqueConstraint,
-    Uuid,
-    false,
-)
+from sqlalchemy import CheckConstraint, ForeignKey, Integer, String, UniqueConstraint, Uuid
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database.tables.base import BaseTable, IdentifiedRow, UtcDateTime
-from app.database.tables.reads import READ_STATES, REQUEST_STATES
+from app.database.tables.reads import REQUEST_STATES
 
 
 class HeldBack(IdentifiedRow, BaseTable):
@@ -52,7 +40,7 @@ class Repeat(IdentifiedRow, BaseTable):
     id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True, default=uuid.uuid4)
     annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"))
     case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), index=True)
-    # the blind answer that it is compared with
+    # the blind label that its answer is compared with
     label_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("labels.id"))
     policy_version: Mapped[int] = mapped_column(ForeignKey("policies.version"))
     # the case whose seat in the annotator's queue it takes, and until when that one is kept from them; None: not leased
@@ -63,62 +51,13 @@ class Repeat(IdentifiedRow, BaseTable):
     state: Mapped[str] = mapped_column(String(20), default="open")
     lease_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)
     closed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    # as in provisional_labels: from then on the answer is not corrected; cases that were left behind since
-    final_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    n_since: Mapped[int] = mapped_column(Integer, default=0)
+
+    @property
+    def round(self) -> str:
+        """The round of its labels, as of the first read."""
+        return "planned"
 
     @property
     def named(self) -> uuid.UUID:
         """What the annotator's handle of the case is made from."""
         return self.id
-
-
-class RepeatRead(IdentifiedRow, BaseTable):
-    """A lease of a repeat; the columns are those of ``reads``."""
-
-    __tablename__ = "repeat_reads"
-    __table_args__ = (
-        CheckConstraint(f"state IN {READ_STATES}", name="state"),
-        Index("ix_repeat_reads_annotator_id_state", "annotator_id", "state"),
-    )
-
-    id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True, default=uuid.uuid4)
-    request_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("repeats.id"), index=True)
-    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"))
-    annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"))
-    state: Mapped[str] = mapped_column(String(20), default="leased")
-    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    displayed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    decline_reason: Mapped[str | None] = mapped_column(String(20))
-
-    @property
-    def named(self) -> uuid.UUID:
-        """What the annotator's handle of the case is made from."""
-        return self.request_id
-
-
-class RepeatAnswer(IdentifiedRow, BaseTable):
-    """An answer to a repeat, its correction, revision or retraction: never a label."""
-
-    __tablename__ = "repeat_answers"
-    __table_args__ = (
-        UniqueConstraint("repeat_id", "position"),
-        CheckConstraint("kind IN ('label', 'correction', 'revision', 'retraction')", name="kind"),
-        CheckConstraint("(kind = 'retraction') = (class_code IS NULL)", name="class_code"),
-    )
-
-    repeat_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("repeats.id"))
-    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"))
-    kind: Mapped[str] = mapped_column(String(20))
-    supersedes_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("repeat_answers.id"))
-    position: Mapped[int] = mapped_column(Integer)
-    class_code: Mapped[str | None] = mapped_column(String(100))
-    confidence: Mapped[float | None] = mapped_column(Float(53))
-    second_choice: Mapped[str | None] = mapped_column(String(100))
-    flagged: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
-    # given while nothing of the image beyond its pixels had been shown to the annotator
-    unexposed: Mapped[bool] = mapped_column(Boolean)
-    # as the annotator is told of it
-    blind: Mapped[bool] = mapped_column(Boolean)
-    reading_seconds: Mapped[float | None] = mapped_column(Float(53))

@@ -11,7 +11,7 @@ from app.accounts.service import GuardedRoute, RequireServiceScope, allow_everyo
 from app.context import AppContext
 from app.http.errors import Problem, problem_response
 from app.http.limits import PROTOCOL
-from app.maintenance.health import report_readiness
+from app.maintenance.health import check_readiness
 from app.predictions.open_inference import service
 from app.predictions.open_inference.models import ModelOut, describe_model, find_model
 from app.predictions.service import HEADER_LENGTH, UnsupportedImage
@@ -67,7 +67,7 @@ async def server_live() -> LiveOut:
 @router.get("/health/ready", operation_id="server_ready", dependencies=[Depends(allow_everyone)])
 def server_ready(context: AppContext) -> Response:
     """Database and release can serve; what `/readyz` says."""
-    ready = report_readiness(context).status_code == 200
+    ready = check_readiness(context).status == "ready"
     return JSONResponse({"ready": ready}, 200 if ready else 503)
 
 

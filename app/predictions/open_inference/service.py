@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from app.context import ServiceContext
 from app.http.errors import BadRequest
-from app.http.limits import MemoryBudget
+from app.http.limiter import DOCUMENTS, Limiter, LimitPlace
 from app.predictions.open_inference.models import MAX_ROWS, ServedModel
 from app.predictions.service import (
     MAX_JSON,
@@ -42,7 +42,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 OUTPUTS = ("class_probs", "log_concentration", "disagreement_prob", "logits", "features")
 #: What Python takes for each byte of a document at most: lists that contain nothing but lists.
 PER_BYTE = 48
-_DOCUMENTS = MemoryBudget(2 * PER_BYTE * MAX_JSON, 8)
+#: For two documents of the largest size.
+PARSING = Limiter(DOCUMENTS, 2 * PER_BYTE * MAX_JSON)
 #: Pixels on the scale [0, 1] may lie within this: an enlargement may overshoot, while raw ones were not meant.
 _LOWEST, _HIGHEST = -1.0, 2.0
 
@@ -53,7 +54,7 @@ def run_inference_request(
     """Answer a request for inference."""
     try:
         size = min(document_size(body, header_length), MAX_JSON)
-        with _DOCUMENTS.reserved(PER_BYTE * size):
+        with LimitPlace(PARSING, PER_BYTE * size):
             request = _parse_request(read_message(body, header_length), model.served.predictor.release.preprocessing)
     except TensorError as exc:
         raise BadRequest(str(exc)) from exc

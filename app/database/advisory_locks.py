@@ -1,4 +1,4 @@
-"""Named locks: exclusive, or shared by many.
+"""Named locks.
 
 On PostgreSQL each is an advisory lock that ends with the transaction, so it works through a pooler. On SQLite only one
 transaction writes at a time anyway.
@@ -7,7 +7,7 @@ transaction writes at a time anyway.
 from collections.abc import Iterable
 from enum import IntEnum
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 # first key of these advisory locks, to distinguish them from others
@@ -17,34 +17,15 @@ _LOCK_CLASS = 1_397_706_835
 class AdvisoryLock(IntEnum):
     """Named locks of transactions."""
 
-    KEY = 1
     GATE = 2
     READER_MODEL = 3
     RECALIBRATION = 4
 
 
-#: Option of a connection that says which turn with the key its transactions take as they begin.
-KEY_TURN = "turn with the key"
-_LOCKS = {"shared": "pg_advisory_xact_lock_shared", "alone": "pg_advisory_xact_lock"}
-
-
-def begin_lock(connection: Connection) -> str:
-    """SQL that takes the lock of the key when a PostgreSQL transaction begins."""
-    lock = _LOCKS.get(connection.get_execution_options().get(KEY_TURN, ""))
-    return "" if lock is None else f", {lock}({_LOCK_CLASS}, {int(AdvisoryLock.KEY)})"
-
-
-def acquire_lock(session: Session, turn: AdvisoryLock, *, shared: bool = False) -> None:
+def acquire_lock(session: Session, lock: AdvisoryLock) -> None:
     """Acquire a lock and keep it until the end of the transaction."""
-    # A turn with the key that the transaction has taken as it began is not taken once more.
-    if session.get_bind().dialect.name != "postgresql":
-        return
-    begun = session.connection().get_execution_options().get(KEY_TURN) if turn is AdvisoryLock.KEY else None
-    if begun == "shared" and not shared:
-        raise RuntimeError('begin with Database.write(key="alone")')
-    if begun not in _LOCKS:
-        lock = func.pg_advisory_xact_lock_shared if shared else func.pg_advisory_xact_lock
-        session.execute(select(lock(_LOCK_CLASS, int(turn))))
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(select(func.pg_advisory_xact_lock(_LOCK_CLASS, int(lock))))
 
 
 # one key of 64 bits: never equal to one of the pairs above

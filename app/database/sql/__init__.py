@@ -1,1 +1,0 @@
-"""Compiled statements and advisory locks."""
