@@ -22,6 +22,7 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from app.accounts import people as auth
+from app.audit.installation import claim_database
 from app.cases import queries
 from app.cases.ingest import prepare_case, store_case
 from app.cases.schemas import CaseIn
@@ -67,6 +68,7 @@ class Bench:
     def __init__(self, context: ServiceContext, release: Path) -> None:
         self.context, self.filled = context, 0
         upgrade_schema(context.database.engine)
+        claim_database(context.database, context.keys.audit)  # before the first rows, which have events
         with context.database.write() as session:
             self.release = put_release(session, context.keys.audit, release, context.settings.releases_folder)
             account = auth.add_account(session, context.keys.audit, "bench", "service")

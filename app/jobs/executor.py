@@ -57,6 +57,7 @@ class JobExecutor:
         self._workflows: dict[str, Callable[[str, int], None]] = {}
         self._enqueued: set[str] = set()
         self._beat_at = 0.0
+        self._thread = ThreadPoolExecutor(1)  # DBOS refuses calls in a thread that runs an event loop
 
     def acquire(self) -> bool:
         """Become a worker, unless another process is this one."""
@@ -64,8 +65,7 @@ class JobExecutor:
 
     def start(self) -> None:
         """Begin to take jobs; the lock must be this process's."""
-        with ThreadPoolExecutor(1) as thread:  # DBOS refuses to begin in a thread that runs an event loop
-            thread.submit(self._launch).result()
+        self._thread.submit(self._launch).result()
         self.tend()
 
     def _launch(self) -> None:
@@ -138,7 +138,7 @@ class JobExecutor:
             if n_jobs:
                 _log.warning("jobs of a dead worker are queued again", jobs=n_jobs)
         for job_id, kind, attempt in queued:
-            self._enqueue(kind, str(job_id), attempt)
+            self._thread.submit(self._enqueue, kind, str(job_id), attempt).result()
         if time.monotonic() - self._beat_at >= HEARTBEAT_SECONDS or not self._beat_at:
             with self.context.database.write() as session:
                 record_heartbeat(session, self.runner.id)
@@ -165,6 +165,7 @@ class JobExecutor:
     def stop(self, seconds: float = 0) -> bool:
         """End: jobs stop before their next batch and continue with the next worker; whether all have stopped."""
         stopped = self.runner.stop(seconds)
+        self._thread.shutdown()
         DBOS.destroy(destroy_registry=True)
         if self._beat_at and not self.broken:
             try:
