@@ -46,8 +46,8 @@ CHUNK = predict_old_cases.CHUNK
 _WARM, _SAMPLES = 1_000, 997
 _PATIENCE = 3_600.0
 _OUTPUTS = """
-INSERT INTO network_outputs (id, created_at, case_id, network_sha256, logits, features)
-SELECT gen_random_uuid(), now(), c.id, %(network)s, s.logits, s.features FROM cases c
+INSERT INTO network_outputs (id, created_at, case_id, network_sha256, logits, features, digest_key)
+SELECT gen_random_uuid(), now(), c.id, %(network)s, s.logits, s.features, c.digest_key FROM cases c
 JOIN samples s ON s.number = substr(c.external_id, 8)::int %% %(size)s
 WHERE c.external_id LIKE 'filler %%' ON CONFLICT DO NOTHING"""
 # cases stored now have a digest of their pixels; those that ``Bench`` fills in are of an earlier version

@@ -41,15 +41,16 @@ from tests.support.service import cell_png, put_release
 SMALL, LARGE, MILLION = 1_000, 100_000, 1_000_000
 _CASES = """
 INSERT INTO cases (id, created_at, external_id, patient, site, case_metadata, image_sha256, stored_sha256,
-                   pixels_sha256, width, height, partition, created_by, u, pi, need, waiting)
+                   pixels_sha256, width, height, partition, created_by, u, pi, need, waiting, digest_key)
 SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, now(), 'filler ' || i, 'p' || i / 10,
        'site ' || i % 7, '{}', lpad(to_hex(i), 64, '0'), lpad(to_hex(i), 64, '0'),
        lpad(to_hex(i), 64, '0'), 96, 96,
-       CASE WHEN i / 10 % 2 = 0 THEN 'evaluation' ELSE 'calibration' END, :account, 0.5, 1, random(), true
+       CASE WHEN i / 10 % 2 = 0 THEN 'evaluation' ELSE 'calibration' END, :account, 0.5, 1, random(), true,
+       sha256(convert_to('key ' || i, 'UTF8'))
 FROM generate_series(CAST(:first AS int), CAST(:last AS int)) i"""
 _OUTPUTS = """
-INSERT INTO network_outputs (id, created_at, case_id, network_sha256, logits, features)
-SELECT gen_random_uuid(), now(), c.id, :network, :logits, :features FROM cases c WHERE c.external_id LIKE 'filler %'
+INSERT INTO network_outputs (id, created_at, case_id, network_sha256, logits, features, digest_key)
+SELECT gen_random_uuid(), now(), c.id, :network, :logits, :features, c.digest_key FROM cases c WHERE c.external_id LIKE 'filler %'
 ON CONFLICT DO NOTHING"""
 
 
