@@ -50,7 +50,8 @@ SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, now(), 'f
 FROM generate_series(CAST(:first AS int), CAST(:last AS int)) i"""
 _OUTPUTS = """
 INSERT INTO network_outputs (id, created_at, case_id, network_sha256, logits, features, digest_key)
-SELECT gen_random_uuid(), now(), c.id, :network, :logits, :features, c.digest_key FROM cases c WHERE c.external_id LIKE 'filler %'
+SELECT gen_random_uuid(), now(), c.id, :network, :logits, :features, c.digest_key FROM cases c
+WHERE c.external_id LIKE 'filler %'
 ON CONFLICT DO NOTHING"""
 
 
