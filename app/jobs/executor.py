@@ -29,6 +29,8 @@ from app.jobs.workers import HEARTBEAT_SECONDS, forget_worker, record_heartbeat,
 #: Connections of the job engine to PostgreSQL, above those of the service, its lock and its listener.
 ENGINE_CONNECTIONS = 8
 _UPKEEP = "upkeep"
+# the names of workflows too, so that another executor of this process can give them
+_DESTROY = {"destroy_registry": True}
 _ENDED = ("SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
 _log = structlog.get_logger("secondread")
 
@@ -166,7 +168,7 @@ class JobExecutor:
         """End: jobs stop before their next batch and continue with the next worker; whether all have stopped."""
         stopped = self.runner.stop(seconds)
         self._thread.shutdown()
-        DBOS.destroy(destroy_registry=True)
+        DBOS.destroy(**_DESTROY)
         if self._beat_at and not self.broken:
             try:
                 with self.context.database.write() as session:
