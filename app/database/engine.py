@@ -277,11 +277,6 @@ class Database:
                     session.execute(text(f"SET LOCAL {timeout} = 0"))
             yield session
 
-    def ping(self) -> None:
-        """Ask the database for an answer."""
-        with self.engine.connect() as connection:
-            connection.execute(text("SELECT 1"))
-
 
 def get_write_session(request: Request) -> Iterator[Session]:
     """Writing session of a request, committed before the answer goes out."""
