@@ -12,10 +12,10 @@ from app.database.idempotency import SWEEP_ROWS, delete_expired_answers
 from app.database.tables import CountedLabel, Job, time_of
 from app.imports.import_job import delete_archives
 from app.jobs import service
-from app.jobs.executor import JobSchedule, forget_workflows
+from app.jobs.executor import JobSchedule
 from app.jobs.handle import JobFunction, JobResult, RunningJob
-from app.labels.adjudication import reassign_open_requests
 from app.labels.corrections import finalize_labels
+from app.labels.posterior import reassign_open_requests
 from app.maintenance.erasure import finish_erasures
 from app.maintenance.sweep import sweep_files
 from app.metrics.prediction_set_calibration import publish_answer_sets
@@ -145,5 +145,4 @@ SCHEDULES: dict[str, JobSchedule] = {
     "anchoring": JobSchedule("* * * * *", anchor_configured_file),
     "tidying": JobSchedule("* * * * *", run_maintenance),
     "sweeping": JobSchedule("17 3 * * *", sweep_files),
-    "forgetting": JobSchedule("17 * * * *", forget_workflows),
 }

@@ -7,7 +7,6 @@ from asgi_correlation_id import CorrelationIdMiddleware
 from fastapi import FastAPI
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from app.accounts.fair_share import FairShare, make_share_limiters
 from app.accounts.passwords import HASHING
 from app.accounts.permissions import openapi_security, require_route_guards
 from app.accounts.sign_in import SignInThrottle
@@ -20,11 +19,16 @@ from app.cases.active_config import ActiveConfigCache
 from app.cases.routes import router as cases
 from app.context import ServiceContext, build_context
 from app.database.tables import Clock, utc_now
-from app.http import errors, observability, traces
-from app.http.errors import UnexpectedErrorMiddleware
-from app.http.languages import LanguageMiddleware
-from app.http.limiter import BODIES, Limiter
-from app.http.limits import BodyLimits, RateLimit
+from app.http import errors, observability
+from app.http.limiter import BODIES, Limiter, RateLimit
+from app.http.middleware import (
+    BodyLimits,
+    FairShare,
+    LanguageMiddleware,
+    SecurityHeaders,
+    UnexpectedErrorMiddleware,
+    make_share_limiters,
+)
 from app.http.openapi import complete_openapi, operation_id
 from app.imports.routes import router as imports
 from app.jobs.routes import router as jobs
@@ -52,7 +56,7 @@ from app.web.reading import router as reader_pages
 from app.web.reading_app import router as resident_pages
 from app.web.reference_cells import router as reference_pages
 from app.web.releases import router as release_pages
-from app.web.render import SecurityHeaders, StaticAssets, problem_page
+from app.web.render import StaticAssets, problem_page
 from app.web.report import router as report_pages
 from app.web.sign_in import router as sign_in_pages
 from secondread import __version__
@@ -105,7 +109,7 @@ async def _run_lifespan(app: FastAPI) -> AsyncIterator[None]:
         pass
     with keep_cache_fresh(context):
         yield
-    traces.stop_tracing()
+    observability.stop_tracing()
     context.inference.close()
     context.database.engine.dispose()
 
@@ -129,7 +133,7 @@ def create_app(settings: Settings | None = None, *, sharing: int = 1) -> FastAPI
         lifespan=_run_lifespan,
         docs_url=None,
         redoc_url=None,
-        # its spans have paths and parameters, its records the words of exceptions: see app.http.traces
+        # its spans have paths and parameters, its records the words of exceptions: see app.http.observability
         telemetry={
             "tracing": False,
             "metrics": False,

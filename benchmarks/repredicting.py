@@ -26,7 +26,7 @@ import psycopg
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from app.audit.chain.row_digests import row_digest
+from app.audit.chain.covered_rows import row_digest
 from app.context import ServiceContext, build_context
 from app.database.tables import CasePrediction, new_id, utc_now
 from app.jobs import service

@@ -351,6 +351,7 @@ def test_an_open_document_is_seen() -> None:
 CLOCKS = {
     "app.accounts.single_sign_on": "the library that signs cookies dates them by it",
     "app.context": "the clock of a service that is given no other",
+    "app.jobs.executor": "DBOS dates schedules by it",
     "app.imports.archive_storage": "the file system dates files by it",
     "app.main": "the clock of a service that is given no other",
     "app.maintenance.sweep": "the file system dates files by it",

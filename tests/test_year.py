@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from sqlalchemy import delete, func, select
 
 from app.accounts import people as auth
-from app.audit.chain.change_tracking import update_columns
+from app.audit.chain.covered_rows import update_columns
 from app.audit.installation import claim_database
 from app.audit.verify import verify_all
 from app.database.engine import Database

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from app.database.engine import insert_if_absent
 from app.database.tables import Account, Annotator, ApiKey, new_id, time_of
 from app.http.errors import Forbidden
-from app.http.principal import ROLE_SCOPES, Principal, can_see_more_than_pixels
+from app.http.principal import Principal, role_or_key_sees_more
 
 
 def annotator_of_account(session: Session, account_id: uuid.UUID) -> Annotator | None:
@@ -86,8 +86,3 @@ def account_sees_more(session: Session, account_id: uuid.UUID) -> bool:
         .where(Account.id == account_id)
     )
     return any(role_or_key_sees_more(role, scopes) for role, scopes in session.execute(statement))
-
-
-def role_or_key_sees_more(role: str, scopes: list[str] | None) -> bool:
-    """Whether a role, or the scopes of one of its keys where there is one, shows more than pixels."""
-    return can_see_more_than_pixels(ROLE_SCOPES[role]) or can_see_more_than_pixels(scopes or ())

@@ -52,28 +52,31 @@ _KEY = (
 _KEY_COLUMNS = len(_KEY.selected_columns)
 
 
+def _refused_key() -> Unauthenticated:
+    return Unauthenticated("the API key is not valid")
+
+
 def principal_of_key(
     database: Database, token: str, also: Sequence[ColumnElement[Any]] = ()
 ) -> tuple[Principal, Sequence[Any]]:
     """Caller behind a bearer key ``sr_<id>_<secret>``, and the values of further columns."""
-    refused = Unauthenticated("the API key is not valid")
     parts = token.split("_")
     try:
         if len(parts) != 3 or parts[0] != "sr":
-            raise refused
+            raise _refused_key()
         key_id = uuid.UUID(hex=parts[1])
     except ValueError as exc:
-        raise refused from exc
+        raise _refused_key() from exc
     time = database.clock()
     with database.read() as session:
         row = session.execute(_KEY.add_columns(*also), {"key_id": key_id, "today": time.date().isoformat()}).first()
     if row is None:
-        raise refused
+        raise _refused_key()
     secret, key_scopes, expires_at, *ended, account_id, name, role, language = row[:_KEY_COLUMNS]
     if not hmac.compare_digest(secret, hash_secret(parts[2])) or any(ended):
-        raise refused
+        raise _refused_key()
     if expires_at is not None and expires_at <= time:
-        raise refused
+        raise _refused_key()
     scopes = ROLE_SCOPES[role] | frozenset(key_scopes)
     return Principal(account_id, name, role, scopes, language=language), row[_KEY_COLUMNS:]
 

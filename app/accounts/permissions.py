@@ -20,10 +20,10 @@ from sqlalchemy import ColumnElement
 from starlette.concurrency import run_in_threadpool
 
 from app.accounts.people import principal_of_cookie, principal_of_key, touch_session
-from app.accounts.sign_in import refuse_cross_site, session_token
+from app.accounts.sign_in import refuse_cross_site
 from app.database.engine import Database
 from app.http.errors import Forbidden, Unauthenticated
-from app.http.principal import SCOPES, Principal
+from app.http.principal import SCOPES, Principal, session_token
 from app.http.routing import walk_routes
 from ml.messages import Message
 

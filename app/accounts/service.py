@@ -8,7 +8,6 @@ from app.accounts.annotators import (
     locked_annotator,
     read_own_annotator,
     reading_annotators,
-    role_or_key_sees_more,
 )
 from app.accounts.people import (
     SEEN_EVERY,
@@ -39,7 +38,7 @@ from app.accounts.permissions import (
     caller_of,
     require_monitoring_token,
 )
-from app.accounts.sign_in import is_secure, refuse_cross_site, session_cookie, session_token, sign_in
+from app.accounts.sign_in import refuse_cross_site, sign_in
 from app.accounts.single_sign_on import (
     COOKIE_SECONDS,
     OidcProvider,
@@ -75,7 +74,6 @@ __all__ = [
     "count_annotators",
     "existing_account",
     "finish_oidc_sign_in",
-    "is_secure",
     "issue_one_time_password",
     "keys_by_account",
     "last_sign_ins",
@@ -86,9 +84,6 @@ __all__ = [
     "refuse_cross_site",
     "require_monitoring_token",
     "revoke_key",
-    "role_or_key_sees_more",
-    "session_cookie",
-    "session_token",
     "set_disabled",
     "sign_in",
     "sign_out",

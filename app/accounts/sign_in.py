@@ -6,15 +6,12 @@ does not matter.
 """
 
 import hmac
-import ipaddress
 import threading
 import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from urllib.parse import urlsplit
 
 from fastapi import Request
 from sqlalchemy import select
@@ -29,8 +26,7 @@ from app.database.engine import Database
 from app.database.tables import Account
 from app.http.errors import Forbidden
 from app.http.limiter import FIRST_WAIT, FREE_TRIES, LONGEST_WAIT
-from app.http.principal import COOKIE, SECURE_COOKIE
-from app.settings import Settings
+from app.http.principal import network_of, public_origin
 from ml.messages import Message
 
 
@@ -40,37 +36,13 @@ class CrossSite(Forbidden):
     code, title = "cross-site-request", "Cross-site request"
 
 
-def _public_origin(request: Request) -> str | None:
-    """Scheme and host of the address that browsers use, where the settings name it."""
-    settings: Settings = request.app.state.context.settings
-    if settings.public_url is None:
-        return None
-    parts = urlsplit(settings.public_url)
-    return f"{parts.scheme}://{parts.netloc}".lower()
-
-
-def is_secure(request: Request) -> bool:
-    """Whether browsers reach the service by TLS: a trusted proxy says so, or the settings' public address does."""
-    return request.scope.get("scheme") == "https" or (_public_origin(request) or "").startswith("https://")
-
-
-def session_cookie(request: Request) -> str:
-    """Name of the session cookie; the prefix keeps other sites from setting it."""
-    return SECURE_COOKIE if is_secure(request) else COOKIE
-
-
-def session_token(request: Request) -> str | None:
-    """Token of the request's session cookie."""
-    return request.cookies.get(session_cookie(request))
-
-
 def refuse_cross_site(request: Request) -> None:
     """Refuse a form or script of another site that rides on a signed-in browser."""
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
     if site is not None and site not in {"same-origin", "none"}:
         raise CrossSite("the request comes from another site")
-    own = {f"{request.url.scheme}://{request.headers.get('host', '')}".lower(), _public_origin(request)}
+    own = {f"{request.url.scheme}://{request.headers.get('host', '')}".lower(), public_origin(request)}
     if origin is not None and origin.lower() not in own:
         raise CrossSite("the request comes from another site; behind a proxy, set PUBLIC_URL or TRUSTED_PROXIES")
 
@@ -85,22 +57,6 @@ class _FailedAttempts:
 
     count: int = 0
     until: float = 0.0
-
-
-@lru_cache(maxsize=4096)
-def network_of(address: str) -> str:
-    """The address, or the network that one subscriber has in IPv6, where addresses cost nothing.
-
-    >>> network_of("192.0.2.7"), network_of("2001:db8:1:2:3:4:5:6"), network_of("testclient")
-    ('192.0.2.7', '2001:db8:1:2::/64', 'testclient')
-    """
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if parsed.version == 4:
-        return address
-    return str(ipaddress.ip_network((parsed, 64), strict=False))
 
 
 class SignInThrottle:

@@ -12,9 +12,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events, verify_proof
-from app.audit.chain.coverage import COVERED
+from app.audit.chain.covered_rows import COVERED, build_row_document, covered_tables, row_key
 from app.audit.chain.keys import AuditKeys, DerivedKey
-from app.audit.chain.row_digests import build_row_document, covered_tables, row_key
 from app.context import ServiceContext
 from app.database.tables import CaseChange
 

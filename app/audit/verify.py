@@ -12,9 +12,8 @@ from sqlalchemy.orm import Session, aliased
 
 from app.audit.anchor import list_restores, missing_heads, split_head
 from app.audit.chain import events
-from app.audit.chain.coverage import COVERED, NOT_COVERED
+from app.audit.chain.covered_rows import COVERED, NOT_COVERED, covered_tables
 from app.audit.chain.keys import AuditKeys, InstallationKeys
-from app.audit.chain.row_digests import covered_tables
 from app.audit.chain.verify_proof import CASE_CHANGES, ProofChecker
 from app.audit.proof import ProofLine, build_case_lines, build_event_lines, build_first_line, build_row_lines
 from app.cases.service import partition_of, stored_image_names

@@ -1,17 +1,26 @@
-"""Blindness rules: when a case is revealed to an annotator, and the record of each exposure."""
+"""Blindness: opaque case identifiers, when a case is revealed to an annotator, and the record of each exposure.
+
+A handle is the identifier enciphered under a key of the account: nothing is kept, a handle of another account means
+nothing, and two annotators cannot compare theirs.
+"""
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from fastapi import Depends, Request
 from sqlalchemy import Select, and_, select
 from sqlalchemy.orm import Session
 
-from app.accounts.service import annotator_of_account, role_or_key_sees_more
+from app.accounts.service import annotator_of_account, caller_of
+from app.audit.chain.keys import AnnotatorKeys
 from app.cases import correction_window
-from app.cases.opaque_ids import ResolvedCase
+from app.cases.queries import NamedLabel
 from app.cases.repeat_selection import is_held_back_from
+from app.context import AppContext
 from app.database.engine import Database, insert_if_absent
 from app.database.tables import (
     SHOWN_KINDS,
@@ -31,10 +40,102 @@ from app.database.tables import (
     time_of,
 )
 from app.http.errors import Forbidden
-from app.http.principal import Principal
+from app.http.principal import Principal, role_or_key_sees_more
 from app.predictions.service import champion_first_order
 from app.triage.service import ImageIdentity, are_twins, current_policy, may_be_twin_of, policy_of_version
 from ml.messages import messages
+
+
+def _make_cipher(keys: AnnotatorKeys, account_id: uuid.UUID) -> Cipher[modes.ECB]:
+    """A permutation of all identifiers; one block has no pattern that the mode could show."""
+    return Cipher(algorithms.AES(keys.cases.digest(account_id.bytes)), modes.ECB())  # noqa: S305
+
+
+def case_handle(keys: AnnotatorKeys, principal: Principal, case_id: uuid.UUID) -> uuid.UUID:
+    """Return the identifier of a case for a caller; annotators get an opaque one."""
+    if not principal.blind:
+        return case_id
+    encryptor = _make_cipher(keys, principal.account_id).encryptor()
+    return uuid.UUID(bytes=encryptor.update(case_id.bytes) + encryptor.finalize())
+
+
+def case_of_handle(session: Session, keys: AnnotatorKeys, principal: Principal, handle: uuid.UUID) -> uuid.UUID:
+    """Return the case of a caller's handle; any other identifier is returned unchanged."""
+    if not principal.blind:
+        return handle
+    case_id = _decipher_handle(keys, principal, handle)
+    return handle if session.get(Case, case_id) is None else case_id
+
+
+def _decipher_handle(keys: AnnotatorKeys, principal: Principal, handle: uuid.UUID) -> uuid.UUID:
+    decryptor = _make_cipher(keys, principal.account_id).decryptor()
+    return uuid.UUID(bytes=decryptor.update(handle.bytes) + decryptor.finalize())
+
+
+@dataclass(frozen=True)
+class ResolvedCase:
+    """A case as its caller names it."""
+
+    id: uuid.UUID
+    # the second visit to it that the caller's handle stands for; None for the case itself
+    repeat: Repeat | None = None
+
+    @property
+    def named(self) -> uuid.UUID:
+        """Identifier from which the caller's handle is made."""
+        return self.id if self.repeat is None else self.repeat.named
+
+    @property
+    def purpose(self) -> str:
+        """Purpose of the caller's labels of it."""
+        return "read" if self.repeat is None else "repeat"
+
+
+def resolve_case(session: Session, keys: AnnotatorKeys, principal: Principal, handle: uuid.UUID) -> ResolvedCase:
+    """The case that a caller names, or their second visit to one."""
+    # Both are looked up for each handle: else the time of an answer would tell which of the two it is.
+    if not principal.blind:
+        return ResolvedCase(handle)
+    named = _decipher_handle(keys, principal, handle)
+    repeat = session.get(Repeat, named)
+    case_id = named if repeat is None else repeat.case_id
+    return ResolvedCase(handle if session.get(Case, case_id) is None else case_id, repeat)
+
+
+@dataclass(frozen=True)
+class PathCase:
+    """Case reference from a URL, resolved in the session of the route."""
+
+    handle: uuid.UUID
+    request: Request
+    keys: AnnotatorKeys
+
+    def found(self, session: Session) -> ResolvedCase:
+        """The case that the caller means."""
+        principal = caller_of(self.request)
+        return (
+            ResolvedCase(self.handle) if principal is None else resolve_case(session, self.keys, principal, self.handle)
+        )
+
+
+async def _get_path_case(case_id: uuid.UUID, request: Request, context: AppContext) -> PathCase:
+    return PathCase(case_id, request, context.keys.readers)
+
+
+#: The case in the path of a route that reads, named as its caller knows it.
+CaseInPath = Annotated[PathCase, Depends(_get_path_case)]
+
+
+def blind_opinions(history: Sequence[NamedLabel]) -> list[NamedLabel]:
+    """The last blind label of each chain that does not end in a retraction, among every label row of a case."""
+    # Who revised after the reveal has not had another opinion of the image: what they said before it still counts. Else
+    # those who give in to the prediction would leave, and the labels that are left would agree with it.
+    chains: dict[uuid.UUID, list[NamedLabel]] = {}
+    for row in sorted(history, key=lambda row: row.label.position):
+        chains.setdefault(row.label.annotator_id, []).append(row)
+    standing = [chain for chain in chains.values() if chain[-1].label.kind != "retraction"]
+    last = [[row for row in chain if row.label.blind and row.label.kind != "retraction"][-1:] for chain in standing]
+    return sorted((row for rows in last for row in rows), key=lambda row: row.label.id)
 
 
 class BlindReadPending(Forbidden):

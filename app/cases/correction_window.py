@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, Update, case, exists, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.audit.chain.change_tracking import update_columns
+from app.audit.chain.covered_rows import update_columns
 from app.database.tables import Annotator, Exposure, Label, ProvisionalLabel, time_of
 
 #: For how long a label may be corrected at most.

@@ -300,18 +300,6 @@ class NamedLabel:
     annotator: str
 
 
-def blind_opinions(history: Sequence[NamedLabel]) -> list[NamedLabel]:
-    """The last blind label of each chain that does not end in a retraction, among every label row of a case."""
-    # Who revised after the reveal has not had another opinion of the image: what they said before it still counts. Else
-    # those who give in to the prediction would leave, and the labels that are left would agree with it.
-    chains: dict[uuid.UUID, list[NamedLabel]] = {}
-    for row in sorted(history, key=lambda row: row.label.position):
-        chains.setdefault(row.label.annotator_id, []).append(row)
-    standing = [chain for chain in chains.values() if chain[-1].label.kind != "retraction"]
-    last = [[row for row in chain if row.label.blind and row.label.kind != "retraction"][-1:] for chain in standing]
-    return sorted((row for rows in last for row in rows), key=lambda row: row.label.id)
-
-
 def labels_of_case(session: Session, case_id: uuid.UUID) -> list[NamedLabel]:
     """Active labels of a case, oldest first."""
     rows = session.execute(active_labels().where(CountedLabel.case_id == case_id))

@@ -8,9 +8,8 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from app.accounts.service import GuardedRoute, RequireScope
 from app.cases import queries, service
 from app.cases.active_config import REVISION, ActiveConfigCache
-from app.cases.blindness import BlindReadPending, ensure_revealed, note_exposure
+from app.cases.blindness import BlindReadPending, CaseInPath, case_handle, ensure_revealed, note_exposure
 from app.cases.ingest import CaseForm, OtherImage, case_form, image_bytes, upload_schema
-from app.cases.opaque_ids import CaseInPath, case_handle
 from app.cases.presenters import image_response, show_case
 from app.cases.schemas import CaseOut, CasesOut, PredictionsOut, WorklistOut
 from app.context import AppContext

@@ -12,7 +12,11 @@ from app.cases import queries
 from app.cases.active_config import ActiveConfig, ActiveConfigCache
 from app.cases.blindness import (
     BlindReadPending,
+    CaseInPath,
     Hidden,
+    ResolvedCase,
+    blind_opinions,
+    case_handle,
     ensure_revealed,
     exposed_case_ids,
     exposures_of,
@@ -48,7 +52,6 @@ from app.cases.ingest import (
     refuse_other_image,
     store_case,
 )
-from app.cases.opaque_ids import CaseInPath, ResolvedCase, case_handle
 from app.cases.presenters import (
     OodAssessment,
     cases_out,
@@ -61,7 +64,6 @@ from app.cases.presenters import (
 from app.cases.queries import (
     CaseFilter,
     NamedLabel,
-    blind_opinions,
     case_by_id,
     case_named,
     cases_with_images,

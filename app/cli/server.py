@@ -4,6 +4,7 @@ An interpreter runs one thread at a time: one process predicts with one core and
 them. With several the one that was started serves nothing itself.
 """
 
+import ctypes
 import multiprocessing
 import os
 import shutil
@@ -81,12 +82,12 @@ def build_application() -> "FastAPI":
 
 
 def _read_server_settings() -> "Settings":
-    """Read the settings of a server process; start its log and traces."""
-    from app.http import observability, traces
+    """Read the settings of a server process; start its log and observability."""
+    from app.http import observability
     from app.settings import collector_variable, read_settings
 
     keep_private()
-    traces.start_tracing("serve", collector_variable())
+    observability.start_tracing("serve", collector_variable())
     settings = read_settings()
     settings.home.mkdir(parents=True, exist_ok=True)
     observability.configure_logging()
@@ -97,15 +98,13 @@ def run_server(application: "FastAPI", address: str, port: int, processes: int) 
     """Serve until the process is asked to stop."""
     import uvicorn
 
-    from app.http.limits import give_back_freed_memory
-
     settings = application.state.context.settings
     if processes > 1:
         application.state.context.database.engine.dispose()
         if not _run_several(settings, address, port, processes):
             raise SystemExit(1)
         return
-    give_back_freed_memory()
+    _give_back_freed_memory()
     _with_limits(uvicorn.run, settings)(application, host=address, port=port)
 
 
@@ -184,7 +183,6 @@ def one_of_several() -> "FastAPI":
 
 def _build_one_of_several(folder: Path) -> "FastAPI":
     from app.http.connection_limits import BoundedConnection
-    from app.http.limits import give_back_freed_memory
     from app.http.observability import share_process_metrics
     from app.main import create_app
 
@@ -192,7 +190,7 @@ def _build_one_of_several(folder: Path) -> "FastAPI":
     BoundedConnection.trusted = tuple(settings.trusted_proxies)
     application = create_app(settings, sharing=settings.processes)
     share_process_metrics(folder)
-    give_back_freed_memory()
+    _give_back_freed_memory()
     return application
 
 
@@ -202,3 +200,17 @@ def _end_with_parent(folder: Path) -> None:
         parent.join()
         shutil.rmtree(folder, ignore_errors=True)
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+# of malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+_MIB = 1024**2
+
+
+def _give_back_freed_memory() -> None:
+    """Have large freed blocks returned to the system, rather than kept by each thread for its next one."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc alone
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _MIB)
+        mallopt(_M_TRIM_THRESHOLD, 8 * _MIB)

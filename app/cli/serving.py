@@ -113,18 +113,18 @@ def worker(
         _take_over_worker(take_over)
         return
     with paused_garbage_collection():
-        from app.http import observability, traces
+        from app.http import observability
         from app.settings import collector_variable
         from app.worker import main as work
 
     observability.configure_logging()
-    traces.start_tracing("worker", collector_variable())
+    observability.start_tracing("worker", collector_variable())
     with service_context(check_schema=False, direct=True) as context:  # a worker waits for its database
         if parent is None:  # else `serve` has said so
             warn_of_open_home(context.settings.home)
             _report_device(context)
         work(context, parent)
-    traces.stop_tracing()
+    observability.stop_tracing()
 
 
 def _take_over_worker(executor_id: str) -> None:

@@ -46,7 +46,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from app.audit.chain import events
-from app.audit.chain.change_tracking import RecordedSession
+from app.audit.chain.covered_rows import RecordedSession
 from app.audit.chain.keys import AuditKeys
 from app.database.tables import CLOCK, Clock, utc_now
 from app.http.errors import ServiceOverloaded

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Header
 from sqlalchemy.orm import Session
 
-from app.audit.chain.change_tracking import update_columns
+from app.audit.chain.covered_rows import update_columns
 from app.database.engine import insert_if_absent
 from app.http.errors import BadRequest, PreconditionRequired
 

@@ -33,10 +33,7 @@ from pydantic_core import ErrorDetails
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.routing import Match
-from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.types import Message as ASGIMessage
 
 from app.http.observability import log_defect
 from app.http.routing import walk_routes
@@ -399,31 +396,3 @@ def install_error_handlers(app: FastAPI, problem_page: PageRenderer | None = Non
     answer(PoolTimeout, _on_pool)
     answer(OSError, _on_system)
     answer(Exception, on_defect)
-
-
-class UnexpectedErrorMiddleware:
-    """ASGI middleware that answers unexpected exceptions."""
-
-    # The framework's own handler of such exceptions lies outside of every middleware, so that its answers have neither
-    # the request's identifier nor the headers of the others.
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
-        begun = False
-
-        async def watch(message: ASGIMessage) -> None:
-            nonlocal begun
-            begun = begun or message["type"] == "http.response.start"
-            await send(message)
-
-        try:
-            await self.app(scope, receive, watch)
-        except ClientDisconnect:
-            raise
-        except Exception as exc:
-            if scope["type"] != "http" or begun:
-                raise
-            await on_defect(Request(scope), exc)(scope, receive, send)

@@ -14,7 +14,6 @@ from typing import Any
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ml.messages import Message, Term
 
@@ -28,8 +27,8 @@ SAID = "said"
 TERM, SCRIPT = "term", "script"
 #: What a browser was told on the sign-in page.
 COOKIE = "sr_language"
-_API = "/v1/"
-_asked: ContextVar[Request | None] = ContextVar("asked", default=None)
+#: The request that is being answered; None for the API, which speaks English.
+current_request: ContextVar[Request | None] = ContextVar("request", default=None)
 
 
 def get_catalogue_path(language: str, kind: str = "mo") -> Path:
@@ -46,23 +45,9 @@ def load_catalogue(language: str) -> NullTranslations:
         return GNUTranslations(file)
 
 
-class LanguageMiddleware:
-    """ASGI middleware that remembers which request is being answered, so that every sentence finds its language."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection. What it remembers outlasts the application: a page about a defect is made outside."""
-        if scope["type"] == "http":
-            scope.setdefault("state", {})  # which the application shares
-            _asked.set(None if scope["path"].startswith(_API) else Request(scope))
-        await self.app(scope, receive, send)
-
-
 def get_page_language() -> str:
     """Language of the page: the account's, the browser's cookie, or the Accept-Language header."""
-    request = _asked.get()
+    request = current_request.get()
     if request is None:
         return SOURCE
     caller = getattr(request.state, "caller", None)

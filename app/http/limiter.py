@@ -8,13 +8,15 @@ behind it, so that it does not starve.
 """
 
 import asyncio
+import math
 import threading
-from collections import deque
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self, TypeVar
 
-from app.http.errors import ServiceOverloaded
+from app.http.errors import RateLimited, ServiceOverloaded
 from ml.messages import Message
 
 _Signal = TypeVar("_Signal", threading.Event, "asyncio.Future[None]")
@@ -375,3 +377,38 @@ COUNTED_LIMITS = (
 )
 #: The table of limits: operators read it in docs/reference/limits.md and in `GET /readyz?verbose`.
 LIMITS = (*WAITING_LIMITS, *COUNTED_LIMITS)
+
+
+_SECONDS = 60.0
+
+
+class RateLimit:
+    """Limit of requests per caller in any window of sixty seconds."""
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit, self._clock, self._lock = per_minute, clock, threading.Lock()
+        #: until when each caller's requests of the last minute count; who asked least recently is first
+        self._until: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def count(self, caller: str) -> None:
+        """Count a request, unless it is refused."""
+        if not self._limit:
+            return
+        with self._lock:
+            now = self._clock()
+            until = self._until.setdefault(caller, deque())
+            self._until.move_to_end(caller)
+            while until and until[0] <= now:
+                until.popleft()
+            self._forget_who_is_gone(now)
+            if len(until) < self._limit:
+                until.append(now + _SECONDS)
+                return
+            wait = until[0] - now
+        raise RateLimited(
+            Message("more than {limit} requests per minute; slow down", limit=self._limit), max(1, math.ceil(wait))
+        )
+
+    def _forget_who_is_gone(self, now: float) -> None:
+        while len(self._until) > 1 and next(iter(self._until.values()))[-1] <= now:
+            self._until.popitem(last=False)

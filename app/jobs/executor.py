@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.audit.chain import events
-from app.audit.chain.change_tracking import update_columns
+from app.audit.chain.covered_rows import update_columns
 from app.context import ServiceContext
 from app.database.migration import job_engine_url
 from app.database.tables import Job
@@ -29,6 +29,8 @@ from app.jobs.workers import HEARTBEAT_SECONDS, forget_worker, record_heartbeat,
 #: Connections of the job engine to PostgreSQL, above those of the service, its lock and its listener.
 ENGINE_CONNECTIONS = 8
 _UPKEEP = "upkeep"
+_TIDY_SECONDS = 3600.0
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 # the names of workflows too, so that another executor of this process can give them
 _DESTROY = {"destroy_registry": True}
 _ENDED = ("SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
@@ -58,7 +60,9 @@ class JobExecutor:
         self._poll_seconds = poll_seconds
         self._workflows: dict[str, Callable[[str, int], None]] = {}
         self._enqueued: set[str] = set()
-        self._beat_at = 0.0
+        # by DBOS's clock, which is the machine's
+        self._upkeep_began_at: dict[str, datetime] = {}
+        self._beat_at, self._tidied_at = 0.0, -_TIDY_SECONDS
         self._thread = ThreadPoolExecutor(1)  # DBOS refuses calls in a thread that runs an event loop
 
     def acquire(self) -> bool:
@@ -113,10 +117,12 @@ class JobExecutor:
         return DBOS.workflow(name=kind)(run_attempt)
 
     def _register_schedule(self, name: str, schedule: JobSchedule) -> Callable[[datetime, Any], None]:
-        def run_upkeep(_moment: datetime, _context: Any) -> None:
-            try:  # unless the next one waits already
-                if not DBOS.list_workflows(name=name, status="ENQUEUED", limit=1, load_input=False, load_output=False):
-                    schedule.work(self.context)
+        def run_upkeep(moment: datetime, _context: Any) -> None:
+            if moment <= self._upkeep_began_at.get(name, _LONG_AGO):
+                return  # it waited while this process was busy: a run that began after its moment has done its work
+            self._upkeep_began_at[name] = datetime.now(UTC)
+            try:
+                schedule.work(self.context)
             except Exception:
                 _log.exception("upkeep failed", schedule=name)
 
@@ -145,6 +151,9 @@ class JobExecutor:
             with self.context.database.write() as session:
                 record_heartbeat(session, self.runner.id)
             self._beat_at = time.monotonic()
+        if time.monotonic() - self._tidied_at >= _TIDY_SECONDS:
+            self._thread.submit(self._delete_ended_workflows).result()
+            self._tidied_at = time.monotonic()
 
     def _enqueue(self, kind: str, job_id: str, attempt: int) -> None:
         """Enqueue an attempt that this process has not enqueued yet; the same id twice is one workflow."""
@@ -158,6 +167,13 @@ class JobExecutor:
                 stale = (Job.id == UUID(job_id), Job.state == "queued", Job.attempt == attempt)
                 session.execute(update_columns(Job, attempt=attempt + 1).where(*stale))
         self._enqueued.add(workflow_id)
+
+    def _delete_ended_workflows(self) -> None:
+        """Delete what DBOS remembers of workflows that ended more than a day ago: the jobs' rows stay."""
+        # not by a schedule: within a workflow, DBOS would store the list as a step of it, which it cannot
+        before = (self.context.clock() - timedelta(days=1)).isoformat()
+        while old := DBOS.list_workflows(completed_before=before, limit=500, load_input=False, load_output=False):
+            DBOS.delete_workflows([workflow.workflow_id for workflow in old])
 
     @property
     def broken(self) -> bool:
@@ -177,10 +193,3 @@ class JobExecutor:
                 _log.warning("the database does not answer", error=type(exc).__name__)
         self.runner.release()
         return stopped
-
-
-def forget_workflows(context: ServiceContext) -> None:
-    """Remove what DBOS remembers of workflows that ended more than a day ago: the jobs' rows stay."""
-    before = (context.clock() - timedelta(days=1)).isoformat()
-    while old := DBOS.list_workflows(completed_before=before, limit=500, load_input=False, load_output=False):
-        DBOS.delete_workflows([workflow.workflow_id for workflow in old])

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.audit.chain.change_tracking import update_columns
+from app.audit.chain.covered_rows import update_columns
 from app.context import ServiceContext
 from app.database.tables import Job, JobBatch, time_of
 from app.database.tables.jobs import MESSAGE_LENGTH

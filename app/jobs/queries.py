@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, case, func, null, select
 from sqlalchemy.orm import Session
 
-from app.audit.chain.change_tracking import update_columns
+from app.audit.chain.covered_rows import update_columns
 from app.database.tables import Job, JobBatch, time_of
 from app.http.errors import NotFound
 from app.jobs.handle import JobResult

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from app.audit.chain import events
 from app.context import ServiceContext
 from app.database.tables import Job, time_of
-from app.http import traces
+from app.http import observability
 from app.http.errors import Problem, is_retryable_error
 from app.jobs.handle import (
     JobCancelledError,
@@ -120,7 +120,7 @@ class JobRunner:
     def _do(self, kind: str, job: RunningJob, traceparent: str) -> None:
         """Call a job's function and store how it ended."""
         try:
-            with traces.record_span(f"job {kind}", "consumer", traceparent, job=str(job.job_id)):
+            with observability.record_span(f"job {kind}", "consumer", traceparent, job=str(job.job_id)):
                 result = packed(self.kinds[kind](job))
             self._until_written(lambda: job.end("succeeded", result=result))
         except (JobCancelledError, JobOvertakenError, events.KeyRotated):

@@ -11,10 +11,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events
-from app.audit.chain.change_tracking import update_columns
+from app.audit.chain.covered_rows import update_columns
 from app.context import ServiceContext
 from app.database.tables import Job, new_id, time_of
-from app.http import traces
+from app.http import observability
 from app.http.errors import Conflict, NotFound
 from app.http.principal import Principal
 from app.jobs.handle import JobFunction, JobResult, RunningJob
@@ -57,7 +57,7 @@ def submit_job(
     """Submit a job; it begins after the request has committed."""
     job_id = job_id or new_id()
     account_id = None if principal is None else principal.account_id
-    traceparent = traces.get_trace_headers().get(traces.TRACEPARENT, "")
+    traceparent = observability.get_trace_headers().get(observability.TRACEPARENT, "")
     session.add(Job(id=job_id, kind=kind, parameters=parameters, created_by=account_id, traceparent=traceparent))
     actor = "command line" if principal is None else principal.name
     details = {"kind": kind, "parameters": parameters}

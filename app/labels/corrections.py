@@ -13,13 +13,11 @@ from app.context import ServiceContext
 from app.database.tables import Annotator, Case, Label, ProvisionalLabel, Read, Repeat, time_of
 from app.http.principal import Principal
 from app.labels import queries
-from app.labels.adjudication import AdjudicationInput, adjudicate_if_undecided, opinions_of
 from app.labels.errors import LabelFinal, LabelSuperseded
-from app.labels.label_rows import label_out, next_chain_position, record_label_event, store_label
-from app.labels.locked_context import lock_case_context
-from app.labels.posterior import posterior_of
+from app.labels.leases import lock_case_context
+from app.labels.posterior import AdjudicationInput, adjudicate_if_undecided, opinions_of, posterior_of
 from app.labels.schemas import OwnLabelIn, SubmittedOut
-from app.labels.submission import require_classes
+from app.labels.submission import label_out, next_chain_position, record_label_event, require_classes, store_label
 
 _BATCH = 100
 

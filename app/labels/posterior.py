@@ -1,24 +1,98 @@
-"""Posterior of a case, from the stored prior and each annotator's last blind label."""
+"""Posterior of a case from its stored prior and blind labels, and adjudication where these leave it undecided."""
 
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 import numpy as np
+from sqlalchemy import exists, func, or_, select
 from sqlalchemy.orm import Session
 
-from app.annotators.models.service import get_model_switch, model_of
+from app.annotators.models.service import get_model_switch, model_in_use, model_of
+from app.audit.chain import events
+from app.audit.chain.keys import DerivedKey
 from app.cases import service as cases
-from app.cases.service import NamedLabel, blind_opinions, provisional_annotator_ids
-from app.database.tables import Case, CasePrediction, ReaderModelInUse
+from app.cases.service import NamedLabel, blind_opinions, label_history, provisional_annotator_ids
+from app.context import ServiceContext
+from app.database.tables import (
+    Annotator,
+    Case,
+    CasePrediction,
+    Read,
+    ReaderDraw,
+    ReaderModelInUse,
+    ReadRequest,
+    time_of,
+)
 from app.http.models import AnswerSetOut, PosteriorOut
-from app.labels.annotator_weights import weighted_posterior
+from app.labels.leases import LockedCaseContext, lock_case_context
 from app.labels.queries import own_mass
 from app.predictions.service import AnswerSetQuery, build_answer_set, current_published_sets, stored_prediction
 from app.releases.service import class_codes, existing_release
-from app.triage.service import current_policy, summarise_posterior
-from ml.distributions.families import PredictiveDistribution, has_concentration
+from app.triage.service import (
+    current_policy,
+    list_assignable_annotators,
+    list_eligible_annotators,
+    needs_adjudication,
+    new_request,
+    next_position,
+    redraw_annotator,
+    summarise_posterior,
+    twins_of_case,
+)
+from ml.agreement.long_labels import LongLabels
+from ml.annotators.confusions import ReaderModel
+from ml.annotators.posterior import answer_distribution, named_posterior
+from ml.annotators.sentences import describe_annotator_habit
+from ml.distributions.families import DirichletMixtureCpe, PredictiveDistribution, has_concentration
 from ml.util.arrays import IntArray
+
+
+@dataclass(frozen=True)
+class WeightedPosterior:
+    """Predictive distribution of the population's next answer, after labels by named annotators."""
+
+    version: int
+    # of the population's answers (N = 1)
+    distribution: DirichletMixtureCpe
+
+
+def weighted_posterior(
+    in_use: tuple[int, ReaderModel], prior: PredictiveDistribution, classes: list[str], labels: Sequence[NamedLabel]
+) -> WeightedPosterior | None:
+    """Weight the labels of a case by their annotators; None where there is nothing to weight."""
+    if not labels or len(in_use[1].population) != len(classes):
+        return None
+    version, model = in_use
+    long, matrices = _long_labels_of_case(labels, classes), model.matrices([row.annotator for row in labels])
+    return WeightedPosterior(version, answer_distribution(model.opinions(prior), long, matrices, model.population))
+
+
+def _long_labels_of_case(labels: Sequence[NamedLabel], classes: list[str]) -> LongLabels:
+    n = len(labels)
+    given = np.array([classes.index(str(row.label.class_code)) for row in labels], dtype=np.int64)
+    return LongLabels(np.zeros(n, dtype=np.int64), np.arange(n), given, 1, n, len(classes))
+
+
+def expected_gains_of_next(
+    session: Session, prediction: CasePrediction, classes: list[str], labels: Sequence[NamedLabel], names: Sequence[str]
+) -> list[float] | None:
+    """Expected gain of one more label of a case by each of these annotators; None where no model is in use."""
+    in_use, prior = model_in_use(session, prediction.release_id), stored_prediction(prediction)
+    if in_use is None or not has_concentration(prior) or len(in_use[1].population) != len(classes):
+        return None
+    model = in_use[1]
+    usable_labels = [row for row in labels if row.label.class_code in classes]
+    given = model.matrices([row.annotator for row in usable_labels])
+    after = named_posterior(model.opinions(prior), _long_labels_of_case(usable_labels, classes), given)
+    return [float(after.worth(matrix, model.population)[0]) for matrix in model.matrices(names)]
+
+
+def remarks_on(model: ReaderModel, annotators: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return a sentence for each annotator whose answers differ from those of the others."""
+    return [sentence for name in annotators if (sentence := describe_annotator_habit(model, name, names)) is not None]
+
 
 #: Labels of an image unlike those of the release, from which on its posterior is shown in full.
 SHOWN_FROM = 2
@@ -126,3 +200,133 @@ def show_case_posterior(
     after = posterior_of(session, prediction, classes, opinions, exclude_annotator, in_use=chosen, by_name=by_name)
     sets = next_answer_set(session, case, after) if exclude_annotator is None else None
     return posterior_out(after, current_policy(session).target_error, sets)
+
+
+_BATCH = 100
+
+
+@dataclass(frozen=True)
+class AdjudicationInput:
+    """Opinions and requests of a case, as input to the decision on an adjudication."""
+
+    # its blind opinions, one per annotator
+    opinions: list[NamedLabel]
+    requests: list[ReadRequest]
+
+
+def adjudicate_if_undecided(
+    session: Session,
+    at_hand: LockedCaseContext,
+    posterior: CasePosterior,
+    labelled: AdjudicationInput,
+    *,
+    unsettled: bool,
+) -> None:
+    """Ask for another annotator where all reads are in, finally, and leave the leading class open."""
+    case, policy, requests = at_hand.case, at_hand.policy, labelled.requests
+    waiting = any(request.state in {"open", "leased"} for request in requests)
+    closed = requests and not waiting and not unsettled
+    if closed and needs_adjudication(posterior.distribution, posterior.n_labels, policy):
+        ordinal = requests[-1].ordinal + 1
+        adjudication = new_request(case, policy, posterior.release_id, "adjudication", ordinal, time_of(session))
+        # chosen before it is stored: to write it twice would lock a request after the case
+        chosen = choose_adjudicator(session, at_hand, adjudication, labelled.opinions)
+        session.add(adjudication)
+        session.flush()  # a draw refers to its request
+        requests.append(adjudication)
+        if chosen is not None:
+            session.add(chosen)
+        waiting = True
+    case.waiting = waiting
+
+
+def choose_adjudicator(
+    session: Session, at_hand: LockedCaseContext, request: ReadRequest, labels: Sequence[NamedLabel]
+) -> ReaderDraw | None:
+    """Choose the adjudicator with the largest expected gain per waiting read, counting the new one."""
+    # Not drawn, since nothing is evaluated by it. Anybody may take it where the policy draws nobody, where no model of
+    # the annotators is in use, and where nobody is left.
+    request.annotator_id = None
+    if not at_hand.policy.draw_readers:
+        return None
+    left = list_assignable_annotators(session, request, twins_of_case(session, request.case_id))
+    named = session.execute(select(Annotator.id, Annotator.name).where(Annotator.id.in_(left)).order_by(Annotator.id))
+    names = {row.id: row.name for row in named}
+    gains = expected_gains_of_next(session, at_hand.prediction, at_hand.classes, labels, list(names.values()))
+    if not gains:
+        return None
+    loads = _count_waiting_requests(session, list(names))
+    gain_of = dict(zip(names, gains, strict=True))
+    chosen = max(names, key=lambda one: gain_of[one] / (1 + loads.get(one, 0)))
+    request.annotator_id = chosen
+    return ReaderDraw(
+        request_id=request.id,
+        case_id=request.case_id,
+        position=next_position(session, request.id),
+        annotator_id=chosen,
+        probability=None,
+        among=[str(one) for one in names],
+        gain=gain_of[chosen],
+        load=loads.get(chosen, 0),
+    )
+
+
+def _count_waiting_requests(session: Session, annotators: list[UUID]) -> dict[UUID | None, int]:
+    """Reads that wait for each of some annotators, where there are any."""
+    waiting = (ReadRequest.annotator_id.in_(annotators), ReadRequest.state.in_(("open", "leased")))
+    counted = select(ReadRequest.annotator_id, func.count()).where(*waiting).group_by(ReadRequest.annotator_id)
+    return {row[0]: row[1] for row in session.execute(counted)}
+
+
+def reassign_open_requests(context: ServiceContext) -> int:
+    """Reassign open requests whose annotator has declined or may no longer read."""
+    # The worker does this, not the request that declines, which does the same for every read and takes as long.
+    done = 0
+    while count := _reassign_batch(context):
+        done += count
+    return done
+
+
+def _reassign_batch(context: ServiceContext) -> int:
+    with context.database.read() as session:
+        if session.execute(select(ReaderDraw.id).limit(1)).first() is None:
+            return 0
+    with context.database.write() as session:
+        reading = [annotator.id for annotator in list_eligible_annotators(session)]
+        conditions = (ReadRequest.state == "open", ReadRequest.annotator_id.is_not(None))
+        same = (Read.case_id == ReadRequest.case_id, Read.annotator_id == ReadRequest.annotator_id)
+        declined = exists().where(*same, Read.state == "declined")
+        gone = select(ReadRequest).where(*conditions, or_(declined, ReadRequest.annotator_id.not_in(reading)))
+        locked = gone.order_by(ReadRequest.id).limit(_BATCH).with_for_update(skip_locked=True)
+        requests = session.execute(locked.execution_options(populate_existing=True)).scalars().all()
+        if not requests:
+            return 0
+        for request in requests:
+            _reassign_request(session, context.keys.draws, request)
+        events.record_event(
+            session,
+            context.keys.audit,
+            actor="worker",
+            action="request.ask",
+            object_id="requests",
+            details={"requests": [str(request.id) for request in requests]},
+            cases=sorted({request.case_id for request in requests}),
+        )
+        return len(requests)
+
+
+def _reassign_request(session: Session, draws: DerivedKey, request: ReadRequest) -> None:
+    if request.round == "planned":
+        redraw_annotator(session, draws, request)
+    else:
+        chosen = choose_adjudicator(
+            session, lock_case_context(session, request.case_id), request, opinions_of(session, request.case_id)
+        )
+        if chosen is not None:
+            session.add(chosen)
+        session.flush()
+
+
+def opinions_of(session: Session, case_id: UUID) -> list[NamedLabel]:
+    """Blind opinions of a case, one per annotator."""
+    return blind_opinions(label_history(session, case_id))

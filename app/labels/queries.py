@@ -8,7 +8,7 @@ from typing import TypeAlias
 from sqlalchemy import ColumnElement, and_, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.audit.chain.change_tracking import update_columns
+from app.audit.chain.covered_rows import update_columns
 from app.cases.service import ResolvedCase
 from app.database.tables import (
     LEASED,

@@ -23,9 +23,8 @@ from app.database.idempotency import Idempotent, KeyMissing
 from app.http.errors import NotFound, list_problem_responses
 from app.http.models import PosteriorOut
 from app.http.principal import Principal
-from app.labels import answers, corrections, leases, submission
+from app.labels import corrections, leases, submission
 from app.labels.errors import AlreadyLabelled, LabelFinal, LabelSuperseded, LeaseLost, TooManyLeases
-from app.labels.label_rows import label_out
 from app.labels.posterior import show_case_posterior
 from app.labels.schemas import (
     DeclineIn,
@@ -39,6 +38,7 @@ from app.labels.schemas import (
     RevisionIn,
     SubmittedOut,
 )
+from app.labels.submission import label_out
 
 
 def read_with_opaque_id(keys: AnnotatorKeys, principal: Principal, read: ReadOut) -> ReadOut:
@@ -164,7 +164,7 @@ def commit_read(
     """End a read by a label; the answer reveals the posterior where the policy allows."""
 
     def store() -> tuple[int, SubmittedOut]:
-        stored = answers.commit_read(session, context, principal, read_id, body)
+        stored = submission.commit_read(session, context, principal, read_id, body)
         return submitted_with_opaque_ids(context.keys.readers, principal, stored)
 
     return once(session, body, store)

@@ -32,11 +32,6 @@ class OwnLabelIn(RequestModel):
         """Whether it adds nothing to an answer of this class."""
         return self.label == code and not (self.confidence is not None or self.second_choice or self.flag or self.note)
 
-    def columns(self) -> dict[str, str | float | bool | None]:
-        """What a row keeps of the answer itself."""
-        values: dict[str, str | float | bool | None] = {"class_code": self.label, "confidence": self.confidence}
-        return values | {"second_choice": self.second_choice, "flagged": self.flag}
-
 
 class LabelIn(OwnLabelIn):
     """A label of an outside annotator system: ``annotator`` and ``blind`` must be given."""

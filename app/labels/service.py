@@ -1,11 +1,8 @@
 """Face of the labels: leases, submission, corrections and the posterior."""
 
 from app.labels.annotator_day import LISTED, DayProgress, count_labelled_cases, get_day_progress, labelled_cases
-from app.labels.annotator_weights import remarks_on
-from app.labels.answers import answer_read
 from app.labels.corrections import correct_answer_once, list_correctable_answers
 from app.labels.errors import AlreadyLabelled
-from app.labels.label_rows import label_out
 from app.labels.leases import (
     MAX_LEASES,
     expire_overdue_leases,
@@ -16,11 +13,11 @@ from app.labels.leases import (
     release_lease,
     show_own_read,
 )
-from app.labels.posterior import show_case_posterior
+from app.labels.posterior import remarks_on, show_case_posterior
 from app.labels.queries import has_answered_late
 from app.labels.queue import peek_next_case
 from app.labels.schemas import DeclineIn, LabelIn, LabelOut, OwnLabelIn, ReadOut, RetractionIn, RevisionIn
-from app.labels.submission import retract_case_label, revise_case_label, submit_label
+from app.labels.submission import answer_read, label_out, retract_case_label, revise_case_label, submit_label
 
 __all__ = [
     "LISTED",

@@ -1,12 +1,14 @@
-"""Submit, revise and retract labels."""
+"""Submit, revise and retract labels: the rows, their events and what follows from them."""
 
 import uuid
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import TypedDict
 
 from sqlalchemy.orm import Session
 
 from app.accounts.service import add_annotator, annotator_by_name
+from app.audit.chain import events
 from app.cases.service import (
     Hidden,
     NamedLabel,
@@ -26,18 +28,22 @@ from app.cases.service import (
     was_exposed_to,
 )
 from app.context import ServiceContext
-from app.database.tables import Annotator, Case, Label, Read, ReadRequest, Repeat, time_of
+from app.database.tables import Annotator, Case, Label, Read, ReadRequest, Remark, Repeat, time_of
 from app.http.errors import Forbidden, InvalidValue, NotFound
 from app.http.models import PosteriorOut
 from app.http.principal import Principal
 from app.labels import queries
-from app.labels.adjudication import AdjudicationInput, adjudicate_if_undecided
-from app.labels.errors import AlreadyLabelled, LabelSuperseded
-from app.labels.label_rows import head_of_chain, label_out, next_chain_position, record_label_event, store_label
-from app.labels.locked_context import CaseHistory, LockedCaseContext, load_case_history, lock_case_context
-from app.labels.posterior import next_answer_set, posterior_of, posterior_out
+from app.labels.errors import AlreadyLabelled, LabelSuperseded, LeaseLost
+from app.labels.leases import CaseHistory, LockedCaseContext, get_own_lease, load_case_history, lock_case_context
+from app.labels.posterior import (
+    AdjudicationInput,
+    adjudicate_if_undecided,
+    next_answer_set,
+    posterior_of,
+    posterior_out,
+)
 from app.labels.queries import AnyRequest, AuthoredLabel
-from app.labels.schemas import LabelIn, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
+from app.labels.schemas import LabelIn, LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
 from ml.messages import Message
 
 
@@ -58,6 +64,58 @@ class LabelAuthor:
     late: bool = False
     # what asked for the read; None where the label counts
     repeat: Repeat | None = None
+
+
+def commit_read(
+    session: Session, context: ServiceContext, principal: Principal, read_id: uuid.UUID, body: OwnLabelIn
+) -> tuple[int, SubmittedOut]:
+    """End a read by a label."""
+    # A read that ran out is taken up again while nobody else has its request; afterwards its label is kept as late.
+    try:
+        lease = get_own_lease(session, principal, read_id, case=True)
+    except LeaseLost:
+        read, annotator = queries.own_read(session, principal.account_id, read_id)
+        since = queries.find_later_read(session, read)
+        if read.state != "expired" or (since is not None and since.state != "leased"):
+            raise
+        if since is None:
+            return _store_late(session, context, principal, read, annotator, body)
+        lease = get_own_lease(session, principal, since.id, case=True)
+    author = _author_of_answer(lease.annotator, lease.read, lease.request)
+    at_hand = lease.case or lock_case_context(session, lease.read.case_id)
+    return store_first_label(session, context, principal, at_hand, author, body)
+
+
+def _author_of_answer(annotator: Annotator, read: Read, request: AnyRequest) -> LabelAuthor:
+    repeat = request if isinstance(request, Repeat) else None
+    return LabelAuthor(annotator, True, request, read, request.round, repeat=repeat)
+
+
+def _store_late(
+    session: Session, context: ServiceContext, principal: Principal, read: Read, annotator: Annotator, body: OwnLabelIn
+) -> tuple[int, SubmittedOut]:
+    """Keep an answer to a read that ran out, and whose request has gone to somebody else."""
+    author = _author_of_answer(annotator, read, queries.request_of_read(session, read))
+    author = replace(author, request=None, late=True)
+    return store_first_label(session, context, principal, lock_case_context(session, read.case_id), author, body)
+
+
+def answer_read(
+    session: Session, context: ServiceContext, principal: Principal, read_id: uuid.UUID, body: OwnLabelIn
+) -> uuid.UUID:
+    """End a read by a label that a browser may send more than once: after the first time nothing is stored."""
+    # Only the class must be the same, since a browser keeps nothing else of an answer through a reload.
+    try:
+        _, stored = commit_read(session, context, principal, read_id, body)
+    except LeaseLost:
+        read, _ = queries.own_read(session, principal.account_id, read_id)
+        chain = queries.own_chain(session, read)
+        if not chain:
+            raise
+        if chain[0].class_code != body.label:
+            raise AlreadyLabelled("you have given this case another class before; correct that label instead") from None
+        return read.named
+    return uuid.UUID(stored.label.case_id)
 
 
 def submit_label(
@@ -316,3 +374,114 @@ def retract_case_label(
     )
     given = _make_new_label(annotator, label, facts, authored.repeat)
     return _complete_submission(session, context, principal, at_hand, given, "retract")
+
+
+class LabelDetails(TypedDict):
+    """Details of an event about a label."""
+
+    case: str
+    annotator: str
+    label: str | None
+    blind: bool
+    round: str
+    late: bool
+
+
+def label_details(label: Label) -> LabelDetails:
+    """Return the audit details of a label."""
+    return {
+        "case": str(label.case_id),
+        "annotator": str(label.annotator_id),
+        "label": label.class_code,
+        "blind": label.blind,
+        "round": label.round,
+        "late": label.late,
+    }
+
+
+def head_of_chain(history: list[NamedLabel], annotator: Annotator) -> Label | None:
+    """The newest label of an annotator's chain."""
+    chain = [row.label for row in history if row.label.annotator_id == annotator.id]
+    return max(chain, key=lambda label: label.position, default=None)
+
+
+class ChainPosition(TypedDict):
+    """Columns of a label that say where it stands."""
+
+    case_id: uuid.UUID
+    annotator_id: uuid.UUID
+    purpose: str
+    kind: str
+    supersedes_id: uuid.UUID | None
+    position: int
+
+
+def next_chain_position(
+    case: Case, annotator: Annotator, before: Label | None, kind: str = "revision", purpose: str = "read"
+) -> ChainPosition:
+    """Columns of a label that say where it stands: at the end of a chain of its annotator's, or at the beginning."""
+    return {
+        "case_id": case.id,
+        "annotator_id": annotator.id,
+        "purpose": purpose if before is None else before.purpose,
+        "kind": "label" if before is None else kind,
+        "supersedes_id": None if before is None else before.id,
+        "position": 0 if before is None else before.position + 1,
+    }
+
+
+def store_label(
+    session: Session, place: ChainPosition, body: OwnLabelIn | None, reason: str | None = None, **columns: object
+) -> Label:
+    """Store a row of labels, and what was written about it."""
+    label = Label(class_code=None, **place, **columns)
+    if body is not None:
+        label.class_code, label.confidence = body.label, body.confidence
+        label.second_choice, label.flagged = body.second_choice, body.flag
+    note = None if body is None else body.note
+    if note is not None or reason is not None:
+        label.remark = Remark(note=note, reason=reason)
+    session.add(label)
+    session.flush()
+    return label
+
+
+def label_out(row: NamedLabel, repeat: Repeat | None = None) -> LabelOut:
+    """A label as the API shows it; one that answers a repeat names the case as its annotator knows it then."""
+    label, remark = row.label, row.label.remark
+    return LabelOut(
+        id=str(label.id),
+        case_id=str(label.case_id if repeat is None else repeat.named),
+        annotator=row.annotator,
+        label=label.class_code,
+        confidence=label.confidence,
+        second_choice=label.second_choice,
+        flagged=label.flagged,
+        note=remark and remark.note,
+        blind=label.blind,
+        round=label.round,
+        late=label.late,
+        kind=label.kind,
+        supersedes=None if label.supersedes_id is None else str(label.supersedes_id),
+        post_reveal=label.post_reveal,
+        reason=remark and remark.reason,
+        reading_seconds=label.reading_seconds,
+        created_at=label.created_at,
+    )
+
+
+def record_label_event(
+    session: Session, context: ServiceContext, principal: Principal, label: Label, verb: str
+) -> None:
+    """Append a label to the audit chain."""
+    what = "label" if label.purpose == "read" else "repeat"
+    events.record_event(
+        session,
+        context.keys.audit,
+        actor=principal.name,
+        action=f"{what}.{verb}",
+        object_id=label.id,
+        details={**label_details(label)},
+        # a repeat changes nothing of its case: remembered answers are found by it when a patient is erased
+        cases=[label.case_id],
+    )

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, se
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from app.audit.chain.change_tracking import update_columns
+from app.audit.chain.covered_rows import update_columns
 from app.cases.service import cases_with_images
 from app.context import ServiceContext
 from app.database.advisory_locks import lock_digests

@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 
 from app.audit.anchor import append_lines, open_append_only
 from app.audit.chain import events
-from app.audit.chain.change_tracking import update_columns
+from app.audit.chain.covered_rows import update_columns
 from app.audit.chain.keys import DerivedKey
 from app.audit.chain.verify_proof import encode_canonical_json
 from app.cases.service import cases_with_images, cases_with_pixels

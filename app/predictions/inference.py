@@ -33,8 +33,7 @@ from app.http.limiter import (
     Limiter,
     LimitPlace,
 )
-from app.http.observability import BATCHES, WAITING
-from app.http.traces import record_span
+from app.http.observability import BATCHES, WAITING, record_span
 from app.predictions.remote import InferenceBackend, NetworkMismatchError
 from ml.images.preprocess import Pixels
 from ml.release.artifact import Release, ReleaseError, read_release

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from app.http import traces
+from app.http import observability
 from app.http.errors import ServiceUnavailable
 from app.predictions.wire_format import (
     HEADER_LENGTH,
@@ -153,8 +153,8 @@ class RemoteNetwork:
             {"outputs": requested_outputs}, "inputs", [OutputTensor("image", inputs, binary=True)]
         )
         headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(size)}
-        with traces.record_span("inference backend", "client"):
-            answer = self._ask("POST", "/infer", body, headers | traces.get_trace_headers())
+        with observability.record_span("inference backend", "client"):
+            answer = self._ask("POST", "/infer", body, headers | observability.get_trace_headers())
         try:
             return self._outputs(answer, len(inputs))
         except TensorError as exc:

@@ -2,21 +2,19 @@
 
 from app.predictions.decoding import BrokenImage, UnsupportedImage
 from app.predictions.inference import InferenceEngine, LoadedRelease
-from app.predictions.prediction_sets import (
+from app.predictions.stored import (
     AnswerSetQuery,
+    PredictionValues,
     PublishedSets,
     SetQualityOut,
     SiteThresholds,
     build_answer_set,
-    current_published_sets,
-    read_published_sets,
-)
-from app.predictions.stored import (
-    PredictionValues,
     champion_first_order,
+    current_published_sets,
     finite_or_none,
     output_values,
     prediction_values,
+    read_published_sets,
     stored_prediction,
     stored_predictions,
 )

@@ -1,18 +1,24 @@
-"""Stored predictions as distributions, and the order in which releases are shown."""
+"""Stored predictions: their columns, the distributions made of them, and their sets of classes for the next answer."""
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 from sqlalchemy import case, select
+from sqlalchemy.orm import Session
 
-from app.database.tables import Alias, CasePrediction, new_digest_key, new_id
+from app.database.tables import Alias, AnswerSets, CasePrediction, new_digest_key, new_id
+from app.http.models import AnswerSetOut, AnswersOf, MetricOut, ResponseModel, Sentence
+from ml.conformal import MISSES, Thresholds, answer_sets, fewest_patients
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, PredictiveDistribution
+from ml.messages import Message
 from ml.release.predictor import Prediction
+from ml.util.arrays import FloatArray
 
 
 def champion_first_order() -> list[Any]:
@@ -156,3 +162,161 @@ def _build_distribution(rows: Sequence[Any]) -> PredictiveDistribution:
     if any(row.log_concentration is None for row in rows):
         return PointCpe(probs)
     return DirichletCpe(probs, np.array([row.log_concentration for row in rows], dtype=np.float64))
+
+
+UNFAMILIAR = Message("the image is unlike the cells of the release")
+NOT_YET = Message("no answers have calibrated sets of this release yet")
+SEVERAL = Message("sets are calibrated for cells with one label or none")
+
+
+class SiteThresholds(ResponseModel):
+    """Thresholds of the cells of one site; of all others where ``site`` is null. ``steps``: see ``Thresholds``."""
+
+    site: str | None
+    n_patients: int
+    n_cells: int
+    steps: list[tuple[float, float]]
+
+    def at(self, own_mass: float) -> float | None:
+        """Threshold for a new patient of this mass, None where too few patients are known."""
+        return Thresholds(self.n_patients, self.n_cells, tuple(self.steps)).at(own_mass)
+
+
+class SetQualityOut(ResponseModel):
+    """What the sets were worth on the evaluation partition; each patient counts once.
+
+    ``labels``: 0 for sets of predictions, 1 for sets after a label. ``by``: all cells, those of one site, or those with
+    one class as answer. ``n_without``: cells among them that had no set. ``single``: share of the sets of one class.
+    """
+
+    labels: int
+    by: Literal["all", "site", "class"]
+    group: str
+    n_patients: int
+    n_cells: int
+    n_without: int
+    coverage: MetricOut
+    mean_size: MetricOut
+    single: MetricOut
+
+
+class PublishedSets(ResponseModel):
+    """Thresholds of a release, and how its sets did.
+
+    Attributes:
+        misses: α, share of the answers that may lie outside.
+        answers_of: whose answers calibrated them.
+        reason: why there are none; null where there may be.
+        notes: what else must be known of them, a sentence each.
+        prior: thresholds for predictions, by site.
+        after_label: thresholds for posteriors of one label, by site.
+        quality: on the evaluation partition.
+    """
+
+    misses: float = MISSES
+    answers_of: AnswersOf = "annotators"
+    reason: Sentence | None = None
+    notes: list[Sentence] = Field(default_factory=list)
+    prior: list[SiteThresholds] = Field(default_factory=list)
+    after_label: list[SiteThresholds] = Field(default_factory=list)
+    quality: list[SetQualityOut] = Field(default_factory=list)
+
+    def thresholds_of(self, labels: int, site: str | None) -> SiteThresholds | None:
+        """Thresholds for a cell with this many labels, of its site or else of all sites without their own."""
+        of_sites = {row.site: row for row in (self.after_label if labels else self.prior)}
+        return of_sites.get(site) or of_sites.get(None)
+
+
+def read_published_sets(session: Session, release_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, PublishedSets]:
+    """Read the published sets of releases; releases without any are missing."""
+    query = select(AnswerSets.release_id, AnswerSets.document).where(AnswerSets.release_id.in_(set(release_ids)))
+    return {row[0]: PublishedSets.model_validate(row[1]) for row in session.execute(query)}
+
+
+# as they were read, each with what says whether it is still so
+_SETS_CACHE: dict[uuid.UUID, tuple[tuple[object, ...], PublishedSets]] = {}
+_MAX_CACHED_SETS = 16
+
+
+def current_published_sets(session: Session, release_id: uuid.UUID) -> PublishedSets | None:
+    """Return the published sets of a release from a cache, reloaded after each publication; else None."""
+    of_release = select(AnswerSets.computed_at, AnswerSets.basis).where(AnswerSets.release_id == release_id)
+    row = session.execute(of_release).first()
+    if row is None:
+        return None
+    revision, cached = tuple(row), _SETS_CACHE.get(release_id)
+    if cached is not None and cached[0] == revision:
+        return cached[1]
+    sets = read_published_sets(session, [release_id])[release_id]  # of that revision, or newer
+    if len(_SETS_CACHE) >= _MAX_CACHED_SETS:
+        _SETS_CACHE.clear()
+    _SETS_CACHE[release_id] = revision, sets
+    return sets
+
+
+@dataclass(frozen=True)
+class AnswerSetQuery:
+    """Query for an answer set: the prediction and context of one cell."""
+
+    # (1, K) prediction, or posterior
+    class_probs: FloatArray
+    classes: list[str]
+    # labels that the posterior has seen
+    n_labels: int = 0
+    # None where it is not recorded
+    site: str | None = None
+    # whether the image is unlike those of the release
+    unlike: bool = False
+    # of its patient; None where it was asked about with no known probability
+    own_mass: float | None = 1.0
+
+
+def build_answer_set(published: PublishedSets | None, cell: AnswerSetQuery) -> AnswerSetOut:
+    """The set for the next answer about one cell, or why there is none."""
+    sets = published or _NONE_YET
+    basis = sets.thresholds_of(cell.n_labels, cell.site) if cell.n_labels <= 1 else None
+    out = AnswerSetOut(
+        level=1 - sets.misses,
+        classes=None,
+        reason=sets.reason,
+        answers_of=sets.answers_of,
+        site=None if basis is None else basis.site,
+        n_patients=0 if basis is None else basis.n_patients,
+        n_cells=0 if basis is None else basis.n_cells,
+    )
+    limit = None if basis is None or cell.own_mass is None else basis.at(cell.own_mass)
+    reason = _reason_without_set(sets, cell, limit, out.n_patients)
+    if reason is not None or limit is None:
+        return out.model_copy(update={"reason": reason})
+    inside = answer_sets(cell.class_probs, limit)[0]
+    order = np.argsort(-cell.class_probs[0], kind="stable")
+    return out.model_copy(update={"classes": [cell.classes[k] for k in order if inside[k]]})
+
+
+_NONE_YET = PublishedSets(reason=NOT_YET)
+
+
+def _reason_without_set(
+    published: PublishedSets, cell: AnswerSetQuery, limit: float | None, n_patients: int
+) -> str | None:
+    """A sentence where there is no set, None where there is."""
+    if cell.unlike:
+        return UNFAMILIAR
+    if published.reason is not None:
+        return published.reason
+    if cell.n_labels > 1:
+        return SEVERAL
+    if limit is not None:
+        return None
+    fewest = fewest_patients(published.misses)
+    if cell.n_labels == 0:
+        return Message(
+            "answers about cells of {n_patients} patients are known, and at least {fewest} are needed",
+            n_patients=n_patients,
+            fewest=fewest,
+        )
+    return Message(
+        "cells of {n_patients} patients were read twice, and more are needed (at least {fewest})",
+        n_patients=n_patients,
+        fewest=fewest,
+    )

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from sqlalchemy import Exists, case, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
-from app.audit.chain.change_tracking import update_columns
+from app.audit.chain.covered_rows import update_columns
 from app.audit.chain.keys import DerivedKey
 from app.database.tables import Case, CasePrediction, NetworkOutput
 from app.metrics.service import LabelRow, blind_labels, cluster_name, is_kept_for_sets, label_rows

@@ -10,7 +10,7 @@ from typing import Literal
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.audit.chain.change_tracking import update_columns
+from app.audit.chain.covered_rows import update_columns
 from app.audit.chain.keys import DerivedKey
 from app.database.tables import (
     Case,

@@ -8,7 +8,7 @@ probability π > 0 of two planned reads, and what is measured on cases read twic
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -157,7 +157,23 @@ def capacity_scale(scores: FloatArray, capacity_per_day: float, days: float, aud
     return graded_scale(scores, capacity_per_day * days / scores.size, audit_rate) if scores.size else math.inf
 
 
-def needs_adjudication(posterior: PredictiveDistribution, n_labels: int, rule: TriageRule) -> bool:
+class AdjudicationRule(Protocol):
+    """What a rule, or a stored policy, sets for adjudications."""
+
+    @property
+    def adjudicate_below(self) -> float | None:
+        """Majority probability below which labels leave a case undecided; None: never."""
+
+    @property
+    def max_labels(self) -> int:
+        """Number of labels from which on no further one is asked for."""
+
+    @property
+    def target_error(self) -> float:
+        """Expected squared error that needs no further label."""
+
+
+def needs_adjudication(posterior: PredictiveDistribution, n_labels: int, rule: AdjudicationRule) -> bool:
     """Whether the labels so far call for an adjudication; never changes the number of planned reads."""
     if rule.adjudicate_below is None or not 2 <= n_labels < rule.max_labels or not has_concentration(posterior):
         return False

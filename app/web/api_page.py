@@ -4,7 +4,8 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import HTMLResponse
 
 from app.accounts.service import GuardedRoute, allow_everyone
-from app.web.render import ENVIRONMENT, POLICY
+from app.http.middleware import POLICY
+from app.web.render import ENVIRONMENT
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 #: The viewer styles its elements in place. Only this page allows that, and it shows nothing that a user wrote.

@@ -13,9 +13,9 @@ from fastapi.responses import RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
-from app.accounts.service import SEEN_EVERY, SESSION_IDLE, caller_of, is_secure
+from app.accounts.service import SEEN_EVERY, SESSION_IDLE, caller_of
 from app.http import languages
 from app.http.errors import Problem, Unauthenticated
 from app.http.formats import templates_in
@@ -23,43 +23,6 @@ from app.http.principal import Principal
 from app.reports.service import FILTERS, STYLE, TEMPLATES
 from app.web import filters
 from app.web.forms import account_handle
-
-#: Browsers that have come by TLS once come by nothing else for a year.
-_HSTS = (b"strict-transport-security", b"max-age=31536000")
-#: What a page may load and do, unless its route has another policy.
-POLICY = (
-    "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-_HEADERS = (
-    (b"content-security-policy", POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    # not "no-referrer": browsers then send the Origin of forms as "null"
-    (b"referrer-policy", b"same-origin"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cache-control", b"no-store"),
-)
-
-
-class SecurityHeaders:
-    """ASGI middleware that adds the headers, and forbids storing pages and answers unless a route says otherwise."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
-
-        async def add(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = [*_HEADERS, _HSTS] if is_secure(Request(scope)) else _HEADERS
-                present = {name.lower() for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(one for one in headers if one[0] not in present)]
-            await send(message)
-
-        await self.app(scope, receive, add if scope["type"] == "http" else send)
-
 
 FOLDER = Path(__file__).parent / "static"
 #: What reports that open offline have inside.

@@ -14,10 +14,7 @@ from app.accounts.service import (
     begin_oidc_session,
     begin_oidc_sign_in,
     finish_oidc_sign_in,
-    is_secure,
     refuse_cross_site,
-    session_cookie,
-    session_token,
     sign_in,
 )
 from app.cases.service import close_windows_of_account
@@ -28,7 +25,7 @@ from app.http.errors import Forbidden, InvalidValue, NotFound, Problem, Unauthen
 from app.http.languages import COOKIE as LANGUAGE_COOKIE
 from app.http.languages import LANGUAGES
 from app.http.models import PageText
-from app.http.principal import COOKIE, SECURE_COOKIE, Principal
+from app.http.principal import COOKIE, SECURE_COOKIE, Principal, is_secure, session_cookie, session_token
 from app.web.render import redirect_to, render_page
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)

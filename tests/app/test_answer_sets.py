@@ -12,7 +12,7 @@ from app.cases.ingest import partition_of
 from app.database.tables import AnswerSets, Case, CasePrediction, utc_now
 from app.metrics.cohort import is_kept_for_sets
 from app.metrics.prediction_set_calibration import calibrate_release_sets, publish_answer_sets
-from app.predictions.prediction_sets import AnswerSetQuery, PublishedSets, SiteThresholds, build_answer_set
+from app.predictions.stored import AnswerSetQuery, PublishedSets, SiteThresholds, build_answer_set
 from app.recalibration.service import read_recalibration_inputs
 from app.releases.queries import existing_release, get_champion_alias
 from ml.conformal import answer_scores, calibrate, patient_masses

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.audit.chain.coverage import COVERED
+from app.audit.chain.covered_rows import COVERED, row_digest
 from app.audit.chain.keys import DerivedKey
-from app.audit.chain.row_digests import row_digest
 from app.database.engine import insert_new
 from app.database.tables import Case, CasePrediction, new_id, utc_now
 from tests.app.test_comparison import added

@@ -14,7 +14,7 @@ from app.accounts.annotators import reading_annotators
 from app.audit.chain.keys import DerivedKey
 from app.audit.verify import check_audit
 from app.database.tables import Annotator, Label, ReaderDraw, ReadRequest, create_triggers, drop_triggers
-from app.labels.adjudication import reassign_open_requests
+from app.labels.posterior import reassign_open_requests
 from app.triage.assignment import GRACE_PERIOD, PANEL_SIZE, choose_weekly_panel, pick_annotator
 from app.web.forms import PolicyForm
 from tests.app.test_leases import classes_of, commit, lease, requests_of, set_policy

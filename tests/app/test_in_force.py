@@ -12,7 +12,7 @@ from app.database.tables import Account
 from app.http.models import PredictionOut
 from app.http.principal import Principal
 from app.metrics.prediction_set_calibration import _store_thresholds
-from app.predictions.prediction_sets import PublishedSets
+from app.predictions.stored import PublishedSets
 from app.releases.queries import get_champion_alias
 from app.releases.service import move_alias
 from app.settings import Settings

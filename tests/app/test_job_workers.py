@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from dbos import DBOSClient, DBOSPortableJSONSerializer, EnqueueOptions
 from sqlalchemy import select, text, update
+from structlog.testing import capture_logs
 
 from app import worker
 from app.audit.chain.events import lock_head
@@ -178,7 +179,7 @@ def test_a_missing_worker_is_named_and_its_jobs_are_taken_over_once_it_is_gone(s
 
 
 def test_upkeep_that_waited_is_done_once(service: Service) -> None:
-    """A worker that was held up finds many ticks of a schedule in its queue and does the last of them."""
+    """A worker that was held up finds many ticks of a schedule in its queue and does the work of one."""
     context, done = service.context, []
     schedules = {"tidying": JobSchedule("0 0 1 1 *", done.append)}
     first = JobExecutor(context, FUNCTIONS, schedules, poll_seconds=0.05)
@@ -197,11 +198,20 @@ def test_upkeep_that_waited_is_done_once(service: Service) -> None:
     assert executor.acquire()
     executor.start()
     try:
-        wait_until(lambda: not client.list_workflows(status=["ENQUEUED", "PENDING"]), 60, "the queue is not empty")
+        with capture_logs() as logged:
+            wait_until(lambda: not client.list_workflows(status=["ENQUEUED", "PENDING"]), 60, "the queue is not empty")
     finally:
         executor.stop()
-        client.destroy()
     assert len(done) == 1
+    assert len(client.list_workflows()) == 20
+    with service.clock.off_by(timedelta(days=2)):
+        later = JobExecutor(context, FUNCTIONS)
+        assert later.acquire()
+        later.start()
+        later.stop()
+    assert client.list_workflows() == []
+    client.destroy()
+    assert not [line for line in logged if line["log_level"] == "error"]
 
 
 def test_two_workers_ask_for_one_recalibration(service: Service) -> None:

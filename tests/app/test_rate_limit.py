@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.http.errors import RateLimited
-from app.http.limits import RateLimit
+from app.http.limiter import RateLimit
 
 
 class Clock:

@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.http import traces
+from app.http import observability
 from app.main import create_app
 from app.settings import Settings, collector_variable
 from tests.support.collector import Collector, KeptSpan, collecting
@@ -177,10 +177,10 @@ def test_a_collector_that_is_away_slows_and_fails_nothing(
 
 def test_nothing_of_it_is_imported_where_nobody_collects(tmp_path: Path) -> None:
     code = (
-        "import sys; from app.main import create_app; from app.http import traces; import app.worker\n"
+        "import sys; from app.main import create_app; from app.http import observability as o; import app.worker\n"
         "from app.settings import Settings, collector_variable; from pathlib import Path\n"
-        f"traces.start_tracing('serve', collector_variable()); create_app(Settings(home=Path({str(tmp_path)!r})))\n"
-        "with traces.record_span('anything'): assert traces.get_trace_headers() == {}\n"
+        f"o.start_tracing('serve', collector_variable()); create_app(Settings(home=Path({str(tmp_path)!r})))\n"
+        "with o.record_span('anything'): assert o.get_trace_headers() == {}\n"
         "print([name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -217,12 +217,12 @@ def test_an_address_without_the_extra_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ValueError, match="OTEL_EXPORTER_OTLP_ENDPOINT is set, and traces need the extra otel: pip"):
-        traces.start_tracing("serve", collector_variable())
+        observability.start_tracing("serve", collector_variable())
     for name, value in (("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(name, value)
-            traces.start_tracing("serve", collector_variable())
-            assert not traces.is_tracing_on()
+            observability.start_tracing("serve", collector_variable())
+            assert not observability.is_tracing_on()
 
 
 def test_the_framework_records_nothing_by_itself(tmp_path: Path) -> None:

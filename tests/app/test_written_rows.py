@@ -11,9 +11,7 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
 import app
-from app.audit.chain.change_tracking import take_leaves, update_columns
-from app.audit.chain.coverage import COVERED
-from app.audit.chain.row_digests import Leaves, row_digest, row_key
+from app.audit.chain.covered_rows import COVERED, Leaves, row_digest, row_key, take_leaves, update_columns
 from app.database.engine import insert_if_absent
 from app.database.tables import (
     Annotator,

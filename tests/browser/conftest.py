@@ -146,7 +146,7 @@ class Person:
 
 def handle_of(keys: AnnotatorKeys, account_id: uuid.UUID | None, case_id: uuid.UUID) -> str:
     """What the person of an account knows a case by."""
-    from app.cases.opaque_ids import case_handle
+    from app.cases.blindness import case_handle
     from app.http.principal import Principal
 
     assert account_id is not None

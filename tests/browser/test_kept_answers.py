@@ -198,7 +198,8 @@ def test_what_rests_in_the_browser_is_the_handle_and_the_class(browser: Browser,
                 Annotator.name == "cleo", Label.class_code == "monocyte", Read.annotator_id == Label.annotator_id
             )
         ).one()
-        assert (label.note, label.confidence, state) == ("a note about Ms Miller", 0.9, "committed")
+        assert label.remark is not None
+        assert (label.remark.note, label.confidence, state) == ("a note about Ms Miller", 0.9, "committed")
     database.engine.dispose()
 
 

@@ -18,7 +18,7 @@ from app.accounts.permissions import (
     list_documented_operations,
     require_route_guards,
 )
-from app.http.limits import RateLimit
+from app.http.limiter import RateLimit
 from app.http.routing import walk_routes
 from app.main import create_app
 from app.settings import Settings

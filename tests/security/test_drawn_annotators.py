@@ -8,8 +8,8 @@ from sqlalchemy import select
 
 from app.accounts.annotators import reading_annotators
 from app.database.tables import Account, ReadRequest
-from app.labels.adjudication import reassign_open_requests
 from app.labels.annotator_day import get_day_progress
+from app.labels.posterior import reassign_open_requests
 from app.triage.planning import random_queue_place
 from tests.app.test_drawn_annotators import READERS, asked_of, drawing
 from tests.app.test_leases import classes_of, commit, lease, requests_of

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.accounts.fair_share import FairShare, make_share_limiters
 from app.http.limiter import MIN_PER_ADDRESS, Limiter, LimitPlace
+from app.http.middleware import FairShare, make_share_limiters
 from tests.support.coroutines import run_async
 from tests.support.service import Service
 from tests.support.waiting import patient

@@ -12,8 +12,8 @@ import pytest
 from app.audit import verify as audit_verify
 from app.audit.anchor import append_anchor
 from app.audit.chain import verify_proof
+from app.audit.chain.covered_rows import covered_tables
 from app.audit.chain.keys import KeyRing, derive_keys
-from app.audit.chain.row_digests import covered_tables
 from app.audit.chain.verify_proof import merkle_root
 from app.audit.verify import verify_all
 from app.maintenance.export import export_dataset

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from app.annotators.practice import answers
 from app.database.tables import Annotator, PracticeItem, PracticeRun, ReadRequest, utc_now
-from app.labels.adjudication import reassign_open_requests
+from app.labels.posterior import reassign_open_requests
 from tests.app.test_leases import classes_of, commit, lease, set_policy
 from tests.app.test_people import first_password
 from tests.security.test_practice import ONCE, begin, cells_of, finish, make_set, reply, settle, true_code

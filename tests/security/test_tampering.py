@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.accounts import people as auth
-from app.audit.chain.coverage import COVERED, NOT_COVERED
+from app.audit.chain.covered_rows import COVERED, NOT_COVERED
 from app.audit.verify import verify_all
 from app.cases.blindness import record_exposure
 from app.database.engine import Database, make_engine

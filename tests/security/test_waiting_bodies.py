@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from app.http.limiter import BODIES, MAX_SIGN_IN, MAX_UPLOAD, Limiter
-from app.http.limits import BodyLimits
+from app.http.middleware import BodyLimits
 from tests.security.test_pictures import memory_of
 from tests.support.coroutines import run_async
 from tests.support.process import Installation

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from app.cases.blindness import (
     BlindReadPending,
+    ResolvedCase,
     ensure_revealed,
     exposures_of,
     has_committed,
@@ -21,7 +22,6 @@ from app.cases.blindness import (
     record_exposure,
     was_exposed,
 )
-from app.cases.opaque_ids import ResolvedCase
 from app.database.engine import Database
 from app.database.tables import (
     Account,

@@ -5,6 +5,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,23 @@ def find_binaries() -> Path | None:
     return Path(on_path).parent if on_path else None
 
 
+_PREFIX = "sr-pg-"
+_LEFT_SECONDS = 3600.0
+
+
+def _remove_leftovers(parent: Path) -> None:
+    """Remove folders of servers whose tests were killed an hour ago or earlier: they may fill the memory."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        try:
+            pid = folder / "data" / "postmaster.pid"
+            lives = pid.exists() and Path("/proc", pid.read_text().split()[0]).exists()
+            is_old = time.time() - folder.stat().st_mtime > _LEFT_SECONDS
+        except OSError:  # its own tests remove it now
+            continue
+        if is_old and not lives:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 class PostgresServer:
     """A server of its own folder and port.
 
@@ -38,7 +56,8 @@ class PostgresServer:
 
     def __init__(self, binaries: Path, parent: Path | None = None) -> None:
         self.binaries, self.port = binaries, free_port()
-        self.folder = Path(tempfile.mkdtemp(prefix="sr-pg-", dir=parent or fast_folder()))
+        _remove_leftovers(Path(fast_folder()))
+        self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent or fast_folder()))
         self.user: dict[str, Any] = {}
         if os.geteuid() == 0:
             account = pwd.getpwnam("postgres")

@@ -16,10 +16,10 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from app.accounts import people as auth
-from app.audit.chain.change_tracking import update_columns
+from app.audit.chain.covered_rows import update_columns
 from app.audit.chain.keys import AuditKeys
+from app.cases.blindness import case_handle, case_of_handle
 from app.cases.ingest import prepare_case, store_case
-from app.cases.opaque_ids import case_handle, case_of_handle
 from app.cases.schemas import CaseIn
 from app.context import ServiceContext
 from app.database.engine import Database

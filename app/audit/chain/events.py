@@ -21,10 +21,17 @@ from sqlalchemy import event as listening
 from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session, SessionTransaction
 
-from app.audit.chain.change_tracking import RecordedSession, take_leaves
-from app.audit.chain.coverage import COVERED
+from app.audit.chain.covered_rows import (
+    COVERED,
+    Leaves,
+    RecordedSession,
+    cases_digest,
+    covered_tables,
+    row_digest,
+    row_key,
+    take_leaves,
+)
 from app.audit.chain.keys import AuditKeys
-from app.audit.chain.row_digests import Leaves, cases_digest, covered_tables, row_digest, row_key
 from app.audit.chain.verify_proof import BASELINE, CASE_CHANGES, GENESIS, ROTATION, event_digest, merkle_root
 from app.database.tables import AuditEvent, AuditHead, CaseChange, time_of
 from app.database.tables.base import Row

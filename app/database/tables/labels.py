@@ -90,21 +90,12 @@ class Label(IdentifiedRow, BaseTable):
     reading_seconds: Mapped[float | None] = mapped_column(Float(53))
     created_by: Mapped[uuid.UUID] = mapped_column(ForeignKey("accounts.id"))
 
+    # gone with an erased patient
     remark: Mapped["Remark | None"] = relationship(
         primaryjoin=lambda: and_(Label.id == foreign(Remark.id), Label.case_id == foreign(Remark.case_id)),
         lazy="joined",
         uselist=False,
     )
-
-    @property
-    def note(self) -> str | None:
-        """What the annotator wrote; gone with an erased patient."""
-        return None if self.remark is None else self.remark.note
-
-    @property
-    def reason(self) -> str | None:
-        """Why it was revised or retracted; gone with an erased patient."""
-        return None if self.remark is None else self.remark.reason
 
 
 # not among the tables: nothing is stored through it
@@ -142,11 +133,6 @@ class Remark(ForgettableRow, BaseTable):
     note: Mapped[str | None] = mapped_column(Text)
     # why a label was revised or retracted
     reason: Mapped[str | None] = mapped_column(Text)
-
-    @classmethod
-    def of(cls, note: str | None, reason: str | None = None) -> "Remark | None":
-        """What was written about a label; None where nothing was."""
-        return None if note is None and reason is None else cls(note=note, reason=reason)
 
 
 class ProvisionalLabel(BaseTable):

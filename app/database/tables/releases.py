@@ -41,7 +41,7 @@ class AnswerSets(BaseTable):
     __tablename__ = "answer_sets"
 
     release_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("releases.id"), primary_key=True)
-    # app.predictions.prediction_sets.PublishedSets
+    # app.predictions.stored.PublishedSets
     document: Mapped[dict[str, Any]] = mapped_column(JSON)
     computed_at: Mapped[datetime] = mapped_column(UtcDateTime)
     # what it was computed from

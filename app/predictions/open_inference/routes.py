@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from app.accounts.service import GuardedRoute, RequireServiceScope, allow_everyone
 from app.context import AppContext
 from app.http.errors import Problem, problem_response
-from app.http.limits import PROTOCOL
+from app.http.middleware import PROTOCOL
 from app.maintenance.health import check_readiness
 from app.predictions.open_inference import service
 from app.predictions.open_inference.models import ModelOut, describe_model, find_model
