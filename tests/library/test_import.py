@@ -92,7 +92,7 @@ _ALLOWED = {
     "app": {"serve", "cpu"},
     "app/accounts/single_sign_on.py": {"serve", "oidc"},
     "app/storage/bucket.py": {"serve", "s3"},
-    "app/http/traces.py": {"serve", "otel"},
+    "app/http/observability.py": {"serve", "otel"},
     "migrations": {"serve"},
     "ml": set[str](),
     "ml/audit": {"report", "charts"},
