@@ -82,7 +82,7 @@ def build_application() -> "FastAPI":
 
 
 def _read_server_settings() -> "Settings":
-    """Read the settings of a server process; start its log and observability."""
+    """Read the settings of a server process; start its log and traces."""
     from app.http import observability
     from app.settings import collector_variable, read_settings
 

@@ -27,7 +27,7 @@ SAID = "said"
 TERM, SCRIPT = "term", "script"
 #: What a browser was told on the sign-in page.
 COOKIE = "sr_language"
-#: The request that is being answered; None for the API, which speaks English.
+#: The request that is being answered; None for the API, whose answers are in English, and outside a request.
 current_request: ContextVar[Request | None] = ContextVar("request", default=None)
 
 

@@ -1,8 +1,4 @@
-"""Middleware that every request passes: language, security headers, unexpected errors, fair share, size of the body.
-
-Sixty requests of one program would otherwise take every thread and most of the processor, and everybody else's labels
-would wait behind them. Who waits in ``FairShare`` has neither a thread nor memory, so that others are served meanwhile.
-"""
+"""Middleware that every request passes: language, security headers, unexpected errors, fair share, size of the body."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -125,7 +121,10 @@ def make_share_limiters(at_once: int) -> tuple[Limiter, Limiter]:
 
 
 class FairShare:
-    """ASGI middleware that lets a few requests of each caller and of each address in at once."""
+    """ASGI middleware that admits a few requests of each caller and of each address at a time."""
+
+    # Sixty requests of one program would otherwise take every thread and most of the processor, and the labels of
+    # others would wait behind them. A waiting request holds neither a thread nor memory.
 
     def __init__(self, app: ASGIApp, of_callers: Limiter, of_addresses: Limiter) -> None:
         self.app, self.of_callers, self.of_addresses = app, of_callers, of_addresses

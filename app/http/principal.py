@@ -1,4 +1,7 @@
-"""Principal: the caller and its scopes, its cookie and its address; a role is a set of scopes."""
+"""Principal: the caller and its scopes, its cookie and its address.
+
+A role is a set of scopes, a service key lists them.
+"""
 
 import ipaddress
 import uuid

@@ -60,10 +60,11 @@ class JobExecutor:
         self._poll_seconds = poll_seconds
         self._workflows: dict[str, Callable[[str, int], None]] = {}
         self._enqueued: set[str] = set()
-        # by DBOS's clock, which is the machine's
+        # start of each schedule's last run, by the machine's clock, as DBOS's moments are
         self._upkeep_began_at: dict[str, datetime] = {}
         self._beat_at, self._tidied_at = 0.0, -_TIDY_SECONDS
-        self._thread = ThreadPoolExecutor(1)  # DBOS refuses calls in a thread that runs an event loop
+        # DBOS refuses calls in a thread that runs an event loop; one thread to enqueue, one to delete
+        self._threads = ThreadPoolExecutor(2)
 
     def acquire(self) -> bool:
         """Become a worker, unless another process is this one."""
@@ -71,7 +72,7 @@ class JobExecutor:
 
     def start(self) -> None:
         """Begin to take jobs; the lock must be this process's."""
-        self._thread.submit(self._launch).result()
+        self._threads.submit(self._launch).result()
         self.tend()
 
     def _launch(self) -> None:
@@ -118,11 +119,12 @@ class JobExecutor:
 
     def _register_schedule(self, name: str, schedule: JobSchedule) -> Callable[[datetime, Any], None]:
         def run_upkeep(moment: datetime, _context: Any) -> None:
-            if moment <= self._upkeep_began_at.get(name, _LONG_AGO):
+            now = datetime.now(UTC)
+            if moment <= self._upkeep_began_at.get(name, _LONG_AGO) <= now:
                 return  # it waited while this process was busy: a run that began after its moment has done its work
-            self._upkeep_began_at[name] = datetime.now(UTC)
             try:
                 schedule.work(self.context)
+                self._upkeep_began_at[name] = now
             except Exception:
                 _log.exception("upkeep failed", schedule=name)
 
@@ -146,14 +148,14 @@ class JobExecutor:
             if n_jobs:
                 _log.warning("jobs of a dead worker are queued again", jobs=n_jobs)
         for job_id, kind, attempt in queued:
-            self._thread.submit(self._enqueue, kind, str(job_id), attempt).result()
+            self._threads.submit(self._enqueue, kind, str(job_id), attempt).result()
         if time.monotonic() - self._beat_at >= HEARTBEAT_SECONDS or not self._beat_at:
             with self.context.database.write() as session:
                 record_heartbeat(session, self.runner.id)
             self._beat_at = time.monotonic()
         if time.monotonic() - self._tidied_at >= _TIDY_SECONDS:
-            self._thread.submit(self._delete_ended_workflows).result()
             self._tidied_at = time.monotonic()
+            self._threads.submit(self._delete_ended_workflows)  # while the database is away, DBOS tries without an end
 
     def _enqueue(self, kind: str, job_id: str, attempt: int) -> None:
         """Enqueue an attempt that this process has not enqueued yet; the same id twice is one workflow."""
@@ -169,11 +171,15 @@ class JobExecutor:
         self._enqueued.add(workflow_id)
 
     def _delete_ended_workflows(self) -> None:
-        """Delete what DBOS remembers of workflows that ended more than a day ago: the jobs' rows stay."""
-        # not by a schedule: within a workflow, DBOS would store the list as a step of it, which it cannot
+        """Delete 500 workflows that ended more than a day ago, from DBOS's memory alone: the jobs' rows stay."""
+        # no schedule: within a workflow DBOS stores the list as a step, which our serializer refuses
         before = (self.context.clock() - timedelta(days=1)).isoformat()
-        while old := DBOS.list_workflows(completed_before=before, limit=500, load_input=False, load_output=False):
-            DBOS.delete_workflows([workflow.workflow_id for workflow in old])
+        try:
+            old = DBOS.list_workflows(completed_before=before, limit=500, load_input=False, load_output=False)
+            if old:
+                DBOS.delete_workflows([workflow.workflow_id for workflow in old])
+        except Exception:
+            _log.exception("ended workflows were not deleted")
 
     @property
     def broken(self) -> bool:
@@ -183,7 +189,7 @@ class JobExecutor:
     def stop(self, seconds: float = 0) -> bool:
         """End: jobs stop before their next batch and continue with the next worker; whether all have stopped."""
         stopped = self.runner.stop(seconds)
-        self._thread.shutdown()
+        self._threads.shutdown()
         DBOS.destroy(**_DESTROY)
         if self._beat_at and not self.broken:
             try:

@@ -1,6 +1,6 @@
 """Leases of reads: claim, extend, release and decline; and what an answer to a lease locks.
 
-An overdue lease returns without a request.
+An overdue lease ends by itself.
 """
 
 import uuid

@@ -434,7 +434,7 @@ def store_label(
     session: Session, place: ChainPosition, body: OwnLabelIn | None, reason: str | None = None, **columns: object
 ) -> Label:
     """Store a row of labels, and what was written about it."""
-    label = Label(class_code=None, **place, **columns)
+    label = Label(class_code=None, remark=None, **place, **columns)  # None: it is not looked up later
     if body is not None:
         label.class_code, label.confidence = body.label, body.confidence
         label.second_choice, label.flagged = body.second_choice, body.flag

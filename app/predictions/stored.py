@@ -1,4 +1,4 @@
-"""Stored predictions: their columns, the distributions made of them, and their sets of classes for the next answer."""
+"""Stored predictions: their columns, distributions, order, and sets of classes for the next answer."""
 
 import uuid
 from collections.abc import Iterable, Sequence

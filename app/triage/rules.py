@@ -166,11 +166,11 @@ class AdjudicationRule(Protocol):
 
     @property
     def max_labels(self) -> int:
-        """Number of labels from which on no further one is asked for."""
+        """Number of labels at which no further label is requested."""
 
     @property
     def target_error(self) -> float:
-        """Expected squared error that needs no further label."""
+        """Expected squared error at which the labels are enough."""
 
 
 def needs_adjudication(posterior: PredictiveDistribution, n_labels: int, rule: AdjudicationRule) -> bool:

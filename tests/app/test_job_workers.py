@@ -196,12 +196,12 @@ def test_upkeep_that_waited_is_done_once(service: Service) -> None:
         client.enqueue(options, utc_now().isoformat(), None)
     executor = JobExecutor(context, FUNCTIONS, schedules, poll_seconds=0.05)
     assert executor.acquire()
-    executor.start()
-    try:
-        with capture_logs() as logged:
+    with capture_logs() as logged:
+        executor.start()
+        try:
             wait_until(lambda: not client.list_workflows(status=["ENQUEUED", "PENDING"]), 60, "the queue is not empty")
-    finally:
-        executor.stop()
+        finally:
+            executor.stop()
     assert len(done) == 1
     assert len(client.list_workflows()) == 20
     with service.clock.off_by(timedelta(days=2)):

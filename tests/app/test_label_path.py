@@ -1,4 +1,4 @@
-"""The way of one label through the service: few files, so that an engineer can read it as a story."""
+"""The files that one label enters are few enough for an engineer to read in order."""
 
 import sys
 import threading

@@ -145,6 +145,7 @@ def test_a_lease_a_label_and_a_case_need_so_many_statements_and_one_commit(servi
         for what, statements in counts.items():
             said = "\n".join(" ".join(statement.split())[:120] for statement in statements)
             assert len(statements) <= AT_MOST[what], f"{what}:\n{said}"
+            assert "FROM remarks" not in said, f"{what} looks for a remark that was never written:\n{said}"
 
 
 def test_a_key_is_looked_up_once_per_request(service: Service) -> None:

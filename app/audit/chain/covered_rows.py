@@ -1,7 +1,7 @@
 """Covered rows: the columns that the audit covers, the digest of a row, and the rows that a transaction has written.
 
 A digest is of canonical JSON. Anyone who has the events and the rows can compute it without a key; of private columns,
-which name a person or open a door, only an HMAC enters. Columns that are null or false are left out, so that a
+which name a person or give access, only an HMAC enters. Columns that are null or false are left out, so that a
 migration which adds such a column leaves the digests of older rows as they are.
 
 A session notes the rows of each flush, and those of each INSERT, UPDATE and DELETE that it executes: it adds RETURNING

@@ -23,7 +23,7 @@ class AuditEvent(BaseTable):
     details: Mapped[dict[str, Any]] = mapped_column(JSON)
     reason: Mapped[str | None] = mapped_column(Text)
     request_id: Mapped[str | None] = mapped_column(String(100))
-    # digests of the rows that were written (row_digests.Leaves), of which ``digest`` covers the root. Of a
+    # digests of the rows that were written (covered_rows.Leaves), of which ``digest`` covers the root. Of a
     # batch they are many: read only where they are asked for
     row_digests: Mapped[dict[str, dict[str, str | None]]] = mapped_column(JSON, deferred=True)
     # of the digest before and of this event
