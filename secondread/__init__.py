@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ml import agreement, calibration, distributions, metrics, tables
     from ml.agreement import (
         AgreementReport,
         DawidSkene,
@@ -45,12 +44,12 @@ if TYPE_CHECKING:
         epistemic_loss,
         expected_squared_loss,
     )
-    from ml.tables import TableError, evaluate
+    from ml.tables import TableError, compare, evaluate, rank_second_reads
+    from secondread import agreement, calibration, distributions, metrics, tables
 
 __version__ = "0.2.0.dev0"
 
 _HOMES = {
-    "ml": ("agreement", "calibration", "distributions", "metrics", "tables"),
     "ml.agreement": (
         "AgreementReport",
         "DawidSkene",
@@ -73,7 +72,8 @@ _HOMES = {
         "epistemic_loss",
         "expected_squared_loss",
     ),
-    "ml.tables": ("TableError", "evaluate"),
+    "ml.tables": ("TableError", "compare", "evaluate", "rank_second_reads"),
+    "secondread": ("agreement", "calibration", "distributions", "metrics", "tables"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -95,6 +95,7 @@ __all__ = [
     "calibration",
     "calibration_loss",
     "cohen_kappa",
+    "compare",
     "dawid_skene",
     "disagreement_calibration_loss",
     "disagreement_loss",
@@ -107,6 +108,7 @@ __all__ = [
     "krippendorff_alpha",
     "measure_agreement",
     "metrics",
+    "rank_second_reads",
     "tables",
 ]
 
@@ -136,10 +138,10 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOME_OF[name]
-    value = import_module(f"ml.{name}") if home == "ml" else getattr(import_module(home), name)
+    value = import_module(f"secondread.{name}") if home == "secondread" else getattr(import_module(home), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

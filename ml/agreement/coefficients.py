@@ -8,8 +8,9 @@ none. Coefficients are ratios of sums over cases, so leaving a case (or a patien
 Sources: Cohen 1960; Fleiss 1971; Krippendorff, "Computing Krippendorff's Alpha-Reliability", 2011.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -180,37 +181,87 @@ def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None =
 def cohen_kappa(
     first: npt.ArrayLike,
     second: npt.ArrayLike,
-    n_classes: int,
+    n_classes: int | None = None,
     *,
     level: Level = "nominal",
+    classes: Sequence[str] | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
     """Cohen's kappa of two annotators, over the cases that both labelled.
 
     Args:
-        first: (N,) class numbers, −1 where there is none.
+        first: (N,) class numbers or names of classes; −1, None, NaN or an empty text where there is none.
         second: (N,) the same of the other annotator.
-        n_classes: K.
+        n_classes: K of class numbers; one more than the largest number if omitted.
         level: ``ordinal`` weighs a difference by its square, with the classes in order (weighted kappa, Cohen 1968).
+        classes: names of the classes in their order; required for names if ``level`` is ``ordinal``.
         cluster: (N,) patient of each case.
 
     Returns:
         The coefficient; NaN where both use one and the same class only, or share no case.
 
     Raises:
-        ValueError: shapes that differ, or values out of range.
+        ValueError: shapes that differ, values out of range, unknown names, or ordinal names without their order.
 
-    >>> cohen_kappa([0, 1, 1, 0], [0, 1, 0, 0], n_classes=2).value
+    >>> cohen_kappa([0, 1, 1, 0], [0, 1, 0, 0]).value
     0.5
+    >>> cohen_kappa(["blast", "mono", "mono", None], ["blast", "mono", "blast", "mono"]).n
+    3
     """
     same_rows(first=first, second=second, cluster=cluster)
-    a, b = np.asarray(first), np.asarray(second)
-    if a.shape != b.shape:
-        raise ValueError(f"both annotators' labels must have one shape, got {a.shape} and {b.shape}")
-    matrix = as_label_matrix(np.stack([a, b], axis=-1), n_classes)
+    pair = [np.asarray(labels, dtype=object) for labels in (first, second)]  # so that NaN in a list stays NaN
+    if pair[0].shape != pair[1].shape:
+        raise ValueError(f"both annotators' labels must have one shape, got {pair[0].shape} and {pair[1].shape}")
+    numbers, n_classes = _number_labels(np.stack(pair, axis=-1), n_classes, classes, level)
+    matrix = as_label_matrix(numbers, n_classes)
     sample = select_sample(np.asarray((matrix >= 0).all(axis=1)), None, check_clusters(cluster, len(matrix)))
     a, b = matrix[sample.rows].T
     return kappa_of(a, b, n_classes, sample, level)
+
+
+def _number_labels(
+    labels: npt.NDArray[Any], n_classes: int | None, classes: Sequence[str] | None, level: Level
+) -> tuple[IntArray, int]:
+    """Class numbers (N, A), −1 where there is no label, of class numbers or of names; and K."""
+    values = [None if _is_missing(value) else value for value in labels.ravel().tolist()]
+    present = [value for value in values if value is not None]
+    if present and all(isinstance(value, str) for value in present):
+        if n_classes is not None:
+            raise ValueError("n_classes belongs to class numbers, and these labels are names: give classes")
+        names = _check_names(sorted({*present}), classes, level)
+        number = {name: position for position, name in enumerate(names)}
+        numbers, n_classes = [-1 if value is None else number[value] for value in values], len(names)
+    else:
+        if classes is not None:
+            raise ValueError("classes belongs to names of classes, and these labels are numbers: give n_classes")
+        wrong = next((v for v in present if not isinstance(v, int | float | np.integer) or v != int(v)), None)
+        if wrong is not None:
+            raise ValueError(f"labels must be whole numbers or names of classes, got {wrong!r}")
+        numbers = [-1 if value is None else int(value) for value in values]
+        n_classes = max(numbers, default=0) + 1 if n_classes is None else n_classes
+    return np.array(numbers, dtype=np.int64).reshape(labels.shape), n_classes
+
+
+def _is_missing(value: object) -> bool:
+    """Whether it stands for no label: None, NaN, an empty text, or NA of pandas."""
+    if value is None or isinstance(value, str):
+        return not value
+    return type(value).__name__ == "NAType" or (isinstance(value, float) and np.isnan(value))
+
+
+def _check_names(used: list[str], classes: Sequence[str] | None, level: Level) -> list[str]:
+    """Names of the classes in their order."""
+    if classes is None:
+        if level == "ordinal":
+            raise ValueError(f"classes is required for ordinal names: list {', '.join(used)}, lowest first")
+        return used
+    names = list(classes)
+    if isinstance(classes, str) or not all(isinstance(name, str) for name in names) or len({*names}) < len(names):
+        raise ValueError(f"classes must be different names, got {classes!r}")
+    unknown = [name for name in used if name not in names]
+    if unknown:
+        raise ValueError(f"unknown class {unknown[0]!r}; the classes are {', '.join(names)}")
+    return names
 
 
 def kappa_of(first: IntArray, second: IntArray, n_classes: int, sample: Sample, level: Level = "nominal") -> Estimate:

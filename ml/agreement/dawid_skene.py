@@ -16,13 +16,13 @@ from scipy.special import logsumexp
 
 from ml.agreement.coefficients import as_label_matrix
 from ml.agreement.long_labels import LongLabels
-from ml.util.arrays import FloatArray, IntArray
+from ml.util.arrays import EqualByValue, FloatArray, IntArray
 
 MAX_ITERATIONS = 5000
 
 
-@dataclass(frozen=True)
-class DawidSkene:
+@dataclass(frozen=True, eq=False)
+class DawidSkene(EqualByValue):
     """A fitted model.
 
     Attributes:

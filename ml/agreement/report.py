@@ -5,7 +5,7 @@ from typing import Any, TypedDict
 
 from ml.agreement.coefficients import DependenceTest, Level
 from ml.metrics.jackknife import Estimate, EstimateDocument
-from ml.util.arrays import FloatArray
+from ml.util.arrays import EqualByValue, FloatArray
 
 
 class PairDocument(TypedDict):
@@ -62,8 +62,8 @@ class AgreementDocument(TypedDict):
     warnings: list[str]
 
 
-@dataclass(frozen=True)
-class PairAgreement:
+@dataclass(frozen=True, eq=False)
+class PairAgreement(EqualByValue):
     """Cohen's kappa of two annotators, with quadratic weights where the classes are in order."""
 
     annotators: tuple[str, str]
@@ -74,8 +74,8 @@ class PairAgreement:
         return {"annotators": list(self.annotators), "cohen_kappa": self.cohen_kappa.to_dict()}
 
 
-@dataclass(frozen=True)
-class AnnotatorAgreement:
+@dataclass(frozen=True, eq=False)
+class AnnotatorAgreement(EqualByValue):
     """An annotator next to the others.
 
     Attributes:
@@ -101,8 +101,8 @@ class AnnotatorAgreement:
         }
 
 
-@dataclass(frozen=True)
-class ClassAgreement:
+@dataclass(frozen=True, eq=False)
+class ClassAgreement(EqualByValue):
     """Krippendorff's alpha of a class against all the others."""
 
     name: str
@@ -115,8 +115,8 @@ class ClassAgreement:
         return {"class": self.name, "n_labels": self.n_labels, "krippendorff_alpha": alpha}
 
 
-@dataclass(frozen=True)
-class SiteAgreement:
+@dataclass(frozen=True, eq=False)
+class SiteAgreement(EqualByValue):
     """Krippendorff's alpha at one site."""
 
     site: Any
@@ -129,8 +129,8 @@ class SiteAgreement:
         return {"site": self.site, "n_cases": self.n_cases, "krippendorff_alpha": alpha}
 
 
-@dataclass(frozen=True)
-class AgreementReport:
+@dataclass(frozen=True, eq=False)
+class AgreementReport(EqualByValue):
     """Every coefficient of agreement of a LABELS table.
 
     Attributes:

@@ -32,6 +32,7 @@ from ml.tables.files import (
     read_table,
 )
 from ml.tables.findings import by_finding
+from ml.tables.reading import refuse_empty_file
 from ml.util.arrays import FloatArray, IntArray
 
 #: Pairs of annotators with fewer shared cases are left out, and counted.
@@ -122,6 +123,7 @@ def agreement_by_finding(
     """
     options = options or AgreementOptions()
     table, place = read_table(labels, in_order=options.level == "ordinal"), place_of(labels, "LABELS")
+    refuse_empty_file(table, labels)
     parts: dict[str | None, tuple[pa.Table, Place]] = {None: (table, place)}
     if "finding" in table.column_names:
         parts = {name: part for name, part in by_finding(table, place).items()}

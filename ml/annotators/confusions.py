@@ -9,14 +9,14 @@ import numpy.typing as npt
 
 from ml.annotators.posterior import Opinions
 from ml.distributions.families import PredictiveDistribution
-from ml.util.arrays import FloatArray, as_class_probs
+from ml.util.arrays import EqualByValue, FloatArray, as_class_probs
 
 READER_MODEL_VERSION = 1
 _FIELDS = ("names", "n_labels", "confusions", "population", "log_temperature", "log_concentration_shift")
 
 
-@dataclass(frozen=True)
-class ReaderModel:
+@dataclass(frozen=True, eq=False)
+class ReaderModel(EqualByValue):
     """A model of named annotators, beside a release's predictions.
 
     Opinions are Dir(α0 f) with the release's f and a, sharpened by T and shifted by b: what a release predicts are the

@@ -7,7 +7,7 @@ from typing import TypedDict, cast
 from ml.agreement import krippendorff_alpha
 from ml.metrics import Evaluation
 from ml.metrics.evaluation import EvaluationDocument
-from ml.tables.comparison import Comparison, ComparisonDocument, compare
+from ml.tables.comparison import Comparison, ComparisonDocument, compare_matched
 from ml.tables.evaluate import evaluate_cases
 from ml.tables.files import TableSource
 from ml.tables.matching import Cases, Options, match_tables
@@ -77,7 +77,7 @@ def _audit_finding(cases: Cases, options: Options) -> FindingAudit:
     if options.level == "ordinal":
         alpha = krippendorff_alpha(cases.counts, level="ordinal", cluster=cases.cluster)
         evaluation = replace(evaluation, metrics=evaluation.metrics | {"krippendorff_alpha": alpha})
-    return FindingAudit(cases, options, evaluation, None if cases.rival is None else compare(cases, options))
+    return FindingAudit(cases, options, evaluation, None if cases.rival is None else compare_matched(cases, options))
 
 
 def document_by_finding(answers: Sequence[FindingAudit]) -> FindingsDocument | None:

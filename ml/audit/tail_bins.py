@@ -49,5 +49,5 @@ def compute_tail_bins(cases: Cases) -> TailBins:
 
 
 def _bins_in_tails(freqs: FloatArray, probs: FloatArray, sample: Sample) -> tuple[ReliabilityBin, ...]:
-    bins = Binned.of(freqs, probs, sample, 1, EDGES, None).diagram()
+    bins = Binned.of(freqs, probs, sample, 1, EDGES, "none").diagram()
     return tuple(row for number, row in enumerate(bins) if number != _MIDDLE and row.n > 0)

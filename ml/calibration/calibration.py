@@ -20,7 +20,7 @@ from ml.distributions.families import (
     PredictiveDistribution,
     softmax_probs,
 )
-from ml.util.arrays import FloatArray
+from ml.util.arrays import EqualByValue, FloatArray
 
 CALIBRATION_VERSION = 1
 # of a document with a constant disagreement probability
@@ -31,8 +31,8 @@ _MAPS: dict[str, type[DisagreementMap] | type[PiecewiseMap]] = {"beta": Disagree
 _VERSIONS = (CALIBRATION_VERSION, _WITH_CONSTANT, _REFINED)
 
 
-@dataclass(frozen=True)
-class Refinement:
+@dataclass(frozen=True, eq=False)
+class Refinement(EqualByValue):
     """Extra inputs of head and temperature besides features and logits, and the map of φ.
 
     Attributes:

@@ -15,7 +15,7 @@ from ml.calibration.optimise import FitError, minimise
 from ml.calibration.scaling import Choice, mixture_log_likelihood
 from ml.dataframes import refuse_names, refuse_tables, same_rows
 from ml.distributions.families import dirichlet_multinomial_nll
-from ml.util.arrays import FloatArray, IntArray, as_label_counts
+from ml.util.arrays import EqualByValue, FloatArray, IntArray, as_label_counts
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ WEAKER_PENALTIES = (5e-4, 5e-5)
 Normalization = Literal["label", "instance"]
 
 
-@dataclass(frozen=True)
-class ConcentrationHead:
+@dataclass(frozen=True, eq=False)
+class ConcentrationHead(EqualByValue):
     """Log concentration a = wᵀg + c of features g.
 
     Attributes:

@@ -17,7 +17,7 @@ from scipy.special import expit, log_expit
 
 from ml.calibration.optimise import FitError, minimise
 from ml.metrics.histograms import observed_disagreement
-from ml.util.arrays import FloatArray, as_label_counts, as_vector
+from ml.util.arrays import EqualByValue, FloatArray, as_label_counts, as_vector
 from ml.util.splits import split_partitions
 
 FOLDS = 5
@@ -73,8 +73,8 @@ class DisagreementMap:
         return mapping
 
 
-@dataclass(frozen=True)
-class PiecewiseMap:
+@dataclass(frozen=True, eq=False)
+class PiecewiseMap(EqualByValue):
     """φ → φ′ linear between knots on the scale of logits, with slopes that are not negative.
 
     Attributes:

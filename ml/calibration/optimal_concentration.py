@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from ml.dataframes import refuse_row_names
 from ml.distributions.families import gini
-from ml.util.arrays import FloatArray, as_class_probs
+from ml.util.arrays import EqualByValue, FloatArray, as_class_probs
 
 
-@dataclass(frozen=True)
-class Moments:
+@dataclass(frozen=True, eq=False)
+class Moments(EqualByValue):
     """The three moments that decide, each (N,) or a number.
 
     Attributes:

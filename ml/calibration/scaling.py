@@ -18,7 +18,7 @@ from scipy.special import log_softmax, logsumexp
 
 from ml.calibration.optimise import FitError, minimise
 from ml.dataframes import refuse_names, refuse_tables, same_rows
-from ml.util.arrays import FloatArray, IntArray, as_label_counts
+from ml.util.arrays import EqualByValue, FloatArray, IntArray, as_label_counts
 
 Method = Literal["none", "temperature", "vector", "matrix"]
 METHODS: tuple[Method, ...] = ("none", "temperature", "vector", "matrix")
@@ -29,8 +29,8 @@ PENALTY_CANDIDATES = (0.1, 1.0, 10.0)
 _NEWTON_STEPS, _NEWTON_REACH, _NEWTON_TOLERANCE = 30, 4.0, 1e-7
 
 
-@dataclass(frozen=True)
-class Scaling:
+@dataclass(frozen=True, eq=False)
+class Scaling(EqualByValue):
     """Calibrated logits W u + b.
 
     Attributes:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.dataframes import refuse_names
-from ml.util.arrays import FloatArray
+from ml.util.arrays import EqualByValue, FloatArray
 
 N_SUMMARIES = 4
 
@@ -37,8 +37,8 @@ def _log_sum_exp(rising: FloatArray) -> FloatArray:
     return np.asarray(largest[..., 0] + np.log(np.exp(rising - largest).sum(axis=-1)))
 
 
-@dataclass(frozen=True)
-class Summaries:
+@dataclass(frozen=True, eq=False)
+class Summaries(EqualByValue):
     """Standardised summaries, kept within the range of the cases that they were standardised by.
 
     Attributes:

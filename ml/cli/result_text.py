@@ -3,15 +3,13 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ml.util.number_format import change, probability
+from ml.util.number_format import probability
+from ml.util.result_tables import comparison_table, metrics_table
 
 if TYPE_CHECKING:
     from ml.agreement import AgreementReport
     from ml.audit.evaluate_findings import AnswerDocument
-    from ml.metrics.evaluation import EvaluationDocument
     from ml.metrics.jackknife import Estimate
-    from ml.tables.comparison import ComparisonDocument
-    from ml.tables.streaming import StreamedDocument
 
 #: Annotators, pairs and classes that are listed; JSON has all.
 MAX_LINES = 40
@@ -57,44 +55,10 @@ def _shortened(lines: list[str]) -> list[str]:
     return [*lines[:MAX_LINES], f"  … and {len(lines) - MAX_LINES:,} more, all with --json"]
 
 
-def metrics_table(document: "EvaluationDocument | StreamedDocument") -> str:
-    """Text table of an evaluation, with intervals, for people."""
-    lines = [f"{document['n_cases']:,} cases, {document['n_labels']:,} labels, {document['n_classes']} classes"]
-    width = max(12, 1 + max(map(len, document["metrics"]), default=0))
-    others = any(row["low_new"] is not None for row in document["metrics"].values())
-    head = f"{'for new annotators':>22}" if others else ""
-    lines.append(f"{'metric':<{width}}{'value':>10}{'95 % interval':>22}{head}{'cases':>9}{'dropped':>9}")
-    for name, row in document["metrics"].items():
-        value = "–" if row["value"] is None else f"{row['value']:.4f}"
-        between = "–" if row["low"] is None else f"{row['low']:.4f} to {row['high']:.4f}"
-        new = "–" if row["low_new"] is None else f"{row['low_new']:.4f} to {row['high_new']:.4f}"
-        also = f"{new:>22}" if others else ""
-        lines.append(f"{name:<{width}}{value:>10}{between:>22}{also}{row['n']:>9,}{row['dropped']:>9,}")
-    return "\n".join(lines + [f"warning: {text}" for text in document["warnings"]])
-
-
 def answer_table(document: "AnswerDocument") -> str:
     """The same, with the comparison where there is one."""
     text = metrics_table(document)
     return text if "against" not in document else f"{text}\n\n{comparison_table(document['against'])}"
-
-
-def comparison_table(document: "ComparisonDocument") -> str:
-    """Text table of two predictions of the same cases."""
-    lines = [f"compared on {document['n_cases']:,} cases that both predict; change: second less first"]
-    others = any(row["low_new"] is not None for row in document["changes"].values())
-    head = f"{'for new annotators':>24}" if others else ""
-    lines.append(f"{'metric':<12}{'first':>10}{'second':>10}{'change':>10}{'95 % interval':>24}{head}{'cases':>9}")
-    for name, row in document["changes"].items():
-        values = [document[side].get(name, row)["value"] for side in ("first", "second")]
-        between = "–" if row["low"] is None else f"{change(row['low'], 4)} to {change(row['high'], 4)}"
-        new = "–" if row["low_new"] is None else f"{change(row['low_new'], 4)} to {change(row['high_new'], 4)}"
-        also = f"{new:>24}" if others else ""
-        value_cells = "".join(f"{probability(value, 4):>10}" for value in values)
-        lines.append(f"{name:<12}{value_cells}{change(row['value'], 4):>10}{between:>24}{also}{row['n']:>9,}")
-    if document["left_out"]:
-        lines.append(f"warning: {len(document['left_out']):,} labelled cases are not predicted by the second")
-    return "\n".join(lines)
 
 
 def findings_table(documents: "Mapping[str, AnswerDocument]") -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ml.cli.result_text import agreement_table, answer_table, findings_table, metrics_table
+from ml.cli.result_text import agreement_table, answer_table, findings_table
 from ml.cli.shared import Json, emit, say
+from ml.util.result_tables import metrics_table
 
 TABLES_HELP = """
 Tables are CSV (UTF-8, commas) or Parquet, by extension; cases are matched by case_id.
@@ -89,8 +90,7 @@ def evaluate(
     from ml.audit.evaluate_findings import audit_findings, document_by_finding
     from ml.tables.matching import Options
 
-    form = None if debias == "none" else debias
-    options = Options(n_bins, form, weights, weights2, cluster, missing, binary, level)
+    options = Options(n_bins, debias, weights, weights2, cluster, missing, binary, level)
     if stream or shard is not None or out is not None:
         kept = {"--plots": plots, "--report": report, "--against": against, "--missing": missing == "drop"}
         kept |= {"--binary": binary, "--level": level == "ordinal"}
@@ -131,8 +131,7 @@ def audit(
     from ml.audit.evaluate_findings import audit_findings
     from ml.tables.matching import Options
 
-    form = None if debias == "none" else debias
-    options = Options(n_bins, form, weights, weights2, cluster, missing, binary, level)
+    options = Options(n_bins, debias, weights, weights2, cluster, missing, binary, level)
     answers = audit_findings(labels, predictions, options, against)
     digest = _write_audit_page(answers, labels, predictions, against, out)
     findings = [
@@ -219,7 +218,7 @@ def evaluate_finish(
     """Check that every shard of an evaluation is there, and say what they say together."""
     from ml.scoring.evaluation_shards import finish_evaluation
 
-    document = finish_evaluation(folder, None if debias == "none" else debias)
+    document = finish_evaluation(folder, debias)
     emit(document, as_json, metrics_table(document))
 
 

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from scipy.special import expit, logsumexp, softmax
 
 from ml.dataframes import refuse_row_names, refuse_tables
-from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
+from ml.util.arrays import EqualByValue, FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 
 
 def gini(class_probs: FloatArray) -> FloatArray:
@@ -117,8 +117,8 @@ def _normalised_log_weights(log_weights: npt.ArrayLike, members: FloatArray) -> 
     return np.asarray(weights - logsumexp(weights, axis=0), dtype=np.float64)
 
 
-@dataclass(frozen=True)
-class _Stated:
+@dataclass(frozen=True, eq=False)
+class _Stated(EqualByValue):
     """A disagreement probability that is stated apart from the distribution, where its own was found worth less."""
 
     stated_disagreement: FloatArray | None = field(default=None, kw_only=True)
@@ -149,7 +149,7 @@ class _Stated:
         return own if stated is None else np.where(np.isnan(stated), own, stated)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PointCpe(_Stated):
     """The CPE taken as the truth: labels teach it nothing (paper §3.1).
 
@@ -184,7 +184,7 @@ class PointCpe(_Stated):
         return _multinomial_log_likelihood(counts, self.class_probs)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DirichletCpe(_Stated):
     """Dir(α0 f) over the true CPE: α-calibration (paper §4.2).
 
@@ -225,7 +225,7 @@ class DirichletCpe(_Stated):
         return -dirichlet_multinomial_nll(counts, _log(self.class_probs), self.log_concentration)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EnsembleCpe(_Stated):
     """S point predictions, each true with a weight (Monte-Carlo dropout, test-time augmentation).
 
@@ -275,7 +275,7 @@ class EnsembleCpe(_Stated):
         return np.asarray(logsumexp(self._member_log_likelihood(label_counts), axis=0))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DirichletMixtureCpe(_Stated):
     """A mixture of S Dirichlets, conjugate like a single one: an ensemble with α-calibration.
 

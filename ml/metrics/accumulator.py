@@ -205,11 +205,11 @@ class Accumulator:
             ("CL_paired", 2, ("several",)),
             ("CL_D", 2, ("disagreement",)),
         ):
-            for form, suffix in ((debias, ""), (None, "_plugin")):
+            for form, suffix in ((debias, ""), ("none", "_plugin")):
                 table = self._table(*tables, paired=form == "pair")
                 total = float(contributions(table, form).sum())
                 values[name + suffix] = _ratio(total, self.weight[order])
-        if debias is None:
+        if debias == "none":
             values["EL"] = values["EL_plugin"]
         values["DL"] = values["EL"] - values["CL_paired"]
         values["DL_plugin"] = values["EL_plugin"] - values.pop("CL_paired_plugin")

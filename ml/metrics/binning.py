@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ml.util.arrays import FloatArray, IntArray
 
-Debias = Literal["pair", "paper"] | None
+Debias = Literal["pair", "paper", "none"]
 Strategy = Literal["uniform", "quantile"]
 
 # (case, slot) pairs of a chunk whose cells are kept: small arrays come from memory that the process has, larger ones
@@ -188,7 +188,7 @@ def _paper(
 
 #: How each form of CL follows from which sums.
 _FORMS: dict[Debias, tuple[Callable[..., FloatArray], tuple[str, ...]]] = {
-    None: (_plugin, ("weight", "cases", "diff")),
+    "none": (_plugin, ("weight", "cases", "diff")),
     "pair": (_pair, ("weight", "cells", "diff", "cell_weight_sq", "cell_diff_sq")),
     "paper": (_paper, ("weight", "cases", "diff", "weight_sq", "freq", "freq_sq")),
 }
@@ -237,13 +237,23 @@ def contributions_without(
 
 def _form(debias: Debias) -> tuple[Callable[..., FloatArray], tuple[str, ...]]:
     if debias not in _FORMS:
-        raise ValueError(f"debias must be 'pair', 'paper' or None, got {debias!r}")
+        raise ValueError(f"debias must be 'pair', 'paper' or 'none', got {debias!r}")
     return _FORMS[debias]
+
+
+def is_debiased(debias: Debias) -> bool:
+    """Whether a form corrects the plug-in.
+
+    Raises:
+        ValueError: an unknown ``debias``.
+    """
+    _form(debias)
+    return debias != "none"
 
 
 def singleton_weight(sums: BinSums, debias: Debias) -> float:
     """Weight in bins that a debiased form cannot use, because one member stands alone in them."""
-    if debias is None:
+    if debias == "none":
         return 0.0
     alone = sums.cases == 1 if debias == "paper" else ~usable_bins(sums)
     return float(sums.weight[alone].sum())

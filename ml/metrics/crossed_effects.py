@@ -34,7 +34,7 @@ from scipy.sparse import csr_array
 from ml.metrics.binning import sums_by_slot
 from ml.metrics.intervals import NO_READERS, ReaderPart
 from ml.metrics.jackknife import Sample
-from ml.util.arrays import FloatArray, IntArray
+from ml.util.arrays import EqualByValue, FloatArray, IntArray
 
 #: Readers with readings of two patients or more, below which nothing is said about others.
 FEWEST = 3
@@ -45,8 +45,8 @@ _STEPS = 4
 _NOTHING = 1e-12
 
 
-@dataclass(frozen=True)
-class Readings:
+@dataclass(frozen=True, eq=False)
+class Readings(EqualByValue):
     """M labels of N cases with their annotators.
 
     M labels of N cases.

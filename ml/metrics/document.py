@@ -58,7 +58,7 @@ def evaluate(
             the first planned read of each case; all where left out.
         readings: who gave which label, for the intervals for new readers (``low_new``, ``high_new``).
         n_bins: equal-width bins of [0, 1].
-        debias: form of CL; None takes the plug-in of EL and DL too.
+        debias: form of CL: ``pair``, ``paper``, or ``none``, which uses the plug-in for EL and DL as well.
         weights: (N,) inverse probabilities of having at least one label, for L, skill, agreement, CL and CE.
         weights2: (N,) inverse probabilities of having at least two labels, for all the others.
         cluster: (N,) patient of each case.
@@ -92,7 +92,7 @@ def evaluate(
         n_labels=int(second.counts.sum()),
         n_classes=n_classes,
         n_bins=n_bins,
-        debias=debias or "none",
+        debias=debias,
         metrics=metrics,
         classes=_per_class(names, labelled, paired, debias),
         class_bins=labelled.binned.diagram(),
@@ -141,7 +141,7 @@ def _class_metrics(labelled: MetricInputs, debias: Debias) -> dict[str, Estimate
     sample, binned = labelled.sample, labelled.binned
     loss = mean_replicates(labelled.terms.loss, sample)
     constant = frequency_loss(binned.frequency_totals(), binned.frequency_sums(), sample)
-    calibration, plugin = (_calibration(labelled, form) for form in (debias, None))
+    calibration, plugin = (_calibration(labelled, form) for form in (debias, "none"))
     return {
         "agreement": to_estimate(
             mean_replicates(labelled.terms.agreement, sample),
@@ -179,8 +179,8 @@ def _accuracy(second: Inputs, paired: CaseTerms, readings: Readings | None) -> E
 def _paired_metrics(paired: MetricInputs, debias: Debias) -> dict[str, Estimate]:
     sample = paired.sample
     plugin = epistemic = mean_replicates(paired.terms.plugin, sample)
-    plain = calibration = paired.calibration[None]
-    if debias is not None:
+    plain = calibration = paired.calibration["none"]
+    if debias != "none":
         epistemic = mean_replicates(paired.terms.epistemic, sample)
         calibration = paired.calibration[debias]
     lonely = paired.binned.singleton_mass(debias)
@@ -188,18 +188,18 @@ def _paired_metrics(paired: MetricInputs, debias: Debias) -> dict[str, Estimate]
     def estimate(replicates: Replicates, form: Debias, lonely: float, *, less: bool) -> Estimate:
         def without(_: LeftOut) -> FloatArray:
             calibrated = paired.calibration_without(form)
-            return paired.epistemic_without(debias=form is not None) - calibrated if less else calibrated
+            return paired.epistemic_without(debias=form != "none") - calibrated if less else calibrated
 
         return to_estimate(replicates, sample, lonely, readers=paired.without(without, replicates))
 
-    by_pairs = paired.readers(lambda reads: reads.epistemic(debias is not None), 2)
+    by_pairs = paired.readers(lambda reads: reads.epistemic(debias != "none"), 2)
     by_all = paired.readers(lambda reads: reads.epistemic(False), 2)
     return {
         "EL": to_estimate(epistemic, sample, readers=by_pairs),
         "EL_plugin": to_estimate(plugin, sample, bounds=SQUARED_LOSS, readers=by_all),
         "CL_paired": estimate(calibration, debias, lonely, less=False),
         "DL": estimate(epistemic - calibration, debias, lonely, less=True),
-        "DL_plugin": estimate(plugin - plain, None, 0.0, less=True),
+        "DL_plugin": estimate(plugin - plain, "none", 0.0, less=True),
     }
 
 
@@ -223,7 +223,7 @@ def _disagreement_metrics(
         "L_D": to_estimate(loss, sample, bounds=SHARE, readers=paired.readers(lambda reads: reads.statistic(dpe), 2)),
         "skill_D": to_estimate(skill, sample, readers=paired.readers(lambda reads: reads.disagreement_skill(dpe), 2)),
         "CL_D": debiased,
-        "CL_D_plugin": calibration(None),
+        "CL_D_plugin": calibration("none"),
         "CE_D": root(debiased),
     }
 
@@ -305,7 +305,7 @@ def _model_assisted(
     features = prediction_features(data.probs, dpe)
     two_phase = TwoPhaseSample(features, everyone, labelled.sample, labelled.terms.loss, paired.sample)
     first, second = labelled.terms, paired.terms
-    epistemic = second.plugin if debias is None else second.epistemic
+    epistemic = second.plugin if debias == "none" else second.epistemic
     disagreement = statistic_terms(second.observed_disagreement, dpe[paired.sample.rows])
     losses = ((epistemic, None), (second.plugin, SQUARED_LOSS), (disagreement, SHARE))
     forms: dict[str, ModelAssisted | None] = {"L": two_phase.of_order_1(first.loss, SQUARED_LOSS)}
@@ -321,7 +321,7 @@ def _per_class(
 ) -> tuple[ClassEvaluation, ...]:
     total = float(paired.sample.weight.sum())
     plugin, correction = paired.class_terms
-    terms = plugin if debias is None else plugin - correction
+    terms = plugin if debias == "none" else plugin - correction
     return tuple(
         ClassEvaluation(
             name,

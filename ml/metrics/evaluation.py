@@ -1,9 +1,15 @@
 """Evaluation as a typed result: metrics, classes, reliability tables, warnings."""
 
-from dataclasses import dataclass
-from typing import TypedDict
+from dataclasses import dataclass, fields
+from html import escape
+from typing import Any, TypedDict
 
 from ml.metrics.jackknife import Estimate, EstimateDocument
+from ml.util.arrays import EqualByValue
+from ml.util.result_tables import interval_cell, metrics_table, number_cell
+
+# of a representation: more would scroll a notebook or a debugger away
+_MOST_LINES = 30
 
 
 class BinDocument(TypedDict):
@@ -24,8 +30,8 @@ ClassEvaluationDocument = TypedDict(
 )
 
 
-class EvaluationDocument(TypedDict):
-    """An ``Evaluation`` as JSON values, the document of ``secondread evaluate --json``."""
+class MetricsDocument(TypedDict):
+    """Metrics and what they were computed from, as JSON values."""
 
     n_cases: int
     n_labels: int
@@ -33,10 +39,15 @@ class EvaluationDocument(TypedDict):
     n_bins: int
     debias: str
     metrics: dict[str, EstimateDocument]
+    warnings: list[str]
+
+
+class EvaluationDocument(MetricsDocument):
+    """An ``Evaluation`` as JSON values, the document of ``secondread evaluate --json``."""
+
     classes: list[ClassEvaluationDocument]
     class_bins: list[BinDocument]
     disagreement_bins: list[BinDocument]
-    warnings: list[str]
 
 
 @dataclass(frozen=True)
@@ -100,8 +111,8 @@ class ClassEvaluation:
         }
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False, eq=False)
+class Evaluation(EqualByValue):
     """Every metric over one set of predictions.
 
     Attributes:
@@ -120,6 +131,8 @@ class Evaluation:
     >>> evaluation = evaluate([[2, 1], [0, 3]], [[0.7, 0.3], [0.2, 0.8]], classes=["benign", "malignant"])
     >>> round(evaluation.metrics["L"].value, 4), evaluation.classes[1].name, evaluation.to_dict()["n_labels"]
     (0.2633, 'malignant', 6)
+    >>> print(evaluation.summary().splitlines()[0])
+    2 cases, 6 labels, 2 classes
     """
 
     n_cases: int
@@ -147,3 +160,39 @@ class Evaluation:
             "disagreement_bins": [row.to_dict() for row in self.disagreement_bins],
             "warnings": list(self.warnings),
         }
+
+    def summary(self) -> str:
+        """Return a table of the metrics with their intervals as text, and the warnings."""
+        return metrics_table(self.to_dict())
+
+    def to_frame(self) -> Any:
+        """Return a pandas table of the metrics: a row each, with the numbers of its ``Estimate``.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        import pyarrow as pa
+
+        whole = {"n": pa.int64(), "dropped": pa.int64(), "clipped": pa.bool_()}
+        columns: dict[str, Any] = {"metric": pa.array(list(self.metrics))}
+        for name in (field.name for field in fields(Estimate) if field.name not in {"model_assisted", "p_of_fall"}):
+            values = [getattr(estimate, name) for estimate in self.metrics.values()]
+            columns[name] = pa.array(values, whole.get(name, pa.float64()))
+        return pa.table(columns).to_pandas().set_index("metric")
+
+    def __repr__(self) -> str:
+        """The summary: at most 30 lines."""
+        lines = self.summary().splitlines()
+        if len(lines) > _MOST_LINES:
+            lines[_MOST_LINES - 1 :] = [f"… {len(lines) - _MOST_LINES + 1} more lines: summary()"]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The summary as a table, for notebooks."""
+        metrics = self.to_dict()["metrics"]
+        cells = ((name, number_cell(m["value"]), interval_cell(m), f"{m['n']:,}") for name, m in metrics.items())
+        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in cells)
+        head = "<tr><th>metric</th><th>value</th><th>95 % interval</th><th>cases</th></tr>"
+        caption = f"{self.n_cases:,} cases, {self.n_labels:,} labels, {self.n_classes} classes"
+        warned = "".join(f"<p>warning: {escape(text)}</p>" for text in self.warnings)
+        return f"<table><caption>{caption}</caption><thead>{head}</thead><tbody>{body}</tbody></table>{warned}"

@@ -145,15 +145,17 @@ class _Jackknife:
             "L": self.estimate(loss, 1, "L"),
             "skill": self.estimate(skill_replicates(loss, constant), 1),
             "CL": calibration,
-            "CL_plugin": binned.estimate(None),
+            "CL_plugin": binned.estimate("none"),
             "CE": root(calibration),
         }
 
     def second(self) -> dict[str, Estimate]:
         """Metrics of cases with two labels or more, and the accuracy of those with three."""
         binned, debias = self.binned(2, "several"), self.debias
-        plugin, plain = self.mean("EL_plugin", 2), binned.replicates(None)
-        epistemic, calibration = (self.mean("EL", 2), binned.replicates(debias)) if debias else (plugin, plain)
+        plugin, plain = self.mean("EL_plugin", 2), binned.replicates("none")
+        epistemic, calibration = (
+            (self.mean("EL", 2), binned.replicates(debias)) if debias != "none" else (plugin, plain)
+        )
         lonely = binned.singleton_mass(debias)
         return {
             "EL": self.estimate(epistemic, 2),
@@ -176,7 +178,7 @@ class _Jackknife:
             "L_D": self.estimate(loss, 2, "L_D"),
             "skill_D": self.estimate(skill_replicates(loss, constant), 2),
             "CL_D": debiased,
-            "CL_D_plugin": binned.estimate(None),
+            "CL_D_plugin": binned.estimate("none"),
             "CE_D": root(debiased),
             **rules,
         }

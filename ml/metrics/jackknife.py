@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.metrics.intervals import LINEAR, Bounds, QuadraticPart, ReaderPart, p_value_decrease, skewed_interval
-from ml.util.arrays import FloatArray
+from ml.util.arrays import EqualByValue, FloatArray
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -41,8 +41,8 @@ class EstimateDocument(TypedDict):
     high_new: float | None
 
 
-@dataclass(frozen=True)
-class ModelAssisted:
+@dataclass(frozen=True, eq=False)
+class ModelAssisted(EqualByValue):
     """A mean with the help of what is known of all cases (``ml.metrics.model_assisted``).
 
     Attributes:
@@ -66,8 +66,8 @@ class ModelAssisted:
         return {"value": value, "se": se, "low": low, "high": high}
 
 
-@dataclass(frozen=True)
-class Estimate:
+@dataclass(frozen=True, eq=False)
+class Estimate(EqualByValue):
     """A point estimate with standard error, 95 % interval and sample sizes.
 
     Attributes:
@@ -88,8 +88,9 @@ class Estimate:
             None where it is not known who read, or fewer than three did.
         high_new: upper end.
 
-    >>> Estimate(0.14, 0.01, 0.12, 0.16, n=90, dropped=10, ess=90.0).to_dict()["dropped"]
-    10
+    >>> estimate = Estimate(0.14, 0.01, 0.12, 0.16, n=90, dropped=10, ess=90.0)
+    >>> estimate.to_dict()["dropped"], float(estimate)
+    (10, 0.14)
     """
 
     value: float
@@ -112,6 +113,10 @@ class Estimate:
     def efficient(self) -> "Estimate | ModelAssisted":
         """The model-assisted estimate where there is one, else this one: with the smaller error of the two."""
         return self if self.model_assisted is None else self.model_assisted
+
+    def __float__(self) -> float:
+        """The value alone."""
+        return self.value
 
     def to_dict(self) -> EstimateDocument:
         """Return it as JSON values: NaN becomes None."""

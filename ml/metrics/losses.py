@@ -9,7 +9,7 @@ Source: paper §3, §4.1, App. B and C; the pair form of CL is derived in docs/e
 
 import numpy.typing as npt
 
-from ml.metrics.binning import Debias, Strategy
+from ml.metrics.binning import Debias, Strategy, is_debiased
 from ml.metrics.histograms import (
     class_frequencies,
     epistemic_terms,
@@ -56,7 +56,7 @@ def epistemic_loss(
     label_counts: npt.ArrayLike,
     class_probs: npt.ArrayLike,
     *,
-    debias: bool = True,
+    debias: Debias = "pair",
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
@@ -65,7 +65,7 @@ def epistemic_loss(
     Args:
         label_counts: (N, K) label histograms.
         class_probs: (N, K) class probability estimates.
-        debias: False for the plug-in, which drops the correction.
+        debias: ``pair`` and ``paper`` give the same result here; ``none`` is the plug-in, without the correction.
         sample_weight: (N,) instance weights.
         cluster: (N,) patient of each case.
 
@@ -77,7 +77,7 @@ def epistemic_loss(
     """
     data = check_inputs(label_counts, class_probs, sample_weight, cluster)
     sample = data.sample(2)
-    terms = epistemic_terms(data.counts[sample.rows], data.probs[sample.rows], debias).sum(axis=1)
+    terms = epistemic_terms(data.counts[sample.rows], data.probs[sample.rows], is_debiased(debias)).sum(axis=1)
     return to_estimate(mean_replicates(terms, sample), sample)
 
 
@@ -98,7 +98,7 @@ def calibration_loss(
         class_probs: (N, K) class probability estimates.
         n_bins: bins of [0, 1].
         strategy: ``uniform`` widths, ``quantile`` of the probabilities of each class, or frozen edges as an array.
-        debias: ``pair`` (unbiased), ``paper`` (paper eq. 16) or None (plug-in).
+        debias: ``pair`` (unbiased), ``paper`` (paper eq. 16) or ``none`` (plug-in).
         sample_weight: (N,) instance weights.
         cluster: (N,) patient of each case; the pair form then never pairs cases of one patient.
 
@@ -132,7 +132,7 @@ def dispersion_loss(
         class_probs: (N, K) class probability estimates.
         n_bins: bins of [0, 1].
         strategy: as in ``calibration_loss``.
-        debias: as in ``calibration_loss``; None takes the plug-in of both EL and CL.
+        debias: as in ``calibration_loss``; ``none`` takes the plug-in of both EL and CL.
         sample_weight: (N,) instance weights.
         cluster: (N,) patient of each case.
 
@@ -146,7 +146,7 @@ def dispersion_loss(
     sample = data.sample(2)
     counts, probs = data.counts[sample.rows], data.probs[sample.rows]
     binned = Binned.of(class_frequencies(counts), probs, sample, n_bins, strategy, debias)
-    terms = epistemic_terms(counts, probs, debias is not None).sum(axis=1)
+    terms = epistemic_terms(counts, probs, is_debiased(debias)).sum(axis=1)
     difference = mean_replicates(terms, sample) - binned.replicates(debias)
     return to_estimate(difference, sample, binned.singleton_mass(debias))
 

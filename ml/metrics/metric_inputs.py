@@ -60,7 +60,7 @@ class MetricInputs:
                 class_terms[1] += (weight / np.maximum(terms.n_labels - 1, 1)) @ (freqs * (1 - freqs))
             parts.append(terms)
         reads = reading_terms(data, sample, readings, order)
-        calibration = binned.replicates_of({debias, None})
+        calibration = binned.replicates_of({debias, "none"})
         return cls(sample, binned, CaseTerms.joined(parts), class_terms, calibration, reads, order)
 
     @classmethod

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.dataframes import refuse_names
+from ml.metrics.binning import Debias, is_debiased
 from ml.metrics.crossed_effects import CrossedEffects, Readings
 from ml.metrics.histograms import class_frequencies
 from ml.metrics.inputs import Inputs, check_inputs
@@ -77,7 +78,7 @@ def epistemic_ranked_probability_score(
     label_counts: npt.ArrayLike,
     class_probs: npt.ArrayLike,
     *,
-    debias: bool = True,
+    debias: Debias = "pair",
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
@@ -88,7 +89,7 @@ def epistemic_ranked_probability_score(
     Args:
         label_counts: (N, K) label histograms, classes in their order.
         class_probs: (N, K) class probability estimates.
-        debias: False for the plug-in, which drops the correction.
+        debias: ``pair`` and ``paper`` give the same result here; ``none`` is the plug-in, without the correction.
         sample_weight: (N,) instance weights.
         cluster: (N,) patient of each case.
 
@@ -98,7 +99,7 @@ def epistemic_ranked_probability_score(
     >>> round(epistemic_ranked_probability_score([[1, 1, 0]], [[0.5, 0.25, 0.25]]).value, 4)
     -0.1875
     """
-    return _epistemic_score(_checked(label_counts, class_probs, sample_weight, cluster), debias, None)
+    return _epistemic_score(_checked(label_counts, class_probs, sample_weight, cluster), is_debiased(debias), None)
 
 
 def _epistemic_score(data: Inputs, debias: bool, readings: Readings | None) -> Estimate:

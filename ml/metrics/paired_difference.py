@@ -23,7 +23,7 @@ from ml.metrics.model_assisted import TwoPhaseSample, prediction_features
 from ml.metrics.reader_jackknife import LeftOut, OfLabels
 from ml.metrics.reader_variance import ReadTerms
 from ml.metrics.reliability import Binned
-from ml.util.arrays import FloatArray, IntArray, as_vector
+from ml.util.arrays import EqualByValue, FloatArray, IntArray, as_vector
 
 
 class ChangeDocument(TypedDict):
@@ -33,8 +33,8 @@ class ChangeDocument(TypedDict):
     L_D: EstimateDocument
 
 
-@dataclass(frozen=True)
-class Change:
+@dataclass(frozen=True, eq=False)
+class Change(EqualByValue):
     """Change of the proper scores from one prediction of the same cases to another; negative is better.
 
     Attributes:

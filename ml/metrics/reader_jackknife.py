@@ -151,10 +151,10 @@ class LeftOut:
 
 
 def calibration_of(bins: BinSums, n_columns: int, debias: Debias) -> FloatArray:
-    """CL (G,) from sums (G, S) of bins of so many columns, in the pair form; None for the plug-in."""
+    """CL (G,) from sums (G, S) of bins of so many columns, in the pair form, or the plug-in."""
     total = bins.weight.sum(axis=1) / n_columns
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(contributions(bins, None if debias is None else "pair").sum(axis=1) / total)
+        return np.asarray(contributions(bins, "none" if debias == "none" else "pair").sum(axis=1) / total)
 
 
 def _with_labels(

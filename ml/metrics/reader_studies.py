@@ -17,11 +17,11 @@ import numpy.typing as npt
 from scipy.special import stdtrit
 
 from ml.dataframes import column_names
-from ml.util.arrays import FloatArray
+from ml.util.arrays import EqualByValue, FloatArray
 
 
-@dataclass(frozen=True)
-class ReaderMean:
+@dataclass(frozen=True, eq=False)
+class ReaderMean(EqualByValue):
     """Mean of a score over readers, for readers and cases like these.
 
     Attributes:

@@ -17,12 +17,13 @@ import numpy as np
 from pyarrow import parquet
 
 from ml.metrics.binning import Debias
+from ml.metrics.evaluation import MetricsDocument
 from ml.metrics.group_sums import GroupSums
 from ml.scoring.shard_store import numbers_text
 from ml.scoring.writing import ShardError, create_file, temporary_path
 from ml.tables.reading import TableError
 from ml.tables.sorted_spans import span_of
-from ml.tables.streaming import StreamedDocument, Streaming, document_of_sums
+from ml.tables.streaming import Streaming, document_of_sums
 from ml.util.files import file_sha256, read_json, write_json
 
 JOB_FILE = "evaluation.json"
@@ -113,7 +114,7 @@ def evaluate_shard(
     return EvaluatedShard(number, n_shards, first.n_cases, second.n_labels, path)
 
 
-def finish_evaluation(folder: Path, debias: Debias = "pair") -> StreamedDocument:
+def finish_evaluation(folder: Path, debias: Debias = "pair") -> MetricsDocument:
     """The evaluation that follows from all parts.
 
     Args:

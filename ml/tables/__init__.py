@@ -1,5 +1,6 @@
 """LABELS and PREDICTIONS tables and their evaluation."""
 
+from ml.tables.comparison import Comparison, compare
 from ml.tables.evaluate import evaluate, evaluate_findings
 from ml.tables.files import (
     Labels,
@@ -12,15 +13,19 @@ from ml.tables.files import (
     write_table,
 )
 from ml.tables.matching import Options
+from ml.tables.second_reads import rank_second_reads
 
 __all__ = [
+    "Comparison",
     "Labels",
     "Options",
     "Predictions",
     "TableError",
     "TableSource",
+    "compare",
     "evaluate",
     "evaluate_findings",
+    "rank_second_reads",
     "read_labels",
     "read_predictions",
     "read_table",

@@ -4,11 +4,13 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from ml.metrics import Evaluation, paired_changes
+from ml.metrics.binning import Debias
 from ml.metrics.jackknife import Estimate, EstimateDocument
 from ml.metrics.ordinal import ranked_probability_change
 from ml.tables.evaluate import evaluate_cases
-from ml.tables.files import Predictions, TableError
-from ml.tables.matching import BaselinePredictions, Cases, Options
+from ml.tables.files import Predictions, TableError, TableSource
+from ml.tables.matching import BaselinePredictions, Cases, Level, Missing, Options, match_tables
+from ml.util.result_tables import comparison_table
 
 
 class ComparisonDocument(TypedDict):
@@ -21,7 +23,7 @@ class ComparisonDocument(TypedDict):
     changes: dict[str, EstimateDocument]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Two predictions of the same cases.
 
@@ -47,8 +49,64 @@ class Comparison:
             "changes": {name: estimate.to_dict() for name, estimate in self.changes.items()},
         }
 
+    def summary(self) -> str:
+        """Return a table of both values and their change, with intervals, as text."""
+        return comparison_table(self.to_dict())
 
-def compare(cases: Cases, options: Options) -> Comparison:
+    def __repr__(self) -> str:
+        """The summary."""
+        return self.summary()
+
+
+def compare(
+    first: TableSource,
+    second: TableSource,
+    labels: TableSource,
+    *,
+    n_bins: int = 15,
+    debias: Debias = "pair",
+    weights: str | None = None,
+    weights2: str | None = None,
+    cluster: str | None = None,
+    missing: Missing = "error",
+    binary: bool = False,
+    level: Level = "nominal",
+) -> Comparison:
+    """Compare two PREDICTIONS tables of the same cases against the same LABELS.
+
+    Args:
+        first: PREDICTIONS; a file or a table in memory.
+        second: other PREDICTIONS of the same cases.
+        labels: LABELS, long or wide.
+        n_bins: equal-width bins of [0, 1].
+        debias: form of CL.
+        weights: column of LABELS with inverse probabilities of having a label.
+        weights2: the same of having two labels.
+        cluster: column of LABELS that names the patient.
+        missing: ``drop`` leaves out labels without a prediction.
+        binary: one column of probabilities, whose complement is the other class.
+        level: ``ordinal`` where the classes are grades, in the order of the columns.
+
+    Returns:
+        Both evaluations and the changes from first to second, with intervals of the paired difference.
+
+    Raises:
+        TableError: a table cannot be used; the message names file, row and column.
+
+    >>> labels = {"case_id": ["a", "a", "b", "b"], "annotator": ["r", "s"] * 2, "label": ["x", "y", "x", "x"]}
+    >>> old = {"case_id": ["a", "b"], "prob:x": [0.5, 0.5], "prob:y": [0.5, 0.5]}
+    >>> new = {"case_id": ["a", "b"], "prob:x": [0.5, 0.9], "prob:y": [0.5, 0.1]}
+    >>> round(compare(old, new, labels).changes["L"].value, 2)
+    -0.24
+    """
+    options = Options(n_bins, debias, weights, weights2, cluster, missing, binary, level)
+    matched = match_tables(labels, first, options, second)
+    if len(matched) != 1 or matched[0].finding is not None:
+        raise TableError("the tables have a column 'finding': compare one finding at a time")
+    return compare_matched(matched[0], options)
+
+
+def compare_matched(cases: Cases, options: Options) -> Comparison:
     """Compare matched predictions with their baseline.
 
     Errors of the changes are those of the paired differences, whole patients left out where they are named: both

@@ -40,7 +40,7 @@ def evaluate(
         predictions: PREDICTIONS, of the same kinds, or class probabilities (N, K).
         disagreement_probs: (N,) DPEs with arrays; a table has them in a column.
         n_bins: equal-width bins of [0, 1].
-        debias: form of CL, ``pair``, ``paper`` or None.
+        debias: form of CL, ``pair``, ``paper`` or ``none``.
         weights: inverse probabilities of having a label: a column of LABELS, or (N,) with arrays.
         weights2: the same of having two labels.
         cluster: patient of each case: a column of LABELS, or (N,) with arrays.

@@ -31,7 +31,7 @@ from ml.tables.reading import (
     text_column,
     write_table,
 )
-from ml.util.arrays import ROW_SUM_TOLERANCE, FloatArray, IntArray
+from ml.util.arrays import ROW_SUM_TOLERANCE, EqualByValue, FloatArray, IntArray
 
 __all__ = [
     "Column",
@@ -66,8 +66,8 @@ __all__ = [
 _TIES = "docs/reference/tables.md, 'Ties and fractional counts'"
 
 
-@dataclass(frozen=True)
-class Labels:
+@dataclass(frozen=True, eq=False)
+class Labels(EqualByValue):
     """Labels of cases, long or wide.
 
     Attributes:
@@ -89,8 +89,8 @@ class Labels:
     numbers: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
-@dataclass(frozen=True)
-class Predictions:
+@dataclass(frozen=True, eq=False)
+class Predictions(EqualByValue):
     """Predictions of cases: probabilities (N, K), disagreement probabilities (N,), further columns of the table."""
 
     case_ids: list[str]

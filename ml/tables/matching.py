@@ -29,6 +29,7 @@ from ml.tables.files import (
     without_prediction,
 )
 from ml.tables.findings import by_finding
+from ml.tables.reading import refuse_empty_file
 from ml.tables.trained_cells import without_trained_cells
 from ml.util.arrays import FloatArray, IntArray
 
@@ -165,7 +166,9 @@ class _Table:
 
     @classmethod
     def read(cls, source: TableSource, name: str, options: Options) -> "_Table":
-        return cls(read_table(source, in_order=options.level == "ordinal"), place_of(source, name))
+        table = read_table(source, in_order=options.level == "ordinal")
+        refuse_empty_file(table, source)
+        return cls(table, place_of(source, name))
 
     def nothing(self) -> "_Table":
         """No row of it."""

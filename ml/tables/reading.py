@@ -5,8 +5,11 @@ data frames count) and column, and how many there are.
 """
 
 import csv as text_csv
+import gzip
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from io import BufferedReader, TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -72,7 +75,7 @@ class Place:
     @classmethod
     def of_file(cls, path: Path) -> "Place":
         """Name a file, or anything in memory that is called by a path without an extension."""
-        kind = path.suffix.lower()
+        kind = table_kind(path)
         return cls(str(path), {".csv": 2, ".parquet": 1}.get(kind, 0), file=path if kind == ".csv" else None)
 
     def part(self, rows: npt.NDArray[np.intp]) -> "Place":
@@ -84,8 +87,19 @@ class Place:
         return row if self.rows is None else int(self.rows[row])
 
 
+# first bytes of a compressed file
+_GZIP = b"\x1f\x8b"
 #: What a message is about.
 Where = Path | Place
+
+
+def table_kind(path: Path) -> str:
+    """Return ``.csv`` (also for ``.csv.gz``), ``.parquet``, or the extension as it is."""
+    return ".csv" if path.name.lower().endswith(".csv.gz") and path.suffix == ".gz" else path.suffix.lower()
+
+
+def _open_bytes(path: Path) -> BufferedReader:
+    return BufferedReader(gzip.open(path)) if path.suffix == ".gz" else path.open("rb")  # type: ignore[type-var,unused-ignore]
 
 
 def place_of(source: TableSource, name: str) -> Place:
@@ -114,10 +128,20 @@ def read_table(source: TableSource, *, in_order: bool = False) -> pa.Table:
     return table
 
 
+def refuse_empty_file(table: pa.Table, source: TableSource) -> None:
+    """Refuse a file that has a header and no rows: usually a failed export.
+
+    Raises:
+        TableError: the file has no rows.
+    """
+    if isinstance(source, str | Path) and not table.num_rows:
+        raise TableError(f"{source}: the table has columns ({', '.join(table.column_names)}) and no rows")
+
+
 def _read_file(path: Path) -> pa.Table:
     _check_file(path)
     try:
-        if path.suffix.lower() == ".parquet":
+        if table_kind(path) == ".parquet":
             return parquet.read_table(path)
         return csv.read_csv(path, convert_options=_CONVERT)
     except (pa.ArrowInvalid, OSError) as exc:
@@ -143,7 +167,7 @@ def read_batches(path: Path, rows: int) -> Iterator[pa.Table]:
     """
     _check_file(path)
     try:
-        if path.suffix.lower() == ".parquet":
+        if table_kind(path) == ".parquet":
             with parquet.ParquetFile(path) as file:
                 yield from grouped_batches(file, rows, range(file.num_row_groups))
         else:
@@ -169,7 +193,7 @@ def count_rows(path: Path) -> int:
     """
     _check_file(path)
     try:
-        if path.suffix.lower() == ".parquet":
+        if table_kind(path) == ".parquet":
             return int(parquet.read_metadata(path).num_rows)
         names = _csv_names(path)
         with _open_csv(path, names[:1]) as reader:
@@ -214,7 +238,7 @@ def read_rows(
 
 def _selected(path: Path, required: Sequence[str], optional: Sequence[str], first: int) -> Iterator[pa.Table]:
     """The columns from a row on, in parts of whatever length."""
-    kind = path.suffix.lower()
+    kind = table_kind(path)
     names = parquet.read_schema(path).names if kind == ".parquet" else _csv_names(path)
     for name in required:
         if name not in names:
@@ -266,18 +290,23 @@ def _open_csv(path: Path, columns: Sequence[str]) -> csv.CSVStreamingReader:
 
 
 def _check_file(path: Path) -> None:
-    if path.suffix.lower() not in {".csv", ".parquet"}:
-        raise TableError(f"{path}: the extension must be .csv or .parquet")
+    if table_kind(path) not in {".csv", ".parquet"}:
+        raise TableError(f"{path}: the extension must be .csv, .csv.gz or .parquet")
     if not path.is_file():
         raise TableError(f"{path}: no such file")
-    if path.suffix.lower() == ".csv":
+    if table_kind(path) == ".csv":
         _check_delimiter(path)
 
 
 def _check_delimiter(path: Path) -> None:
     """Refuse a file whose columns are not separated by commas, as spreadsheets write in half of the world."""
-    with path.open("rb") as file:
-        start = file.readline(65536)
+    try:
+        with _open_bytes(path) as file:
+            start = file.readline(65536)
+    except (OSError, EOFError, zlib.error) as exc:
+        raise TableError(f"{path}: cannot be decompressed: {exc}") from exc
+    if start.startswith(_GZIP):
+        raise TableError(f"{path}: the file is compressed: name it {path.name}.gz")
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise TableError(f"{path}: row 1: the file is UTF-16: save it as 'CSV UTF-8 (comma delimited)'")
     header = start.decode("utf-8", errors="replace")
@@ -341,7 +370,7 @@ def _shown(value: Any) -> str:
 
 def _written(file: Path, position: int) -> tuple[int, dict[str, str]]:
     """Line of a row in a CSV file, as people count, and its cells as they are written."""
-    with file.open(encoding="utf-8-sig", newline="") as stream:
+    with _open_bytes(file) as raw, TextIOWrapper(raw, encoding="utf-8-sig", newline="") as stream:
         rows = text_csv.reader(stream)
         header = next(rows, [])
         # Arrow leaves out lines without any character

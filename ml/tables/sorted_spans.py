@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from ml.tables.reading import TableError, count_rows, grouped_batches, read_batches, read_rows
+from ml.tables.reading import TableError, count_rows, grouped_batches, read_batches, read_rows, table_kind
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def labels_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
     if not span.after and span.until is None:
         yield from read_batches(path, rows)
         return
-    for table in _row_groups(span, path, rows) if path.suffix.lower() == ".parquet" else read_batches(path, rows):
+    for table in _row_groups(span, path, rows) if table_kind(path) == ".parquet" else read_batches(path, rows):
         yield _inside(span, table)
 
 

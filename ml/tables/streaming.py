@@ -8,15 +8,14 @@ values equal those of the evaluation in memory; with them the pair form of CL pa
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
 
 from ml.metrics.binning import Debias
+from ml.metrics.evaluation import MetricsDocument
 from ml.metrics.group_jackknife import evaluate_groups
 from ml.metrics.group_sums import GroupSums
-from ml.metrics.jackknife import EstimateDocument
 from ml.tables.files import Labels, Place, Predictions, TableError, align, case_column, check_labels, check_predictions
 from ml.tables.matching import aligned_counts, aligned_first_counts, aligned_weights
 from ml.tables.sorted_spans import Span, labels_of, predictions_of, whole_span
@@ -24,18 +23,6 @@ from ml.tables.trained_cells import TRAINED_ON
 from ml.util.arrays import FloatArray, IntArray
 
 BATCH_ROWS = 50_000
-
-
-class StreamedDocument(TypedDict):
-    """The document of ``secondread evaluate --stream --json``."""
-
-    n_cases: int
-    n_labels: int
-    n_classes: int
-    n_bins: int
-    debias: str
-    metrics: dict[str, EstimateDocument]
-    warnings: list[str]
 
 
 class _SortedLabels:
@@ -185,7 +172,7 @@ def evaluate_stream(
     cluster: str | None = None,
     batch_rows: int = BATCH_ROWS,
     observer: Callable[[int], None] = lambda cases: None,
-) -> StreamedDocument:
+) -> MetricsDocument:
     """Evaluate sorted tables in one pass, in memory that does not grow with their length.
 
     Args:
@@ -211,7 +198,7 @@ def evaluate_stream(
     return document_of_sums(first, second, debias)
 
 
-def document_of_sums(first: GroupSums, second: GroupSums, debias: Debias) -> StreamedDocument:
+def document_of_sums(first: GroupSums, second: GroupSums, debias: Debias) -> MetricsDocument:
     """The document that follows from sums, those of order 1 first."""
     evaluation = evaluate_groups(first, second, debias)
     return {
@@ -219,7 +206,7 @@ def document_of_sums(first: GroupSums, second: GroupSums, debias: Debias) -> Str
         "n_labels": second.n_labels,
         "n_classes": first.n_classes,
         "n_bins": first.n_bins,
-        "debias": debias or "none",
+        "debias": debias,
         "metrics": {name: estimate.to_dict() for name, estimate in evaluation.metrics.items()},
         "warnings": list(evaluation.warnings),
     }

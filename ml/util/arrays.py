@@ -1,5 +1,8 @@
 """Validation of label counts and probabilities, the two arrays behind every estimate."""
 
+from dataclasses import Field, fields
+from typing import Any, ClassVar
+
 import numpy as np
 import numpy.typing as npt
 
@@ -87,3 +90,41 @@ def as_vector(values: npt.ArrayLike, length: int, name: str, low: float, high: f
     if bad.any():
         raise ValueError(f"{name} must lie in [{low:g}, {high:g}]: {first_offender(bad)}")
     return vector
+
+
+class EqualByValue:
+    """Equality of dataclasses by value: the same type and the same fields, arrays and NaN included.
+
+    Use with ``@dataclass(eq=False)``.
+
+    >>> from ml.distributions import PointCpe
+    >>> PointCpe([[0.5, 0.5]]) == PointCpe([[0.5, 0.5]]), PointCpe([[0.5, 0.5]]) == PointCpe([[0.4, 0.6]])
+    (True, False)
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same type with the same values."""
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(_are_equal(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
+
+    def __hash__(self) -> int:
+        """Hash of the type and the shapes: equal values have equal shapes."""
+        values = (getattr(self, field.name) for field in fields(self))
+        return hash((type(self), *(value.shape for value in values if isinstance(value, np.ndarray))))
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Whether two values are equal, parts compared one by one and NaN equal to NaN."""
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        both = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
+        return both and np.array_equal(one, other, equal_nan=one.dtype.kind == other.dtype.kind == "f")
+    if type(one) is not type(other):
+        return bool(one == other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_are_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_are_equal, one, other))
+    return bool(one == other) or (isinstance(one, float) and one != one and other != other)

@@ -103,7 +103,7 @@ def _tables(world: World, folder: Path) -> tuple[Path, Path]:
 
 def _command(name: str, world: World, folder: Path, *options: str) -> bytes:
     labels, predictions = _tables(world, folder)
-    asked = [*options, "--json", "--n-bins", str(world.n_bins), "--debias", world.debias or "none"]
+    asked = [*options, "--json", "--n-bins", str(world.n_bins), "--debias", world.debias]
     asked += [part for key, column in world.columns.items() if column for part in (f"--{key}", column)]
     done = run_here(name, "--labels", labels, "--predictions", predictions, *asked)
     assert done.returncode == 0, done.stderr

@@ -52,6 +52,9 @@ from tests.golden.comparing import FITTED, differences
 from tests.golden.plain import array, attempt, is_usual, plain, totals
 from tests.golden.worlds import FEATURES, World, write_csv
 
+#: The names that the files have for the forms of CL.
+_FORM_NAMES = {"pair": "pair", "paper": "paper", "none": "None"}
+
 
 def numbers_of(world: World) -> dict[str, Any]:
     """Every number of a world."""
@@ -172,7 +175,7 @@ def accumulated(world: World) -> dict[str, Any]:
         tables = {name: {field: totals(v) for field, v in table.items()} for name, table in tables.items()}
     cells = document["cells"]
     return {
-        "values": {str(form): plain(whole.compute(form)) for form in ("pair", "paper", None)},
+        "values": {_FORM_NAMES[form]: plain(whole.compute(form)) for form in _FORM_NAMES},
         "sums": {name: part for name, part in document.items() if name not in {"tables", "cells"}},
         "tables": tables,
         "cells": None if cells is None else {name: _cell_sums(table) for name, table in cells.items()},

@@ -63,7 +63,7 @@ class World:
     n_labels: tuple[int, ...] = (2, 3)
     kind: Literal["point", "dirichlet", "mixture", "ensemble"] = "point"
     n_bins: int = 15
-    debias: Literal["pair", "paper"] | None = "pair"
+    debias: Literal["pair", "paper", "none"] = "pair"
     level: Literal["nominal", "ordinal", "binary"] = "nominal"
     n_readers: int = 6
     per_patient: int = 0
@@ -270,7 +270,7 @@ WORLDS = (
     World("ensemble", 10, 60, 4, (2, 3, 3), kind="ensemble"),
     World("no_disagreement_probs", 11, 60, 3, (2, 3), kind="dirichlet", with_dpe=False),
     World("paper_form", 12, 60, 3, debias="paper"),
-    World("plugin_form", 13, 60, 3, debias=None, n_bins=5),
+    World("plugin_form", 13, 60, 3, debias="none", n_bins=5),
     World("patients", 14, 90, 4, (1, 2, 3), kind="dirichlet", per_patient=3),
     World("patients_paper_form", 15, 90, 3, (2, 3), debias="paper", per_patient=4, n_bins=20),
     World("patients_in_few_bins", 16, 90, 2, (0, 2, 3), per_patient=2, n_bins=5, all_sums=True),

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def test_every_public_name_is_there_for_people_and_for_type_checkers() -> None:
     lazy = {(home, name) for home, names in secondread._HOMES.items() for name in names}
     assert typed == lazy
     assert sorted({name for _, name in typed} | {"__version__"}) == sorted(secondread.__all__)
-    for home, name in typed - {("ml", name) for name in secondread._HOMES["ml"]}:
+    for home, name in typed - {("secondread", name) for name in secondread._HOMES["secondread"]}:
         assert getattr(secondread, name) is getattr(sys.modules[str(home)], name)
     assert set(secondread.__all__) <= set(dir(secondread))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
@@ -36,7 +37,7 @@ def test_every_public_name_is_there_for_people_and_for_type_checkers() -> None:
 
 
 def test_every_public_function_and_class_has_an_example() -> None:
-    public = [getattr(secondread, name) for name in secondread.__all__ if name not in secondread._HOMES["ml"]]
+    public = [getattr(secondread, name) for name in secondread.__all__ if name not in secondread._HOMES["secondread"]]
     assert [member.__name__ for member in public if callable(member) and ">>>" not in (member.__doc__ or "")] == []
 
 
@@ -171,3 +172,21 @@ def test_every_requirement_is_pinned_once() -> None:
         for requirement in map(Requirement, group):
             version = versions.get(canonicalize_name(requirement.name))
             assert version is None or requirement.specifier.contains(version, prereleases=True), str(requirement)
+
+
+def test_every_dotted_name_of_the_documents_can_be_imported() -> None:
+    texts = [ROOT / "README.md", *(path for path in (ROOT / "docs").rglob("*.md") if "decisions" not in path.parts)]
+    # but for files, and the attribute of a span
+    pattern = re.compile(r"\b(?:secondread|ml)(?:\.(?!(?:md|py|po|csv|json|toml|db|request_id)\b)[A-Za-z_]\w*)+")
+    named = {name: path.name for path in texts for name in pattern.findall(path.read_text())}
+    assert "secondread.metrics" in named
+    assert [f"{path}: {name}" for name, path in sorted(named.items()) if not _can_be_imported(name)] == []
+
+
+def _can_be_imported(name: str) -> bool:
+    """Whether a dotted name is a module, or something in a module."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        return hasattr(import_module(module), attribute) or import_module(name) is not None
+    except ModuleNotFoundError:
+        return False

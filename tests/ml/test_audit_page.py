@@ -221,7 +221,7 @@ def test_evaluate_writes_the_same_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{"level": "ordinal"}, {"cluster": "patient", "debias": None, "n_bins": 3}])
+@pytest.mark.parametrize("options", [{"level": "ordinal"}, {"cluster": "patient", "debias": "none", "n_bins": 3}])
 def test_other_questions_have_a_page_too(options: dict[str, Any], tmp_path: Path) -> None:
     from ml.audit.evaluate_findings import audit_findings
 
@@ -238,7 +238,8 @@ def test_a_page_without_labels_and_one_with_many_classes(tmp_path: Path) -> None
     probs = np.random.default_rng(0).dirichlet(np.ones(40), 80)
     ids = [f"c{i}" for i in range(80)]
     write_table({"case_id": ids} | {f"prob:{c}": probs[:, k] for k, c in enumerate(classes)}, tmp_path / "many.csv")
-    (tmp_path / "none.csv").write_text("case_id,annotator,label\n")
+    header, none = ",".join(f"count:{name}" for name in classes), ",".join(["0"] * 40)
+    (tmp_path / "none.csv").write_text(f"case_id,{header}\nc0,{none}\n")
     lines = [f"c{i},r{j},{classes[(i + j) % 40]}" for i in range(80) for j in range(2)]
     (tmp_path / "labels.csv").write_text("case_id,annotator,label\n" + "\n".join(lines) + "\n")
     for labels, words in (("none.csv", "No cases with the labels"), ("labels.csv", "Of 40 classes the 12")):

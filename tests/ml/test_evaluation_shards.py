@@ -51,7 +51,7 @@ def test_parts_in_any_order_are_the_stream(
     expected = evaluate_stream(*stored, **columns)  # type: ignore[arg-type]
     assert sum(part.n_labels for part in done) == expected["n_labels"]
     same(finish_evaluation(folder), expected)
-    same(finish_evaluation(folder, None), evaluate_stream(*stored, debias=None, **columns))  # type: ignore[arg-type]
+    same(finish_evaluation(folder, "none"), evaluate_stream(*stored, debias="none", **columns))  # type: ignore[arg-type]
 
 
 def test_a_part_reads_only_its_own_row_groups(stored: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:

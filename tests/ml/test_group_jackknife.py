@@ -15,7 +15,7 @@ from ml.metrics.group_sums import GroupSums, group_numbers
 from ml.metrics.jackknife import Estimate
 from ml.util.arrays import FloatArray, IntArray
 
-FORMS: list[Debias] = ["pair", "paper", None]
+FORMS: list[Debias] = ["pair", "paper", "none"]
 PARTS = ("value", "se", "low", "high", "n", "dropped", "ess")
 
 

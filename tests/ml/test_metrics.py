@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from ml.metrics import (
 )
 from ml.metrics.binning import Debias, bin_edges, bin_index, uniform_bin_index
 from ml.metrics.histograms import epistemic_terms, observed_disagreement, squared_terms
+from ml.metrics.jackknife import Estimate
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -99,16 +101,16 @@ def test_loss_is_the_mean_squared_error_over_single_labels() -> None:
     assert expected_squared_loss(y, f).value == pytest.approx(np.mean(expected), abs=1e-14)
 
 
-@pytest.mark.parametrize("debias", ["pair", "paper", None])
+@pytest.mark.parametrize("debias", ["pair", "paper", "none"])
 def test_epistemic_is_calibration_plus_dispersion_on_the_same_cases(debias: Debias) -> None:
     y, f = draw(5)
     two = y.sum(1) >= 2
     parts = calibration_loss(y[two], f[two], debias=debias).value + dispersion_loss(y, f, debias=debias).value
-    assert parts == pytest.approx(epistemic_loss(y, f, debias=debias is not None).value, abs=1e-14)
+    assert parts == pytest.approx(epistemic_loss(y, f, debias=debias).value, abs=1e-14)
 
 
 @pytest.mark.parametrize("clustered", [False, True])
-@pytest.mark.parametrize("debias", ["pair", "paper", None])
+@pytest.mark.parametrize("debias", ["pair", "paper", "none"])
 def test_standard_errors_are_the_delete_one_jackknife(debias: Debias, clustered: bool) -> None:
     y, f = draw(6, n=60, low=2)
     g = np.random.default_rng(6).integers(0, 12, 60) if clustered else np.arange(60)
@@ -190,7 +192,7 @@ def test_singleton_bins_contribute_nothing_and_their_mass_is_told() -> None:
     y, f = np.array([[1, 1], [2, 0]]), np.array([[0.1, 0.9], [0.9, 0.1]])
     found = calibration_loss(y, f)
     assert (found.value, found.singleton_mass) == (0.0, 1.0)
-    assert calibration_loss(y, f, debias=None).value > 0
+    assert calibration_loss(y, f, debias="none").value > 0
 
 
 def test_disagreement_metrics_by_hand() -> None:
@@ -203,7 +205,7 @@ def test_disagreement_metrics_by_hand() -> None:
     assert disagreement_calibration_loss(y, phi, n_bins=1).value == pytest.approx(pairs / 6, abs=1e-15)
 
 
-@pytest.mark.parametrize("debias", ["pair", "paper", None])
+@pytest.mark.parametrize("debias", ["pair", "paper", "none"])
 def test_accumulators_merge_into_the_whole_and_survive_json(debias: Debias) -> None:
     y, f = draw(9, n=400, k=4)
     w = np.random.default_rng(9).uniform(0.5, 2, 400)
@@ -377,3 +379,10 @@ def test_an_interval_of_members_that_are_alike_covers_the_truth() -> None:
         if not hits.any():
             assert (cell["freq_low"], cell["freq_high"]) == (0, pytest.approx(1 - 0.025 ** (1 / n_cases)))
     assert covered / runs > 0.93
+
+
+@pytest.mark.parametrize("loss", [epistemic_loss, calibration_loss, dispersion_loss])
+@pytest.mark.parametrize("debias", [None, True, False, "pairs"])
+def test_an_unknown_form_is_refused(loss: Callable[..., Estimate], debias: object) -> None:
+    with pytest.raises(ValueError, match="debias must be 'pair', 'paper' or 'none'"):
+        loss(np.array([[2, 1], [0, 3]]), np.array([[0.7, 0.3], [0.2, 0.8]]), debias=debias)

@@ -198,10 +198,10 @@ def test_leaving_a_reader_out_is_what_it_says(design: Any) -> None:
     assert found is not None
     left = LeftOut.of(found, counts[sample.rows], probs[sample.rows])
     freqs = class_frequencies(counts[sample.rows])
-    binned = Binned.of(freqs, probs[sample.rows], sample, 5, "uniform", None)
+    binned = Binned.of(freqs, probs[sample.rows], sample, 5, "uniform", "none")
     means = left.means(lambda rest, case: epistemic_terms(rest, left.probs[case], True).sum(axis=1), 2)
     plugin = left.calibration(
-        lambda rest, case: class_frequencies(rest), left.probs, 2, binned.slots, binned.bins, None
+        lambda rest, case: class_frequencies(rest), left.probs, 2, binned.slots, binned.bins, "none"
     )
     groups = np.argsort(-found.cells.of_reader, kind="stable")
     for group, reader in enumerate(groups.tolist()):
@@ -211,7 +211,7 @@ def test_leaving_a_reader_out_is_what_it_says(design: Any) -> None:
         terms = epistemic_terms(rest[usable], probs[usable], True).sum(axis=1)
         if usable.any():
             assert means[group] == pytest.approx(weight @ terms / weight.sum(), rel=1e-9)
-            value = calibration_loss(rest[usable], probs[usable], n_bins=5, debias=None, sample_weight=weight).value
+            value = calibration_loss(rest[usable], probs[usable], n_bins=5, debias="none", sample_weight=weight).value
             assert plugin[group] == pytest.approx(value, rel=1e-9)
 
 

@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import multinomial
 from statsmodels.stats import inter_rater
 
+from ml.metrics.binning import Debias
 from ml.metrics.ordinal import (
     epistemic_ranked_probability_score,
     ranked_probability_change,
@@ -47,15 +48,15 @@ def test_the_score_against_the_histogram_is_unbiased_for_any_number_of_labels(n_
     """Over every outcome of n labels the mean is the squared distance to the true shares, and the plug-in's is not."""
     q, f = np.array([0.5, 0.2, 0.2, 0.1]), np.array([0.3, 0.4, 0.2, 0.1])
     truth = ((f.cumsum() - q.cumsum())[:-1] ** 2).sum()
-    means = {True: 0.0, False: 0.0}
+    means: dict[Debias, float] = {"pair": 0.0, "none": 0.0}
     for counts in product(range(n_labels + 1), repeat=K):
         if sum(counts) == n_labels:
             chance = float(multinomial.pmf(counts, n_labels, q))
             for debias in means:
                 found = epistemic_ranked_probability_score([counts], [f], debias=debias)
                 means[debias] += chance * found.value
-    assert means[True] == pytest.approx(truth, abs=1e-12)
-    assert means[False] > truth + 0.01
+    assert means["pair"] == pytest.approx(truth, abs=1e-12)
+    assert means["none"] > truth + 0.01
 
 
 def test_two_classes_have_half_of_the_squared_loss() -> None:

@@ -1,0 +1,133 @@
+"""Tasks of a stranger, each in a few lines of the library."""
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import secondread
+
+LABELS = pd.DataFrame(
+    {
+        "case_id": [f"c{case}" for case in range(30) for _ in range(3)],
+        "annotator": ["anna", "ben", "cleo"] * 30,
+        "label": np.random.default_rng(3).choice(["blast", "mono", "neutro"], 90, p=[0.5, 0.3, 0.2]),
+    }
+)
+PROBS = np.random.default_rng(4).dirichlet([5, 3, 2], 30)
+PREDICTIONS = pd.DataFrame(PROBS, columns=["prob:blast", "prob:mono", "prob:neutro"]).assign(
+    case_id=[f"c{case}" for case in range(30)]
+)
+
+
+def test_kappa_of_two_lists_of_names_is_that_of_their_numbers() -> None:
+    wide = LABELS.pivot_table(index="case_id", columns="annotator", values="label", aggfunc="first")
+    numbers = wide.replace({"blast": 0, "mono": 1, "neutro": 2}).astype(int)
+    for level in ("nominal", "ordinal"):
+        by_name = secondread.cohen_kappa(wide["anna"], wide["ben"], level=level, classes=["blast", "mono", "neutro"])
+        assert by_name == secondread.cohen_kappa(numbers["anna"], numbers["ben"], 3, level=level)
+    assert secondread.cohen_kappa(wide["anna"], wide["ben"]) == secondread.cohen_kappa(numbers["anna"], numbers["ben"])
+    gaps = wide["ben"].copy()
+    gaps.iloc[[0, 3]] = [None, float("nan")]
+    assert secondread.cohen_kappa(wide["anna"], gaps).n == 28
+    assert secondread.cohen_kappa(wide["anna"], gaps.astype("string")).n == 28
+    with pytest.raises(ValueError, match="required for ordinal names: list blast, mono, neutro, lowest first"):
+        secondread.cohen_kappa(wide["anna"], wide["ben"], level="ordinal")
+    with pytest.raises(ValueError, match="unknown class 'neutro'"):
+        secondread.cohen_kappa(wide["anna"], wide["ben"], classes=["blast", "mono"])
+
+
+def test_kappa_takes_missing_labels_as_missing_and_refuses_what_it_cannot_read() -> None:
+    first, second = [0, 1, 1, 0, -1, 1], [0, 1, 0, 0, 1, -1]
+    exact = secondread.cohen_kappa(first, second)
+    gaps = [np.array(row, dtype=float) for row in (first, second)]
+    for row in gaps:
+        row[row < 0] = np.nan
+    assert exact == secondread.cohen_kappa(*gaps)
+    assert exact == secondread.cohen_kappa(first, gaps[1])
+    assert exact == secondread.cohen_kappa(pd.Series(gaps[0]).astype("Int64"), pd.Series(gaps[1]))
+    assert secondread.cohen_kappa(["x", "y", float("nan"), "x"], ["x", "y", "y", "y"]).n == 3
+    assert secondread.cohen_kappa(gaps[0], gaps[1], level="ordinal").n == 4
+    wrong: list[tuple[Any, Any, dict[str, Any], str]] = [
+        ([0.5, 1.0], [1, 1], {}, "labels must be whole numbers or names of classes, got 0.5"),
+        ([0, 1], ["x", "y"], {}, "labels must be whole numbers or names of classes, got 'x'"),
+        ([b"x"], [b"y"], {}, "labels must be whole numbers or names of classes, got b'x'"),
+        (["a", "b"], ["a", "b"], {"n_classes": 2}, "n_classes belongs to class numbers"),
+        ([0, 1], [0, 1], {"classes": ["a", "b"]}, "classes belongs to names of classes"),
+        (["a", "b"], ["a", "b"], {"classes": ["a", "a", "b"]}, "classes must be different names"),
+        (["a", "b"], ["a", "b"], {"classes": "ab"}, "classes must be different names"),
+    ]
+    for one, other, options, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            secondread.cohen_kappa(one, other, **options)
+
+
+def test_two_tables_are_compared_in_one_call_as_the_command_compares_them(tmp_path: Path) -> None:
+    better = PREDICTIONS.copy()
+    better.iloc[:, :3] = (better.iloc[:, :3] + 1 / 3) / 2
+    result = secondread.compare(PREDICTIONS, better, LABELS)
+    assert result.first.metrics["L"] == secondread.evaluate(LABELS, PREDICTIONS).metrics["L"]
+    assert result.second.metrics["L"] == secondread.evaluate(LABELS, better).metrics["L"]
+    assert "L " in repr(result)
+    for name, table in (("labels", LABELS), ("first", PREDICTIONS), ("second", better)):
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    command = ["evaluate", "--labels", "labels.csv", "--predictions", "first.csv", "--against", "second.csv"]
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "secondread"), *command], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert repr(result) in done.stdout, done.stderr
+
+
+def test_cases_are_ranked_for_a_second_read() -> None:
+    ranked = secondread.rank_second_reads(PREDICTIONS).to_pandas()
+    assert ranked["rank"].tolist() == list(range(1, 31))
+    assert (ranked["score"].diff().dropna() <= 0).all()
+    disagreement = 1 - (PROBS**2).sum(axis=1)
+    assert ranked["score"].to_numpy() == pytest.approx(np.sort(disagreement)[::-1])
+    assert ranked["case_id"].iloc[0] == f"c{disagreement.argmax()}"
+    entropy = secondread.rank_second_reads(PREDICTIONS, score="entropy")["score"].to_numpy()
+    assert entropy[0] == pytest.approx((-PROBS * np.log(PROBS)).sum(axis=1).max())
+    with pytest.raises(ValueError, match="unknown score 'loss'; there are disagreement, max_probability, entropy"):
+        secondread.rank_second_reads(PREDICTIONS, score="loss")  # type: ignore[arg-type]
+
+
+def test_a_compressed_table_is_the_table(tmp_path: Path) -> None:
+    LABELS.to_csv(tmp_path / "labels.csv.gz", index=False)
+    PREDICTIONS.to_csv(tmp_path / "predictions.csv.gz", index=False)
+    compressed = secondread.evaluate(tmp_path / "labels.csv.gz", tmp_path / "predictions.csv.gz")
+    assert compressed == secondread.evaluate(LABELS, PREDICTIONS)
+    wrong = PREDICTIONS.assign(**{"prob:blast": [2.0, *PROBS[1:, 0]]})
+    wrong.to_csv(tmp_path / "wrong.csv.gz", index=False)
+    with pytest.raises(secondread.TableError, match=r"wrong\.csv\.gz: row 2, column prob:blast: not a probability: 2"):
+        secondread.evaluate(tmp_path / "labels.csv.gz", tmp_path / "wrong.csv.gz")
+    (tmp_path / "plain.csv.gz").write_text("case_id,prob:x\n")
+    with pytest.raises(secondread.TableError, match=r"plain\.csv\.gz: cannot be decompressed"):
+        secondread.tables.read_table(tmp_path / "plain.csv.gz")
+    (tmp_path / "packed.csv").write_bytes(gzip.compress(b"case_id,prob:x\n"))
+    with pytest.raises(secondread.TableError, match=r"packed\.csv: the file is compressed: name it packed\.csv\.gz"):
+        secondread.tables.read_table(tmp_path / "packed.csv")
+    whole = bytearray(gzip.compress(b"case_id,prob:x\n" * 100))
+    whole[12] ^= 0xFF
+    (tmp_path / "damaged.csv.gz").write_bytes(whole)
+    with pytest.raises(secondread.TableError, match=r"damaged\.csv\.gz: "):
+        secondread.tables.read_table(tmp_path / "damaged.csv.gz")
+    cut = gzip.compress(b"case_id,prob:x\n" * 100)[:20]
+    (tmp_path / "cut.csv.gz").write_bytes(cut)
+    with pytest.raises(secondread.TableError, match=r"cut\.csv\.gz: cannot be decompressed"):
+        secondread.tables.read_table(tmp_path / "cut.csv.gz")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "agreement"])
+def test_a_table_without_rows_is_an_error(command: str, tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("case_id,annotator,label\n")
+    PREDICTIONS.to_csv(tmp_path / "predictions.csv", index=False)
+    tables = ["--labels", "labels.csv"] + (["--predictions", "predictions.csv"] if command == "evaluate" else [])
+    program = str(Path(sys.executable).parent / "secondread")
+    done = subprocess.run([program, command, *tables], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "labels.csv: the table has columns (case_id, annotator, label) and no rows" in done.stderr
