@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ml.cli.result_text import agreement_table, answer_table, findings_table
 from ml.cli.shared import Json, emit, say
-from ml.util.result_tables import metrics_table
+from ml.util.result_tables import agreement_table, answer_table, findings_table, metrics_table
 
 TABLES_HELP = """
 Tables are CSV (UTF-8, commas) or Parquet, by extension; cases are matched by case_id.

@@ -1,7 +1,7 @@
 """LABELS and PREDICTIONS tables and their evaluation."""
 
 from ml.tables.comparison import Comparison, compare
-from ml.tables.evaluate import evaluate, evaluate_findings
+from ml.tables.evaluate import evaluate, evaluate_findings, rank_second_reads
 from ml.tables.files import (
     Labels,
     Predictions,
@@ -13,7 +13,6 @@ from ml.tables.files import (
     write_table,
 )
 from ml.tables.matching import Options
-from ml.tables.second_reads import rank_second_reads
 
 __all__ = [
     "Comparison",
