@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ml.cli.shared import Json, emit, say
-from ml.util.result_tables import agreement_table, answer_table, findings_table, metrics_table
+from ml.util.number_format import probability
 
 TABLES_HELP = """
 Tables are CSV (UTF-8, commas) or Parquet, by extension; cases are matched by case_id.
@@ -53,12 +53,18 @@ Against = Annotated[
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ml.audit.evaluate_findings import FindingAudit
+    from ml.agreement import AgreementReport
+    from ml.audit.evaluate_findings import AnswerDocument, FindingAudit
+    from ml.metrics.jackknife import Estimate
     from ml.tables.matching import Options
 
 commands = typer.Typer()
+#: Annotators, pairs and classes that are listed; JSON has all.
+_MAX_LINES = 40
+#: Columns of the table with one row per finding, where they are there.
+_OVERVIEW = ("agreement", "L", "skill", "CE", "EL", "L_D", "skill_D", "CE_D", "RPS")
 
 
 @commands.command(help=f"Evaluate predictions against label histograms (stage 4).\n{TABLES_HELP}")
@@ -105,9 +111,9 @@ def evaluate(
     documents = document_by_finding(answers)
     if documents is None:
         document = answers[0].to_dict()
-        emit(document, as_json, answer_table(document))
+        emit(document, as_json, _answer_table(document))
     else:
-        emit(documents, as_json, findings_table(documents["findings"]))
+        emit(documents, as_json, _findings_table(documents["findings"]))
 
 
 @commands.command(help=f"Write one page about predictions and labels that an auditor can file.\n{TABLES_HELP}")
@@ -187,6 +193,8 @@ def _in_one_pass(
         if shard is None or out is None:
             sums = stream.sums(whole_span(predictions), observe)
             document = document_of_sums(*sums, options.debias)
+            from ml.metrics.evaluation import metrics_table
+
             emit(document, as_json, metrics_table(document))
             return
         done = evaluate_shard(stream, out, parse_shard(shard), observe)
@@ -215,6 +223,7 @@ def evaluate_finish(
     as_json: Json = False,
 ) -> None:
     """Check that every shard of an evaluation is there, and say what they say together."""
+    from ml.metrics.evaluation import metrics_table
     from ml.scoring.evaluation_shards import finish_evaluation
 
     document = finish_evaluation(folder, debias)
@@ -308,7 +317,72 @@ def agreement(
     order = None if classes is None else [name.strip() for name in classes.split(",")]
     reports = agreement_by_finding(labels, AgreementOptions(cluster, level, order, min_shared, seed))
     if None in reports:
-        emit(reports[None].to_dict(), as_json, agreement_table(reports[None]))
+        emit(reports[None].to_dict(), as_json, _agreement_table(reports[None]))
         return
     document = {"findings": {name: report.to_dict() for name, report in reports.items()}}
-    emit(document, as_json, "\n\n".join(f"{name}\n{agreement_table(report)}" for name, report in reports.items()))
+    emit(document, as_json, "\n\n".join(f"{name}\n{_agreement_table(report)}" for name, report in reports.items()))
+
+
+def _interval(estimate: "Estimate") -> str:
+    row = estimate.to_dict()
+    if row["value"] is None:
+        return "–"
+    between = "" if row["low"] is None else f"  ({row['low']:.3f} to {row['high']:.3f})"
+    return f"{row['value']:.3f}{between}"
+
+
+def _agreement_table(report: "AgreementReport") -> str:
+    """Text table of agreement, for people."""
+    who = "annotators not named" if report.n_annotators is None else f"{report.n_annotators:,} annotators"
+    lines = [f"{report.n_cases:,} cases, {report.n_labels:,} labels, {who}"]
+    ordinal = report.level == "ordinal"
+    alpha, kappa = (
+        ("Krippendorff alpha, ordinal", "weighted kappa ") if ordinal else ("Krippendorff alpha", "Cohen kappa ")
+    )
+    lines.append(f"{alpha:<44}{_interval(report.krippendorff_alpha)}")
+    lines += _shortened([f"{'  class ' + row.name:<44}{_interval(row.krippendorff_alpha)}" for row in report.classes])
+    lines += _shortened([f"{'  site ' + str(row.site):<44}{_interval(row.krippendorff_alpha)}" for row in report.sites])
+    pairs = [f"{kappa + ' and '.join(pair.annotators):<44}{_interval(pair.cohen_kappa)}" for pair in report.pairs]
+    lines += _shortened(pairs)
+    lines += _shortened(
+        [
+            f"{row.annotator + ' agrees with others':<44}{_interval(row.agreement_with_others)}"
+            for row in report.annotators
+        ]
+    )
+    if report.rater_marginals is not None:
+        lines.append(f"{'annotators use classes alike: p':<44}{report.rater_marginals.p_value:.3f}")
+    return "\n".join(lines + [f"warning: {text}" for text in report.warnings])
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    if len(lines) <= _MAX_LINES:
+        return lines
+    return [*lines[:_MAX_LINES], f"  … and {len(lines) - _MAX_LINES:,} more, all with --json"]
+
+
+def _answer_table(document: "AnswerDocument") -> str:
+    """The same, with the comparison where there is one."""
+    from ml.metrics.evaluation import metrics_table
+    from ml.tables.comparison import comparison_table
+
+    text = metrics_table(document)
+    return text if "against" not in document else f"{text}\n\n{comparison_table(document['against'])}"
+
+
+def _findings_table(documents: "Mapping[str, AnswerDocument]") -> str:
+    """Text table with one row per finding; all metrics are in the JSON document."""
+    from ml.tables.comparison import comparison_table
+
+    first = next(iter(documents.values()))
+    names = [name for name in _OVERVIEW if name in first["metrics"]]
+    width = 2 + max(len(name) for name in (*documents, "finding"))
+    lines = [f"{'finding':<{width}}{'cases':>8}{'labels':>9}" + "".join(f"{name:>11}" for name in names)]
+    for finding, document in documents.items():
+        values = "".join(f"{probability(document['metrics'][name]['value'], 4):>11}" for name in names)
+        lines.append(f"{finding:<{width}}{document['n_cases']:>8,}{document['n_labels']:>9,}{values}")
+    for finding, document in documents.items():
+        if "against" in document:
+            lines += ["", f"{finding}: {comparison_table(document['against'])}"]
+    warned = [f"warning: {finding}: {text}" for finding, row in documents.items() for text in row["warnings"]]
+    return "\n".join(lines + warned)

@@ -6,7 +6,6 @@ from typing import Any, TypedDict
 
 from ml.metrics.jackknife import Estimate, EstimateDocument
 from ml.util.arrays import EqualByValue
-from ml.util.result_tables import interval_cell, metrics_table, number_cell
 
 # of a representation: more would scroll a notebook or a debugger away
 _MOST_LINES = 30
@@ -174,7 +173,7 @@ class Evaluation(EqualByValue):
         import pyarrow as pa
 
         whole = {"n": pa.int64(), "dropped": pa.int64(), "clipped": pa.bool_()}
-        columns: dict[str, Any] = {"metric": pa.array(list(self.metrics))}
+        columns = {"metric": pa.array(list(self.metrics))}
         for name in (field.name for field in fields(Estimate) if field.name not in {"model_assisted", "p_of_fall"}):
             values = [getattr(estimate, name) for estimate in self.metrics.values()]
             columns[name] = pa.array(values, whole.get(name, pa.float64()))
@@ -190,9 +189,33 @@ class Evaluation(EqualByValue):
     def _repr_html_(self) -> str:
         """The summary as a table, for notebooks."""
         metrics = self.to_dict()["metrics"]
-        cells = ((name, number_cell(m["value"]), interval_cell(m), f"{m['n']:,}") for name, m in metrics.items())
+        cells = ((name, _number(m["value"]), _interval(m), f"{m['n']:,}") for name, m in metrics.items())
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in cells)
         head = "<tr><th>metric</th><th>value</th><th>95 % interval</th><th>cases</th></tr>"
         caption = f"{self.n_cases:,} cases, {self.n_labels:,} labels, {self.n_classes} classes"
         warned = "".join(f"<p>warning: {escape(text)}</p>" for text in self.warnings)
         return f"<table><caption>{caption}</caption><thead>{head}</thead><tbody>{body}</tbody></table>{warned}"
+
+
+def metrics_table(document: MetricsDocument) -> str:
+    """Text table of an evaluation, with intervals, for people."""
+    lines = [f"{document['n_cases']:,} cases, {document['n_labels']:,} labels, {document['n_classes']} classes"]
+    width = max(12, 1 + max(map(len, document["metrics"]), default=0))
+    others = any(row["low_new"] is not None for row in document["metrics"].values())
+    head = f"{'for new annotators':>22}" if others else ""
+    lines.append(f"{'metric':<{width}}{'value':>10}{'95 % interval':>22}{head}{'cases':>9}{'dropped':>9}")
+    for name, row in document["metrics"].items():
+        new = "–" if row["low_new"] is None else f"{row['low_new']:.4f} to {row['high_new']:.4f}"
+        also = f"{new:>22}" if others else ""
+        lines.append(
+            f"{name:<{width}}{_number(row['value']):>10}{_interval(row):>22}{also}{row['n']:>9,}{row['dropped']:>9,}"
+        )
+    return "\n".join(lines + [f"warning: {text}" for text in document["warnings"]])
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
+
+
+def _interval(row: EstimateDocument) -> str:
+    return "–" if row["low"] is None else f"{row['low']:.4f} to {row['high']:.4f}"

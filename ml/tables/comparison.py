@@ -10,7 +10,7 @@ from ml.metrics.ordinal import ranked_probability_change
 from ml.tables.evaluate import evaluate_cases
 from ml.tables.files import Predictions, TableError, TableSource
 from ml.tables.matching import BaselinePredictions, Cases, Level, Missing, Options, match_tables
-from ml.util.result_tables import comparison_table
+from ml.util.number_format import change, probability
 
 
 class ComparisonDocument(TypedDict):
@@ -157,3 +157,21 @@ def _cases_in_both(cases: Cases, rival: BaselinePredictions) -> tuple[Cases, Cas
     )
     theirs = Predictions(names, given.classes, rival.class_probs, rival.disagreement_probs)
     return first, replace(first, predictions=theirs)
+
+
+def comparison_table(document: ComparisonDocument) -> str:
+    """Text table of two predictions of the same cases."""
+    lines = [f"compared on {document['n_cases']:,} cases that both predict; change: second less first"]
+    others = any(row["low_new"] is not None for row in document["changes"].values())
+    head = f"{'for new annotators':>24}" if others else ""
+    lines.append(f"{'metric':<12}{'first':>10}{'second':>10}{'change':>10}{'95 % interval':>24}{head}{'cases':>9}")
+    for name, row in document["changes"].items():
+        values = [document[side].get(name, row)["value"] for side in ("first", "second")]
+        between = "–" if row["low"] is None else f"{change(row['low'], 4)} to {change(row['high'], 4)}"
+        new = "–" if row["low_new"] is None else f"{change(row['low_new'], 4)} to {change(row['high_new'], 4)}"
+        also = f"{new:>24}" if others else ""
+        value_cells = "".join(f"{probability(value, 4):>10}" for value in values)
+        lines.append(f"{name:<12}{value_cells}{change(row['value'], 4):>10}{between:>24}{also}{row['n']:>9,}")
+    if document["left_out"]:
+        lines.append(f"warning: {len(document['left_out']):,} labelled cases are not predicted by the second")
+    return "\n".join(lines)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -159,9 +160,9 @@ def test_weights_must_be_positive_numbers(weights: str, tmp_path: Path) -> None:
 
 
 def test_a_table_without_labels_gives_empty_metrics(tmp_path: Path) -> None:
-    (tmp_path / "labels.csv").write_text("case_id,annotator,label,patient\n")
     (tmp_path / "predictions.csv").write_text(GOOD_PREDICTIONS)
-    document = evaluate_tables(tmp_path / "labels.csv", tmp_path / "predictions.csv", cluster="patient").to_dict()
+    labels = pa.table({name: pa.array([], pa.string()) for name in ("case_id", "annotator", "label", "patient")})
+    document = evaluate_tables(labels, tmp_path / "predictions.csv", cluster="patient").to_dict()
     assert (document["n_cases"], document["metrics"]["L"]["value"]) == (2, None)
     assert "no case has a label" in document["warnings"][0]
 
