@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from app.accounts import people as auth
+from app.audit.installation import claim_database
 from app.context import ServiceContext
 from app.database.migration import upgrade_schema
 from app.database.tables import PublishedReportRow
@@ -43,6 +44,7 @@ def measure(settings: Settings, release: Path, n: int) -> dict[str, float]:
     app = create_app(settings)
     context: ServiceContext = app.state.context
     upgrade_schema(context.database.engine)
+    claim_database(context.database, context.keys.audit)
     with context.database.write() as session:
         row = put_release(session, context.keys.audit, release, settings.releases_folder)
         release_id, classes = row.id, class_codes(row)

@@ -26,9 +26,10 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select, text
 
 from app.accounts import people as auth
+from app.audit.installation import claim_database
 from app.context import ServiceContext
 from app.database.migration import upgrade_schema
-from app.database.tables import PolicyRow
+from app.database.tables import PolicyRow, new_digest_key
 from app.main import create_app
 from app.metrics.load import load_dataset
 from app.metrics.snapshot import write_snapshot
@@ -124,7 +125,7 @@ def case_row(cells: Simulated, i: int, account: uuid.UUID) -> dict[str, Any]:
     place = {"patient": f"p{patient}", "site": f"site {i % 7}", "partition": partition, "pi": float(cells.pi[i])}
     image = dict.fromkeys(("image_sha256", "stored_sha256", "pixels_sha256"), f"{i:064x}")
     image["stain"] = json.dumps(cells.stain[i].tolist())
-    return names | place | image | fixed
+    return names | place | image | fixed | {"digest_key": new_digest_key()}
 
 
 def prediction_row(cells: Simulated, i: int, release_id: uuid.UUID) -> dict[str, Any]:
@@ -141,7 +142,7 @@ def prediction_row(cells: Simulated, i: int, release_id: uuid.UUID) -> dict[str,
 
 
 def label_row(label_id: str, i: int, reader: str, code: str, account: uuid.UUID) -> dict[str, Any]:
-    kind = {"kind": "label", "position": 0, "blind": True, "post_reveal": False, "round": "planned"}
+    kind = {"kind": "label", "purpose": "read", "position": 0, "blind": True, "post_reveal": False, "round": "planned"}
     what = {"case_id": case_id(i), "annotator_id": reader, "class_code": code, "created_by": account}
     return {"id": label_id, "created_at": MADE} | what | kind
 
@@ -174,6 +175,7 @@ def measure(settings: Settings, release: Path, n: int) -> dict[str, float]:
     app = create_app(settings)
     context: ServiceContext = app.state.context
     upgrade_schema(context.database.engine)
+    claim_database(context.database, context.keys.audit)
     with context.database.write() as session:
         row = put_release(session, context.keys.audit, release, settings.releases_folder)
         release_id, classes = row.id, class_codes(row)
