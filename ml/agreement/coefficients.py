@@ -209,10 +209,15 @@ def cohen_kappa(
     3
     """
     same_rows(first=first, second=second, cluster=cluster)
-    pair = [np.asarray(labels, dtype=object) for labels in (first, second)]  # so that NaN in a list stays NaN
-    if pair[0].shape != pair[1].shape:
-        raise ValueError(f"both annotators' labels must have one shape, got {pair[0].shape} and {pair[1].shape}")
-    numbers, n_classes = _number_labels(np.stack(pair, axis=-1), n_classes, classes, level)
+    a, b = np.asarray(first), np.asarray(second)
+    if a.shape != b.shape:
+        raise ValueError(f"both annotators' labels must have one shape, got {a.shape} and {b.shape}")
+    if classes is None and a.dtype.kind in "iu" and b.dtype.kind in "iu":
+        numbers = np.stack([a, b], axis=-1)
+        n_classes = int(numbers.max(initial=0)) + 1 if n_classes is None else n_classes
+    else:
+        objects = [np.asarray(labels, dtype=object) for labels in (first, second)]  # NaN in a list of names stays NaN
+        numbers, n_classes = _number_labels(np.stack(objects, axis=-1), n_classes, classes, level)
     matrix = as_label_matrix(numbers, n_classes)
     sample = select_sample(np.asarray((matrix >= 0).all(axis=1)), None, check_clusters(cluster, len(matrix)))
     a, b = matrix[sample.rows].T
@@ -234,7 +239,7 @@ def _number_labels(
     else:
         if classes is not None:
             raise ValueError("classes belongs to names of classes, and these labels are numbers: give n_classes")
-        wrong = next((v for v in present if not isinstance(v, int | float | np.integer) or v != int(v)), None)
+        wrong = next((v for v in present if not isinstance(v, int | float) or not float(v).is_integer()), None)
         if wrong is not None:
             raise ValueError(f"labels must be whole numbers or names of classes, got {wrong!r}")
         numbers = [-1 if value is None else int(value) for value in values]

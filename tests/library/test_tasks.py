@@ -55,6 +55,7 @@ def test_kappa_takes_missing_labels_as_missing_and_refuses_what_it_cannot_read()
     assert secondread.cohen_kappa(gaps[0], gaps[1], level="ordinal").n == 4
     wrong: list[tuple[Any, Any, dict[str, Any], str]] = [
         ([0.5, 1.0], [1, 1], {}, "labels must be whole numbers or names of classes, got 0.5"),
+        ([float("inf"), 1.0], [1, 1], {}, "labels must be whole numbers or names of classes, got inf"),
         ([0, 1], ["x", "y"], {}, "labels must be whole numbers or names of classes, got 'x'"),
         ([b"x"], [b"y"], {}, "labels must be whole numbers or names of classes, got b'x'"),
         (["a", "b"], ["a", "b"], {"n_classes": 2}, "n_classes belongs to class numbers"),
