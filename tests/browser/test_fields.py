@@ -23,6 +23,15 @@ _TOOLS = """JSON.stringify([...document.querySelectorAll('.tools :is(button, sum
   return [x, y, width, height];
 }))"""
 
+#: The width of the light's tools after the browser has read their opening tag, but not yet their summary.
+_HALF_ARRIVED = """() => {
+  const half = document.querySelector('.tools .adjust').cloneNode();
+  document.querySelector('.tools').append(half);
+  const { width } = half.getBoundingClientRect();
+  half.remove();
+  return width;
+}"""
+
 
 @pytest.fixture(scope="module")
 def wide(installation: Installation) -> Installation:
@@ -69,6 +78,7 @@ def test_a_key_shows_the_field_and_the_cell_again_and_nothing_moves(browser: Bro
     page = begin(reader)
     without = bare_handles(wide, "anna", bare)
     page.evaluate(WATCH)
+    assert page.evaluate(_HALF_ARRIVED) == 0
     frame, tools = page.evaluate(FRAME), page.evaluate(_TOOLS)
     seen: list[str] = []
     for number in range(4):
