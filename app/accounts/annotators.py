@@ -3,7 +3,7 @@
 import uuid
 from contextlib import suppress
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from app.database.engine import insert_if_absent
@@ -23,16 +23,18 @@ def annotator_by_name(session: Session, name: str) -> Annotator | None:
     return session.execute(select(Annotator).where(Annotator.name == name)).scalar_one_or_none()
 
 
+_LOCKED = (
+    select(Annotator, Account.role, ApiKey.scopes)
+    .join(Account, Account.id == Annotator.account_id)
+    .outerjoin(ApiKey, ApiKey.account_id == Account.id)
+    .where(Annotator.account_id == bindparam("account_id"))
+    .with_for_update(of=Annotator)
+)
+
+
 def locked_annotator(session: Session, account_id: uuid.UUID) -> tuple[Annotator, bool] | None:
     """The annotator of an account, locked, so that one person's requests come one after the other."""
-    statement = (
-        select(Annotator, Account.role, ApiKey.scopes)
-        .join(Account, Account.id == Annotator.account_id)
-        .outerjoin(ApiKey, ApiKey.account_id == Account.id)
-        .where(Annotator.account_id == account_id)
-        .with_for_update(of=Annotator)
-    )
-    rows = session.execute(statement).all()
+    rows = session.execute(_LOCKED, {"account_id": account_id}).all()
     if not rows:
         return None
     return rows[0][0], any(role_or_key_sees_more(role, scopes) for _, role, scopes in rows)

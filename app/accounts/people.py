@@ -7,9 +7,10 @@ import unicodedata
 import uuid
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, func, select
+from sqlalchemy import ColumnElement, Select, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from app.accounts.passwords import hash_password, verify_password
@@ -52,12 +53,17 @@ _KEY = (
 _KEY_COLUMNS = len(_KEY.selected_columns)
 
 
+@cache
+def _key_statement(also: tuple[ColumnElement[Any], ...]) -> Select[Any]:
+    return _KEY.add_columns(*also)
+
+
 def _refused_key() -> Unauthenticated:
     return Unauthenticated("the API key is not valid")
 
 
 def principal_of_key(
-    database: Database, token: str, also: Sequence[ColumnElement[Any]] = ()
+    database: Database, token: str, also: tuple[ColumnElement[Any], ...] = ()
 ) -> tuple[Principal, Sequence[Any]]:
     """Caller behind a bearer key ``sr_<id>_<secret>``, and the values of further columns."""
     parts = token.split("_")
@@ -68,8 +74,8 @@ def principal_of_key(
     except ValueError as exc:
         raise _refused_key() from exc
     time = database.clock()
-    with database.read() as session:
-        row = session.execute(_KEY.add_columns(*also), {"key_id": key_id, "today": time.date().isoformat()}).first()
+    with database.engine.connect() as connection:  # every request of the API comes by here: no session for one row
+        row = connection.execute(_key_statement(also), {"key_id": key_id, "today": time.date().isoformat()}).first()
     if row is None:
         raise _refused_key()
     secret, key_scopes, expires_at, *ended, account_id, name, role, language = row[:_KEY_COLUMNS]

@@ -37,7 +37,7 @@ WALKED = "0.165.0"
 _NO_QUERY = "there is no such query parameter; there are none"
 
 
-def caller_of(request: Request, also: Sequence[ColumnElement[Any]] = ()) -> Principal | None:
+def caller_of(request: Request, also: tuple[ColumnElement[Any], ...] = ()) -> Principal | None:
     """Caller of a request, or None; looked up and counted once per request."""
     if not hasattr(request.state, "caller"):
         request.state.caller = _identify_caller(request, also)
@@ -47,7 +47,7 @@ def caller_of(request: Request, also: Sequence[ColumnElement[Any]] = ()) -> Prin
     return caller
 
 
-def _identify_caller(request: Request, also: Sequence[ColumnElement[Any]]) -> Principal | None:
+def _identify_caller(request: Request, also: tuple[ColumnElement[Any], ...]) -> Principal | None:
     """Caller behind the request's key or cookie."""
     database: Database = request.app.state.database
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -72,7 +72,7 @@ def _identify_caller(request: Request, also: Sequence[ColumnElement[Any]]) -> Pr
 class RequireScope:
     """Dependency that requires one of the scopes, or admits every caller."""
 
-    def __init__(self, *scopes: str, also: Sequence[ColumnElement[Any]] = ()) -> None:
+    def __init__(self, *scopes: str, also: tuple[ColumnElement[Any], ...] = ()) -> None:
         unknown = set(scopes) - set(SCOPES)
         if unknown:
             raise ValueError(f"unknown scopes {sorted(unknown)}")

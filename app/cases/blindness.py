@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from fastapi import Depends, Request
-from sqlalchemy import Select, and_, select
+from sqlalchemy import BindParameter, Select, and_, bindparam, select
 from sqlalchemy.orm import Session
 
 from app.accounts.service import annotator_of_account, caller_of
@@ -42,7 +42,14 @@ from app.database.tables import (
 from app.http.errors import Forbidden
 from app.http.principal import Principal, role_or_key_sees_more
 from app.predictions.service import champion_first_order
-from app.triage.service import ImageIdentity, are_twins, current_policy, may_be_twin_of, policy_of_version
+from app.triage.service import (
+    ImageIdentity,
+    are_twins,
+    current_policy,
+    identity_values,
+    may_be_twin,
+    policy_of_version,
+)
 from ml.messages import messages
 
 
@@ -236,18 +243,16 @@ def ensure_revealed(session: Session, principal: Principal, case: ResolvedCase) 
         raise BlindReadPending(_HIDDEN_MESSAGES[hidden])
 
 
-def _exposure_statement(annotator_id: uuid.UUID, case: ImageIdentity) -> Select[Any]:
+def _exposure_statement() -> Select[Any]:
     """Select an account's role and scopes, and the cases that it saw and that may be twins of a case."""
-    exposed_cases = select(Exposure.case_id).where(Exposure.annotator_id == annotator_id)
-    not_blind = select(CountedLabel.case_id).where(
-        CountedLabel.annotator_id == annotator_id, CountedLabel.blind.is_(False)
-    )
-    with_account = select(Annotator.id).where(Annotator.id == annotator_id, Annotator.account_id.is_not(None))
+    me: BindParameter[uuid.UUID] = bindparam("annotator_id")
+    exposed_cases = select(Exposure.case_id).where(Exposure.annotator_id == me)
+    not_blind = select(CountedLabel.case_id).where(CountedLabel.annotator_id == me, CountedLabel.blind.is_(False))
+    with_account = select(Annotator.id).where(Annotator.id == me, Annotator.account_id.is_not(None))
     reference = select(ReferenceCell.case_id).where(
         ReferenceCell.kind.in_(SHOWN_KINDS), with_account.correlate(None).exists()
     )
     unblinded_cases = exposed_cases.union_all(not_blind, reference)
-    twin = may_be_twin_of(case)
     columns = (Case.id, Case.pixels_sha256, Case.patient, Case.image_hash)
     statement: Select[Any] = (
         select()
@@ -255,10 +260,13 @@ def _exposure_statement(annotator_id: uuid.UUID, case: ImageIdentity) -> Select[
         .select_from(Annotator)
         .outerjoin(Account, Account.id == Annotator.account_id)
         .outerjoin(ApiKey, ApiKey.account_id == Account.id)
-        .outerjoin(Case, and_(Case.id.in_(unblinded_cases), twin))
-        .where(Annotator.id == annotator_id)
+        .outerjoin(Case, and_(Case.id.in_(unblinded_cases), may_be_twin()))
+        .where(Annotator.id == me)
     )
     return statement
+
+
+_EXPOSURE = _exposure_statement()
 
 
 class _ImageIdentityRow(NamedTuple):
@@ -283,7 +291,7 @@ def was_exposed_to(session: Session, annotator_id: uuid.UUID, case: ImageIdentit
     return any(
         (role is not None and role_or_key_sees_more(role, scopes))
         or (other[0] is not None and are_twins(case, _ImageIdentityRow(*other)))
-        for role, scopes, *other in session.execute(_exposure_statement(annotator_id, case))
+        for role, scopes, *other in session.execute(_EXPOSURE, {"annotator_id": annotator_id, **identity_values(case)})
     )
 
 

@@ -17,6 +17,7 @@ import sqlite3
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from types import ModuleType
 from typing import Annotated, Any
 
@@ -30,11 +31,11 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     UniqueConstraint,
     and_,
+    bindparam,
     create_engine,
     event,
     exists,
     insert,
-    literal,
     or_,
     select,
     text,
@@ -210,19 +211,25 @@ def _release_write_turn(session: Session, transaction: SessionTransaction) -> No
 
 def insert_if_absent(session: Session, table: type[Any], values: dict[str, Any]) -> bool:
     """Insert a row unless one with its unique values is there; waits for a concurrent insert of the same."""
-    rows: SqlTable = table.__table__
+    non_null_names = frozenset(name for name, value in values.items() if value is not None)
+    insertion = _insertion_if_absent(session.get_bind().dialect.name, table.__table__, tuple(values), non_null_names)
+    return session.execute(insertion, {f"new_{name}": value for name, value in values.items()}).first() is not None
+
+
+@cache
+def _insertion_if_absent(dialect: str, rows: SqlTable, names: tuple[str, ...], non_null: frozenset[str]) -> Insert:
+    """INSERT of the parameters ``new_…`` unless a row with their unique values is there; made once for each use."""
+    given = {name: bindparam(f"new_{name}", type_=rows.columns[name].type) for name in names}
     insertion: Insert
-    if session.get_bind().dialect.name == "postgresql":
-        insertion = postgresql.insert(rows).values(values).on_conflict_do_nothing()
+    if dialect == "postgresql":
+        insertion = postgresql.insert(rows).values(given).on_conflict_do_nothing()
     else:
         # an append-only table's trigger refuses a row that meets another one before DO NOTHING is looked at
-        given = {name: literal(value, rows.columns[name].type) for name, value in values.items()}
-        non_null_names = {name for name, value in values.items() if value is not None}  # no two NULLs are the same
-        keys = [key for key in _unique_keys(rows) if non_null_names.issuperset(key)]
+        keys = [key for key in _unique_keys(rows) if non_null.issuperset(key)]  # no two NULLs are the same
         same = or_(*(and_(*(rows.columns[name] == given[name] for name in key)) for key in keys))
         absent = select(*given.values()).where(~exists().where(same))
-        insertion = sqlite.insert(rows).from_select(list(values), absent).on_conflict_do_nothing()
-    return session.execute(insertion.returning(*rows.primary_key.columns)).first() is not None
+        insertion = sqlite.insert(rows).from_select(names, absent).on_conflict_do_nothing()
+    return insertion.returning(*rows.primary_key.columns)
 
 
 def insert_new(session: Session, table: type[Any], rows: Sequence[Mapping[str, Any]]) -> set[uuid.UUID]:

@@ -16,7 +16,7 @@ from fastapi import Depends, Header, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
-from sqlalchemy import delete, select, tuple_, update
+from sqlalchemy import bindparam, delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from app.audit.chain.events import described_cases
@@ -44,6 +44,13 @@ KEPT = timedelta(days=7)
 SWEEP_ROWS = 1000
 _PENDING = 0
 Body = TypeVar("Body", bound=BaseModel)
+
+
+_records = IdempotencyRecord.metadata.tables[IdempotencyRecord.__tablename__]
+_of_caller = (_records.c.account_id == bindparam("of_account"), _records.c.key == bindparam("of_key"))
+_RECORD = select(IdempotencyRecord).where(*_of_caller)
+_FORGET = delete(IdempotencyRecord).where(*_of_caller).execution_options(synchronize_session=False)
+_KEEP = update(_records).where(*_of_caller).values({name: bindparam(name) for name in ("status", "body", "case_id")})
 
 
 def request_digest(*parts: Any) -> str:
@@ -80,7 +87,7 @@ class Once:
     ) -> Response:
         """Do the action, or give the answer that the same key got before."""
         digest = request_digest(self.request, body)
-        mine = IdempotencyRecord.account_id == self.account_id, IdempotencyRecord.key == self.key
+        mine = {"of_account": self.account_id, "of_key": self.key}
         values = {
             "account_id": self.account_id,
             "key": self.key,
@@ -90,7 +97,7 @@ class Once:
             "created_at": time_of(session),
         }
         if not insert_if_absent(session, IdempotencyRecord, values):
-            record = session.execute(select(IdempotencyRecord).where(*mine)).scalar_one_or_none()
+            record = session.execute(_RECORD, mine).scalar_one_or_none()
             if record is None:  # swept between the two statements
                 raise ServiceUnavailable("the answer to this Idempotency-Key has just expired; send the request again")
             if record.request_sha256 != digest:
@@ -98,12 +105,11 @@ class Once:
             return JSONResponse(record.body, record.status, {"Idempotent-Replayed": "true"})
         status, answer = action()
         if answer is None:
-            session.execute(delete(IdempotencyRecord).where(*mine))
+            session.execute(_FORGET, mine)
             return Response(status_code=status)
         content = answer.model_dump(mode="json")
         case_id = _get_only_case_id(session) if case_id_of is None else case_id_of(answer)
-        kept = update(IdempotencyRecord).where(*mine).values(status=status, body=content, case_id=case_id)
-        session.execute(kept.execution_options(synchronize_session=False))
+        session.execute(_KEEP, {**mine, "status": status, "body": content, "case_id": case_id})
         return JSONResponse(content, status)
 
 

@@ -6,15 +6,16 @@ An overdue lease ends by itself.
 import uuid
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Select, and_, exists, func, select
+from sqlalchemy import BindParameter, Select, and_, bindparam, exists, func, select
 from sqlalchemy.orm import Session
 
 from app.accounts.service import account_sees_more, annotator_of_account, locked_annotator, read_own_annotator
 from app.annotators.models.service import SWITCH_ROW_ID
 from app.audit.chain import events
-from app.audit.chain.covered_rows import update_columns
+from app.audit.chain.covered_rows import update_columns, update_locked_row
 from app.cases.service import NamedLabel, advance_other_windows
 from app.context import ServiceContext
 from app.database.engine import Database
@@ -101,7 +102,8 @@ class LockedLease:
     case: LockedCaseContext | None
 
 
-def _lease_statement(requests: type[AnyRequest], read_id: uuid.UUID, *, case: bool) -> Select[Any]:
+@cache
+def _lease_statement(requests: type[AnyRequest], *, case: bool) -> Select[Any]:
     request_id = dict(REQUEST_KINDS)[requests]
     statement: Select[Any] = (
         select()
@@ -109,7 +111,7 @@ def _lease_statement(requests: type[AnyRequest], read_id: uuid.UUID, *, case: bo
         .select_from(requests)
         .join(Read, request_id == requests.id)
         .join(Annotator, Annotator.id == Read.annotator_id)
-        .where(Read.id == read_id)
+        .where(Read.id == bindparam("read_id"))
         .execution_options(populate_existing=True)
     )
     # the read too: what waited for its request must see what became of both
@@ -121,15 +123,21 @@ def _lease_statement(requests: type[AnyRequest], read_id: uuid.UUID, *, case: bo
     return statement.with_for_update(of=locked)
 
 
+_KIND_OF_OWN_READ = (
+    select(Read.repeat_id)
+    .join(Annotator, Annotator.id == Read.annotator_id)
+    .where(Read.id == bindparam("read_id"), Annotator.account_id == bindparam("account_id"))
+)
+
+
 def lock_lease(session: Session, account_id: uuid.UUID, read_id: uuid.UUID, *, case: bool) -> LockedLease:
     """A read of an account's annotator as it is now, locked with its request, and with its case if it is leased."""
     # the same statements for reads and repeats, so that the time of an answer does not tell a repeat
-    own = select(Read.repeat_id).join(Annotator, Annotator.id == Read.annotator_id)
-    kind = session.execute(own.where(Read.id == read_id, Annotator.account_id == account_id)).first()
+    kind = session.execute(_KIND_OF_OWN_READ, {"read_id": read_id, "account_id": account_id}).first()
     if kind is None:
         raise NotFound("there is no such read")
     requests = ReadRequest if kind.repeat_id is None else Repeat
-    row = session.execute(_lease_statement(requests, read_id, case=case)).first()
+    row = session.execute(_lease_statement(requests, case=case), {"read_id": read_id}).first()
     if row is None and case:  # not leased any more
         return lock_lease(session, account_id, read_id, case=False)
     if row is None:
@@ -138,10 +146,16 @@ def lock_lease(session: Session, account_id: uuid.UUID, read_id: uuid.UUID, *, c
     return LockedLease(read, request, annotator, _build_context(session, *context) if case else None)
 
 
+_CASE_WITH_CONTEXT = (
+    _with_context(select().select_from(Case).where(Case.id == bindparam("case_id")))
+    .with_for_update(of=Case)
+    .execution_options(populate_existing=True)
+)
+
+
 def lock_case_context(session: Session, case_id: uuid.UUID) -> LockedCaseContext:
     """Lock a case against concurrent labels."""
-    statement = _with_context(select().select_from(Case).where(Case.id == case_id)).with_for_update(of=Case)
-    row = session.execute(statement.execution_options(populate_existing=True)).first()
+    row = session.execute(_CASE_WITH_CONTEXT, {"case_id": case_id}).first()
     if row is None:
         raise NotFound("there is no such case")
     return _build_context(session, *row)
@@ -161,29 +175,34 @@ class CaseHistory:
     leaves_others: bool
 
 
-def load_case_history(
-    session: Session, case_id: uuid.UUID, annotator_id: uuid.UUID, purpose: str = "read"
-) -> CaseHistory:
-    """Load what a new label for a purpose and its consequences depend on; the case must be locked."""
-    others = (ProvisionalLabel.annotator_id == annotator_id, ProvisionalLabel.case_id != case_id)
-    statement = (
-        select(
-            ReadRequest,
-            Label,
-            Annotator.name,
-            exists().where(ProvisionalLabel.case_id == case_id, ProvisionalLabel.purpose == "read"),
-            exists().where(*others),
-        )
+def _history_statement() -> Select[Any]:
+    case_id: BindParameter[uuid.UUID] = bindparam("case_id")
+    others = (ProvisionalLabel.annotator_id == bindparam("annotator_id"), ProvisionalLabel.case_id != case_id)
+    unsettled = exists().where(ProvisionalLabel.case_id == case_id, ProvisionalLabel.purpose == "read")
+    statement: Select[Any] = (
+        select()
+        .add_columns(ReadRequest, Label, Annotator.name, unsettled, exists().where(*others))
         .select_from(Case)
         # each label with each request: a case has few of both
         .outerjoin(ReadRequest, ReadRequest.case_id == Case.id)
-        .outerjoin(Label, and_(Label.case_id == Case.id, Label.purpose == purpose))
+        .outerjoin(Label, and_(Label.case_id == Case.id, Label.purpose == bindparam("purpose")))
         .outerjoin(Annotator, Annotator.id == Label.annotator_id)
         .where(Case.id == case_id)
         .order_by(ReadRequest.ordinal, Label.id)
         .execution_options(populate_existing=True)
     )
-    rows = session.execute(statement).all()
+    return statement
+
+
+_HISTORY = _history_statement()
+
+
+def load_case_history(
+    session: Session, case_id: uuid.UUID, annotator_id: uuid.UUID, purpose: str = "read"
+) -> CaseHistory:
+    """Load what a new label for a purpose and its consequences depend on; the case must be locked."""
+    asking = {"case_id": case_id, "annotator_id": annotator_id, "purpose": purpose}
+    rows = session.execute(_HISTORY, asking).all()
     requests: dict[uuid.UUID, ReadRequest] = {}
     history: dict[uuid.UUID, NamedLabel] = {}
     for request, label, annotator, *_ in rows:
@@ -262,7 +281,7 @@ def lease_request(session: Session, request: AnyRequest, annotator_id: uuid.UUID
     """Lease an open request to an annotator for some seconds."""
     time = time_of(session)
     expires = time + timedelta(seconds=seconds)
-    request.state, request.lease_expires_at = "leased", expires
+    update_locked_row(session, request, state="leased", lease_expires_at=expires)
     read = Read(case_id=request.case_id, annotator_id=annotator_id, expires_at=expires)
     if isinstance(request, Repeat):
         request.back_at, read.repeat_id = request.back_at or some_hours_after(time), request.id

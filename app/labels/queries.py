@@ -3,9 +3,9 @@
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from sqlalchemy import ColumnElement, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, bindparam, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.audit.chain.covered_rows import update_columns
@@ -54,21 +54,28 @@ class LeasePreconditions:
     n_leases: int
 
 
-def load_lease_preconditions(session: Session, annotator_id: uuid.UUID) -> LeasePreconditions:
-    """Load the preconditions of a lease."""
-    time = time_of(session)
+def _preconditions_statement() -> Select[Any]:
     overdue = [
-        exists().where(requests.state == "leased", requests.lease_expires_at < time) for requests, _ in REQUEST_KINDS
+        exists().where(requests.state == "leased", requests.lease_expires_at < bindparam("time"))
+        for requests, _ in REQUEST_KINDS
     ]
-    own = (Read.annotator_id == annotator_id, Read.state == LEASED)
+    own = (Read.annotator_id == bindparam("annotator_id"), Read.state == LEASED)
     n_leases = select(func.count()).select_from(Read).where(*own).scalar_subquery()
-    statement = (
+    return (
         select(PolicyRow, Alias.release_id, or_(*overdue), n_leases)
         .outerjoin(Alias, Alias.name == "champion")
         .order_by(PolicyRow.version.desc())
         .limit(1)
     )
-    return LeasePreconditions(*session.execute(statement).one())
+
+
+_PRECONDITIONS = _preconditions_statement()
+
+
+def load_lease_preconditions(session: Session, annotator_id: uuid.UUID) -> LeasePreconditions:
+    """Load the preconditions of a lease."""
+    asking = {"time": time_of(session), "annotator_id": annotator_id}
+    return LeasePreconditions(*session.execute(_PRECONDITIONS, asking).one())
 
 
 def expire_overdue(session: Session, time: datetime) -> None:

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.accounts.service import add_annotator, annotator_by_name
 from app.audit.chain import events
+from app.audit.chain.covered_rows import update_locked_row
 from app.cases.service import (
     Hidden,
     NamedLabel,
@@ -207,16 +208,15 @@ def require_classes(classes: list[str], body: OwnLabelIn) -> None:
 
 def _close_answered_request(session: Session, author: LabelAuthor, label: Label) -> None:
     """Close the request and the read that a label answers; a request answered by a label that is not blind is open."""
-    request, read = author.request, author.read
-    if request is not None:
-        request.state, request.lease_expires_at = "open", None
-    if request is not None and (label.blind or isinstance(request, Repeat)):
-        request.state, request.closed_at = "answered", label.created_at
-    if isinstance(request, ReadRequest) and label.blind:
-        request.label_id = label.id
-    if read is not None:
-        read.state, read.ended_at = "committed", label.created_at
-    session.flush()
+    if author.request is not None:
+        values: dict[str, object] = {"state": "open", "lease_expires_at": None}
+        if label.blind or isinstance(author.request, Repeat):
+            values |= {"state": "answered", "closed_at": label.created_at}
+        if label.blind and isinstance(author.request, ReadRequest):
+            values |= {"label_id": label.id}
+        update_locked_row(session, author.request, **values)
+    if author.read is not None:
+        update_locked_row(session, author.read, state="committed", ended_at=label.created_at)
 
 
 @dataclass(frozen=True)

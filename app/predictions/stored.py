@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
-from sqlalchemy import case, select
+from sqlalchemy import bindparam, case, select
 from sqlalchemy.orm import Session
 
 from app.database.tables import Alias, AnswerSets, CasePrediction, new_digest_key, new_id
@@ -238,10 +238,14 @@ _SETS_CACHE: dict[uuid.UUID, tuple[tuple[object, ...], PublishedSets]] = {}
 _MAX_CACHED_SETS = 16
 
 
+_SETS_REVISION = select(AnswerSets.computed_at, AnswerSets.basis).where(
+    AnswerSets.release_id == bindparam("release_id")
+)
+
+
 def current_published_sets(session: Session, release_id: uuid.UUID) -> PublishedSets | None:
     """Return the published sets of a release from a cache, reloaded after each publication; else None."""
-    of_release = select(AnswerSets.computed_at, AnswerSets.basis).where(AnswerSets.release_id == release_id)
-    row = session.execute(of_release).first()
+    row = session.execute(_SETS_REVISION, {"release_id": release_id}).first()
     if row is None:
         return None
     revision, cached = tuple(row), _SETS_CACHE.get(release_id)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from app.audit.chain.covered_rows import update_columns
@@ -27,7 +27,7 @@ from app.predictions.service import stored_prediction
 from app.triage.assignment import draw_for_planned_reads
 from app.triage.queries import current_policy, rule_of, set_threshold
 from app.triage.rules import Arm, TriageResult, TriageRule, decide_triage, plan_reads
-from app.triage.twins import are_near, are_twins, may_be_twin_of
+from app.triage.twins import are_near, are_twins, identity_values, may_be_twin
 from ml.distributions.families import PredictiveDistribution
 
 #: Why a read is asked for.
@@ -55,11 +55,17 @@ class TwinSummary:
     ids: list[uuid.UUID]
 
 
+_PERHAPS_TWINS = (
+    select(Case.id, Case.pixels_sha256, Case.patient, Case.image_hash, Case.pi)
+    .where(Case.id != bindparam("case_id"), may_be_twin())
+    .order_by(Case.id)
+)
+
+
 def twins_of(session: Session, case: Case) -> TwinSummary:
     """Other cases with the image of a case."""
-    columns = (Case.id, Case.pixels_sha256, Case.patient, Case.image_hash, Case.pi)
-    statement = select(*columns).where(Case.id != case.id, may_be_twin_of(case)).order_by(Case.id)
-    twins = [row for row in session.execute(statement) if are_twins(case, row)]
+    asking = {"case_id": case.id, **identity_values(case)}
+    twins = [row for row in session.execute(_PERHAPS_TWINS, asking) if are_twins(case, row)]
     near = [row.pi for row in twins if row.id < case.id and are_near(case, row)]
     return TwinSummary(bool(near), any(pi >= 1 for pi in near), [row.id for row in twins])
 

@@ -49,7 +49,7 @@ from app.triage.rules import (
     summarise_prediction,
 )
 from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut
-from app.triage.twins import ImageIdentity, are_twins, may_be_twin_of
+from app.triage.twins import ImageIdentity, are_twins, identity_values, may_be_twin
 
 __all__ = [
     "DAILY",
@@ -67,10 +67,11 @@ __all__ = [
     "decide_triage",
     "eligibility_of",
     "eligibility_of_account",
+    "identity_values",
     "list_assignable_annotators",
     "list_eligible_annotators",
     "list_policies",
-    "may_be_twin_of",
+    "may_be_twin",
     "needs_adjudication",
     "new_request",
     "next_position",

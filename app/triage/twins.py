@@ -6,7 +6,7 @@ Pixels are what stays the same of a picture that is encoded anew.
 import uuid
 from typing import Protocol
 
-from sqlalchemy import ColumnElement, String, and_, literal, or_
+from sqlalchemy import ColumnElement, and_, bindparam, or_
 
 from app.database.tables import Case
 from app.triage.rules import NEAR_DUPLICATE_BITS
@@ -36,12 +36,17 @@ class ImageIdentity(Protocol):
         """Perceptual hash of the pixels."""
 
 
-def may_be_twin_of(case: ImageIdentity) -> ColumnElement[bool]:
-    """Condition of the cases among which twins of a case are, the case itself included; a database cannot say more."""
-    # a parameter in any case: an erased case has no pixels, and nothing is like it
-    same = Case.pixels_sha256 == literal(case.pixels_sha256, String)
-    of_patient = and_(Case.patient == case.patient, Case.image_hash.is_not(None))
-    return and_(Case.erased_at.is_(None), same if case.patient is None else or_(same, of_patient))
+def may_be_twin() -> ColumnElement[bool]:
+    """Condition of the cases among which twins are, the case itself included; its parameters: ``identity_values``."""
+    # an erased case has no pixels, and a case may have no patient: nothing is equal to a null
+    same = Case.pixels_sha256 == bindparam("pixels_sha256")
+    of_patient = and_(Case.patient == bindparam("patient"), Case.image_hash.is_not(None))
+    return and_(Case.erased_at.is_(None), or_(same, of_patient))
+
+
+def identity_values(case: ImageIdentity) -> dict[str, str | None]:
+    """Values of the parameters of ``may_be_twin``."""
+    return {"pixels_sha256": case.pixels_sha256, "patient": case.patient}
 
 
 def are_near(case: ImageIdentity, other: ImageIdentity) -> bool:

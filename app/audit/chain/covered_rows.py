@@ -13,13 +13,28 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import Delete, Float, Insert, Result, Update, event, inspect, select, tuple_, update
+from sqlalchemy import (
+    Column,
+    Delete,
+    Float,
+    Insert,
+    Result,
+    Select,
+    Update,
+    bindparam,
+    event,
+    inspect,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy import Table as SqlTable
 from sqlalchemy.orm import ORMExecuteState, Session, UOWTransaction
+from sqlalchemy.orm.attributes import set_committed_value
 
 from app.audit.chain.keys import DerivedKey
 from app.audit.chain.verify_proof import digest_json, encode_canonical_json
@@ -270,6 +285,8 @@ def covered_tables() -> list[SqlTable]:
 _WRITTEN = "covered rows that were written"
 # execution option: columns that an UPDATE sets, with their values
 _SET_COLUMNS = "set_columns"
+# statements that are kept with the RETURNING that was added
+_KEPT_STATEMENTS = 64
 
 
 class _DeletedRow:
@@ -294,6 +311,33 @@ def update_columns(table: type[BaseTable], **values: Any) -> Update:
     return statement.execution_options(**{_SET_COLUMNS: values}, synchronize_session=False)
 
 
+def update_locked_row(session: Session, row: BaseTable, **values: Any) -> None:
+    """Write columns of a loaded row that the transaction has locked; its digest needs no second look at it."""
+    session.flush()
+    table, set_columns = row.__table__, {_SET_COLUMNS: values}
+    parameters = {f"of_{name}": getattr(row, name) for name in key_names(table)}
+    parameters |= {f"new_{name}": value for name, value in values.items()}
+    session.execute(_update_by_key(table, tuple(values)), parameters, execution_options=set_columns)
+    for name, value in values.items():
+        set_committed_value(row, name, value)
+
+
+@cache
+def _update_by_key(table: SqlTable, names: tuple[str, ...]) -> Update:
+    key = [column == bindparam(f"of_{column.name}") for column in table.primary_key.columns]
+    return update(table).where(*key).values({name: bindparam(f"new_{name}") for name in names})
+
+
+@lru_cache(maxsize=_KEPT_STATEMENTS)
+def _return_written(statement: Insert | Update | Delete, table: SqlTable) -> Insert | Update | Delete:
+    """Let a statement return what is noted of its rows; one that is executed again is found again."""
+    return statement.returning(*_noted_columns(statement, table))
+
+
+def _noted_columns(statement: Insert | Update | Delete, table: SqlTable) -> Iterable[Column[Any]]:
+    return table.primary_key.columns if isinstance(statement, Delete) else table.columns
+
+
 @event.listens_for(RecordedSession, "do_orm_execute")
 def _note_statement(state: ORMExecuteState) -> Result[Any] | None:
     """Let a statement that writes a covered table return the rows that it writes, and note them."""
@@ -304,11 +348,12 @@ def _note_statement(state: ORMExecuteState) -> Result[Any] | None:
     coverage = COVERED.get(table.name)
     if coverage is None or _sets_nothing_covered(coverage, state.execution_options.get(_SET_COLUMNS)):
         return None
-    columns = table.primary_key.columns if isinstance(statement, Delete) else table.columns
+    returning = _return_written(statement, table)
     n_own = len(statement.exported_columns)
-    written = state.invoke_statement(statement=statement.returning(*columns)).freeze()
+    written = state.invoke_statement(statement=returning).freeze()
+    names = [column.name for column in _noted_columns(statement, table)]
     for values in written():
-        row = dict(zip(columns.keys(), values[n_own:], strict=True))
+        row = dict(zip(names, values[n_own:], strict=True))
         if isinstance(statement, Delete):
             _note_row(state.session, table, row, _GONE)
         elif coverage.covers(row):
@@ -397,5 +442,9 @@ def _columns_of(row: BaseTable) -> Row:
 
 
 def _read_stored_rows(session: Session, table: SqlTable, keys: Sequence[tuple[object, ...]]) -> Sequence[Row]:
-    statement = select(table).where(tuple_(*table.primary_key.columns).in_(keys))
-    return session.execute(statement).mappings().all()
+    return session.execute(_rows_by_key(table), {"keys": keys}).mappings().all()
+
+
+@cache
+def _rows_by_key(table: SqlTable) -> Select[Any]:
+    return select(table).where(tuple_(*table.primary_key.columns).in_(bindparam("keys", expanding=True)))

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from asgi_correlation_id import correlation_id
+from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy import event as listening
-from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session, SessionTransaction
 
 from app.audit.chain.covered_rows import (
@@ -137,13 +137,21 @@ def link_described_events(session: Session, keys: AuditKeys | None) -> None:
     for event, root in zip(described, roots, strict=True):
         head = _link_event(session, head, event, root)
     values = {"sequence": head.sequence, "digest": head.digest, "n_keys": head.n_keys}
-    session.connection().execute(update(AuditHead).where(AuditHead.id == 1).values(values))
+    session.connection().execute(_MOVE_HEAD, values)
+
+
+_LOCKED_HEAD = select(AuditHead.sequence, AuditHead.digest, AuditHead.n_keys).where(AuditHead.id == 1).with_for_update()
+_MOVE_HEAD = (
+    update(AuditHead)
+    .where(AuditHead.id == 1)
+    .values({name: bindparam(name) for name in ("sequence", "digest", "n_keys")})
+)
+_LINK, _NAME_CASES = insert(AuditEvent), insert(CaseChange)
 
 
 def lock_head(session: Session) -> ChainHead:
     """Lock the end of the chain until the commit; nobody else links meanwhile."""
-    columns = select(AuditHead.sequence, AuditHead.digest, AuditHead.n_keys)
-    return ChainHead(*session.execute(columns.where(AuditHead.id == 1).with_for_update()).one())
+    return ChainHead(*session.execute(_LOCKED_HEAD).one())
 
 
 def _link_event(session: Session, head: ChainHead, event: _DescribedEvent, root: str) -> ChainHead:
@@ -154,10 +162,10 @@ def _link_event(session: Session, head: ChainHead, event: _DescribedEvent, root:
     after = ChainHead(head.sequence + 1, event_digest(head.digest, document, root), n_keys)
     signature = event.keys.sign(f"{after.sequence}:{after.digest}")
     stored = columns | {"row_digests": event.rows, "digest": after.digest, "signature": signature}
-    session.connection().execute(insert(AuditEvent), stored)
+    session.connection().execute(_LINK, stored)
     if event.cases:
         changes = [{"sequence": after.sequence, "case_id": case_id} for case_id in {*event.cases}]
-        session.connection().execute(insert(CaseChange), changes)
+        session.connection().execute(_NAME_CASES, changes)
     return after
 
 
