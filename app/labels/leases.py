@@ -281,12 +281,14 @@ def lease_request(session: Session, request: AnyRequest, annotator_id: uuid.UUID
     """Lease an open request to an annotator for some seconds."""
     time = time_of(session)
     expires = time + timedelta(seconds=seconds)
-    update_locked_row(session, request, state="leased", lease_expires_at=expires)
     read = Read(case_id=request.case_id, annotator_id=annotator_id, expires_at=expires)
+    lease = {"state": "leased", "lease_expires_at": expires}
     if isinstance(request, Repeat):
-        request.back_at, read.repeat_id = request.back_at or some_hours_after(time), request.id
+        lease |= {"back_at": request.back_at or some_hours_after(time)}
+        read.repeat_id = request.id
     else:
         read.request_id = request.id
+    update_locked_row(session, request, **lease)
     session.add(read)
     session.flush()
     return read

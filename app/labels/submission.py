@@ -208,15 +208,14 @@ def require_classes(classes: list[str], body: OwnLabelIn) -> None:
 
 def _close_answered_request(session: Session, author: LabelAuthor, label: Label) -> None:
     """Close the request and the read that a label answers; a request answered by a label that is not blind is open."""
-    if author.request is not None:
-        values: dict[str, object] = {"state": "open", "lease_expires_at": None}
-        if label.blind or isinstance(author.request, Repeat):
-            values |= {"state": "answered", "closed_at": label.created_at}
-        if label.blind and isinstance(author.request, ReadRequest):
-            values |= {"label_id": label.id}
-        update_locked_row(session, author.request, **values)
-    if author.read is not None:
-        update_locked_row(session, author.read, state="committed", ended_at=label.created_at)
+    request, read = author.request, author.read
+    if request is not None:
+        is_closed = label.blind or isinstance(request, Repeat)
+        state, closed_at = ("answered", label.created_at) if is_closed else ("open", request.closed_at)
+        answer = {"label_id": label.id} if label.blind and isinstance(request, ReadRequest) else {}
+        update_locked_row(session, request, state=state, closed_at=closed_at, lease_expires_at=None, **answer)
+    if read is not None:
+        update_locked_row(session, read, state="committed", ended_at=label.created_at)
 
 
 @dataclass(frozen=True)
