@@ -47,7 +47,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from app.audit.chain import events
-from app.audit.chain.covered_rows import RecordedSession
+from app.audit.chain.covered_rows import MADE_ONCE, RecordedSession
 from app.audit.chain.keys import AuditKeys
 from app.database.tables import CLOCK, Clock, utc_now
 from app.http.errors import ServiceOverloaded
@@ -229,7 +229,7 @@ def _insertion_if_absent(dialect: str, rows: SqlTable, names: tuple[str, ...], n
         same = or_(*(and_(*(rows.columns[name] == given[name] for name in key)) for key in keys))
         absent = select(*given.values()).where(~exists().where(same))
         insertion = sqlite.insert(rows).from_select(names, absent).on_conflict_do_nothing()
-    return insertion.returning(*rows.primary_key.columns)
+    return insertion.returning(*rows.primary_key.columns).execution_options(**{MADE_ONCE: True})
 
 
 def insert_new(session: Session, table: type[Any], rows: Sequence[Mapping[str, Any]]) -> set[uuid.UUID]:

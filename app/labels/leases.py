@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from app.accounts.service import account_sees_more, annotator_of_account, locked_annotator, read_own_annotator
 from app.annotators.models.service import SWITCH_ROW_ID
 from app.audit.chain import events
-from app.audit.chain.covered_rows import update_columns, update_locked_row
+from app.audit.chain.covered_rows import update_columns, update_row
 from app.cases.service import NamedLabel, advance_other_windows
 from app.context import ServiceContext
 from app.database.engine import Database
@@ -288,7 +288,7 @@ def lease_request(session: Session, request: AnyRequest, annotator_id: uuid.UUID
         read.repeat_id = request.id
     else:
         read.request_id = request.id
-    update_locked_row(session, request, **lease)
+    update_row(session, request, **lease)
     session.add(read)
     session.flush()
     return read

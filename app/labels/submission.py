@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.accounts.service import add_annotator, annotator_by_name
 from app.audit.chain import events
-from app.audit.chain.covered_rows import update_locked_row
+from app.audit.chain.covered_rows import update_row
 from app.cases.service import (
     Hidden,
     NamedLabel,
@@ -211,11 +211,12 @@ def _close_answered_request(session: Session, author: LabelAuthor, label: Label)
     request, read = author.request, author.read
     if request is not None:
         is_closed = label.blind or isinstance(request, Repeat)
-        state, closed_at = ("answered", label.created_at) if is_closed else ("open", request.closed_at)
+        closing = {"closed_at": label.created_at} if is_closed else {}
         answer = {"label_id": label.id} if label.blind and isinstance(request, ReadRequest) else {}
-        update_locked_row(session, request, state=state, closed_at=closed_at, lease_expires_at=None, **answer)
+        state = "answered" if is_closed else "open"
+        update_row(session, request, state=state, lease_expires_at=None, **closing, **answer)
     if read is not None:
-        update_locked_row(session, read, state="committed", ended_at=label.created_at)
+        update_row(session, read, state="committed", ended_at=label.created_at)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -285,8 +285,8 @@ def covered_tables() -> list[SqlTable]:
 _WRITTEN = "covered rows that were written"
 # execution option: columns that an UPDATE sets, with their values
 _SET_COLUMNS = "set_columns"
-# statements that are kept with the RETURNING that was added
-_KEPT_STATEMENTS = 64
+#: Execution option of a statement of tables that is made once: so is the one with RETURNING that is made of it.
+MADE_ONCE = "made_once"
 
 
 class _DeletedRow:
@@ -311,13 +311,16 @@ def update_columns(table: type[BaseTable], **values: Any) -> Update:
     return statement.execution_options(**{_SET_COLUMNS: values}, synchronize_session=False)
 
 
-def update_locked_row(session: Session, row: BaseTable, **values: Any) -> None:
-    """Write columns of a loaded row that the transaction has locked; its digest needs no second look at it."""
+def update_row(session: Session, row: BaseTable, **values: Any) -> None:
+    """Write columns of a loaded row at once; what its digest covers comes back with the statement."""
     session.flush()
-    table, set_columns = row.__table__, {_SET_COLUMNS: values}
+    table, coverage = row.__table__, COVERED[row.__tablename__]
+    # a lease is not covered, whether of a read or of a repeat: it must return nothing for either
+    noted = values if coverage.covers({**_columns_of(row), **values}) else {}
     parameters = {f"of_{name}": getattr(row, name) for name in key_names(table)}
     parameters |= {f"new_{name}": value for name, value in values.items()}
-    session.execute(_update_by_key(table, tuple(values)), parameters, execution_options=set_columns)
+    statement = _update_by_key(table, tuple(values))
+    session.execute(statement, parameters, execution_options={_SET_COLUMNS: noted})
     for name, value in values.items():
         set_committed_value(row, name, value)
 
@@ -325,12 +328,13 @@ def update_locked_row(session: Session, row: BaseTable, **values: Any) -> None:
 @cache
 def _update_by_key(table: SqlTable, names: tuple[str, ...]) -> Update:
     key = [column == bindparam(f"of_{column.name}") for column in table.primary_key.columns]
-    return update(table).where(*key).values({name: bindparam(f"new_{name}") for name in names})
+    changed = update(table).where(*key).values({name: bindparam(f"new_{name}") for name in names})
+    return changed.execution_options(**{MADE_ONCE: True})
 
 
-@lru_cache(maxsize=_KEPT_STATEMENTS)
+@cache
 def _return_written(statement: Insert | Update | Delete, table: SqlTable) -> Insert | Update | Delete:
-    """Let a statement return what is noted of its rows; one that is executed again is found again."""
+    """Let a statement return what is noted of its rows."""
     return statement.returning(*_noted_columns(statement, table))
 
 
@@ -348,7 +352,8 @@ def _note_statement(state: ORMExecuteState) -> Result[Any] | None:
     coverage = COVERED.get(table.name)
     if coverage is None or _sets_nothing_covered(coverage, state.execution_options.get(_SET_COLUMNS)):
         return None
-    returning = _return_written(statement, table)
+    made_once = state.execution_options.get(MADE_ONCE, False)
+    returning = (_return_written if made_once else _return_written.__wrapped__)(statement, table)
     n_own = len(statement.exported_columns)
     written = state.invoke_statement(statement=returning).freeze()
     names = [column.name for column in _noted_columns(statement, table)]
