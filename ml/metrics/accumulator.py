@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ml.dataframes import by_class, same_rows
 from ml.distributions.families import gini
-from ml.metrics.binning import SUMMED, BinIndex, BinSums, Debias, contributions, merge_map, usable_bins
+from ml.metrics.binning import SUMMED, BinIndex, BinSums, Debias, calibration_sum, merge_map, usable_bins
 from ml.metrics.cluster_bin_sums import Batch
 from ml.metrics.cluster_sums import ClusterCells
 from ml.metrics.histograms import CaseTerms, class_frequencies, statistic_terms
@@ -207,8 +207,7 @@ class Accumulator:
         ):
             for form, suffix in ((debias, ""), ("none", "_plugin")):
                 table = self._table(*tables, paired=form == "pair")
-                total = float(contributions(table, form).sum())
-                values[name + suffix] = _ratio(total, self.weight[order])
+                values[name + suffix] = _ratio(calibration_sum(table, form), self.weight[order])
         if debias == "none":
             values["EL"] = values["EL_plugin"]
         values["DL"] = values["EL"] - values["CL_paired"]

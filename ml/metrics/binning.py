@@ -47,6 +47,10 @@ class BinSums:
     def __add__(self, other: "BinSums") -> "BinSums":
         return BinSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
+    def take(self, slots: slice) -> "BinSums":
+        """Sums of some slots."""
+        return BinSums(*(getattr(self, f.name)[slots] for f in fields(self)))
+
     def merged(self, target: npt.NDArray[np.intp]) -> "BinSums":
         """Sums of slots that go to others, where no two slots that are joined share a cluster."""
         sums = (np.bincount(target, getattr(self, f.name), target.size) for f in fields(self))
@@ -208,6 +212,14 @@ def contributions(sums: BinSums, debias: Debias) -> FloatArray:
     return form(*(getattr(sums, name) for name in names))
 
 
+def calibration_sum(sums: BinSums, debias: Debias) -> float:
+    """W·CL over bins; NaN where a debiased form has cases but no bin that holds the two that it compares."""
+    weighty = sums.weight > 0
+    if weighty.any() and not (weighty & ~_lonely(sums, debias)).any():
+        return float("nan")
+    return float(contributions(sums, debias).sum())
+
+
 def contributions_without(
     sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], forms: Collection[Debias]
 ) -> dict[Debias, FloatArray]:
@@ -253,10 +265,14 @@ def is_debiased(debias: Debias) -> bool:
 
 def singleton_weight(sums: BinSums, debias: Debias) -> float:
     """Weight in bins that a debiased form cannot use, because one member stands alone in them."""
+    return float(sums.weight[_lonely(sums, debias)].sum())
+
+
+def _lonely(sums: BinSums, debias: Debias) -> npt.NDArray[np.bool_]:
+    """Mask of the bins that a form cannot use."""
     if debias == "none":
-        return 0.0
-    alone = sums.cases == 1 if debias == "paper" else ~usable_bins(sums)
-    return float(sums.weight[alone].sum())
+        return np.zeros(sums.weight.shape, dtype=np.bool_)
+    return sums.cases == 1 if debias == "paper" else ~usable_bins(sums)
 
 
 def usable_bins(sums: BinSums) -> npt.NDArray[np.bool_]:

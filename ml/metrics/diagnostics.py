@@ -1,5 +1,7 @@
 """Warnings that follow from an evaluation's estimates alone."""
 
+from math import isnan
+
 import numpy as np
 from scipy.special import stdtrit
 
@@ -54,16 +56,26 @@ def _impossible(dispersion: Estimate, paired: Sample) -> list[str]:
 
 
 def _unusable_bins(metrics: dict[str, Estimate]) -> list[str]:
-    return [
-        Message(
-            "{singleton_mass:.0%} of the weight of {name} is in bins that it cannot use, with one case "
-            "(or one patient) each, which count as 0: take fewer bins",
-            singleton_mass=metrics[name].singleton_mass,
-            name=name,
-        )
-        for name in ("CL", "CL_paired", "CL_D")
-        if metrics[name].singleton_mass > UNUSABLE_SHARE
-    ]
+    texts: list[str] = []
+    for name in ("CL", "CL_paired", "CL_D"):
+        lonely = metrics[name].singleton_mass
+        if lonely > UNUSABLE_SHARE and isnan(metrics[name].value):
+            texts.append(
+                Message(
+                    "{name} is undefined: no bin holds two cases (or two patients) to compare; take fewer bins",
+                    name=name,
+                )
+            )
+        elif lonely > UNUSABLE_SHARE:
+            texts.append(
+                Message(
+                    "{singleton_mass:.0%} of the weight of {name} is in bins that it cannot use, with one case "
+                    "(or one patient) each, which count as 0: take fewer bins",
+                    singleton_mass=lonely,
+                    name=name,
+                )
+            )
+    return texts
 
 
 def _without_skill(metrics: dict[str, Estimate]) -> list[str]:

@@ -16,6 +16,7 @@ from ml.metrics.binning import (
     BinSums,
     Debias,
     Strategy,
+    calibration_sum,
     contributions,
     contributions_without,
     merge_map,
@@ -107,10 +108,10 @@ class Binned:
         )
 
     def value(self, debias: Debias, column: int | None = None) -> float:
-        """CL over all columns or of one; NaN without cases."""
+        """CL over all columns or of one; NaN without cases, or without two in any bin that it could compare."""
         weight = float(self.sample.weight.sum())
         bins = self._paired.bins if debias == "pair" else self.bins
-        total = float(contributions(bins, debias)[self._chosen(column)].sum())
+        total = calibration_sum(bins.take(self._chosen(column)), debias)
         return total / weight if weight > 0 else float("nan")
 
     def replicates(self, debias: Debias) -> Replicates:
@@ -131,7 +132,8 @@ class Binned:
             place = (cells.cluster - low).astype(np.intp)
             for debias, without in contributions_without(self.bins, cells, slot, forms).items():
                 taken[debias][low:high] = np.bincount(place, full[debias].take(slot) - without, high - low)
-        return {debias: ratio_replicates(float(full[debias].sum()), taken[debias], self.sample) for debias in forms}
+        totals = {debias: calibration_sum(self.bins, debias) for debias in forms}
+        return {debias: ratio_replicates(totals[debias], taken[debias], self.sample) for debias in forms}
 
     @cached_property
     def joins(self) -> bool:
@@ -226,8 +228,10 @@ class Binned:
         """CL in the pair form over all cases, Σ_b N_b/N · Σ_{i≠j} w_i w_j d_i d_j / (pairs of bin b).
 
         Each pair of cases is selected with the product of their probabilities; N_b and the number of pairs are
-        those of all cases, with labels or without, so no weight stands in a denominator.
+        those of all cases, with labels or without, so no weight stands in a denominator. NaN without any pair.
         """
+        if not (pairs.pairs > 0).any():
+            return float("nan")
         crossed = self.bins.diff**2 - self.bins.cell_diff_sq
         shares = pairs.cases * crossed / np.where(pairs.pairs > 0, pairs.pairs, np.inf)
         return float(shares.sum()) / pairs.n_cases

@@ -188,10 +188,30 @@ def test_bins_open_at_their_edge_and_the_last_is_closed() -> None:
     assert [row["n"] for row in bins] == [0, 1, 0, 1, 1]
 
 
-def test_singleton_bins_contribute_nothing_and_their_mass_is_told() -> None:
-    y, f = np.array([[1, 1], [2, 0]]), np.array([[0.1, 0.9], [0.9, 0.1]])
+@pytest.mark.parametrize(
+    ("debias", "n_bins", "one_patient"), [("pair", 15, False), ("paper", 15, False), ("pair", 1, True)]
+)
+def test_calibration_without_a_pair_in_any_bin_is_undefined(debias: Debias, n_bins: int, one_patient: bool) -> None:
+    p = (np.arange(15) + 0.5) / 15  # the worst prediction, and no two of its cases, or of its patients, in a bin
+    y, f = np.stack([3 * (p < 0.5), 3 * (p >= 0.5)], axis=1).astype(np.int64), np.stack([p, 1 - p], axis=1)
+    cluster = np.zeros(15, dtype=np.int64) if one_patient else None
+    found = evaluate(y, f, n_bins=n_bins, debias=debias, cluster=cluster)
+    for name in ("CL", "CE", "CL_paired", "DL"):
+        document = found.metrics[name].to_dict()
+        assert [document[key] for key in ("value", "se", "low", "high")] == [None] * 4
+    assert found.classes[0].calibration_loss is None
+    assert np.isfinite(found.metrics["CL_plugin"].value)
+    assert any(text.startswith("CL is undefined: no bin holds two cases") for text in found.warnings)
+    assert np.isnan(calibration_loss(y, f, n_bins=n_bins, debias=debias, cluster=cluster).value)
+    sums = Accumulator(2, n_bins)
+    sums.update(y, f, cluster=cluster)
+    assert np.isnan(sums.compute(debias)["CL"])
+
+
+def test_singleton_bins_are_no_part_of_the_others_and_their_mass_is_given() -> None:
+    y, f = np.array([[1, 1], [2, 0], [0, 2]]), np.array([[0.1, 0.9], [0.9, 0.1], [0.92, 0.08]])
     found = calibration_loss(y, f)
-    assert (found.value, found.singleton_mass) == (0.0, 1.0)
+    assert (np.isfinite(found.value), found.singleton_mass) == (True, pytest.approx(1 / 3))
     assert calibration_loss(y, f, debias="none").value > 0
 
 
