@@ -43,8 +43,8 @@ from tests.support.tiny_release import write_tiny_release
 OFFERED, SECONDS, ANNOTATORS, GOAL = 30, 25.0, 8, 50
 #: Labels per second of as many people who look at each cell for a second.
 OF_PEOPLE = 8
-#: Seconds without a pause, and cases enough for both.
-FULL_SECONDS, CASES = 8.0, 1500
+#: Seconds without a pause, and cases enough for all three.
+FULL_SECONDS, CASES, QUICK_CASES = 8.0, 1500, 200
 
 
 class Reader:
@@ -135,13 +135,13 @@ def count_statements(made: Installation, key: str) -> dict[str, float]:
     return counts
 
 
-def fill(context: ServiceContext) -> None:
+def fill(context: ServiceContext, n_cases: int = CASES) -> None:
     """Cases with an image and a patient of their own, and the prediction of one."""
     with context.database.read() as session:
         account = session.execute(select(Account).where(Account.role == "admin")).scalars().one()
     admin = Principal(account.id, account.name, "admin", frozenset({"cases:write"}))
     template = prepare_case(context, CaseIn(external_id="template", patient="q", metadata={}), cell_png())
-    for number in range(0, CASES, 100):
+    for number in range(0, n_cases, 100):
         with context.database.write() as session:
             for index in range(number, number + 100):
                 fields = CaseIn(external_id=f"case {index}", patient=f"patient {index}", metadata={})
@@ -160,7 +160,7 @@ def measure(made: Installation, release: Path, *, quick: bool) -> dict[str, floa
     names = [f"annotator-{index}" for index in range(ANNOTATORS)]
     keys = made.prepare(release, admin="admin", **dict.fromkeys(names, "annotator"))
     with made.parts() as context:
-        fill(context)
+        fill(context, QUICK_CASES if quick else CASES)
     counts = count_statements(made, keys[names[0]])
     made.start()
     readers = [Reader(made.port, keys[name]) for name in names]
