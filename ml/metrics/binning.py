@@ -171,25 +171,37 @@ def _plugin(weight: FloatArray, cases: IntArray, diff: FloatArray) -> FloatArray
     return np.where(cases > 0, diff**2 / np.where(weight > 0, weight, 1.0), 0.0)
 
 
+def _has_pair(weight: FloatArray, cells: IntArray, cell_weight_sq: FloatArray) -> npt.NDArray[np.bool_]:
+    return np.asarray((cells >= 2) & (weight**2 - cell_weight_sq > _NO_PAIRS * cell_weight_sq))
+
+
 def _pair(
     weight: FloatArray, cells: IntArray, diff: FloatArray, cell_weight_sq: FloatArray, cell_diff_sq: FloatArray
 ) -> FloatArray:
-    pairs = weight**2 - cell_weight_sq
-    usable = (cells >= 2) & (pairs > _NO_PAIRS * cell_weight_sq)  # as ``usable_bins``
-    ratio = (diff**2 - cell_diff_sq) / np.where(usable, pairs, 1.0)
+    usable = _has_pair(weight, cells, cell_weight_sq)
+    ratio = (diff**2 - cell_diff_sq) / np.where(usable, weight**2 - cell_weight_sq, 1.0)
     return np.where(usable, weight * ratio, 0.0)
+
+
+def _has_variance(weight: FloatArray, cases: IntArray, weight_sq: FloatArray) -> npt.NDArray[np.bool_]:
+    return np.asarray((cases >= 2) & (weight**2 - weight_sq > _NO_PAIRS * weight_sq))
 
 
 def _paper(
     weight: FloatArray, cases: IntArray, diff: FloatArray, weight_sq: FloatArray, freq: FloatArray, freq_sq: FloatArray
 ) -> FloatArray:
+    usable = _has_variance(weight, cases, weight_sq)
     weight = np.where(weight > 0, weight, 1.0)
     spare = weight**2 / np.where(weight_sq > 0, weight_sq, 1.0) - 1
-    usable = (cases >= 2) & (spare > _NO_PAIRS)
     variance = freq_sq / weight - (freq / weight) ** 2
     return np.where(usable, diff**2 / weight - weight * variance / np.where(usable, spare, 1.0), 0.0)
 
 
+#: Which bins a debiased form can use, by which sums.
+_USABLE: dict[Debias, tuple[Callable[..., npt.NDArray[np.bool_]], tuple[str, ...]]] = {
+    "pair": (_has_pair, ("weight", "cells", "cell_weight_sq")),
+    "paper": (_has_variance, ("weight", "cases", "weight_sq")),
+}
 #: How each form of CL follows from which sums.
 _FORMS: dict[Debias, tuple[Callable[..., FloatArray], tuple[str, ...]]] = {
     "none": (_plugin, ("weight", "cases", "diff")),
@@ -213,11 +225,28 @@ def contributions(sums: BinSums, debias: Debias) -> FloatArray:
 
 
 def calibration_sum(sums: BinSums, debias: Debias) -> float:
-    """W·CL over bins; NaN where a debiased form has cases but no bin that holds the two that it compares."""
-    weighty = sums.weight > 0
-    if weighty.any() and not (weighty & ~_lonely(sums, debias)).any():
+    """W·CL over bins; NaN if there are cases but no bin that the form can use."""
+    if (sums.weight > 0).any() and not usable_bins(sums, debias).any():
         return float("nan")
     return float(contributions(sums, debias).sum())
+
+
+def bins_lost(sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], debias: Debias) -> npt.NDArray[np.bool_] | None:
+    """Mask (M,) of the cells without which a debiased form cannot use their bin; None if no cell alone matters.
+
+    Args:
+        sums: of every bin.
+        cells: sums of M cells, by the names of ``BinSums``.
+        slot: (M,) bin of each cell.
+        debias: the form.
+    """
+    usable = usable_bins(sums, debias)
+    # a bin of three clusters stays usable without any one of them
+    if debias == "none" or (sums.weight[usable] ** 2 > 2.01 * sums.cell_weight_sq[usable]).any():
+        return None
+    is_usable, names = _USABLE[debias]
+    left = [getattr(sums, name).take(slot) - getattr(cells, name) for name in names]
+    return usable.take(slot) & ~is_usable(*left)
 
 
 def contributions_without(
@@ -265,19 +294,15 @@ def is_debiased(debias: Debias) -> bool:
 
 def singleton_weight(sums: BinSums, debias: Debias) -> float:
     """Weight in bins that a debiased form cannot use, because one member stands alone in them."""
-    return float(sums.weight[_lonely(sums, debias)].sum())
+    return float(sums.weight[~usable_bins(sums, debias)].sum())
 
 
-def _lonely(sums: BinSums, debias: Debias) -> npt.NDArray[np.bool_]:
-    """Mask of the bins that a form cannot use."""
+def usable_bins(sums: BinSums, debias: Debias = "pair") -> npt.NDArray[np.bool_]:
+    """Mask of the bins that a form can use: a debiased one needs two cells, or cases, of positive weights."""
     if debias == "none":
-        return np.zeros(sums.weight.shape, dtype=np.bool_)
-    return sums.cases == 1 if debias == "paper" else ~usable_bins(sums)
-
-
-def usable_bins(sums: BinSums) -> npt.NDArray[np.bool_]:
-    """Mask of the bins that hold a pair of cells with positive weights."""
-    return np.asarray((sums.cells >= 2) & (sums.weight**2 - sums.cell_weight_sq > _NO_PAIRS * sums.cell_weight_sq))
+        return np.asarray(sums.weight > 0)
+    is_usable, names = _USABLE[debias]
+    return is_usable(*(getattr(sums, name) for name in names))
 
 
 def merge_map(

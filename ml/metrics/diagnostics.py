@@ -62,7 +62,8 @@ def _unusable_bins(metrics: dict[str, Estimate]) -> list[str]:
         if lonely > UNUSABLE_SHARE and isnan(metrics[name].value):
             texts.append(
                 Message(
-                    "{name} is undefined: no bin holds two cases (or two patients) to compare; take fewer bins",
+                    "{name} is undefined: no bin holds two cases (or two patients) to compare; take fewer bins, "
+                    "or more cases or patients",
                     name=name,
                 )
             )

@@ -1,5 +1,6 @@
 """Evaluation as a typed result: metrics, classes, reliability tables, warnings."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from html import escape
 from typing import Any, TypedDict
@@ -90,7 +91,7 @@ class ClassEvaluation:
 
     Attributes:
         name: of the class.
-        calibration_loss: its part of CL; None without a label.
+        calibration_loss: its part of CL; None without a label, or if no bin holds two cases to compare.
         epistemic_loss: its part of EL; None without two labels of a case.
         bins: its reliability diagram.
     """
@@ -170,14 +171,7 @@ class Evaluation(EqualByValue):
         Raises:
             ImportError: pandas is not installed.
         """
-        import pyarrow as pa
-
-        whole = {"n": pa.int64(), "dropped": pa.int64(), "clipped": pa.bool_()}
-        columns = {"metric": pa.array(list(self.metrics))}
-        for name in (field.name for field in fields(Estimate) if field.name not in {"model_assisted", "p_of_fall"}):
-            values = [getattr(estimate, name) for estimate in self.metrics.values()]
-            columns[name] = pa.array(values, whole.get(name, pa.float64()))
-        return pa.table(columns).to_pandas().set_index("metric")
+        return estimates_frame(self.metrics)
 
     def __repr__(self) -> str:
         """The summary: at most 30 lines."""
@@ -195,6 +189,22 @@ class Evaluation(EqualByValue):
         caption = f"{self.n_cases:,} cases, {self.n_labels:,} labels, {self.n_classes} classes"
         warned = "".join(f"<p>warning: {escape(text)}</p>" for text in self.warnings)
         return f"<table><caption>{caption}</caption><thead>{head}</thead><tbody>{body}</tbody></table>{warned}"
+
+
+def estimates_frame(estimates: Mapping[str, Estimate]) -> Any:
+    """Return a pandas table of estimates by metric: a row each, with the numbers of its ``Estimate``.
+
+    Raises:
+        ImportError: pandas is not installed.
+    """
+    import pyarrow as pa
+
+    whole = {"n": pa.int64(), "dropped": pa.int64(), "clipped": pa.bool_()}
+    columns = {"metric": pa.array(list(estimates))}
+    for name in (field.name for field in fields(Estimate) if field.name not in {"model_assisted", "p_of_fall"}):
+        values = [getattr(estimate, name) for estimate in estimates.values()]
+        columns[name] = pa.array(values, whole.get(name, pa.float64()))
+    return pa.table(columns).to_pandas().set_index("metric")
 
 
 def metrics_table(document: MetricsDocument) -> str:

@@ -71,7 +71,7 @@ class Estimate(EqualByValue):
     """A point estimate with standard error, 95 % interval and sample sizes.
 
     Attributes:
-        value: the estimate; NaN if no case could be used, of CL also if no bin holds two that it can compare.
+        value: the estimate; NaN if no case could be used, or, of CL, if no bin holds two cases to compare.
         se: standard error, None where fewer than two clusters could be used.
         low: lower end of the 95 % interval.
         high: upper end of the 95 % interval.

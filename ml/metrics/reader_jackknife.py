@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from ml.metrics.binning import BinIndex, BinSums, Debias, contributions
+from ml.metrics.binning import BinIndex, BinSums, Debias, contributions, usable_bins
 from ml.metrics.crossed_effects import CrossedEffects
 from ml.metrics.intervals import NO_READERS, ReaderPart
 from ml.util.arrays import FloatArray, IntArray
@@ -152,9 +152,10 @@ class LeftOut:
 
 def calibration_of(bins: BinSums, n_columns: int, debias: Debias) -> FloatArray:
     """CL (G,) from sums (G, S) of bins of so many columns, in the pair form, or the plug-in."""
-    total = bins.weight.sum(axis=1) / n_columns
+    form: Debias = "none" if debias == "none" else "pair"
+    total = np.where(usable_bins(bins, form).any(axis=1), bins.weight.sum(axis=1) / n_columns, np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(contributions(bins, "none" if debias == "none" else "pair").sum(axis=1) / total)
+        return np.asarray(contributions(bins, form).sum(axis=1) / total)
 
 
 def _with_labels(

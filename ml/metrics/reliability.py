@@ -16,6 +16,7 @@ from ml.metrics.binning import (
     BinSums,
     Debias,
     Strategy,
+    bins_lost,
     calibration_sum,
     contributions,
     contributions_without,
@@ -108,7 +109,7 @@ class Binned:
         )
 
     def value(self, debias: Debias, column: int | None = None) -> float:
-        """CL over all columns or of one; NaN without cases, or without two in any bin that it could compare."""
+        """CL over all columns or of one; NaN without cases, or if no bin holds two that it can compare."""
         weight = float(self.sample.weight.sum())
         bins = self._paired.bins if debias == "pair" else self.bins
         total = calibration_sum(bins.take(self._chosen(column)), debias)
@@ -126,12 +127,18 @@ class Binned:
     def _replicates(self, forms: Set[Debias]) -> dict[Debias, Replicates]:
         full = {debias: contributions(self.bins, debias) for debias in forms}
         taken = {debias: np.zeros(self.sample.n_clusters) for debias in forms}
+        n_usable = {debias: int(usable_bins(self.bins, debias).sum()) for debias in forms}
+        n_lost = {debias: np.zeros(self.sample.n_clusters) for debias in forms}
         for cells in self.cells if forms else []:
             slot = cells.slot.astype(np.intp)
             low, high = int(cells.cluster.min()), int(cells.cluster.max()) + 1
             place = (cells.cluster - low).astype(np.intp)
             for debias, without in contributions_without(self.bins, cells, slot, forms).items():
                 taken[debias][low:high] = np.bincount(place, full[debias].take(slot) - without, high - low)
+                if (lost := bins_lost(self.bins, cells, slot, debias)) is not None:
+                    n_lost[debias][low:high] = np.bincount(place, lost, high - low)
+        for debias in forms - {"none"}:
+            taken[debias][n_lost[debias] == n_usable[debias]] = np.nan
         totals = {debias: calibration_sum(self.bins, debias) for debias in forms}
         return {debias: ratio_replicates(totals[debias], taken[debias], self.sample) for debias in forms}
 
@@ -228,7 +235,8 @@ class Binned:
         """CL in the pair form over all cases, Σ_b N_b/N · Σ_{i≠j} w_i w_j d_i d_j / (pairs of bin b).
 
         Each pair of cases is selected with the product of their probabilities; N_b and the number of pairs are
-        those of all cases, with labels or without, so no weight stands in a denominator. NaN without any pair.
+        those of all cases, with labels or without, so no weight stands in a denominator. NaN if no bin of all cases
+        has a pair; 0 if no pair was labelled, without which the mean over all samples would be biased.
         """
         if not (pairs.pairs > 0).any():
             return float("nan")

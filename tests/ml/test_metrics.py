@@ -208,6 +208,32 @@ def test_calibration_without_a_pair_in_any_bin_is_undefined(debias: Debias, n_bi
     assert np.isnan(sums.compute(debias)["CL"])
 
 
+@pytest.mark.parametrize("debias", ["pair", "paper"])
+def test_calibration_has_no_interval_if_it_stands_on_one_pair(debias: Debias) -> None:
+    """Without either of the two nothing is left to compare: their spread is unknown, not 0."""
+    rng = np.random.default_rng(5)
+    y, f = draw(5, n=200, low=2)
+    two_patients = calibration_loss(y, f, debias="pair", cluster=rng.integers(0, 2, 200))
+    two_cases = calibration_loss(y[:2], f[:2], debias=debias, n_bins=1)
+    p = np.append((np.arange(15) + 0.5) / 15, 0.51)
+    one_pair = calibration_loss(
+        np.stack([3 * (p < 0.5), 3 * (p >= 0.5)], axis=1).astype(np.int64), np.stack([p, 1 - p], axis=1), debias=debias
+    )
+    for found in (two_patients, two_cases, one_pair):
+        assert (np.isfinite(found.value), found.se, found.low, found.high) == (True, None, None, None)
+    three = calibration_loss(y[:3], f[:3], debias=debias, n_bins=1)
+    assert three.se is not None
+    assert three.se > 0
+
+
+@pytest.mark.parametrize("debias", ["pair", "paper"])
+def test_a_case_without_weight_makes_no_pair(debias: Debias) -> None:
+    p = np.repeat((np.arange(15) + 0.5) / 15, 2)
+    y, f = np.stack([3 * (p < 0.5), 3 * (p >= 0.5)], axis=1).astype(np.int64), np.stack([p, 1 - p], axis=1)
+    found = calibration_loss(y, f, debias=debias, sample_weight=np.tile([1.0, 0.0], 15))
+    assert (np.isnan(found.value), found.singleton_mass) == (True, 1.0)
+
+
 def test_singleton_bins_are_no_part_of_the_others_and_their_mass_is_given() -> None:
     y, f = np.array([[1, 1], [2, 0], [0, 2]]), np.array([[0.1, 0.9], [0.9, 0.1], [0.92, 0.08]])
     found = calibration_loss(y, f)
