@@ -15,12 +15,12 @@ from ml.agreement.coefficients import (
     fleiss_kappa,
     krippendorff_alpha,
 )
-from ml.agreement.dawid_skene import DawidSkene, dawid_skene
+from ml.agreement.latent_class import DawidSkene
 from ml.agreement.report import AgreementReport, AnnotatorAgreement, ClassAgreement, PairAgreement, SiteAgreement
 from ml.metrics.homogeneity_test import HomogeneityTest, marginal_homogeneity_test
 
 if TYPE_CHECKING:
-    from ml.agreement.tables import AgreementOptions, agreement_by_finding, measure_agreement
+    from ml.agreement.tables import AgreementOptions, agreement_by_finding, dawid_skene, measure_agreement
 
 __all__ = [
     "AgreementOptions",
@@ -43,7 +43,7 @@ __all__ = [
     "marginal_homogeneity_test",
     "measure_agreement",
 ]
-_OF_TABLES = ("AgreementOptions", "agreement_by_finding", "measure_agreement")
+_OF_TABLES = ("AgreementOptions", "agreement_by_finding", "dawid_skene", "measure_agreement")
 
 
 def __getattr__(name: str) -> Any:

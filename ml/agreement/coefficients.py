@@ -10,6 +10,7 @@ Sources: Cohen 1960; Fleiss 1971; Krippendorff, "Computing Krippendorff's Alpha-
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -212,39 +213,43 @@ def cohen_kappa(
     a, b = np.asarray(first), np.asarray(second)
     if a.shape != b.shape:
         raise ValueError(f"both annotators' labels must have one shape, got {a.shape} and {b.shape}")
-    if classes is None and a.dtype.kind in "iu" and b.dtype.kind in "iu":
-        numbers = np.stack([a, b], axis=-1)
-        n_classes = int(numbers.max(initial=0)) + 1 if n_classes is None else n_classes
-    else:
-        objects = [np.asarray(labels, dtype=object) for labels in (first, second)]  # NaN in a list of names stays NaN
-        numbers, n_classes = _number_labels(np.stack(objects, axis=-1), n_classes, classes, level)
-    matrix = as_label_matrix(numbers, n_classes)
+    if a.dtype.kind not in "iu" or b.dtype.kind not in "iu":
+        a, b = (np.asarray(labels, dtype=object) for labels in (first, second))  # NaN in a list of names stays NaN
+    matrix, n_classes, _ = number_labels(np.stack([a, b], axis=-1), n_classes, classes, level)
     sample = select_sample(np.asarray((matrix >= 0).all(axis=1)), None, check_clusters(cluster, len(matrix)))
     a, b = matrix[sample.rows].T
     return kappa_of(a, b, n_classes, sample, level)
 
 
-def _number_labels(
-    labels: npt.NDArray[Any], n_classes: int | None, classes: Sequence[str] | None, level: Level
-) -> tuple[IntArray, int]:
-    """Class numbers (N, A), −1 where there is no label, of class numbers or of names; and K."""
+def number_labels(
+    labels: npt.NDArray[Any], n_classes: int | None, classes: Sequence[str] | None, level: Level = "nominal"
+) -> tuple[IntArray, int, list[str] | None]:
+    """Class numbers (N, A) of class numbers or names, −1 for no label; K, and the names if there are any.
+
+    Raises:
+        ValueError: values out of range, unknown names, or ordinal names without their order.
+    """
+    if labels.dtype.kind in "iu" and classes is None:
+        n_classes = int(labels.max(initial=0)) + 1 if n_classes is None else n_classes
+        return as_label_matrix(labels, n_classes), n_classes, None
+    names: list[str] | None = None
     values = [None if _is_missing(value) else value for value in labels.ravel().tolist()]
     present = [value for value in values if value is not None]
     if present and all(isinstance(value, str) for value in present):
         if n_classes is not None:
-            raise ValueError("n_classes belongs to class numbers, and these labels are names: give classes")
+            raise ValueError("n_classes belongs to class numbers, and these labels are names: leave it out")
         names = _check_names(sorted({*present}), classes, level)
         number = {name: position for position, name in enumerate(names)}
         numbers, n_classes = [-1 if value is None else number[value] for value in values], len(names)
     else:
         if classes is not None:
             raise ValueError("classes belongs to names of classes, and these labels are numbers: give n_classes")
-        wrong = next((v for v in present if not isinstance(v, int | float) or not float(v).is_integer()), None)
+        wrong = next((v for v in present if not isinstance(v, Real) or not float(v).is_integer()), None)
         if wrong is not None:
             raise ValueError(f"labels must be whole numbers or names of classes, got {wrong!r}")
         numbers = [-1 if value is None else int(value) for value in values]
         n_classes = max(numbers, default=0) + 1 if n_classes is None else n_classes
-    return np.array(numbers, dtype=np.int64).reshape(labels.shape), n_classes
+    return as_label_matrix(np.array(numbers, dtype=np.int64).reshape(labels.shape), n_classes), n_classes, names
 
 
 def _is_missing(value: object) -> bool:

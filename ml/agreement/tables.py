@@ -1,17 +1,18 @@
 """Agreement between annotators of a LABELS table: overall, by pair, annotator, class and site."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from scipy.sparse import triu
 
-from ml.agreement.coefficients import DependenceTest, Level, kappa_of, krippendorff_alpha
-from ml.agreement.dawid_skene import fit_long
+from ml.agreement.coefficients import DependenceTest, Level, kappa_of, krippendorff_alpha, number_labels
+from ml.agreement.latent_class import DawidSkene, fit_long
 from ml.agreement.long_labels import LongLabels
 from ml.agreement.report import AgreementReport, AnnotatorAgreement, ClassAgreement, PairAgreement, SiteAgreement
 from ml.messages import Message, messages
@@ -54,6 +55,10 @@ _FEW = messages(
         False: "{few:,} pairs of annotators share fewer than {min_shared} cases: no kappa of theirs",
     }
 )
+
+
+#: Columns by which a data frame is a LABELS table, and not one with a column per annotator.
+_LABEL_COLUMNS = frozenset({"case_id", "annotator", "label"})
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,77 @@ def measure_agreement(
     if None not in reports:
         raise TableError(f"{place_of(labels, 'LABELS')}: the table has several findings: use agreement_by_finding")
     return reports[None]
+
+
+def dawid_skene(
+    labels: TableSource | npt.ArrayLike,
+    n_classes: int | None = None,
+    *,
+    prior_labels: float = 1.0,
+    tolerance: float = 1e-10,
+) -> DawidSkene:
+    """Confusion matrix of each annotator and class probabilities of each case, by Dawid and Skene (1979).
+
+    Args:
+        labels: a LABELS table with annotators, as a file or in memory; or (N, A) class numbers or names of classes, an
+            array or a data frame with a column per annotator, −1, None, NaN or an empty text if there is none.
+        n_classes: K of class numbers; one more than the largest number if omitted.
+        prior_labels: pseudo-labels per annotator and true class, spread as all annotators together spread theirs.
+        tolerance: relative change of the log-likelihood at which it has settled.
+
+    Returns:
+        The fitted model, with the names of classes, annotators and cases that the labels have.
+
+    Raises:
+        TableError: a table that cannot be read, or that names no annotators.
+        ValueError: no label, a value out of range, or it did not settle.
+
+    >>> cases, annotators = ["a", "a", "b", "b", "c", "c"], ["r", "s"] * 3
+    >>> fitted = dawid_skene({"case_id": cases, "annotator": annotators, "label": ["x", "x", "y", "y", "x", "x"]})
+    >>> [fitted.classes[k] for k in fitted.class_probs.argmax(axis=1)]
+    ['x', 'y', 'x']
+    >>> matrix = [[0, 0, 0], [1, 1, 0], [1, 1, 1], [0, 0, -1]]
+    >>> dawid_skene(matrix).confusion[2].round(2)  # the third annotator calls class 1 by the other name
+    array([[0.88, 0.12],
+           [0.43, 0.57]])
+    """
+    if not _is_label_table(labels):
+        matrix = np.asarray(labels)
+        matrix = matrix if matrix.dtype.kind in "iu" else np.asarray(labels, dtype=object)
+        if matrix.ndim != 2:
+            raise ValueError(f"labels must be a LABELS table or have shape (N, A), got shape {matrix.shape}")
+        numbers, n_classes, names = number_labels(matrix, n_classes, None)
+        fitted = fit_long(LongLabels.of_matrix(numbers, n_classes), prior_labels, tolerance)
+        columns, index = getattr(labels, "columns", None), getattr(labels, "index", None)
+        return replace(
+            fitted,
+            classes=None if names is None else tuple(names),
+            annotators=None if columns is None else tuple(map(str, columns)),
+            case_ids=None if columns is None or index is None else tuple(map(str, index)),
+        )
+    if n_classes is not None:
+        raise ValueError("n_classes belongs to class numbers, and a LABELS table names its classes")
+    table, place = read_table(labels), place_of(labels, "LABELS")
+    if "finding" in table.column_names:
+        raise TableError(f"{place}: the table has several findings: fit one at a time")
+    refuse_empty_file(table, labels)
+    labelled = check_labels(table, place, None)
+    if not labelled.annotators:
+        raise TableError(f"{place}: a column 'annotator' is needed: it names who gave each label")
+    n_classes, n_cases = len(labelled.classes), len(labelled.case_ids)
+    long, names = LongLabels.of_names(labelled.rows, labelled.annotators, labelled.numbers, n_cases, n_classes)
+    fitted = fit_long(long, prior_labels, tolerance)
+    return replace(
+        fitted, classes=tuple(labelled.classes), annotators=tuple(names), case_ids=tuple(map(str, labelled.case_ids))
+    )
+
+
+def _is_label_table(labels: object) -> TypeGuard[TableSource]:
+    """Whether it is a LABELS table, and not one column per annotator."""
+    if isinstance(labels, str | Path | Mapping | pa.Table):
+        return True
+    names = [str(name) for name in getattr(labels, "columns", ())]
+    return any(name in _LABEL_COLUMNS or name.startswith("count:") for name in names)
 
 
 def agreement_by_finding(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from ml.agreement.dawid_skene import dawid_skene
+from ml.agreement import dawid_skene
 
 
 def simulated(n: int = 4000, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

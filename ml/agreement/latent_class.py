@@ -1,4 +1,4 @@
-"""Annotators' confusion matrices without a gold standard (Dawid and Skene 1979).
+"""Latent class model: annotators' confusion matrices without a gold standard (Dawid and Skene 1979).
 
 A case has one true class; annotator a gives label l with probability π_a[true class, l], independently of the
 others. Expectation–maximisation finds the class shares, the confusion matrices and each case's class probabilities.
@@ -10,11 +10,9 @@ experts are the truth. Read it to find an annotator who mixes two classes up, no
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
 from scipy.special import logsumexp
 
-from ml.agreement.coefficients import as_label_matrix
 from ml.agreement.long_labels import LongLabels
 from ml.util.arrays import EqualByValue, FloatArray, IntArray
 
@@ -31,9 +29,12 @@ class DawidSkene(EqualByValue):
         class_probs: (N, K) probability of each true class given the case's labels.
         log_likelihood: of the labels, with the prior.
         iterations: until it settled.
+        classes: names of the K classes; None if the labels were class numbers.
+        annotators: names of the A annotators; None if the labels were an array.
+        case_ids: identifiers of the N cases; None if the labels were no LABELS table.
 
-    >>> fitted = dawid_skene([[0, 0], [1, 1], [0, 0]], n_classes=2)
-    >>> fitted.class_probs.argmax(axis=1)
+    >>> from ml.agreement import dawid_skene
+    >>> dawid_skene([[0, 0], [1, 1], [0, 0]]).class_probs.argmax(axis=1)
     array([0, 1, 0])
     """
 
@@ -42,33 +43,19 @@ class DawidSkene(EqualByValue):
     class_probs: FloatArray
     log_likelihood: float
     iterations: int
-
-
-def dawid_skene(
-    labels: npt.ArrayLike, n_classes: int, *, prior_labels: float = 1.0, tolerance: float = 1e-10
-) -> DawidSkene:
-    """Fit by expectation–maximisation, starting from the label shares of each case.
-
-    Args:
-        labels: (N, A) class numbers, −1 where there is none.
-        n_classes: K.
-        prior_labels: pseudo-labels per annotator and true class, spread as all annotators together spread theirs
-            at the start, so that an annotator with few labels is described like the average one.
-        tolerance: relative change of the log-likelihood at which it has settled.
-
-    Raises:
-        ValueError: no label, or it did not settle.
-
-    >>> labels = [[0, 0, 0], [1, 1, 0], [1, 1, 1], [0, 0, -1]]
-    >>> dawid_skene(labels, n_classes=2).confusion[2].round(2)  # the third annotator calls class 1 by the other name
-    array([[0.88, 0.12],
-           [0.43, 0.57]])
-    """
-    return fit_long(LongLabels.of_matrix(as_label_matrix(labels, n_classes), n_classes), prior_labels, tolerance)
+    classes: tuple[str, ...] | None = None
+    annotators: tuple[str, ...] | None = None
+    case_ids: tuple[str, ...] | None = None
 
 
 def fit_long(long: LongLabels, prior_labels: float = 1.0, tolerance: float = 1e-10) -> DawidSkene:
-    """Fit to labels one by one; arguments and errors as in ``dawid_skene``.
+    """Fit by expectation–maximisation, starting from the label shares of each case.
+
+    Args:
+        long: labels one by one.
+        prior_labels: pseudo-labels per annotator and true class, spread as all annotators together spread theirs
+            at the start, so that an annotator with few labels is described like the average one.
+        tolerance: relative change of the log-likelihood at which it has settled.
 
     Raises:
         ValueError: no label, or it did not settle.
