@@ -47,6 +47,13 @@ LevelChoice = Annotated[
     Literal["nominal", "ordinal"],
     typer.Option(help="ordinal: classes are grades in the order of the columns; adds RPS, weighted kappa, alpha."),
 ]
+Renormalise = Annotated[
+    bool,
+    typer.Option(
+        "--renormalise",
+        help="Divide rows whose sum rounding keeps from 1 by that sum, and count them.",
+    ),
+]
 Against = Annotated[
     Path | None, typer.Option(help="Other PREDICTIONS of the same cases: paired changes with intervals.")
 ]
@@ -79,6 +86,7 @@ def evaluate(
     missing: MissingChoice = "error",
     binary: Binary = False,
     level: LevelChoice = "nominal",
+    renormalise: Renormalise = False,
     against: Against = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for reliability diagrams.")] = None,
     report: Annotated[Path | None, typer.Option(help="HTML page to write, as `audit` does.")] = None,
@@ -95,10 +103,12 @@ def evaluate(
     from ml.audit.evaluate_findings import audit_findings, document_by_finding
     from ml.tables.matching import Options
 
-    options = Options(n_bins, debias, weights, weights2, cluster, missing, binary, level)
+    options = Options(n_bins, debias, weights, weights2, cluster, missing, binary, level, renormalise)
     if stream or shard is not None or out is not None:
         kept = {"--plots": plots, "--report": report, "--against": against, "--missing": missing == "drop"}
         kept |= {"--binary": binary, "--level": level == "ordinal"}
+        if renormalise:
+            raise typer.BadParameter("--stream and --shard read rows as they are: renormalise the table before")
         for name in [name for name, value in kept.items() if value]:
             given = "--stream" if shard is None else "--shard"
             raise typer.BadParameter(f"{given} goes through the tables once and keeps no cases; leave {name} out")
@@ -129,6 +139,7 @@ def audit(
     missing: MissingChoice = "error",
     binary: Binary = False,
     level: LevelChoice = "nominal",
+    renormalise: Renormalise = False,
     against: Against = None,
     as_json: Json = False,
 ) -> None:
@@ -136,7 +147,7 @@ def audit(
     from ml.audit.evaluate_findings import audit_findings
     from ml.tables.matching import Options
 
-    options = Options(n_bins, debias, weights, weights2, cluster, missing, binary, level)
+    options = Options(n_bins, debias, weights, weights2, cluster, missing, binary, level, renormalise)
     answers = audit_findings(labels, predictions, options, against)
     digest = _write_audit_page(answers, labels, predictions, against, out)
     findings = [

@@ -1,10 +1,11 @@
 """Comparison of two predictions of the same cases by the same labels."""
 
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from ml.metrics import Evaluation, paired_changes
 from ml.metrics.binning import Debias
+from ml.metrics.evaluation import estimates_frame
 from ml.metrics.jackknife import Estimate, EstimateDocument
 from ml.metrics.ordinal import ranked_probability_change
 from ml.tables.evaluate import evaluate_cases
@@ -53,6 +54,17 @@ class Comparison:
         """Return a table of both values and their change, with intervals, as text."""
         return comparison_table(self.to_dict())
 
+    def to_frame(self) -> Any:
+        """Return a pandas table of the changes: a row per metric, with both values before the change's numbers.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        frame = estimates_frame(self.changes).rename(columns={"value": "change"})
+        for name, side in (("second", self.second), ("first", self.first)):
+            frame.insert(0, name, [side.metrics[metric].value for metric in self.changes])
+        return frame
+
     def __repr__(self) -> str:
         """The summary."""
         return self.summary()
@@ -71,6 +83,7 @@ def compare(
     missing: Missing = "error",
     binary: bool = False,
     level: Level = "nominal",
+    renormalise: bool = False,
 ) -> Comparison:
     """Compare two PREDICTIONS tables of the same cases against the same LABELS.
 
@@ -86,6 +99,7 @@ def compare(
         missing: ``drop`` leaves out labels without a prediction.
         binary: one column of probabilities, whose complement is the other class.
         level: ``ordinal`` where the classes are grades, in the order of the columns.
+        renormalise: divide rows whose sum rounding keeps from 1 (by at most 0.001) by that sum, with a warning.
 
     Returns:
         Both evaluations and the changes from first to second, with intervals of the paired difference.
@@ -99,7 +113,7 @@ def compare(
     >>> round(compare(old, new, labels).changes["L"].value, 2)
     -0.24
     """
-    options = Options(n_bins, debias, weights, weights2, cluster, missing, binary, level)
+    options = Options(n_bins, debias, weights, weights2, cluster, missing, binary, level, renormalise)
     matched = match_tables(labels, first, options, second)
     if len(matched) != 1 or matched[0].finding is not None:
         raise TableError("the tables have a column 'finding': compare one finding at a time")

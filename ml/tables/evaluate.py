@@ -34,6 +34,7 @@ def evaluate(
     missing: Missing = "error",
     binary: bool = False,
     level: Level = "nominal",
+    renormalise: bool = False,
 ) -> Evaluation:
     """Every metric with its interval: of tables matched by ``case_id`` and class name, or of arrays.
 
@@ -51,6 +52,7 @@ def evaluate(
         missing: ``drop`` leaves out labels of tables without a prediction, with a warning that names them.
         binary: tables with one column of probabilities, whose complement is the other class.
         level: ``ordinal`` where the classes are grades, in the order of the columns.
+        renormalise: divide rows of tables whose sum rounding keeps from 1 (by at most 0.001) by that sum, and warn.
 
     Returns:
         Counts, metrics, reliability tables and warnings; its ``to_dict()`` is the document of ``evaluate --json``.
@@ -72,10 +74,13 @@ def evaluate(
     if _has_cases(labels):
         if disagreement_probs is not None or classes is not None:
             raise ValueError("tables name their classes and disagreement_prob in columns: leave both arguments out")
-        choices = {"missing": missing, "binary": binary, "level": level}
+        choices = {"missing": missing, "binary": binary, "level": level, "renormalise": renormalise}
         return evaluate_tables(labels, predictions, n_bins=n_bins, debias=debias, **columns, **choices)  # type: ignore[arg-type]
-    if binary or missing != "error":
-        raise ValueError("binary and missing are about tables with case_id: of arrays give both classes of every case")
+    if binary or renormalise or missing != "error":
+        raise ValueError(
+            "binary, renormalise and missing are about tables with case_id: of arrays give both classes of every case, "
+            "in rows that sum to 1"
+        )
     evaluation = evaluate_arrays(
         labels,  # type: ignore[arg-type]
         predictions,  # type: ignore[arg-type]
@@ -108,6 +113,7 @@ def evaluate_tables(
     missing: Missing = "error",
     binary: bool = False,
     level: Level = "nominal",
+    renormalise: bool = False,
 ) -> Evaluation:
     """Evaluate a PREDICTIONS table against a LABELS table, without cells that PREDICTIONS says were trained on.
 
@@ -122,6 +128,7 @@ def evaluate_tables(
         missing: ``drop`` leaves out labels without a prediction, with a warning that names them.
         binary: one column of probabilities, whose complement is the other class.
         level: ``ordinal`` where the classes are grades, in the order of the columns.
+        renormalise: divide rows whose sum rounding keeps from 1 (by at most 0.001) by that sum, with a warning.
 
     Returns:
         What ``ml.metrics.evaluate`` returns.
@@ -129,7 +136,7 @@ def evaluate_tables(
     Raises:
         TableError: a table cannot be used; the message names file, row and column.
     """
-    options = Options(n_bins, debias, weights, weights2, cluster, missing, binary, level)
+    options = Options(n_bins, debias, weights, weights2, cluster, missing, binary, level, renormalise)
     matched = match_tables(labels, predictions, options)
     if matched[0].finding is not None or len(matched) != 1:
         raise TableError("the tables have a column 'finding': evaluate_findings evaluates each on its own")
@@ -244,7 +251,9 @@ def safe_name(name: str) -> str:
 Score = Literal["disagreement", "max_probability", "entropy"]
 
 
-def rank_second_reads(predictions: TableSource, *, score: Score = "disagreement", binary: bool = False) -> pa.Table:
+def rank_second_reads(
+    predictions: TableSource, *, score: Score = "disagreement", binary: bool = False, renormalise: bool = False
+) -> pa.Table:
     """Rank the cases of a PREDICTIONS table by how much they need a second read.
 
     Args:
@@ -252,6 +261,7 @@ def rank_second_reads(predictions: TableSource, *, score: Score = "disagreement"
         score: what a case is ranked by, the largest first: the probability that two annotators disagree
             (``disagreement``), 1 minus the largest class probability, or the entropy of the class probabilities.
         binary: one column of probabilities, whose complement is the other class.
+        renormalise: divide rows whose sum rounding keeps from 1 (by at most 0.001) by that sum.
 
     Returns:
         A row per case with ``case_id``, ``score`` and ``rank`` (from 1); cases of one score keep their order.
@@ -268,7 +278,8 @@ def rank_second_reads(predictions: TableSource, *, score: Score = "disagreement"
     refuse_empty_file(table, predictions)
     if "finding" in table.column_names:
         raise TableError(f"{place}: the table has a column 'finding': rank one finding at a time")
-    read = check_predictions(table, place, complement="the other class" if binary else None)
+    complement = "the other class" if binary else None
+    read = check_predictions(table, place, complement=complement, renormalise=renormalise)
     common = {name.replace(" ", "_"): values for name, values in uncertainty_scores(read.class_probs).items()}
     scores = {"disagreement": read.disagreement_probs} | common
     if score not in scores:

@@ -91,30 +91,42 @@ class Labels(EqualByValue):
 
 @dataclass(frozen=True, eq=False)
 class Predictions(EqualByValue):
-    """Predictions of cases: probabilities (N, K), disagreement probabilities (N,), further columns of the table."""
+    """Predictions of cases: probabilities (N, K), disagreement probabilities (N,), further columns of the table.
+
+    ``renormalised`` has the distances (R,) from 1 of the sums of the R rows that were divided by them; None if R = 0.
+    """
 
     case_ids: list[str]
     classes: list[str]
     class_probs: FloatArray
     disagreement_probs: FloatArray
     columns: dict[str, list[Any]] = field(default_factory=dict)
+    renormalised: FloatArray | None = None
 
 
-def read_predictions(source: TableSource, *, complement: str | None = None) -> Predictions:
+#: Distance from 1 of a row's sum that rounding explains (six decimals, float16), with a little for its own rounding.
+ROUNDING = 1e-3 + 1e-9
+
+
+def read_predictions(source: TableSource, *, complement: str | None = None, renormalise: bool = False) -> Predictions:
     """Read and check a PREDICTIONS table, a file or in memory.
 
     Args:
         source: the file, or a table in memory.
         complement: name of the other class where there is one column of probabilities only.
+        renormalise: divide rows whose sum rounding keeps from 1 (by at most 0.001) by that sum.
 
     Raises:
         TableError: a missing column, a duplicated case, a value that is no probability, or a row of
-            probabilities that does not sum to one within 1e-6.
+            probabilities that does not sum to one within 1e-6, or within 0.001 if rows are renormalised.
     """
-    return check_predictions(read_table(source), place_of(source, "PREDICTIONS"), complement=complement)
+    place = place_of(source, "PREDICTIONS")
+    return check_predictions(read_table(source), place, complement=complement, renormalise=renormalise)
 
 
-def check_predictions(table: pa.Table, where: Where, *, complement: str | None = None) -> Predictions:
+def check_predictions(
+    table: pa.Table, where: Where, *, complement: str | None = None, renormalise: bool = False
+) -> Predictions:
     """Check a PREDICTIONS table, or a part of one; arguments and errors as in ``read_predictions``."""
     case_ids = text_column(table, "case_id", where)
     fail_at(where, find_repeats(case_ids), "case_id", "duplicated case", case_ids)
@@ -126,12 +138,18 @@ def check_predictions(table: pa.Table, where: Where, *, complement: str | None =
     if complement is not None:
         probs, classes = np.concatenate([probs, 1 - probs], axis=1), [*classes, complement]
     sums = probs.sum(axis=1)
+    missed = np.abs(sums - 1)
+    off = missed > ROW_SUM_TOLERANCE
+    wrong, hint = missed > ROUNDING if renormalise else off, ""
+    if off.any() and not renormalise and missed.max() <= ROUNDING:
+        hint = "; rounding does that, and --renormalise (renormalise=True) divides such rows by their sum"
     problem = "the row's probabilities do not sum to 1 but to"
-    fail_at(where, np.abs(sums - 1) > ROW_SUM_TOLERANCE, f"{names[0]} … {names[-1]}", problem, sums.tolist())
+    fail_at(where, wrong, f"{names[0]} … {names[-1]}", problem, sums.tolist(), hint)
+    probs = np.where(off[:, None], probs / np.where(off, sums, 1.0)[:, None], probs)
     dpe = _disagreement(table, where, probs)
     standard_columns = {"case_id", "log_concentration", *_DISAGREEMENT, *names}
     further = {name: table.column(name).to_pylist() for name in table.column_names if name not in standard_columns}
-    return Predictions(case_ids, classes, probs, dpe, further)
+    return Predictions(case_ids, classes, probs, dpe, further, missed[off] if off.any() else None)
 
 
 def probability_columns(table: pa.Table, where: Where, *, binary: bool = False) -> list[str]:

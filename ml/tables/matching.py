@@ -55,6 +55,7 @@ class Options:
         missing: ``drop`` leaves out labels without a prediction and names them; ``error`` refuses them.
         binary: one column of probabilities stands for two classes.
         level: ``ordinal`` where the classes, in the order of the columns of PREDICTIONS, are grades.
+        renormalise: rows whose sum rounding keeps from 1, by at most 0.001, are divided by that sum.
     """
 
     n_bins: int = 15
@@ -65,6 +66,7 @@ class Options:
     missing: Missing = "error"
     binary: bool = False
     level: Level = "nominal"
+    renormalise: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what is no column or no choice.
@@ -114,7 +116,7 @@ class Cases:
         cluster: (N,) patients.
         left_out: cases with a label and no prediction.
         rival: other predictions to compare with.
-        said: about cells that a release was trained on, which are left out.
+        said: about rows that were renormalised, and about cells that a release was trained on, which are left out.
     """
 
     finding: str | None
@@ -210,12 +212,12 @@ def match_tables(
 def _match(finding: str | None, tables: list[_Table], options: Options) -> Cases:
     labels, predictions = tables[0], tables[1]
     complement = _complement(labels, predictions) if options.binary else None
-    predicted = check_predictions(predictions.table, predictions.place, complement=complement)
-    labelled = check_labels(labels.table, labels.place, predicted.classes)
-    judged = [(predicted, predictions.place)]
-    judged += [
-        (check_predictions(table.table, table.place, complement=complement), table.place) for table in tables[2:]
+    judged = [
+        (check_predictions(one.table, one.place, complement=complement, renormalise=options.renormalise), one.place)
+        for one in tables[1:]
     ]
+    labelled = check_labels(labels.table, labels.place, judged[0][0].classes)
+    rounded = [_renormalised(side, place) for side, place in judged if side.renormalised is not None]
     labelled, place, (predicted, *others), notes = without_trained_cells(labelled, labels.place, judged)
     stray = tuple(without_prediction(labelled, predicted))
     dropped = options.missing == "drop"
@@ -236,8 +238,16 @@ def _match(finding: str | None, tables: list[_Table], options: Options) -> Cases
         cluster=aligned_clusters(labelled, predicted, options.cluster, rows, place),
         left_out=stray,
         rival=rival,
-        said=notes,
+        said=(*rounded, *notes),
     )
+
+
+def _renormalised(predictions: Predictions, place: Place) -> str:
+    """A sentence about rows that were divided by their sum."""
+    missed = predictions.renormalised
+    n, most = (0, 0.0) if missed is None else (missed.size, float(missed.max()))
+    share = f"{n:,} of {len(predictions.case_ids):,} rows"
+    return f"{place}: {share} were renormalised; their sums were up to {most:.2g} from 1"
 
 
 def _complement(labels: _Table, predictions: _Table) -> str:

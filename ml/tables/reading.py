@@ -339,7 +339,7 @@ def write_table(columns: Mapping[str, Column], path: Path) -> None:
         raise TableError(f"{path}: the extension must be .csv or .parquet")
 
 
-def fail_at(where: Where, bad: npt.ArrayLike, column: str, problem: str, values: Sequence[Any]) -> None:
+def fail_at(where: Where, bad: npt.ArrayLike, column: str, problem: str, values: Sequence[Any], hint: str = "") -> None:
     """Raise a ``TableError`` naming the first true row of ``bad``, if there is one.
 
     Raises:
@@ -354,7 +354,7 @@ def fail_at(where: Where, bad: npt.ArrayLike, column: str, problem: str, values:
         if place.file is not None and place.file.is_file():
             line, cells = _written(place.file, position)
         cell_text = _shown(value if value is not None or not cells else cells.get(column, ""))
-        raise TableError(f"{place}: row {line}, column {column}: {problem} {cell_text}, {rows.size} in all")
+        raise TableError(f"{place}: row {line}, column {column}: {problem} {cell_text}, {rows.size} in all{hint}")
 
 
 def _shown(value: Any) -> str:

@@ -84,6 +84,40 @@ def test_two_tables_are_compared_in_one_call_as_the_command_compares_them(tmp_pa
     assert repr(result) in done.stdout, done.stderr
 
 
+def test_the_changes_between_two_tables_are_a_table() -> None:
+    better = PREDICTIONS.assign(**{"prob:blast": 1.0, "prob:mono": 0.0, "prob:neutro": 0.0})
+    result = secondread.compare(PREDICTIONS, better, LABELS)
+    frame = result.to_frame()
+    assert list(frame.index) == list(result.changes)
+    assert (frame["second"] - frame["first"]).to_numpy() == pytest.approx(frame["change"].to_numpy(), abs=1e-12)
+    assert frame.loc["L", "low"] == result.changes["L"].low
+
+
+def test_dawid_and_skene_read_a_table_a_matrix_of_names_and_one_of_numbers_alike(tmp_path: Path) -> None:
+    fitted = secondread.dawid_skene(LABELS)
+    wide = LABELS.pivot_table(index="case_id", columns="annotator", values="label", aggfunc="first")
+    assert fitted.case_ids is not None
+    wide = wide.loc[list(fitted.case_ids)]
+    of_names = secondread.dawid_skene(wide)
+    assert fitted.classes == of_names.classes == ("blast", "mono", "neutro")
+    assert fitted.annotators == of_names.annotators == ("anna", "ben", "cleo")
+    assert fitted.case_ids == of_names.case_ids
+    of_numbers = secondread.dawid_skene(wide.replace({"blast": 0, "mono": 1, "neutro": 2}).to_numpy(dtype=int))
+    for other in (of_names, of_numbers):
+        assert fitted.confusion == pytest.approx(other.confusion)
+        assert fitted.class_probs == pytest.approx(other.class_probs)
+    LABELS.to_csv(tmp_path / "labels.csv", index=False)
+    assert secondread.dawid_skene(tmp_path / "labels.csv") == fitted
+    with pytest.raises(ValueError, match="n_classes belongs to class numbers"):
+        secondread.dawid_skene(LABELS, 3)
+    with pytest.raises(secondread.TableError, match="column 'case_id' is missing"):
+        secondread.dawid_skene(LABELS.rename(columns={"case_id": "case"}))
+    gaps = np.array([[np.int64(1), None], [np.float32(0), 0]], dtype=object)
+    assert secondread.dawid_skene(gaps) == secondread.dawid_skene([[1, -1], [0, 0]])
+    with pytest.raises(secondread.TableError, match="a column 'annotator' is needed: it names who gave each label"):
+        secondread.dawid_skene({"case_id": ["a", "b"], "count:x": [1, 2], "count:y": [1, 0]})
+
+
 def test_cases_are_ranked_for_a_second_read() -> None:
     ranked = secondread.rank_second_reads(PREDICTIONS).to_pandas()
     assert ranked["rank"].tolist() == list(range(1, 31))
@@ -95,6 +129,41 @@ def test_cases_are_ranked_for_a_second_read() -> None:
     assert entropy[0] == pytest.approx((-PROBS * np.log(PROBS)).sum(axis=1).max())
     with pytest.raises(ValueError, match="unknown score 'loss'; there are disagreement, max_probability, entropy"):
         secondread.rank_second_reads(PREDICTIONS, score="loss")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rounding", ["six decimals", "float16"])
+def test_rows_that_rounding_keeps_from_one_are_renormalised_on_request(rounding: str, tmp_path: Path) -> None:
+    rounded = PREDICTIONS.iloc[:, :3].astype("float16").astype(float)
+    if rounding == "six decimals":
+        rounded = PREDICTIONS.iloc[:, :3].round(6) + [2e-6, 0, 0]
+    table = rounded.assign(case_id=PREDICTIONS["case_id"])
+    off = int((np.abs(rounded.sum(axis=1) - 1) > 1e-6).sum())
+    assert off > 10
+    with pytest.raises(
+        secondread.TableError, match=rf"do not sum to 1 but to .*{off} in all; rounding does that, and --renormalise"
+    ):
+        secondread.evaluate(LABELS, table)
+    found = secondread.evaluate(LABELS, table, renormalise=True)
+    assert found.warnings[0].startswith(f"PREDICTIONS: {off} of 30 rows were renormalised; their sums were up to ")
+    exact = rounded.div(rounded.sum(axis=1).where(np.abs(rounded.sum(axis=1) - 1) > 1e-6, 1.0), axis=0)
+    same = secondread.evaluate(LABELS, exact.assign(case_id=PREDICTIONS["case_id"]))
+    assert found.metrics == same.metrics
+    assert secondread.compare(table, PREDICTIONS, LABELS, renormalise=True).first.metrics == same.metrics
+    table.to_csv(tmp_path / "p.csv", index=False)
+    LABELS.to_csv(tmp_path / "l.csv", index=False)
+    command = [
+        str(Path(sys.executable).parent / "secondread"),
+        "evaluate",
+        "--labels",
+        "l.csv",
+        "--predictions",
+        "p.csv",
+    ]
+    done = subprocess.run([*command, "--renormalise"], cwd=tmp_path, capture_output=True, text=True)
+    assert f"warning: p.csv: {off} of 30 rows were renormalised" in done.stdout, done.stderr
+    wrong = table.assign(**{"prob:blast": table["prob:blast"] * 0.9})
+    with pytest.raises(secondread.TableError, match="do not sum to 1 but to"):
+        secondread.evaluate(LABELS, wrong, renormalise=True)
 
 
 def test_a_compressed_table_is_the_table(tmp_path: Path) -> None:
