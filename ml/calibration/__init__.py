@@ -8,9 +8,8 @@ from ml.calibration.concentration import (
     choose_head,
     concentration_loss,
     fit_concentration,
-    fit_jointly,
-    joint_loss,
 )
+from ml.calibration.joint_fit import fit_jointly, joint_loss
 from ml.calibration.optimal_concentration import (
     Moments,
     disagreement_error,
@@ -29,10 +28,10 @@ from ml.calibration.scaling import (
     choose_scaling,
     fit_affine,
     fit_temperature,
-    mixture_log_likelihood,
     scaling_loss,
     temperature_loss,
 )
+from ml.distributions.likelihood import mixture_log_likelihood
 
 __all__ = [
     "METHODS",

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.calibration.calibration import CALIBRATION_VERSION, Calibration, Refinement
-from ml.calibration.concentration import ConcentrationHead, HeadKind, choose_head, fit_jointly, joint_loss
+from ml.calibration.concentration import ConcentrationHead, HeadKind, choose_head
 from ml.calibration.fit_report import FitDocument, FitReport, JointFit
+from ml.calibration.joint_fit import PLAIN, Outputs, fit_jointly, joint_loss, start_without_summaries
 from ml.calibration.optimise import FitError
 from ml.calibration.refining import RefinementChoice, refine
 from ml.calibration.scaling import Method, Scaling, choose_scaling
 from ml.calibration.summaries import Summaries
-from ml.calibration.variants import PLAIN, Outputs, start_without_summaries
 from ml.dataframes import refuse_names, same_rows
 from ml.distributions.families import softmax_probs
 from ml.util.arrays import FloatArray, IntArray, as_label_counts

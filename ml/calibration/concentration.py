@@ -5,89 +5,16 @@ uniform mixture.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, log_softmax
 
 from ml.calibration.optimise import FitError, minimise
-from ml.calibration.scaling import Choice, mixture_log_likelihood
+from ml.calibration.scaling import Choice
 from ml.dataframes import refuse_names, refuse_tables, same_rows
-from ml.distributions.families import dirichlet_multinomial_nll
+from ml.distributions.likelihood import DirichletMultinomial, log_probs_of, mixture_log_likelihood
 from ml.util.arrays import EqualByValue, FloatArray, IntArray, as_label_counts
-
-
-@dataclass(frozen=True)
-class _Step:
-    """Likelihood terms of the labels after the first ``step`` of a sequence."""
-
-    log_step: float
-    # (L,) cases with more labels than ``step``
-    longer: npt.NDArray[np.intp]
-    # (M,) case of each class with more labels than ``step``: few, so they are picked
-    cells: npt.NDArray[np.intp]
-    # (..., M) ln f of those classes; 0 where f is zero
-    log_probs: FloatArray
-    # (..., M) where f is zero, None where it nowhere is: such a term has no f in the limit
-    impossible: npt.NDArray[np.bool_] | None
-
-    @classmethod
-    def of(cls, step: int, label_counts: IntArray, log_probs: FloatArray) -> "_Step":
-        """Step of label counts (N, K) and ln f (..., N, K)."""
-        cells, classes = np.nonzero(label_counts > step)
-        picked = log_probs[..., cells, classes]
-        impossible = np.isneginf(picked)
-        longer = np.flatnonzero(label_counts.sum(axis=1) > step)
-        if not impossible.any():
-            return cls(float(np.log(step)), longer, cells, picked, None)
-        return cls(float(np.log(step)), longer, cells, np.where(impossible, 0.0, picked), impossible)
-
-
-class SequenceLikelihood:
-    """Dirichlet-multinomial likelihood of label sequences as a function of a; all that a does not touch is kept.
-
-    Args:
-        label_counts: (N, K).
-        log_probs: (..., N, K) ln f.
-    """
-
-    def __init__(self, label_counts: IntArray, log_probs: FloatArray) -> None:
-        longest = int(label_counts.sum(axis=1).max(initial=0))
-        self.constant = -np.where(label_counts >= 1, log_probs, 0.0).sum(axis=-1)
-        self.steps = [_Step.of(step, label_counts, log_probs) for step in range(1, longest)]
-
-    @classmethod
-    def of_probs(cls, label_counts: IntArray, class_probs: FloatArray) -> "SequenceLikelihood":
-        """Build from class probabilities (..., N, K), which may be zero."""
-        with np.errstate(divide="ignore"):
-            return cls(label_counts, np.log(class_probs))
-
-    def __call__(self, log_concentration: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Negative log-likelihoods (..., N) and their derivatives by a."""
-        nll, slope = self.constant.copy(), np.zeros(self.constant.shape)
-        for step in self.steps:
-            value, share = _softplus(step.log_step - log_concentration[..., step.longer])
-            nll[..., step.longer] += value
-            slope[..., step.longer] -= share
-            offset = step.log_step - log_concentration[..., step.cells]
-            value, share = _softplus(offset - step.log_probs)
-            # logaddexp(ln f, offset) = ln f + softplus(offset − ln f)
-            value = step.log_probs + value
-            if step.impossible is not None:
-                value, share = np.where(step.impossible, offset, value), np.where(step.impossible, 1.0, share)
-            cells: Any = (..., step.cells)  # NumPy's types know of no ellipsis here
-            # a case may have several such classes
-            np.subtract.at(nll, cells, value)
-            np.add.at(slope, cells, share)
-        return nll, slope
-
-
-def _softplus(x: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """ln(1 + eˣ) and its derivative, from one exponential."""
-    small = np.exp(-np.abs(x))
-    return np.maximum(x, 0.0) + np.log1p(small), np.where(x >= 0, 1.0, small) / (1.0 + small)
-
 
 #: λ_α of the penalty λ_α/N Σ a² on the log concentration (paper §6.1).
 LOG_CONCENTRATION_PENALTY = 0.005
@@ -135,18 +62,19 @@ def concentration_loss(
         ValueError: an unknown normalization.
     """
     refuse_tables(class_probs=class_probs, label_counts=label_counts, log_concentration=log_concentration)
-    likelihood = SequenceLikelihood.of_probs(label_counts, class_probs)
-    return _penalised(likelihood, label_counts.sum(axis=1), log_concentration, penalty, normalization)
+    terms = DirichletMultinomial(label_counts, log_probs_of(class_probs))(log_concentration)
+    return penalised_loss(*terms, label_counts.sum(axis=1), log_concentration, penalty, normalization)[:2]
 
 
-def _penalised(
-    likelihood: SequenceLikelihood,
+def penalised_loss(
+    member_nll: FloatArray,
+    slope: FloatArray,
     totals: IntArray,
     log_concentration: FloatArray,
     penalty: float,
     normalization: Normalization,
-) -> tuple[float, FloatArray]:
-    member_nll, slope = likelihood(log_concentration)
+) -> tuple[float, FloatArray, FloatArray]:
+    """Loss of negative log-likelihoods (..., N), its gradient by a, and the weight of each in the loss."""
     mixed, share = mixture_log_likelihood(-member_nll)
     if normalization == "label":
         weight = np.full(len(totals), 1.0 / max(totals.sum(), 1))
@@ -154,8 +82,8 @@ def _penalised(
         weight = totals / max(totals.mean(), 1e-300) / len(totals)
     else:
         raise ValueError(f"normalization must be 'label' or 'instance', got {normalization!r}")
-    value = -weight @ mixed + penalty * (log_concentration**2).mean()
-    return float(value), weight * share * slope + 2 * penalty * log_concentration / log_concentration.size
+    value, share = -weight @ mixed + penalty * (log_concentration**2).mean(), weight * share
+    return float(value), share * slope + 2 * penalty * log_concentration / log_concentration.size, share
 
 
 def fit_concentration(
@@ -188,148 +116,81 @@ def fit_concentration(
     counts, probs = as_label_counts(label_counts), np.asarray(class_probs, dtype=np.float64)
     if not (counts.sum(axis=1) >= 2).any():
         raise FitError("the concentration cannot be fitted: no case has two labels, and one says nothing about it")
-    table = _Design.of(np.asarray(features, dtype=np.float64), ridge)
-    members, likelihood, totals = probs.shape[:-1], SequenceLikelihood.of_probs(counts, probs), counts.sum(axis=1)
+    design = HeadDesign.of(np.asarray(features, dtype=np.float64), ridge)
+    members, totals = probs.shape[:-1], counts.sum(axis=1)
+    likelihood = DirichletMultinomial(counts, log_probs_of(probs))
 
     def objective(x: FloatArray) -> tuple[float, FloatArray]:
-        a = table.log_concentration(x).reshape(members)
-        value, by_a = _penalised(likelihood, totals, a, penalty, normalization)
-        shrink, slope = ridge or 0.0, by_a.ravel()
-        gradient = table.slopes(slope)
-        gradient[:-1] += shrink * x[:-1]
-        return value + 0.5 * shrink * float(x[:-1] @ x[:-1]), gradient
+        a = design.log_concentration(x).reshape(members)
+        value, by_a, _ = penalised_loss(*likelihood(a), totals, a, penalty, normalization)
+        return design.penalised(x, value, by_a)
 
-    parameters, iterations = minimise(objective, np.zeros(table.centred.shape[1] + 1), "concentration head")
-    return table.head(parameters), iterations
+    parameters, iterations = minimise(objective, np.zeros(design.columns.shape[1] + 1), "concentration head")
+    return design.head(parameters), iterations
 
 
 @dataclass(frozen=True)
-class _Design:
-    """Centred features (M, D) with what standardises them and undoes it; no column for a constant head."""
+class HeadDesign:
+    """Inputs of a head, standardised, with the ridge on each of them; parameters are weights and, last, a bias.
 
-    # Dividing D weights by the spread is standardising M · D features without a pass through them.
+    Attributes:
+        columns: (M, P) centred inputs that are read.
+        read: (D,) mask of the inputs that are read.
+        centre: (D,) means.
+        spread: (D,) standard deviations, 1 for an input that never varies.
+        ridge: (P,) penalties ρ/2 w² on the weights.
+    """
 
-    centred: FloatArray
+    # Dividing the weights by the spread is standardising M · D numbers without a pass through them.
+
+    columns: FloatArray
+    read: npt.NDArray[np.bool_]
     centre: FloatArray
     spread: FloatArray
+    ridge: FloatArray
 
     @classmethod
-    def of(cls, features: FloatArray, ridge: float | None) -> "_Design":
+    def of(cls, features: FloatArray, ridge: float | None) -> "HeadDesign":
+        """Design of features (..., D) under one ridge; None reads none of them."""
         raw = features.reshape(-1, features.shape[-1])
         centre = raw.mean(axis=0)
         centred = raw - centre
         spread = np.sqrt(np.einsum("md,md->d", centred, centred) / len(raw))
         spread = np.where(spread > 1e-12 * np.maximum(1.0, np.abs(centre)), spread, 1.0)
-        return cls(centred if ridge is not None else centred[:, :0], centre, spread)
+        read = np.full(len(centre), ridge is not None)
+        columns = centred if ridge is not None else centred[:, :0]
+        return cls(columns, read, centre, spread, np.full(columns.shape[1], ridge or 0.0))
 
-    @property
-    def _scale(self) -> FloatArray:
-        return self.spread[: self.centred.shape[1]]
+    def with_standardised(self, inputs: FloatArray, ridge: float, *, read: bool) -> "HeadDesign":
+        """Design with more inputs (M, E) behind the others, which are standardised already."""
+        n, used = inputs.shape[1], inputs if read else inputs[:, :0]
+        return HeadDesign(
+            np.hstack([self.columns, used]) if used.size else self.columns,
+            np.append(self.read, np.full(n, read)),
+            np.append(self.centre, np.zeros(n)),
+            np.append(self.spread, np.ones(n)),
+            np.append(self.ridge, np.full(used.shape[1], ridge)),
+        )
 
     def log_concentration(self, x: FloatArray) -> FloatArray:
-        """Log concentrations (M,) for weights and bias of the standardised features."""
-        return np.asarray(self.centred @ (x[:-1] / self._scale) + x[-1])
+        """Log concentrations (M,)."""
+        return np.asarray(self.columns @ (x[:-1] / self.spread[self.read]) + x[-1])
 
-    def slopes(self, by_a: FloatArray) -> FloatArray:
-        """Derivatives by these weights and the bias of what has these derivatives (M,) by the log concentrations."""
-        return np.append((by_a @ self.centred) / self._scale, by_a.sum())
+    def penalised(self, x: FloatArray, loss: float, by_a: FloatArray) -> tuple[float, FloatArray]:
+        """Loss with the ridge, and its gradient, from the loss and its derivatives (M,) by the log concentrations."""
+        weight, slope = x[:-1], by_a.ravel()
+        by_weight = (slope @ self.columns) / self.spread[self.read] + self.ridge * weight
+        return loss + 0.5 * float(self.ridge @ weight**2), np.append(by_weight, slope.sum())
 
     def head(self, x: FloatArray) -> ConcentrationHead:
-        """Head of the raw features for weights and bias of the standardised ones."""
-        weight = x[:-1] / self.spread if self.centred.shape[1] else np.zeros(len(self.centre))
+        """Head of the raw inputs."""
+        weight = np.zeros(len(self.centre))
+        weight[self.read] = x[:-1] / self.spread[self.read]
         return ConcentrationHead(weight, float(x[-1] - weight @ self.centre))
 
     def parameters(self, head: ConcentrationHead) -> FloatArray:
         """The opposite of ``head``."""
-        weight = head.weight * self.spread if self.centred.shape[1] else np.empty(0)
-        return np.append(weight, head.bias + head.weight @ self.centre)
-
-
-def joint_loss(
-    logits: FloatArray, label_counts: IntArray, log_temperature: float, log_concentration: FloatArray, penalty: float
-) -> tuple[float, FloatArray, float]:
-    """``concentration_loss`` of softmax(u / T), and its gradients by a and by log T.
-
-    Args:
-        logits: (N, K), or (S, N, K) of an ensemble.
-        label_counts: (N, K).
-        log_temperature: log T.
-        log_concentration: (N,) or (S, N).
-        penalty: λ_α.
-    """
-    shared = np.full(logits.shape[:-1], log_temperature)
-    value, slope, by_t = case_temperature_loss(logits, label_counts, shared, log_concentration, penalty)
-    return value, slope, float(by_t.sum())
-
-
-def case_temperature_loss(
-    logits: FloatArray,
-    label_counts: IntArray,
-    log_temperatures: FloatArray,
-    log_concentration: FloatArray,
-    penalty: float,
-) -> tuple[float, FloatArray, FloatArray]:
-    """``joint_loss`` with a log T for each case (and member), (N,) or (S, N); its gradients by a and by each log T."""
-    refuse_tables(logits=logits, label_counts=label_counts, log_concentration=log_concentration)
-    # a line search may try anything
-    scaled = logits * np.exp(-np.clip(log_temperatures, -20.0, 20.0))[..., None]
-    logs = log_softmax(scaled, axis=-1)
-    probs = np.exp(logs)
-    # of ln f: f itself may underflow to zero where a line search tries a small T
-    likelihood = SequenceLikelihood(label_counts, logs)
-    value, slope = _penalised(likelihood, label_counts.sum(axis=1), log_concentration, penalty, "label")
-    # −∂NLL/∂ln f_k = 1{y_k ≥ 1} + Σ_{l<y_k} σ(ln f_k − ln l + a)
-    rate = np.broadcast_to(label_counts >= 1, logs.shape).astype(np.float64)
-    for step in range(1, int(label_counts.max(initial=0))):
-        more: Any = (..., *np.nonzero(label_counts > step))
-        rows: Any = more[:2]
-        rate[more] += expit(logs[more] - np.log(step) + log_concentration[rows])
-    by_t = (rate * scaled).sum(axis=-1) - rate.sum(axis=-1) * (probs * scaled).sum(axis=-1)
-    share = mixture_log_likelihood(-dirichlet_multinomial_nll(label_counts, logs, log_concentration))[1]
-    return value, slope, np.asarray(share * by_t / label_counts.sum())
-
-
-def fit_jointly(
-    logits: FloatArray,
-    features: FloatArray,
-    label_counts: IntArray,
-    start: tuple[float, ConcentrationHead],
-    kind: "HeadKind",
-    *,
-    temperature_fixed: bool = False,
-) -> tuple[float, ConcentrationHead]:
-    """Fit temperature and concentration head together, on the one likelihood that both belong to.
-
-    Args:
-        logits: (N, K), or (S, N, K) of an ensemble.
-        features: (N, D), or (S, N, D).
-        label_counts: (N, K).
-        start: log T and head that were fitted one after the other.
-        kind: ridge and penalty of the head.
-        temperature_fixed: fit the head only.
-
-    Returns:
-        log T and head.
-
-    Raises:
-        FitError: no convergence.
-    """
-    refuse_tables(logits=logits, features=features, label_counts=label_counts)
-    table = _Design.of(features, kind.ridge)
-    shrink = kind.ridge or 0.0
-
-    def objective(x: FloatArray) -> tuple[float, FloatArray]:
-        a = table.log_concentration(x[:-1]).reshape(logits.shape[:-1])
-        value, by_a, by_t = joint_loss(logits, label_counts, float(x[-1]), a, kind.penalty)
-        slope = by_a.ravel()
-        by_t = 0.0 if temperature_fixed else by_t
-        gradient = np.append(table.slopes(slope), by_t)
-        gradient[:-2] += shrink * x[:-2]
-        return value + 0.5 * shrink * float(x[:-2] @ x[:-2]), gradient
-
-    first = np.append(table.parameters(start[1]), start[0])
-    parameters, _ = minimise(objective, first, "temperature and concentration")
-    return float(parameters[-1]), table.head(parameters[:-1])
+        return np.append((head.weight * self.spread)[self.read], head.bias + head.weight @ self.centre)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from ml.calibration.concentration import HeadKind
 from ml.calibration.disagreement_map import AnyMap, MapKind, fit_map, pair_loss
 from ml.calibration.disagreement_matching import match_disagreement
+from ml.calibration.joint_fit import PLAIN, VARIANTS, Fitted, Outputs, Variant, fit_variant
 from ml.calibration.optimise import FitError
-from ml.calibration.variants import PLAIN, VARIANTS, Fitted, Outputs, Variant, fit_variant
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, softmax_probs
 from ml.metrics.histograms import observed_disagreement
 from ml.util.arrays import FloatArray, IntArray

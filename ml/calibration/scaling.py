@@ -14,10 +14,11 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_softmax, logsumexp
+from scipy.special import log_softmax
 
 from ml.calibration.optimise import FitError, minimise
 from ml.dataframes import refuse_names, refuse_tables, same_rows
+from ml.distributions.likelihood import mixture_log_likelihood
 from ml.util.arrays import EqualByValue, FloatArray, IntArray, as_label_counts
 
 Method = Literal["none", "temperature", "vector", "matrix"]
@@ -118,20 +119,6 @@ class Choice:
             "chosen": self.chosen,
             "candidates": dict(self.candidates),
         }
-
-
-def mixture_log_likelihood(member_log_likelihood: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Log-likelihood (N,) of the uniform mixture of members (..., N), and each member's share in it (..., N).
-
-    The shares are the weights of the members' gradients; without a member axis they are one, and zero for a case that
-    is impossible under every member.
-    """
-    if member_log_likelihood.ndim == 1:
-        return member_log_likelihood, np.ones(member_log_likelihood.shape)
-    members = member_log_likelihood.reshape(-1, member_log_likelihood.shape[-1])
-    total = logsumexp(members, axis=0)
-    finite_total = np.where(np.isneginf(total), 0.0, total)
-    return np.asarray(total - np.log(len(members))), np.asarray(np.exp(member_log_likelihood - finite_total))
 
 
 def scaling_loss(scaling: Scaling, logits: FloatArray, label_counts: IntArray) -> float:

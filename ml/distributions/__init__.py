@@ -7,12 +7,12 @@ from ml.distributions.families import (
     EnsembleCpe,
     PointCpe,
     PredictiveDistribution,
-    dirichlet_multinomial_nll,
     gini,
     has_concentration,
     moment_matched,
     softmax_probs,
 )
+from ml.distributions.likelihood import dirichlet_multinomial_nll
 
 __all__ = [
     "DirichletCpe",

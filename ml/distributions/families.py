@@ -12,19 +12,18 @@ ensemble       mean f⁽ˢ⁾    mean of 1 − Σf⁽ˢ⁾²      weights ∝ w_
 mixture        Σ w_s f⁽ˢ⁾   Σ w_s σ(a_s)(1 − Σf²)   weights ∝ w_s DirMult(y | α⁽ˢ⁾), members updated
 ============== ============ ======================= ===========================================
 
-``a = log α0`` is what is computed with, never ``α0`` itself, so that everything works for a in [−40, 40].
-Log-likelihoods are those of the label *sequence*: the multinomial coefficient, which depends on no
-parameter, is left out.
+Computations use ``a = log α0``, never ``α0`` itself, so that everything works for a in [−40, 40]. Log-likelihoods are
+those of the label *sequence* (``ml.distributions.likelihood``).
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, logsumexp, softmax
 
-from ml.dataframes import refuse_row_names, refuse_tables
+from ml.dataframes import refuse_row_names
+from ml.distributions.likelihood import dirichlet_multinomial_nll, log_probs_of, multinomial_log_likelihood
 from ml.util.arrays import EqualByValue, FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 
 
@@ -43,42 +42,6 @@ def gini(class_probs: FloatArray) -> FloatArray:
     largest = np.take_along_axis(class_probs, leader, axis=-1)[..., 0]
     result: FloatArray = largest * rest.sum(axis=-1) + (rest * (1 - rest)).sum(axis=-1)
     return result
-
-
-def dirichlet_multinomial_nll(
-    label_counts: IntArray, log_class_probs: FloatArray, log_concentration: FloatArray
-) -> FloatArray:
-    """Negative log-likelihood (..., N) of label sequences under Dir(α0 f), in a = log α0.
-
-    ``Σ_{l<n} softplus(ln l − a) − Σ_k [1{y_k ≥ 1} ln f_k + Σ_{l<y_k} logaddexp(ln f_k, ln l − a)]``
-    (paper eq. 10, rewritten without lgamma).
-
-    Args:
-        label_counts: (N, K).
-        log_class_probs: (..., N, K), with leading ensemble axes where there are members.
-        log_concentration: (..., N).
-    """
-    refuse_tables(label_counts=label_counts, log_class_probs=log_class_probs, log_concentration=log_concentration)
-    totals = label_counts.sum(axis=-1)
-    result = -np.where(label_counts >= 1, log_class_probs, 0.0).sum(axis=-1)
-    for step in range(1, int(totals.max(initial=0))):
-        offset = np.log(step) - log_concentration
-        result = result + np.where(totals > step, np.logaddexp(0.0, offset), 0.0)
-        # few cells have a further label of the same class, so only those are visited
-        rows, columns = np.nonzero(label_counts > step)
-        cells: Any = (..., rows)
-        np.subtract.at(result, cells, np.logaddexp(log_class_probs[..., rows, columns], offset[cells]))
-    return np.asarray(result, dtype=np.float64)
-
-
-def _log(class_probs: FloatArray) -> FloatArray:
-    with np.errstate(divide="ignore"):
-        return np.log(class_probs)
-
-
-def _multinomial_log_likelihood(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
-    logs = np.where(label_counts > 0, _log(class_probs), 0.0)
-    return np.asarray((label_counts * logs).sum(axis=-1), dtype=np.float64)
 
 
 def _dirichlet_posterior(
@@ -181,7 +144,7 @@ class PointCpe(_Stated):
     def log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
         """Multinomial log-likelihood (N,) of the label sequences, without the coefficient."""
         counts = _counts_like(label_counts, self.class_probs.shape)
-        return _multinomial_log_likelihood(counts, self.class_probs)
+        return multinomial_log_likelihood(counts, self.class_probs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +185,7 @@ class DirichletCpe(_Stated):
     def log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
         """Dirichlet-multinomial log-likelihood (N,) of the label sequences, without the coefficient."""
         counts = _counts_like(label_counts, self.class_probs.shape)
-        return -dirichlet_multinomial_nll(counts, _log(self.class_probs), self.log_concentration)
+        return -dirichlet_multinomial_nll(counts, log_probs_of(self.class_probs), self.log_concentration)
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,7 +225,7 @@ class EnsembleCpe(_Stated):
 
     def _member_log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
         counts = _counts_like(label_counts, self.member_class_probs.shape[1:])
-        return self.log_weights + _multinomial_log_likelihood(counts, self.member_class_probs)
+        return self.log_weights + multinomial_log_likelihood(counts, self.member_class_probs)
 
     def posterior(self, label_counts: npt.ArrayLike) -> "EnsembleCpe":
         """Members stay, weights become w_s Π_k (f_k⁽ˢ⁾)^{y_k}."""
@@ -322,7 +285,7 @@ class DirichletMixtureCpe(_Stated):
 
     def _member_log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
         counts = _counts_like(label_counts, self.member_class_probs.shape[1:])
-        nll = dirichlet_multinomial_nll(counts, _log(self.member_class_probs), self.member_log_concentration)
+        nll = dirichlet_multinomial_nll(counts, log_probs_of(self.member_class_probs), self.member_log_concentration)
         return self.log_weights - nll
 
     def posterior(self, label_counts: npt.ArrayLike) -> "DirichletMixtureCpe":

@@ -7,7 +7,8 @@ import pytest
 from scipy.optimize import approx_fprime
 
 from ml.calibration.calibrators import Calibration, calibrate
-from ml.calibration.concentration import ConcentrationHead, concentration_loss, fit_concentration, joint_loss
+from ml.calibration.concentration import ConcentrationHead, concentration_loss, fit_concentration
+from ml.calibration.joint_fit import joint_loss
 from ml.calibration.optimise import FitError
 from ml.calibration.scaling import (
     METHODS,
@@ -15,11 +16,11 @@ from ml.calibration.scaling import (
     affine_loss,
     fit_affine,
     fit_temperature,
-    mixture_log_likelihood,
     scaling_loss,
     temperature_loss,
 )
 from ml.distributions.families import DirichletCpe, softmax_probs
+from ml.distributions.likelihood import mixture_log_likelihood
 
 
 def simulated(n: int = 3000, labels: int = 3, temperature: float = 2.0, seed: int = 0) -> tuple[Any, Any, Any, Any]:

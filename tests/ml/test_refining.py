@@ -9,10 +9,17 @@ import pytest
 
 from ml.calibration.calibration import Refinement
 from ml.calibration.calibrators import Calibration, calibrate
-from ml.calibration.concentration import HeadKind, case_temperature_loss
+from ml.calibration.concentration import HeadKind
 from ml.calibration.disagreement_map import IDENTITY, DisagreementMap, PiecewiseMap, fit_map
+from ml.calibration.joint_fit import (
+    VARIANTS,
+    Outputs,
+    _Problem,
+    case_temperature_loss,
+    fit_variant,
+    start_without_summaries,
+)
 from ml.calibration.summaries import Summaries, logit_summaries
-from ml.calibration.variants import VARIANTS, Outputs, _Problem, fit_variant, start_without_summaries
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, softmax_probs
 from ml.metrics.oracle_metrics import exact_metrics
 

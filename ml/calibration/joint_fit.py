@@ -1,0 +1,242 @@
+"""Temperature and concentration head fitted together, on the one Dirichlet-multinomial likelihood of both.
+
+Both may also read summaries of the logits (``ml.calibration.summaries``): the head beside the features,
+a = wᵀg + vᵀs + c, and the temperature by log T = t + rᵀs (parameterised temperature scaling, Tomani et al. 2022).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_softmax
+
+from ml.calibration.concentration import ConcentrationHead, HeadDesign, HeadKind, penalised_loss
+from ml.calibration.optimise import minimise
+from ml.calibration.summaries import N_SUMMARIES
+from ml.dataframes import refuse_tables
+from ml.distributions.likelihood import DirichletMultinomial
+from ml.util.arrays import FloatArray, IntArray
+
+
+def joint_loss(
+    logits: FloatArray, label_counts: IntArray, log_temperature: float, log_concentration: FloatArray, penalty: float
+) -> tuple[float, FloatArray, float]:
+    """``concentration_loss`` of softmax(u / T), and its gradients by a and by log T.
+
+    Args:
+        logits: (N, K), or (S, N, K) of an ensemble.
+        label_counts: (N, K).
+        log_temperature: log T.
+        log_concentration: (N,) or (S, N).
+        penalty: λ_α.
+    """
+    shared = np.full(logits.shape[:-1], log_temperature)
+    value, slope, by_t = case_temperature_loss(logits, label_counts, shared, log_concentration, penalty)
+    return value, slope, float(by_t.sum())
+
+
+def case_temperature_loss(
+    logits: FloatArray,
+    label_counts: IntArray,
+    log_temperatures: FloatArray,
+    log_concentration: FloatArray,
+    penalty: float,
+) -> tuple[float, FloatArray, FloatArray]:
+    """``joint_loss`` with a log T for each case (and member), (N,) or (S, N); its gradients by a and by each log T."""
+    refuse_tables(logits=logits, label_counts=label_counts, log_concentration=log_concentration)
+    # a line search may try anything
+    scaled = logits * np.exp(-np.clip(log_temperatures, -20.0, 20.0))[..., None]
+    logs = log_softmax(scaled, axis=-1)
+    # of ln f: f itself may underflow to zero where a line search tries a small T
+    likelihood = DirichletMultinomial(label_counts, logs)
+    terms = likelihood(log_concentration)
+    value, slope, weight = penalised_loss(*terms, label_counts.sum(axis=1), log_concentration, penalty, "label")
+    rate = likelihood.slopes_by_log_probs(log_concentration)
+    by_t = (rate * scaled).sum(axis=-1) - rate.sum(axis=-1) * (np.exp(logs) * scaled).sum(axis=-1)
+    return value, slope, np.asarray(weight * by_t)
+
+
+#: Ridge ρ/2 |·|² on the weights of the standardised summaries.
+SUMMARY_RIDGE = 1e-3
+#: Relative fall of the loss in a step below which a rough search ends.
+ROUGHLY = 1e-6
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Parameters that read the summaries.
+
+    Attributes:
+        head: the concentration head.
+        temperature: the temperature, which then differs between cases.
+    """
+
+    head: bool
+    temperature: bool
+
+    def __str__(self) -> str:
+        readers = [name for name, reads in (("head", self.head), ("temperature", self.temperature)) if reads]
+        return " and ".join(readers) if readers else "neither"
+
+
+PLAIN = Variant(False, False)
+VARIANTS = (PLAIN, Variant(True, False), Variant(False, True), Variant(True, True))
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Logits and features of N cases with their summaries, and their labels.
+
+    Attributes:
+        logits: (N, K), or (S, N, K) of an ensemble; scaled already where the scaling is no temperature.
+        features: (N, D) or (S, N, D).
+        summaries: (N, 4) or (S, N, 4) of the logits as they came.
+        label_counts: (N, K).
+    """
+
+    logits: FloatArray
+    features: FloatArray
+    summaries: FloatArray
+    label_counts: IntArray
+
+    def rows(self, rows: npt.NDArray[np.bool_]) -> "Outputs":
+        """Some of the cases."""
+        return Outputs(
+            self.logits[..., rows, :],
+            self.features[..., rows, :],
+            self.summaries[..., rows, :],
+            self.label_counts[rows],
+        )
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Temperature and head.
+
+    Attributes:
+        log_temperature: t.
+        temperature_weight: r (4,), of the standardised summaries.
+        head: of the features and, behind them, the standardised summaries: weights (D + 4,).
+    """
+
+    log_temperature: float
+    temperature_weight: FloatArray
+    head: ConcentrationHead
+
+    def log_temperatures(self, summaries: FloatArray) -> FloatArray:
+        """Log T of each case (…, N) by summaries (…, N, 4)."""
+        return np.asarray(self.log_temperature + summaries @ self.temperature_weight)
+
+    def predicted(self, outputs: Outputs) -> tuple[FloatArray, FloatArray]:
+        """Calibrated logits and log concentrations."""
+        scaled = outputs.logits * np.exp(-self.log_temperatures(outputs.summaries))[..., None]
+        return scaled, self.head(np.concatenate([outputs.features, outputs.summaries], axis=-1))
+
+    def loss(self, outputs: Outputs) -> float:
+        """Dirichlet-multinomial loss in nats a label."""
+        a = self.head(np.concatenate([outputs.features, outputs.summaries], axis=-1))
+        log_t = self.log_temperatures(outputs.summaries)
+        return case_temperature_loss(outputs.logits, outputs.label_counts, log_t, a, 0.0)[0]
+
+
+def start_without_summaries(log_temperature: float, head: ConcentrationHead) -> Fitted:
+    """Extend a fit without summaries by zero weights for them."""
+    none = np.zeros(N_SUMMARIES)
+    return Fitted(log_temperature, none, ConcentrationHead(np.append(head.weight, none), head.bias))
+
+
+def fit_variant(
+    outputs: Outputs,
+    start: Fitted,
+    kind: HeadKind,
+    variant: Variant,
+    *,
+    temperature_fixed: bool = False,
+    rough: bool = False,
+) -> Fitted:
+    """Fit a variant by the penalised Dirichlet-multinomial likelihood.
+
+    Args:
+        outputs: of the cases to fit on.
+        start: where the search begins.
+        kind: ridge of the features' weights, and penalty on the log concentration.
+        variant: what reads the summaries.
+        temperature_fixed: t stays as it is, and no temperature reads summaries.
+        rough: end the search early, where a fit is only compared with others.
+
+    Raises:
+        FitError: no convergence.
+    """
+    problem = _Problem(outputs, kind, variant, start, temperature_fixed)
+    what = f"temperature and concentration ({variant} with summaries)"
+    parameters, _ = minimise(problem, problem.start(start), what, tolerance=ROUGHLY if rough else None)
+    return problem.fitted(parameters)
+
+
+def fit_jointly(
+    logits: FloatArray,
+    features: FloatArray,
+    label_counts: IntArray,
+    start: tuple[float, ConcentrationHead],
+    kind: HeadKind,
+    *,
+    temperature_fixed: bool = False,
+) -> tuple[float, ConcentrationHead]:
+    """Fit temperature and concentration head together, without summaries.
+
+    Args:
+        logits: (N, K), or (S, N, K) of an ensemble.
+        features: (N, D), or (S, N, D).
+        label_counts: (N, K).
+        start: log T and head that were fitted one after the other.
+        kind: ridge and penalty of the head.
+        temperature_fixed: fit the head only.
+
+    Returns:
+        log T and head.
+
+    Raises:
+        FitError: no convergence.
+    """
+    refuse_tables(logits=logits, features=features, label_counts=label_counts)
+    outputs = Outputs(logits, features, np.empty((*logits.shape[:-1], 0)), label_counts)
+    begun = Fitted(start[0], np.empty(0), start[1])
+    fitted = fit_variant(outputs, begun, kind, PLAIN, temperature_fixed=temperature_fixed)
+    return fitted.log_temperature, fitted.head
+
+
+class _Problem:
+    """The loss as a function of head weights, bias, t and r, in one vector."""
+
+    def __init__(
+        self, outputs: Outputs, kind: HeadKind, variant: Variant, start: Fitted, temperature_fixed: bool
+    ) -> None:
+        self.outputs, self.penalty = outputs, kind.penalty
+        self.seen = outputs.summaries.reshape(outputs.logits[..., 0].size, -1)
+        features = HeadDesign.of(outputs.features, kind.ridge)
+        self.design = features.with_standardised(self.seen, SUMMARY_RIDGE, read=variant.head)
+        self.free_t = not temperature_fixed
+        self.case_t = variant.temperature and not temperature_fixed
+
+    def __call__(self, x: FloatArray) -> tuple[float, FloatArray]:
+        n = self.design.columns.shape[1]
+        of_head, log_t, by_case = x[: n + 1], x[n + 1], x[n + 2 :]
+        outputs, members = self.outputs, self.outputs.logits.shape[:-1]
+        a = self.design.log_concentration(of_head).reshape(members)
+        log_ts = (log_t + self.seen @ by_case).reshape(members)
+        loss, by_a, by_t = case_temperature_loss(outputs.logits, outputs.label_counts, log_ts, a, self.penalty)
+        loss, by_head = self.design.penalised(of_head, loss, by_a)
+        slope_t = by_t.ravel()
+        by_summaries = (self.seen.T @ slope_t + SUMMARY_RIDGE * by_case) * self.case_t
+        value = loss + 0.5 * SUMMARY_RIDGE * float(by_case @ by_case)
+        return value, np.concatenate([by_head, [slope_t.sum() * self.free_t], by_summaries])
+
+    def start(self, fitted: Fitted) -> FloatArray:
+        """Parameters of a fit, without the weights of what is not read."""
+        by_case = fitted.temperature_weight if self.case_t else np.zeros(self.seen.shape[1])
+        return np.concatenate([self.design.parameters(fitted.head), [fitted.log_temperature], by_case])
+
+    def fitted(self, x: FloatArray) -> Fitted:
+        """The opposite of ``start``."""
+        n = self.design.columns.shape[1]
+        return Fitted(float(x[n + 1]), x[n + 2 :].copy(), self.design.head(x[: n + 1]))

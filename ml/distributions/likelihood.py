@@ -1,0 +1,136 @@
+"""Likelihoods of label sequences under fixed class probabilities, under a Dirichlet, and under a mixture of members.
+
+The multinomial coefficient, which depends on no parameter, is left out. Members stand on leading axes (S, N, K).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, logsumexp
+
+from ml.dataframes import refuse_tables
+from ml.util.arrays import FloatArray, IntArray
+
+
+def log_probs_of(class_probs: FloatArray) -> FloatArray:
+    """Ln f, −∞ if f is zero."""
+    with np.errstate(divide="ignore"):
+        return np.log(class_probs)
+
+
+def multinomial_log_likelihood(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
+    """Log-likelihood (..., N) of label counts (N, K) under class probabilities (..., N, K)."""
+    logs = np.where(label_counts > 0, log_probs_of(class_probs), 0.0)
+    return np.asarray((label_counts * logs).sum(axis=-1), dtype=np.float64)
+
+
+def mixture_log_likelihood(member_log_likelihood: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Log-likelihood (N,) of the uniform mixture of members (..., N), and each member's share in it (..., N).
+
+    The shares are the weights of the members' gradients; without a member axis they are one, and zero for a case that
+    is impossible under every member.
+    """
+    if member_log_likelihood.ndim == 1:
+        return member_log_likelihood, np.ones(member_log_likelihood.shape)
+    members = member_log_likelihood.reshape(-1, member_log_likelihood.shape[-1])
+    total = logsumexp(members, axis=0)
+    finite_total = np.where(np.isneginf(total), 0.0, total)
+    return np.asarray(total - np.log(len(members))), np.asarray(np.exp(member_log_likelihood - finite_total))
+
+
+def dirichlet_multinomial_nll(
+    label_counts: IntArray, log_class_probs: FloatArray, log_concentration: FloatArray
+) -> FloatArray:
+    """Negative log-likelihood (..., N) of label sequences under Dir(α0 f), in a = log α0.
+
+    ``Σ_{l<n} softplus(ln l − a) − Σ_k [1{y_k ≥ 1} ln f_k + Σ_{l<y_k} logaddexp(ln f_k, ln l − a)]``
+    (paper eq. 10, rewritten without lgamma).
+
+    Args:
+        label_counts: (N, K).
+        log_class_probs: (..., N, K), with leading ensemble axes where there are members.
+        log_concentration: (..., N).
+    """
+    refuse_tables(label_counts=label_counts, log_class_probs=log_class_probs, log_concentration=log_concentration)
+    return DirichletMultinomial(label_counts, log_class_probs)(log_concentration)[0]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Likelihood terms of the labels after the first ``step`` of a sequence."""
+
+    log_step: float
+    # (L,) cases with more labels than ``step``
+    longer: npt.NDArray[np.intp]
+    # (M,) case and class of each count above ``step``: few, so they are picked
+    cells: npt.NDArray[np.intp]
+    classes: npt.NDArray[np.intp]
+    # (..., M) ln f of those classes; 0 where f is zero
+    log_probs: FloatArray
+    # (..., M) where f is zero, None where it nowhere is: such a term has no f in the limit
+    impossible: npt.NDArray[np.bool_] | None
+
+    @classmethod
+    def of(cls, step: int, label_counts: IntArray, log_probs: FloatArray) -> "_Step":
+        """Step of label counts (N, K) and ln f (..., N, K)."""
+        cells, classes = np.nonzero(label_counts > step)
+        picked = log_probs[..., cells, classes]
+        impossible = np.isneginf(picked)
+        longer = np.flatnonzero(label_counts.sum(axis=1) > step)
+        if not impossible.any():
+            return cls(float(np.log(step)), longer, cells, classes, picked, None)
+        return cls(float(np.log(step)), longer, cells, classes, np.where(impossible, 0.0, picked), impossible)
+
+
+class DirichletMultinomial:
+    """Dirichlet-multinomial likelihood of label sequences as a function of a = log α0.
+
+    All that a does not touch is computed once.
+
+    Args:
+        label_counts: (N, K).
+        log_probs: (..., N, K) ln f.
+    """
+
+    def __init__(self, label_counts: IntArray, log_probs: FloatArray) -> None:
+        longest = int(label_counts.sum(axis=1).max(initial=0))
+        self.observed = label_counts >= 1
+        self.constant = np.asarray(-np.where(self.observed, log_probs, 0.0).sum(axis=-1), dtype=np.float64)
+        self.steps = [_Step.of(step, label_counts, log_probs) for step in range(1, longest)]
+
+    def __call__(self, log_concentration: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Negative log-likelihoods (..., N) and their derivatives by a."""
+        nll, slope = self.constant.copy(), np.zeros(self.constant.shape)
+        for step in self.steps:
+            value, share = _softplus(step.log_step - log_concentration[..., step.longer])
+            nll[..., step.longer] += value
+            slope[..., step.longer] -= share
+            offset = step.log_step - log_concentration[..., step.cells]
+            value, share = _softplus(offset - step.log_probs)
+            # logaddexp(ln f, offset) = ln f + softplus(offset − ln f)
+            value = step.log_probs + value
+            if step.impossible is not None:
+                value, share = np.where(step.impossible, offset, value), np.where(step.impossible, 1.0, share)
+            cells: Any = (..., step.cells)  # NumPy's types know of no ellipsis here
+            # a case may have several such classes
+            np.subtract.at(nll, cells, value)
+            np.add.at(slope, cells, share)
+        return nll, slope
+
+    def slopes_by_log_probs(self, log_concentration: FloatArray) -> FloatArray:
+        """Derivatives (..., N, K) of the log-likelihoods by ln f: 1{y_k ≥ 1} + Σ_{l<y_k} σ(ln f_k − ln l + a)."""
+        slopes = np.broadcast_to(self.observed, (*self.constant.shape, self.observed.shape[-1])).astype(np.float64)
+        for step in self.steps:
+            # such a term has no f if f is zero
+            possible = 1.0 if step.impossible is None else ~step.impossible
+            log_odds = step.log_probs - step.log_step + log_concentration[..., step.cells]
+            slopes[..., step.cells, step.classes] += possible * expit(log_odds)
+        return slopes
+
+
+def _softplus(x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """ln(1 + eˣ) and its derivative, from one exponential."""
+    small = np.exp(-np.abs(x))
+    return np.maximum(x, 0.0) + np.log1p(small), np.where(x >= 0, 1.0, small) / (1.0 + small)
