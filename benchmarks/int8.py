@@ -40,8 +40,7 @@ from ml.images.image_quality_features import compute_quality_features, feature_c
 from ml.images.preprocess import Preprocessing, decode_image
 from ml.release.artifact import FAMILIARITY_FILE, Release, read_release, write_release
 from ml.release.ood_detector import DetectorInputs, fit_ood_detector
-from ml.release.ood_score import quality_features_for_release
-from ml.release.predictor import Predictor, prediction_of
+from ml.release.predictor import Predictor, prediction_of, quality_features_for_release
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run, to_onnx
 from ml.training.networks import build_network

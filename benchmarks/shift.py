@@ -35,8 +35,7 @@ from ml.images.image_quality_features import CHECKS, compute_quality_features, f
 from ml.images.standard_shifts import STANDARD_SHIFTS, StandardShift, turned_hue
 from ml.metrics.histograms import agreement_terms
 from ml.metrics.oracle_metrics import exact_metrics
-from ml.release.feature_distance import fit_feature_distance
-from ml.release.ood_detector import FEATURES, DetectorInputs, OodDetector, fit_ood_detector
+from ml.release.ood_detector import FEATURES, DetectorInputs, OodDetector, fit_feature_distance, fit_ood_detector
 from ml.release.predictor import Predictor
 from ml.training.export import export_run
 from ml.training.run_folder import RunFolder

@@ -14,7 +14,7 @@ from ml.metrics.histograms import class_frequencies
 from ml.metrics.jackknife import numbers_of
 from ml.metrics.label_shift import ClassMixChange, mix_change_of_patients
 from ml.release.card import ReferenceDocument
-from ml.release.feature_distance import FAMILIAR_SHARE
+from ml.release.ood_detector import FAMILIAR_SHARE
 from ml.util.arrays import FloatArray, IntArray
 
 #: Stain farther from the reference than this many of its standard deviations is warned about.

@@ -38,9 +38,8 @@ from app.predictions.remote import InferenceBackend, NetworkMismatchError
 from ml.images.preprocess import Pixels
 from ml.release.artifact import Release, ReleaseError, read_release
 from ml.release.device import Device, fallen_back, runs_on_cuda
-from ml.release.ood_score import quality_features_for_release
 from ml.release.padded_batching import worth_taking
-from ml.release.predictor import BATCH, Prediction, Predictor, prediction_of
+from ml.release.predictor import BATCH, Prediction, Predictor, prediction_of, quality_features_for_release
 from ml.util.cores import cores
 
 #: Releases that are kept loaded beside the champion.

@@ -29,8 +29,7 @@ from app.recalibration.training_data import decode_vectors, update_worklist_plac
 from app.releases.service import CaseFingerprint, class_codes, existing_release, find_training_uses, served_release_id
 from ml.images.preprocess import decode_image
 from ml.release.artifact import Release, read_release
-from ml.release.ood_score import quality_features_for_release
-from ml.release.predictor import BATCH, prediction_of
+from ml.release.predictor import BATCH, prediction_of, quality_features_for_release
 
 CHUNK = 5_000
 #: Cases of a part; of the last one at most as many, and those that come while it is done.

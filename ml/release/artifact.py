@@ -10,7 +10,7 @@
     RELEASE/head.safetensors   optional: the layers after the backbone with S dropout masks, for Monte-Carlo
                                dropout; features are then tapped before the first dropout
     RELEASE/feature_distance.safetensors
-                               optional: how far an image lies from the training cells, to flag unfamiliar ones
+                               optional: how far an image lies from the training cells, to notice drift
     RELEASE/familiarity.safetensors
                                optional: the checks of pixels and features that flag an image as unlike those that it
                                was made from; a release without it flags by the distance alone
@@ -30,8 +30,7 @@ from ml.calibration.calibrators import Calibration
 from ml.images.preprocess import Preprocessing
 from ml.release.card import Card, CardContents
 from ml.release.dropout_head import DropoutHead
-from ml.release.feature_distance import FeatureDistance
-from ml.release.ood_detector import OodDetector
+from ml.release.ood_detector import FeatureDistance, OodDetector
 from ml.release.training_index import INDEX_FILE, TrainingIndex
 from ml.util.files import file_sha256, read_json, write_bytes_atomically, write_json
 
@@ -64,7 +63,7 @@ class Release:
         head: dropout head between network and calibration, or None.
         distance: how far features lie from the training cells, or None.
         training: what it was made with, mapped from its file; None where that is unknown.
-        familiarity: checks of whether an image is like those that it was made from, or None.
+        detector: flags images unlike those that it was made from, by its checks or else by the distance, or None.
     """
 
     path: Path
@@ -76,7 +75,7 @@ class Release:
     head: DropoutHead | None = None
     distance: FeatureDistance | None = None
     training: TrainingIndex | None = None
-    familiarity: OodDetector | None = None
+    detector: OodDetector | None = None
 
     @property
     def network(self) -> Path:
@@ -146,7 +145,9 @@ def read_release(path: Path) -> Release:
         calibration = Calibration.from_dict(read_json(path / "calibration.json"))
         head = _part(path, card, HEAD_FILE, DropoutHead.from_bytes)
         distance = _part(path, card, DISTANCE_FILE, FeatureDistance.from_bytes)
-        familiarity = _part(path, card, FAMILIARITY_FILE, OodDetector.from_bytes)
+        detector = _part(path, card, FAMILIARITY_FILE, OodDetector.from_bytes)
+        if detector is None and distance is not None:
+            detector = distance.as_detector(len(classes))
         training = TrainingIndex.read(path / INDEX_FILE) if INDEX_FILE in card["files"] else None
         if card.get("training") != (None if training is None else training.document()):
             raise ReleaseError(f"{path}: card.json does not say of {INDEX_FILE} what is in it")
@@ -164,7 +165,7 @@ def read_release(path: Path) -> Release:
         head=head,
         distance=distance,
         training=training,
-        familiarity=familiarity,
+        detector=detector,
     )
 
 

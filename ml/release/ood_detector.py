@@ -1,4 +1,4 @@
-"""Out-of-distribution detector from several checks, with a stated false alarm rate.
+"""Out-of-distribution detector from several checks, with a stated false alarm rate; distance of features for drift.
 
 Place, size, focus and stain are judged from pixels, what the network makes of them from its features; each by the
 Mahalanobis distance from the mean of the class that the network names. The logarithms of the distances are put on one
@@ -22,6 +22,8 @@ from ml.util.arrays import FloatArray, IntArray
 
 #: Share of familiar images that are flagged.
 FALSE_ALARM_RATE = 0.01
+#: Share of familiar held-out images within the threshold of a feature distance.
+FAMILIAR_SHARE = 0.995
 #: The check of the network's features; the others are those of ``ml.images.image_quality_features``.
 FEATURES = "features"
 VERSION = 1
@@ -29,6 +31,22 @@ _MIN_IMAGES, _MIN_OF_CLASS = 20, 5
 _QUANTILES = (0.8, 0.99)
 _TINY = 1e-12
 _ARRAYS = ("means", "whitening", "scale")
+
+
+def _load(data: bytes) -> dict[str, FloatArray]:
+    """Arrays of a safetensors file.
+
+    Raises:
+        ValueError: not such a file.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        tensors: dict[str, FloatArray] = load(data)
+    except (SafetensorError, struct.error) as exc:
+        raise ValueError(str(exc)) from exc
+    return tensors
 
 
 @dataclass(frozen=True)
@@ -110,11 +128,16 @@ class OodDetector:
 
     Attributes:
         checks: by name.
-        held_out: (M,) strangeness of held-out images, rising.
+        held_out: (M,) strangeness of held-out images, rising; none if only a feature distance is known.
     """
 
     checks: Mapping[str, Check]
     held_out: FloatArray
+
+    @property
+    def reads_pixels(self) -> bool:
+        """Whether any check needs statistics of the pixels."""
+        return len(self.checks) > 1
 
     @property
     def limit(self) -> float:
@@ -123,6 +146,8 @@ class OodDetector:
         With fewer than 99 held-out images it is that of the strangest of them, exceeded with 1 / (M + 1).
         """
         m = len(self.held_out)
+        if not m:
+            return 1.0
         return float(self.held_out[min(math.ceil((m + 1) * (1 - FALSE_ALARM_RATE)), m) - 1])
 
     @property
@@ -143,7 +168,7 @@ class OodDetector:
             columns: where the statistics of each check stand.
         """
         scores = {FEATURES: self.checks[FEATURES](features, named)}
-        if appearance is not None:
+        if appearance is not None and self.reads_pixels:
             seen = np.asarray(appearance, dtype=np.float64)
             unknown = np.isnan(seen).all(axis=1)
             for name, where in columns.items():
@@ -159,7 +184,9 @@ class OodDetector:
         worst = table.max(axis=0)
         order = np.argsort(-table, axis=0, kind="stable")
         reasons = [[names[k] for k in column if table[k, row] > limit] for row, column in enumerate(order.T)]
-        percentile = 100 * np.searchsorted(self.held_out, worst) / len(self.held_out)
+        percentile = np.full(len(worst), np.nan)
+        if len(self.held_out):
+            percentile = 100 * np.searchsorted(self.held_out, worst) / len(self.held_out)
         return OodScores(worst > limit, np.maximum(worst, 0) / max(limit, _TINY), percentile, reasons)
 
     def to_bytes(self) -> bytes:
@@ -177,11 +204,8 @@ class OodDetector:
         Raises:
             ValueError: not such a file, or of another version.
         """
-        from safetensors import SafetensorError
-        from safetensors.numpy import load
-
         try:
-            tensors = load(data)
+            tensors = _load(data)
             if int(tensors["version"][0]) != VERSION:
                 raise ValueError(f"version {tensors['version'][0]} is not {VERSION}, which this code reads")
             names = sorted(name.removesuffix(".scale") for name in tensors if name.endswith(".scale"))
@@ -190,8 +214,69 @@ class OodDetector:
             if FEATURES not in checks or held_out.ndim != 1 or not len(held_out) or (np.diff(held_out) < 0).any():
                 raise ValueError("no check of features, or no held-out images in rising order")
             return cls(checks, held_out)
-        except (SafetensorError, KeyError, struct.error, IndexError, ValueError) as exc:
+        except (KeyError, IndexError, ValueError) as exc:
             raise ValueError(f"not a record of familiarity: {exc}") from exc
+
+
+@dataclass(frozen=True)
+class FeatureDistance:
+    """Mahalanobis distance of features (N, D) from those of known cells, with a shrunk covariance.
+
+    Attributes:
+        mean: (D,) of known cells.
+        whitening: (D, D), W with WᵀW the inverse of their shrunk covariance.
+        threshold: distance beyond which a cell is unfamiliar.
+    """
+
+    mean: npt.NDArray[np.float64]
+    whitening: npt.NDArray[np.float64]
+    threshold: float
+
+    def __post_init__(self) -> None:
+        d = self.mean.size
+        finite = np.isfinite(self.mean).all() and np.isfinite(self.whitening).all() and np.isfinite(self.threshold)
+        if self.mean.shape != (d,) or self.whitening.shape != (d, d) or not finite:
+            raise ValueError("not a feature distance: misshapen or not finite")
+
+    def __call__(self, features: npt.ArrayLike) -> FloatArray:
+        """Distances (N,) of features (N, D), divided by √D.
+
+        Raises:
+            ValueError: features of another length.
+        """
+        values = np.asarray(features, dtype=np.float64)
+        if values.ndim != 2 or values.shape[1] != self.mean.size:
+            raise ValueError(f"features must be (N, {self.mean.size}), got {values.shape}")
+        return np.asarray(np.sqrt(np.square((values - self.mean) @ self.whitening.T).mean(axis=1)))
+
+    def as_detector(self, n_classes: int) -> "OodDetector":
+        """Detector that flags images beyond the threshold, for a release without checks of its own."""
+        far = math.log(max(self.threshold, _TINY))
+        # the logarithm of a distance of 1, that of a typical known cell, is the lower end
+        scale = np.array([min(0.0, far - 1.0), far])
+        return OodDetector(
+            {FEATURES: Check(np.tile(self.mean, (n_classes, 1)), self.whitening[None], scale)}, np.empty(0)
+        )
+
+    def to_bytes(self) -> bytes:
+        """Write as safetensors, float64."""
+        from safetensors.numpy import save
+
+        return save({"mean": self.mean, "whitening": self.whitening, "threshold": np.array([self.threshold])})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "FeatureDistance":
+        """Read back what ``to_bytes`` wrote.
+
+        Raises:
+            ValueError: not such a file.
+        """
+        try:
+            tensors = _load(data)
+            arrays = tensors["mean"], tensors["whitening"], float(tensors["threshold"][0])
+        except (KeyError, IndexError, ValueError) as exc:
+            raise ValueError(f"not a feature distance: {exc!r}") from exc
+        return cls(*arrays)
 
 
 @dataclass(frozen=True)
@@ -253,8 +338,7 @@ def _fit(values: npt.ArrayLike, named: IntArray, n_classes: int, *, by_class: bo
         means[number] = inner[named == number].mean(axis=0)
     rest = inner - means[named]
     common = rest.T @ rest / n
-    variances = np.diag(common)
-    floor = max(variances[variances > 0].min(initial=1.0), _TINY)
+    floor = _floor(common)
     whitening = [_whitening(common, length / (length + n), floor)]
     if by_class:
         whitening = []
@@ -263,6 +347,34 @@ def _fit(values: npt.ArrayLike, named: IntArray, n_classes: int, *, by_class: bo
             mixed = (1 - share) * own.T @ own / max(sizes[k], 1) + share * common
             whitening.append(_whitening(mixed, length / (length + n), floor))
     return Check(means, np.stack(whitening), np.array([0.0, 1.0]))
+
+
+def fit_feature_distance(known: npt.ArrayLike, held_out: npt.ArrayLike) -> FeatureDistance | None:
+    """Fit on known cells, and set the threshold on held-out ones.
+
+    The covariance is shrunk towards its diagonal by D / (D + N), which keeps it invertible however few cells there
+    are; features that never vary get the smallest variance that does.
+
+    Args:
+        known: features (N, D) of cells that the network knows.
+        held_out: features (M, D) of cells that no fit has seen.
+
+    Returns:
+        The distance, None with fewer than 20 cells on either side.
+    """
+    inner, outer = np.asarray(known, dtype=np.float64), np.asarray(held_out, dtype=np.float64)
+    if min(len(inner), len(outer)) < _MIN_IMAGES:
+        return None
+    n, d = inner.shape
+    covariance = np.cov(inner, rowvar=False).reshape(d, d)
+    unset = FeatureDistance(inner.mean(axis=0), _whitening(covariance, d / (d + n), _floor(covariance)), 0.0)
+    return FeatureDistance(unset.mean, unset.whitening, float(np.quantile(unset(outer), FAMILIAR_SHARE)))
+
+
+def _floor(covariance: FloatArray) -> float:
+    """The smallest variance that is not zero."""
+    variances = np.diag(covariance)
+    return float(max(variances[variances > 0].min(initial=1.0), _TINY))
 
 
 def _whitening(covariance: FloatArray, share: float, floor: float) -> FloatArray:

@@ -15,11 +15,11 @@ from PIL import Image
 
 from ml.distributions.families import PredictiveDistribution
 from ml.images.augmented_views import views
+from ml.images.image_quality_features import compute_quality_features, feature_columns
 from ml.images.preprocess import Pixels
 from ml.release.artifact import Release, ReleaseError
 from ml.release.device import Device, DeviceError, is_on_cuda, open_session
 from ml.release.ood_detector import OodScores
-from ml.release.ood_score import compute_ood_scores, quality_features_for_release
 from ml.release.padded_batching import PaddedRuns
 
 #: Images a run of the network at most, in predictions of many images.
@@ -248,6 +248,32 @@ class Predictor:
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
 
+def quality_features_for_release(release: Release, pixels: Pixels) -> npt.NDArray[np.float32] | None:
+    """Statistics (N, F) of what the network sees of N images, None if the release's detector reads no pixels.
+
+    Args:
+        release: whose detector they are for.
+        pixels: (N, size, size, C) uint8, of its preprocessing.
+    """
+    detector = release.detector
+    return compute_quality_features(pixels) if detector is not None and detector.reads_pixels else None
+
+
+def _ood_scores(
+    release: Release,
+    logits: npt.NDArray[np.float32],
+    features: npt.NDArray[np.float32],
+    appearance: npt.NDArray[np.float32] | None,
+) -> OodScores:
+    """Scores of N images by the release's detector; without one nothing is flagged."""
+    if release.detector is None:
+        unknown = np.full(len(logits), np.nan)
+        return OodScores(np.zeros(len(logits), dtype=bool), unknown, unknown, [[] for _ in logits])
+    side, channels = release.preprocessing.size, release.preprocessing.channels
+    named = np.asarray(np.asarray(logits).argmax(axis=1), dtype=np.int64)
+    return release.detector.judge(features, named, appearance, feature_columns(side, channels))
+
+
 def prediction_of(
     release: Release,
     logits: npt.NDArray[np.float32],
@@ -263,7 +289,7 @@ def prediction_of(
         appearance: (N, F) statistics of the pixels (``quality_features_for_release``); None: features alone.
     """
     distance = np.full(len(logits), np.nan) if release.distance is None else release.distance(features)
-    unlikeness = compute_ood_scores(release, logits, features, appearance)
+    unlikeness = _ood_scores(release, logits, features, appearance)
     distribution = distribution_of(release, logits, features)
     return Prediction(distribution, logits, features, distance, unlikeness, appearance)
 

@@ -10,8 +10,7 @@ from ml.images.image_statistics import optical_density
 from ml.images.preprocess import Preprocessing
 from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, HEAD_FILE
 from ml.release.card import ReferenceDocument
-from ml.release.feature_distance import fit_feature_distance
-from ml.release.ood_detector import DetectorInputs, fit_ood_detector
+from ml.release.ood_detector import DetectorInputs, fit_feature_distance, fit_ood_detector
 from ml.training.run_folder import CachedOutputs, RunFolder
 
 

@@ -14,7 +14,7 @@ from ml.metrics.jackknife import ModelAssisted
 from ml.release.artifact import DISTANCE_FILE, HEAD_FILE, write_release
 from ml.release.card import CARD_METRICS, readme_text
 from ml.release.dropout_head import DropoutHead, HeadLayer
-from ml.release.feature_distance import FeatureDistance
+from ml.release.ood_detector import FeatureDistance
 from ml.release.training_index import INDEX_FILE, TrainingIndex
 from tests.golden.worlds import uniforms
 

@@ -1,12 +1,14 @@
 """Distance from the training cells, perceptual hash and stain."""
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from PIL import Image
 
 from ml.datasets.cells import simulate_cell
 from ml.images.image_statistics import difference_hash, hash_distance, optical_density
-from ml.release.feature_distance import FeatureDistance, fit_feature_distance
+from ml.release.ood_detector import FeatureDistance, fit_feature_distance
+from ml.util.arrays import FloatArray
 
 
 @pytest.mark.parametrize(("n", "d"), [(400, 8), (60, 128)])
@@ -16,10 +18,20 @@ def test_familiar_cells_are_within_and_strange_ones_beyond(n: int, d: int) -> No
     known, held_out, new = (rng.normal(size=(m, d)) @ mix + 3 for m in (n, 2000, 2000))
     found = fit_feature_distance(known, held_out)
     assert found is not None
-    assert found.unfamiliar(found(held_out)).mean() == pytest.approx(0.005, abs=0.001)
-    assert found.unfamiliar(found(new)).mean() < 0.012
-    assert found.unfamiliar(found(new + 6 * mix[0])).mean() > found.unfamiliar(found(new)).mean()
-    assert found.unfamiliar(found(np.full((1, d), np.nan))).all()
+    detector = found.as_detector(2)
+
+    def flagged(features: FloatArray) -> npt.NDArray[np.bool_]:
+        named = np.arange(len(features)) % 2
+        scores = detector.judge(features, named, None, {})
+        np.testing.assert_array_equal(scores.distance > 1, scores.flagged)
+        assert np.isnan(scores.percentile).all()
+        return scores.flagged
+
+    np.testing.assert_array_equal(flagged(new), found(new) > found.threshold)
+    assert flagged(held_out).mean() == pytest.approx(0.005, abs=0.001)
+    assert flagged(new).mean() < 0.012
+    assert flagged(new + 6 * mix[0]).mean() > flagged(new).mean()
+    assert flagged(np.full((1, d), np.nan)).all()
     again = FeatureDistance.from_bytes(found.to_bytes())
     np.testing.assert_array_equal(again(new), found(new))
 

@@ -10,8 +10,7 @@ from safetensors.numpy import load, save
 from ml.datasets.cells import simulate_cell
 from ml.release.artifact import FAMILIARITY_FILE, Release, read_release
 from ml.release.ood_detector import FEATURES, OodDetector
-from ml.release.ood_score import quality_features_for_release
-from ml.release.predictor import Predictor, prediction_of
+from ml.release.predictor import Predictor, prediction_of, quality_features_for_release
 from ml.release.score import predict_files
 from ml.scoring.score_table import score_images
 from ml.tables.files import read_predictions, read_table
@@ -91,7 +90,7 @@ def test_a_release_of_before_flags_by_the_distance_alone_as_it_did(tiny_release:
     found = predictor.predict(decoded)
     distance = predictor.release.distance
     assert distance is not None
-    np.testing.assert_array_equal(found.out_of_distribution, distance.unfamiliar(distance(found.features)))
+    np.testing.assert_array_equal(found.out_of_distribution, distance(found.features) > distance.threshold)
     np.testing.assert_array_equal(found.unlikeness.distance > 1, found.out_of_distribution)
     assert np.isnan(found.unlikeness.percentile).all()
     assert quality_features_for_release(predictor.release, np.stack(predictor.pixels(decoded))) is None

@@ -27,8 +27,7 @@ from ml.metrics import evaluate
 from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, read_release, write_release
 from ml.release.card import readme_text
 from ml.release.device import open_session
-from ml.release.feature_distance import fit_feature_distance
-from ml.release.ood_detector import DetectorInputs, fit_ood_detector
+from ml.release.ood_detector import DetectorInputs, fit_feature_distance, fit_ood_detector
 from ml.release.predictor import Predictor
 from ml.release.training_index import INDEX_FILE, TrainingIndex
 from ml.util.files import file_sha256, read_json, write_json
