@@ -1,10 +1,15 @@
-"""Calibration of disagreement probabilities by themselves (beyond the paper).
+"""Calibration of disagreement probabilities by themselves (beyond the paper), and a distribution that has them.
 
 α-calibration explains a case's labels by one Dirichlet distribution. Where true label distributions are none (one class
 for certain, or a blend of two), its DPEs spread too much: the high ones are too high and the low ones too low. Beta
 calibration (Kull, Silva Filho and Flach 2017), logit φ′ = a ln φ − b ln(1 − φ) + c with a, b ≥ 0, fitted on pairs of
-labels, mends that; a = b = 1, c = 0 changes nothing. It never turns an order round, so whom triage asks next stays the
-same; class probabilities and posteriors are not touched.
+labels, corrects this; a = b = 1, c = 0 changes nothing. The map is monotone, so the triage ranking does not change.
+
+A map of φ must not be a second truth beside the distribution. For a Dirichlet with φ = σ(a)(1 − Σf²) the concentration
+that gives φ′ is a′ = ln φ′ − ln(1 − Σf² − φ′). A larger a′ makes the posterior slower, and exists only below 1 − Σf²,
+so a is raised by at most 1 (or to 0, at which a label still weighs as much as the prediction), and a case-wise
+temperature does the rest: it flattens f until σ(a′)(1 − Σf²) = φ′. A label then moves no posterior less than before by
+more than a factor e. Members of a mixture are shifted and flattened together.
 """
 
 from dataclasses import dataclass
@@ -16,17 +21,25 @@ import numpy.typing as npt
 from scipy.special import expit, log_expit
 
 from ml.calibration.optimise import FitError, minimise
+from ml.distributions.families import gini, softmax_probs
 from ml.metrics.histograms import observed_disagreement
 from ml.util.arrays import EqualByValue, FloatArray, as_label_counts, as_vector
-from ml.util.splits import split_partitions
+from ml.util.splits import held_out_folds, split_folds
 
-FOLDS = 5
 # probabilities beyond this are as good as certain
 _LEAST = 1e-9
 # shares of what pairs tell below the knots of a piecewise map
 _KNOTS = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)
 # pairs that the penalty on a change of slope is worth
 _BEND = 10.0
+#: By how much a log concentration may rise.
+LARGEST_RISE = 1.0
+#: Where it may always rise to: α0 = 1.
+ALWAYS_ALLOWED = 0.0
+#: How far one may move at all; by then labels count for everything, or for nothing.
+_FARTHEST = 80.0
+# halvings of an interval: below the rounding of float64
+_STEPS = 60
 
 
 @dataclass(frozen=True)
@@ -190,6 +203,28 @@ def fit_map(dpe: FloatArray, differ: FloatArray, kind: MapKind = "beta", *, pull
     return PiecewiseMap(knots, parameters[:-1], float(parameters[-1]))
 
 
+def cross_fit_map(
+    dpe: FloatArray, differ: FloatArray, fold: npt.NDArray[np.int64], kind: MapKind = "beta", *, pull: float = 0.0
+) -> FloatArray:
+    """Logits (N,) of DPEs mapped by fits to the other folds; arguments as of ``fit_map``.
+
+    Args:
+        dpe: (N,) DPEs.
+        differ: (N,) shares of differing pairs, NaN for a case without a pair, which no map is fitted to.
+        fold: (N,) of each case.
+        kind: of the map.
+        pull: strength of its penalty.
+
+    Raises:
+        FitError: no convergence.
+    """
+    logits, paired = np.empty(len(dpe)), np.isfinite(differ)
+    for others, unseen in held_out_folds(fold):
+        seen = others & paired
+        logits[unseen] = fit_map(dpe[seen], differ[seen], kind, pull=pull).logits(dpe[unseen])
+    return logits
+
+
 class MapChoice(TypedDict):
     """Mean losses of pairs of labels before and, on unseen folds, after; whether the map was kept; cases used."""
 
@@ -222,19 +257,66 @@ def fit_disagreement_map(
     if usable.size < 10:
         raise FitError(f"a map of disagreement probabilities needs ten cases with two labels, got {usable.size}")
     dpe, differ = given[usable], observed_disagreement(counts[usable])
-    fold = split_partitions(groups, {str(k): 1 / FOLDS for k in range(FOLDS)}, seed)[usable]
+    fold = split_folds(groups, seed)[usable]
     if np.unique(fold).size < 2:
         raise FitError("a map of disagreement probabilities needs cases with two labels of several patients")
-    before, after = pair_loss(IDENTITY.logits(dpe), differ), np.empty(usable.size)
-    for k in np.unique(fold):
-        after[fold == k] = pair_loss(
-            fit_map(dpe[fold != k], differ[fold != k]).logits(dpe[fold == k]), differ[fold == k]
-        )
-    kept = bool(after.mean() < before.mean())
-    report: MapChoice = {
-        "before": float(before.mean()),
-        "after": float(after.mean()),
-        "kept": kept,
-        "n": int(usable.size),
-    }
+    before = float(pair_loss(IDENTITY.logits(dpe), differ).mean())
+    after = float(pair_loss(cross_fit_map(dpe, differ, fold), differ).mean())
+    kept = after < before
+    report: MapChoice = {"before": before, "after": after, "kept": kept, "n": int(usable.size)}
     return (fit_map(dpe, differ) if kept else IDENTITY), report
+
+
+def match_disagreement(
+    logits: FloatArray, log_concentration: FloatArray, disagreement_probs: npt.ArrayLike
+) -> tuple[FloatArray, FloatArray]:
+    """Logits and log concentrations whose distribution has the given DPEs, or the nearest that it can have.
+
+    Args:
+        logits: calibrated, (N, K), or (S, N, K) of the members of a uniform mixture.
+        log_concentration: (N,) or (S, N).
+        disagreement_probs: (N,) DPEs φ′ > 0.
+
+    Returns:
+        Logits, flattened by a temperature where that was needed, and log concentrations, in the shapes given.
+    """
+    target = np.asarray(disagreement_probs, dtype=np.float64)
+    differ = gini(softmax_probs(logits))
+    a = _matching_concentration(differ, log_concentration, target)
+    short = np.flatnonzero(_mixture_disagreement(differ, a) < target * (1 - 1e-12))
+    if not short.size:
+        return logits, a
+    flat = logits.copy()
+    flat[..., short, :] *= _inverse_temperature(logits[..., short, :], a[..., short], target[short])[:, None]
+    return flat, a
+
+
+def _mixture_disagreement(differ: FloatArray, log_concentration: FloatArray) -> FloatArray:
+    """DPE (N,) of a mixture from its members' 1 − Σf², (..., N)."""
+    members = expit(log_concentration) * differ
+    return members if members.ndim == 1 else np.asarray(members.mean(axis=0))
+
+
+def _matching_concentration(differ: FloatArray, a: FloatArray, wanted: FloatArray) -> FloatArray:
+    """Log concentrations (..., N) with the target DPEs, or as near as they may rise."""
+    highest = np.maximum(a + LARGEST_RISE, ALWAYS_ALLOWED)
+    if a.ndim == 1:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            exact = np.log(wanted) - np.log(differ - wanted)
+        return np.asarray(np.where(differ > wanted, np.clip(exact, a - _FARTHEST, highest), highest))
+    low, high = np.full(wanted.shape, -_FARTHEST), np.full(wanted.shape, _FARTHEST)
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        enough = _mixture_disagreement(differ, np.minimum(a + middle, highest)) >= wanted
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return np.asarray(np.minimum(a + high, highest))
+
+
+def _inverse_temperature(logits: FloatArray, a: FloatArray, wanted: FloatArray) -> FloatArray:
+    """Inverse temperature (N,) in (0, 1] at which the DPE reaches its target."""
+    low, high = np.zeros(wanted.shape), np.ones(wanted.shape)
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        enough = _mixture_disagreement(gini(softmax_probs(logits * middle[:, None])), a) >= wanted
+        low, high = np.where(enough, middle, low), np.where(enough, high, middle)
+    return high

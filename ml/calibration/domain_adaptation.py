@@ -2,7 +2,7 @@
 
 Fifty double reads cannot teach a concentration head, but three numbers: a change of the temperature, and level and
 slope of logit φ. Each is drawn to what was shipped by a penalty worth some pairs of labels, and the map goes back into
-the concentration (``ml.calibration.disagreement_matching``), so that the result is one distribution again.
+the concentration (``ml.calibration.disagreement_map``), so that the result is one distribution again.
 """
 
 from dataclasses import dataclass, replace
@@ -21,13 +21,12 @@ from ml.distributions.families import PredictiveDistribution
 from ml.metrics.histograms import observed_disagreement
 from ml.metrics.skill import Verdict, judge_disagreement
 from ml.util.arrays import FloatArray, IntArray, as_label_counts
-from ml.util.splits import split_partitions
+from ml.util.splits import held_out_folds, split_folds
 
 #: Pairs below which nothing is learned.
 FEWEST_PAIRS = 20
 #: Strength of the penalties on the change of log T, and on slope and level of logit φ, in labels and in pairs.
 PULL_TEMPERATURE, PULL_SLOPE, PULL_LEVEL = 40.0, 15.0, 0.1
-FOLDS = 5
 
 
 class AdaptationDocument(TypedDict):
@@ -151,8 +150,7 @@ def recalibrate_for_annotators(
     reads = _LabelledOutputs.of(logits, features, label_counts, pair_label_counts)
     _require_adaptable(calibration, reads)
     fitted = _fit_adaptation(calibration, reads)
-    fold = split_partitions(groups, {str(k): 1 / FOLDS for k in range(FOLDS)}, seed)
-    probs, own, rate = _out_of_fold(calibration, reads, fold)
+    probs, own, rate = _out_of_fold(calibration, reads, split_folds(groups, seed))
     cluster = np.array(groups) if len(set(groups)) < len(groups) else None
     verdict = judge_disagreement(reads.paired, own, cluster=cluster)
     stating = verdict != "better" if calibration.constant_disagreement is not None else verdict == "worse"
@@ -303,21 +301,18 @@ def _apply_scale_changes(calibration: Calibration, change: FloatArray) -> Calibr
 
 
 def _out_of_fold(
-    calibration: Calibration, reads: _LabelledOutputs, fold: npt.NDArray[np.str_]
+    calibration: Calibration, reads: _LabelledOutputs, fold: npt.NDArray[np.int64]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Class probabilities (N, K), own DPEs (N,) and rate of disagreement (N,) by the other folds of each case."""
     probs = np.empty(reads.counts.shape)
     own, rate = np.empty(len(fold)), np.empty(len(fold))
-    for k in np.unique(fold):
-        others, unseen = reads.rows(fold != k), fold == k
+    for fitted, unseen in held_out_folds(fold):
+        others = reads.rows(fitted)
         if not others.pairs.any():
             raise FitError("the cases with two labels must be of at least two patients")
         predicted = reads.rows(unseen).said(_fit_adaptation(calibration, others).calibration)
-        probs[unseen], own[unseen], rate[unseen] = (
-            predicted.class_probs,
-            predicted.disagreement_probs,
-            others.differ.mean(),
-        )
+        probs[unseen], own[unseen] = predicted.class_probs, predicted.disagreement_probs
+        rate[unseen] = others.differ.mean()
     return probs, own, rate
 
 
@@ -337,8 +332,7 @@ def _change_temperature(calibration: Calibration, change: float) -> Calibration:
 
 def _fit_affine_map(dpe: FloatArray, differ: FloatArray) -> tuple[float, float]:
     """Slope s ≥ 0 and level c of logit φ′ = s logit φ + c."""
-    certain = np.clip(dpe, 1e-9, 1 - 1e-9)
-    z = np.log(certain) - np.log1p(-certain)
+    z = IDENTITY.logits(dpe)
     # level and slope hardly depend on each other around the mean
     centre = float(z.mean())
     design = np.column_stack([z - centre, np.ones_like(z)])

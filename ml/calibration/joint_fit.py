@@ -1,6 +1,6 @@
 """Temperature and concentration head fitted together, on the one Dirichlet-multinomial likelihood of both.
 
-Both may also read summaries of the logits (``ml.calibration.summaries``): the head beside the features,
+Both may also read summaries of the logits (``ml.calibration.calibration``): the head beside the features,
 a = wᵀg + vᵀs + c, and the temperature by log T = t + rᵀs (parameterised temperature scaling, Tomani et al. 2022).
 """
 
@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_softmax
 
+from ml.calibration.calibration import N_SUMMARIES
 from ml.calibration.concentration import ConcentrationHead, HeadDesign, HeadKind, penalised_loss
 from ml.calibration.optimise import minimise
-from ml.calibration.summaries import N_SUMMARIES
 from ml.dataframes import refuse_tables
 from ml.distributions.likelihood import DirichletMultinomial
 from ml.util.arrays import FloatArray, IntArray

@@ -10,18 +10,25 @@ from typing import NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import expit
 
 from ml.calibration.concentration import HeadKind
-from ml.calibration.disagreement_map import AnyMap, MapKind, fit_map, pair_loss
-from ml.calibration.disagreement_matching import match_disagreement
+from ml.calibration.disagreement_map import (
+    IDENTITY,
+    AnyMap,
+    MapKind,
+    cross_fit_map,
+    fit_map,
+    match_disagreement,
+    pair_loss,
+)
 from ml.calibration.joint_fit import PLAIN, VARIANTS, Fitted, Outputs, Variant, fit_variant
 from ml.calibration.optimise import FitError
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, softmax_probs
 from ml.metrics.histograms import observed_disagreement
 from ml.util.arrays import FloatArray, IntArray
-from ml.util.splits import split_partitions
+from ml.util.splits import held_out_folds, split_folds
 
-FOLDS = 5
 #: Cases with two labels below which nothing is refined: five folds of them say nothing.
 FEWEST_PAIRS = 50
 #: Kinds of maps, and pairs that the penalty on their slopes is worth: few labels want a strong one.
@@ -101,103 +108,93 @@ def refine(
         pair_label_counts: (N, K) those of the labels whose pairs the map is fitted to; all where left out. A label
             that was asked for because others differ makes the pairs of its case differ less.
     """
+
+    def unrefined(reason: str) -> RefinedFit:
+        return RefinedFit(start, PLAIN, None, RefinementChoice(failed=reason))
+
     paired = outputs.label_counts if pair_label_counts is None else pair_label_counts
     pairs = paired.sum(axis=1) >= 2
     if pairs.sum() < FEWEST_PAIRS:
-        failed = f"{int(pairs.sum())} cases with two labels, fewer than {FEWEST_PAIRS}"
-        return RefinedFit(start, PLAIN, None, RefinementChoice(failed=failed))
-    fold = split_partitions(groups, {str(k): 1 / FOLDS for k in range(FOLDS)}, seed)
-    if any(not pairs[fold != k].any() or not pairs[fold == k].any() for k in np.unique(fold)):
-        return RefinedFit(
-            start, PLAIN, None, RefinementChoice(failed="too few patients with cases that have two labels")
-        )
-    problem = _Folds(outputs, paired, fold, kind, temperature_fixed)
-    variants = [variant for variant in VARIANTS if not (variant.temperature and temperature_fixed)]
-    tried = {variant: problem.tried(start, variant) for variant in variants}
-    losses = {str(variant): None if trial is None else trial.said.loss(outputs) for variant, trial in tried.items()}
-    converged = {variant: trial for variant, trial in tried.items() if trial is not None}
-    if not converged:
-        return RefinedFit(start, PLAIN, None, RefinementChoice(failed="no fit converged"))
-    best = min(converged, key=lambda variant: converged[variant].said.loss(outputs))
-    mapped, name, pair_losses = problem.choose_map(converged[best].said)
-    fitted = start if best == PLAIN else converged[best].whole
-    return RefinedFit(fitted, best, mapped, RefinementChoice(str(best), losses, name, pair_losses))
+        return unrefined(f"{int(pairs.sum())} cases with two labels, fewer than {FEWEST_PAIRS}")
+    fold = split_folds(groups, seed)
+    if any(not pairs[others].any() or not pairs[unseen].any() for others, unseen in held_out_folds(fold)):
+        return unrefined("too few patients with cases that have two labels")
+    losses: dict[str, float | None] = {}
+    best: _Trial | None = None
+    for variant in VARIANTS:
+        if variant.temperature and temperature_fixed:
+            continue
+        trial = _cross_fit(outputs, start, kind, variant, fold, temperature_fixed=temperature_fixed)
+        losses[str(variant)] = None if trial is None else trial.loss
+        if trial is not None and (best is None or trial.loss < best.loss):
+            best = trial
+    if best is None:
+        return unrefined("no fit converged")
+    mapped, name, pair_losses = _choose_map(best, paired, fold)
+    fitted = start if best.variant == PLAIN else best.whole
+    return RefinedFit(fitted, best.variant, mapped, RefinementChoice(str(best.variant), losses, name, pair_losses))
 
 
 @dataclass(frozen=True)
-class _FoldPredictions:
-    """Cross-fitted calibrated logits and log concentrations."""
+class _Trial:
+    """A variant fitted on all cases, and its cross-fitted logits, log concentrations and loss in nats per label."""
 
+    variant: Variant
+    whole: Fitted
     logits: FloatArray
     log_concentration: FloatArray
-
-    @property
-    def distribution(self) -> DirichletCpe | DirichletMixtureCpe:
-        family = DirichletCpe if self.logits.ndim == 2 else DirichletMixtureCpe
-        return family(softmax_probs(self.logits), self.log_concentration)
-
-    def loss(self, outputs: Outputs) -> float:
-        """Negative log-likelihood a label."""
-        counts = outputs.label_counts
-        return float(-self.distribution.log_likelihood(counts).sum() / counts.sum())
-
-    def mapped(self, dpe: FloatArray) -> "_FoldPredictions":
-        return _FoldPredictions(*match_disagreement(self.logits, self.log_concentration, dpe))
+    loss: float
 
 
-@dataclass(frozen=True)
-class _VariantTrial:
-    """A variant fitted on all cases, and its cross-fitted predictions."""
+def _cross_fit(
+    outputs: Outputs,
+    start: Fitted,
+    kind: HeadKind,
+    variant: Variant,
+    fold: npt.NDArray[np.int64],
+    *,
+    temperature_fixed: bool,
+) -> _Trial | None:
+    """Fit a variant on all cases and on all folds but one; None if a fit does not converge."""
+    logits, a = np.empty(outputs.logits.shape), np.empty(outputs.logits.shape[:-1])
+    try:
+        whole = fit_variant(outputs, start, kind, variant, temperature_fixed=temperature_fixed)
+        for others, unseen in held_out_folds(fold):
+            inside = outputs.rows(others)
+            fitted = fit_variant(inside, whole, kind, variant, temperature_fixed=temperature_fixed, rough=True)
+            logits[..., unseen, :], a[..., unseen] = fitted.predicted(outputs.rows(unseen))
+    except FitError:
+        return None
+    counts = outputs.label_counts
+    loss = float(-_distribution(logits, a).log_likelihood(counts).sum() / counts.sum())
+    return _Trial(variant, whole, logits, a, loss)
 
-    whole: Fitted
-    said: _FoldPredictions
+
+def _distribution(logits: FloatArray, log_concentration: FloatArray) -> DirichletCpe | DirichletMixtureCpe:
+    family = DirichletCpe if logits.ndim == 2 else DirichletMixtureCpe
+    return family(softmax_probs(logits), log_concentration)
 
 
-class _Folds:
-    """Fits on all folds but one, and what they say of that one."""
+def _choose_map(
+    trial: _Trial, paired: IntArray, fold: npt.NDArray[np.int64]
+) -> tuple[AnyMap | None, str, dict[str, float | None]]:
+    """The map of out-of-fold φ with the lowest loss of pairs on folds that it was not fitted on, None for none."""
+    usable = paired.sum(axis=1) >= 2
+    differ, dpe = np.full(len(usable), np.nan), _distribution(trial.logits, trial.log_concentration).disagreement_probs
+    differ[usable] = observed_disagreement(paired[usable])
 
-    def __init__(
-        self, outputs: Outputs, paired: IntArray, fold: npt.NDArray[np.str_], kind: HeadKind, temperature_fixed: bool
-    ) -> None:
-        self.outputs, self.paired, self.fold = outputs, paired, fold
-        self.kind, self.temperature_fixed = kind, temperature_fixed
+    def loss(mapped: FloatArray) -> float:
+        return float(pair_loss(IDENTITY.logits(mapped[usable]), differ[usable]).mean())
 
-    def tried(self, start: Fitted, variant: Variant) -> "_VariantTrial | None":
-        """A variant fitted on all cases, and what it says of each fold; None where a fit did not converge."""
-        fixed = self.temperature_fixed
-        logits, a = np.empty(self.outputs.logits.shape), np.empty(self.outputs.logits.shape[:-1])
+    losses: dict[str, float | None] = {_UNMAPPED: loss(dpe)}
+    maps: dict[str, AnyMap] = {}
+    for name, (kind, pull) in MAPS.items():
         try:
-            whole = fit_variant(self.outputs, start, self.kind, variant, temperature_fixed=fixed)
-            for k in np.unique(self.fold):
-                inside, unseen = self.outputs.rows(self.fold != k), self.fold == k
-                fitted = fit_variant(inside, whole, self.kind, variant, temperature_fixed=fixed, rough=True)
-                logits[..., unseen, :], a[..., unseen] = fitted.predicted(self.outputs.rows(unseen))
+            mapped = expit(cross_fit_map(dpe, differ, fold, kind, pull=pull))
+            served = _distribution(*match_disagreement(trial.logits, trial.log_concentration, mapped))
+            maps[name] = fit_map(dpe[usable], differ[usable], kind, pull=pull)
+            losses[name] = loss(served.disagreement_probs)
         except FitError:
-            return None
-        return _VariantTrial(whole, _FoldPredictions(logits, a))
-
-    def choose_map(self, said: _FoldPredictions) -> tuple[AnyMap | None, str, dict[str, float | None]]:
-        """The map of out-of-fold φ with the lowest loss of pairs on folds that it was not fitted on, None for none."""
-        usable = self.paired.sum(axis=1) >= 2
-        differ, dpe = observed_disagreement(self.paired[usable]), said.distribution.disagreement_probs
-        losses: dict[str, float | None] = {_UNMAPPED: _loss_of_pairs(dpe[usable], differ)}
-        maps: dict[str, AnyMap] = {}
-        for name, (kind, pull) in MAPS.items():
-            try:
-                mapped = np.empty(len(dpe))
-                for k in np.unique(self.fold):
-                    others = (self.fold != k) & usable
-                    seen = observed_disagreement(self.paired[others])
-                    mapped[self.fold == k] = fit_map(dpe[others], seen, kind, pull=pull)(dpe[self.fold == k])
-                served = said.mapped(mapped).distribution.disagreement_probs
-                maps[name] = fit_map(dpe[usable], differ, kind, pull=pull)
-                losses[name] = _loss_of_pairs(served[usable], differ)
-            except FitError:
-                losses[name] = None
-        best = min(losses, key=lambda name: np.inf if losses[name] is None else losses[name] or 0.0)
-        return maps.get(best), best, losses
-
-
-def _loss_of_pairs(dpe: FloatArray, differ: FloatArray) -> float:
-    certain = np.clip(dpe, 1e-9, 1 - 1e-9)
-    return float(pair_loss(np.log(certain) - np.log1p(-certain), differ).mean())
+            losses[name] = None
+    best = min(losses, key=lambda name: np.inf if losses[name] is None else losses[name] or 0.0)
+    return maps.get(best), best, losses

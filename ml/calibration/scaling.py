@@ -8,7 +8,6 @@ Logits may have a leading axis of S ensemble members, (S, N, K). The loss is the
 mixture, not of each separately, so that a scaling does not count the spread between members twice.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
@@ -284,22 +283,30 @@ def choose_scaling(
         losses. What is chosen next on the other part must start from the former.
     """
     refuse_tables(logits=logits, label_counts=label_counts, fit=fit, cv=cv)
-    fits: dict[str, Callable[[npt.NDArray[np.bool_]], Scaling]] = {}
-    if method == "temperature":
-        fits["temperature"] = lambda rows: Scaling(
-            "temperature", fit_temperature(logits[..., rows, :], label_counts[rows])[0]
-        )
-    for bias_penalty in PENALTY_CANDIDATES if method in {"vector", "matrix"} else ():
-        for off_penalty in PENALTY_CANDIDATES if method == "matrix" else (0.0,):
-            name = f"bias {bias_penalty:g}" + (f", off-diagonal {off_penalty:g}" if method == "matrix" else "")
-            fits[name] = lambda rows, off=off_penalty, bias=bias_penalty: fit_affine(  # type: ignore[misc]
-                logits[..., rows, :], label_counts[rows], method, off_penalty=off, bias_penalty=bias
-            )[0]
+    penalties = _penalty_candidates(method)
+
+    def fit_on(rows: npt.NDArray[np.bool_], name: str) -> Scaling:
+        inside, counts = logits[..., rows, :], label_counts[rows]
+        if method == "temperature":
+            return Scaling("temperature", fit_temperature(inside, counts)[0])
+        off_penalty, bias_penalty = penalties[name]
+        return fit_affine(inside, counts, method, off_penalty=off_penalty, bias_penalty=bias_penalty)[0]
+
     identity = Scaling()
     before = scaling_loss(identity, logits[..., cv, :], label_counts[cv])
-    fitted = {name: fit_on(fit) for name, fit_on in fits.items()}
+    fitted = {name: fit_on(fit, name) for name in penalties}
     losses = {name: scaling_loss(scaling, logits[..., cv, :], label_counts[cv]) for name, scaling in fitted.items()}
-    best = min(losses, key=lambda name: losses[name]) if losses else None
+    best = min(losses, key=lambda name: losses[name], default=None)
     if best is None or losses[best] >= before:
         return identity, identity, Choice(before, before, "identity", {**losses})
-    return fitted[best], fits[best](fit | cv), Choice(before, losses[best], best, {**losses})
+    return fitted[best], fit_on(fit | cv, best), Choice(before, losses[best], best, {**losses})
+
+
+def _penalty_candidates(method: Method) -> dict[str, tuple[float, float]]:
+    """Name of each candidate, with its λ_w and λ_b; a temperature has none."""
+    if method == "matrix":
+        pairs = [(off, bias) for bias in PENALTY_CANDIDATES for off in PENALTY_CANDIDATES]
+        return {f"bias {bias:g}, off-diagonal {off:g}": (off, bias) for off, bias in pairs}
+    if method == "vector":
+        return {f"bias {bias:g}": (0.0, bias) for bias in PENALTY_CANDIDATES}
+    return {"temperature": (0.0, 0.0)} if method == "temperature" else {}

@@ -11,8 +11,8 @@ import onnx.compose
 import torch
 from torch import Tensor, nn
 
+from ml.calibration.calibration import N_SUMMARIES
 from ml.calibration.calibrators import Calibration
-from ml.calibration.summaries import N_SUMMARIES
 from ml.distributions.families import softmax_probs
 from ml.images.preprocess import Preprocessing
 from ml.release.artifact import HEAD_FILE, Release, write_release

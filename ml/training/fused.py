@@ -8,10 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ml.calibration.calibration import Calibration
-from ml.calibration.disagreement_map import AnyMap, DisagreementMap
-from ml.calibration.disagreement_matching import ALWAYS_ALLOWED, LARGEST_RISE
-from ml.calibration.summaries import Summaries
+from ml.calibration.calibration import Calibration, Summaries
+from ml.calibration.disagreement_map import ALWAYS_ALLOWED, LARGEST_RISE, AnyMap, DisagreementMap
 from ml.util.arrays import FloatArray
 
 # halvings of an interval: below the rounding of float32
@@ -40,7 +38,7 @@ def _sorted(values: Tensor) -> Tensor:
 
 
 class _SummariesGraph(nn.Module):
-    """``ml.calibration.summaries`` of logits (N, K)."""
+    """``ml.calibration.calibration`` of logits (N, K)."""
 
     centre: Tensor
     spread: Tensor

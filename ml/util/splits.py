@@ -1,6 +1,6 @@
 """Partitions by group that never split a patient."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ _ROUNDS, _TINY = 20, 1e-12
 
 
 def split_partitions(
-    groups: list[str], shares: dict[str, float], seed: int, strata: npt.NDArray[np.int64] | None = None
+    groups: Sequence[str], shares: dict[str, float], seed: int, strata: npt.NDArray[np.int64] | None = None
 ) -> npt.NDArray[np.str_]:
     """Split cases by group (patient), so that no group falls into two partitions.
 
@@ -36,6 +36,18 @@ def split_partitions(
         index = np.minimum(np.searchsorted(bounds, position), len(shares) - 1)
         chosen[members] = np.array(list(shares))[index]
     return chosen[number]
+
+
+def split_folds(groups: Sequence[str], seed: int, n_folds: int = 5) -> npt.NDArray[np.int64]:
+    """Number (N,) of the fold of each case; no group (N,) falls into two folds."""
+    shares = {str(k): 1 / n_folds for k in range(n_folds)}
+    return split_partitions(groups, shares, seed).astype(np.int64)
+
+
+def held_out_folds(fold: npt.NDArray[np.int64]) -> Iterator[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:
+    """For each fold the masks (N,) of the cases to fit on and of those that the fit has not seen."""
+    for k in np.unique(fold):
+        yield fold != k, fold == k
 
 
 def stratified_partitions(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from ml.calibration.disagreement_matching import match_disagreement
+from ml.calibration.disagreement_map import match_disagreement
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, gini, softmax_probs
 
 

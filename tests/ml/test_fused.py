@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ml.calibration.calibration import Calibration, Refinement
+from ml.calibration.calibration import Calibration, Refinement, Summaries
 from ml.calibration.concentration import ConcentrationHead
 from ml.calibration.disagreement_map import DisagreementMap, PiecewiseMap
 from ml.calibration.scaling import Scaling
-from ml.calibration.summaries import Summaries
 from ml.distributions.families import DirichletCpe
 from ml.training.export import to_onnx
 from ml.training.fused import Fused

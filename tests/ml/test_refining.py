@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.calibration.calibration import Refinement
+from ml.calibration.calibration import Refinement, Summaries, logit_summaries
 from ml.calibration.calibrators import Calibration, calibrate
 from ml.calibration.concentration import HeadKind
 from ml.calibration.disagreement_map import IDENTITY, DisagreementMap, PiecewiseMap, fit_map
@@ -19,7 +19,6 @@ from ml.calibration.joint_fit import (
     fit_variant,
     start_without_summaries,
 )
-from ml.calibration.summaries import Summaries, logit_summaries
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, softmax_probs
 from ml.metrics.oracle_metrics import exact_metrics
 
