@@ -25,8 +25,7 @@ import torch
 from benchmarks.serving import cell_jpeg
 from ml.datasets.base import ImageDataset
 from ml.datasets.cells import load_cells
-from ml.images.image_decoding import decode_files
-from ml.images.pixel_cache import PackStore
+from ml.images.pixel_cache import PackStore, decode_files
 from ml.images.preprocess import Preprocessing
 from ml.training.device_data import DeviceData
 from ml.training.learner import Learner

@@ -39,7 +39,7 @@ from app.predictions.service import (
 )
 from app.releases.service import CaseFingerprint, find_training_uses, get_champion_alias
 from app.triage.service import plan_case, policy_for_planning, uniform_draw
-from ml.images.image_statistics import optical_density
+from ml.images.image_quality_features import optical_density
 from ml.images.picture import Picture
 from ml.messages import Message
 from ml.release.predictor import Prediction

@@ -5,8 +5,7 @@ from contextlib import contextmanager
 
 from app.http.errors import InvalidValue, Problem, TooLarge
 from app.http.limiter import CHEAP_PICTURES, LARGE_PICTURES, Limiter, LimitPlace
-from ml.images.limited import read_limited
-from ml.images.picture import DecodingCost, Picture, estimate_decoding_cost, read_picture
+from ml.images.picture import DecodingCost, Picture, estimate_decoding_cost, read_limited, read_picture
 from ml.images.preprocess import ImageRejectedError, Preprocessing
 
 

@@ -37,8 +37,7 @@ from app.http.observability import BATCHES, WAITING, record_span
 from app.predictions.remote import InferenceBackend, NetworkMismatchError
 from ml.images.preprocess import Pixels
 from ml.release.artifact import Release, ReleaseError, read_release
-from ml.release.device import Device, fallen_back, runs_on_cuda
-from ml.release.padded_batching import worth_taking
+from ml.release.device import Device, fallen_back, runs_on_cuda, worth_taking
 from ml.release.predictor import BATCH, Prediction, Predictor, prediction_of, quality_features_for_release
 from ml.util.cores import cores
 

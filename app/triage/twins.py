@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, and_, bindparam, or_
 
 from app.database.tables import Case
 from app.triage.rules import NEAR_DUPLICATE_BITS
-from ml.images.image_statistics import hash_distance
+from ml.images.picture import hash_distance
 
 # featureless images share the hash 0 and say nothing about likeness
 _NO_HASH = 0

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ml.cli.shared import Device, Json, emit, say, say_where
 
 if TYPE_CHECKING:
-    from ml.images.image_decoding import Observer
+    from ml.images.pixel_cache import Observer
     from ml.training.learner import StepReport
 
 #: Between two lines that say how a training goes.

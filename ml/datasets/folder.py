@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset
 from ml.datasets.dataset_cache import store_for
-from ml.images.image_decoding import Observer, UnreadableImageError, decode_files, ignore_progress
+from ml.images.pixel_cache import Observer, UnreadableImageError, decode_files, ignore_progress
 from ml.images.preprocess import Orientation, Pixels, Preprocessing, fit_normalisation
 from ml.release.training_index import parse_patient_hmac
 from ml.tables.files import Labels, TableError, case_column, read_labels, read_table, text_column

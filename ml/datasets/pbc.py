@@ -19,7 +19,7 @@ from pyarrow import csv
 
 from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset, datasets_folder
 from ml.datasets.dataset_cache import unpack_pixels
-from ml.images.image_decoding import recipe_of
+from ml.images.pixel_cache import recipe_of
 from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation
 from ml.util.splits import split_partitions
 

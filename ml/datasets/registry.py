@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from ml.datasets.base import ImageDataset
-from ml.images.image_decoding import Observer, ignore_progress
+from ml.images.pixel_cache import Observer, ignore_progress
 
 DATASET_NAMES = ("cells", "mix_mnist", "mix_cifar10", "cifar10h", "pbc", "pbc_nucleus")
 

@@ -177,3 +177,14 @@ def feature_columns(side: int, channels: int) -> Mapping[str, slice]:
     lengths = [check(blank).shape[1] for check in CHECKS.values()]
     ends = np.cumsum(lengths)
     return {name: slice(int(end - n), int(end)) for name, n, end in zip(CHECKS, lengths, ends, strict=True)}
+
+
+def optical_density(pixels: Pixels) -> tuple[float, float, float]:
+    """Mean optical density of red, green and blue, −log10((v + 1) / 256): 0 for white, 2.4 for black.
+
+    Args:
+        pixels: (H, W, C) uint8 with C = 3, or 1 for grey, which stands for all three.
+    """
+    density = _DENSITY.take(pixels).reshape(-1, pixels.shape[-1]).mean(axis=0)
+    red, green, blue = np.broadcast_to(density, (3,))
+    return float(red), float(green), float(blue)

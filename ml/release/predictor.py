@@ -18,9 +18,8 @@ from ml.images.augmented_views import views
 from ml.images.image_quality_features import compute_quality_features, feature_columns
 from ml.images.preprocess import Pixels
 from ml.release.artifact import Release, ReleaseError
-from ml.release.device import Device, DeviceError, is_on_cuda, open_session
+from ml.release.device import Device, DeviceError, PaddedRuns, is_on_cuda, open_session
 from ml.release.ood_detector import OodScores
-from ml.release.padded_batching import PaddedRuns
 
 #: Images a run of the network at most, in predictions of many images.
 BATCH = 64

@@ -5,8 +5,7 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from ml.images.image_quality_features import feature_columns
-from ml.images.image_statistics import optical_density
+from ml.images.image_quality_features import feature_columns, optical_density
 from ml.images.preprocess import Preprocessing
 from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, HEAD_FILE
 from ml.release.card import ReferenceDocument

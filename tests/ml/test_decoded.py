@@ -10,8 +10,7 @@ import pytest
 
 from ml.datasets.dataset_cache import store_for, unpack_pixels
 from ml.datasets.folder import load_folder
-from ml.images.image_decoding import DecodedImages, UnreadableImageError, decode_files
-from ml.images.pixel_cache import PackStore
+from ml.images.pixel_cache import DecodedImages, PackStore, UnreadableImageError, decode_files
 from ml.images.preprocess import Preprocessing
 from ml.tables.files import TableError
 from tests.support.images import encode, photo

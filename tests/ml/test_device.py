@@ -10,8 +10,16 @@ from PIL import Image
 
 from ml.datasets.cells import load_cells
 from ml.release.artifact import read_release
-from ml.release.device import DeviceError, cuda_fault, fallen_back, open_session, runs_on_cuda
-from ml.release.padded_batching import SIZES, PaddedRuns, worth_taking
+from ml.release.device import (
+    SIZES,
+    DeviceError,
+    PaddedRuns,
+    cuda_fault,
+    fallen_back,
+    open_session,
+    runs_on_cuda,
+    worth_taking,
+)
 from ml.release.predictor import Predictor
 from ml.scoring.shard_store import join_job, read_job
 from ml.scoring.shards import score_shard

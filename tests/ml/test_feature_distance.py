@@ -6,7 +6,8 @@ import pytest
 from PIL import Image
 
 from ml.datasets.cells import simulate_cell
-from ml.images.image_statistics import difference_hash, hash_distance, optical_density
+from ml.images.image_quality_features import optical_density
+from ml.images.picture import difference_hash, hash_distance
 from ml.release.ood_detector import FeatureDistance, fit_feature_distance
 from ml.util.arrays import FloatArray
 

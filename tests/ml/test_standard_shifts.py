@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ml.datasets.cells import simulate_cell
-from ml.images.image_statistics import optical_density
+from ml.images.image_quality_features import optical_density
 from ml.images.preprocess import Pixels
 from ml.images.standard_shifts import HUE, STANDARD_SHIFTS, StandardShift, shifted, shifts_for, turned_hue
 

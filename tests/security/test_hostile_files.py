@@ -13,8 +13,7 @@ from PIL import Image, ImageCms
 
 from app.predictions import decoding
 from ml.images.image_container_checks import BESIDE_PIXELS, CHUNKS, PACKED_CHUNKS, SEGMENTS, file_facts
-from ml.images.limited import read_limited
-from ml.images.picture import BYTES_PER_PIXEL, Picture, estimate_decoding_cost
+from ml.images.picture import BYTES_PER_PIXEL, Picture, estimate_decoding_cost, read_limited
 from ml.images.preprocess import MAX_PIXELS, Preprocessing
 from tests.support.images import encode, photo
 from tests.support.service import Service

@@ -17,8 +17,7 @@ from app.http.errors import ServiceOverloaded
 from app.http.limiter import CHEAP_PICTURES, MAX_UPLOAD, Limiter, LimitPlace
 from app.predictions import decoding
 from app.predictions.decoding import ImageDecoder
-from ml.images.limited import read_limited
-from ml.images.picture import CHEAP_PIXELS, Picture, estimate_decoding_cost, read_picture
+from ml.images.picture import CHEAP_PIXELS, Picture, estimate_decoding_cost, read_limited, read_picture
 from ml.images.preprocess import MAX_PIXELS, ImageRejectedError, Preprocessing
 from tests.support.images import CORPUS, animated, encode, photo
 from tests.support.process import Installation

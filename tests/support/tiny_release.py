@@ -20,8 +20,7 @@ from ml.calibration.calibrators import calibrate
 from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.cells import SimulatedCell, simulate_cells
 from ml.datasets.cells_morphology import CLASSES
-from ml.images.image_quality_features import compute_quality_features, feature_columns
-from ml.images.image_statistics import optical_density
+from ml.images.image_quality_features import compute_quality_features, feature_columns, optical_density
 from ml.images.preprocess import Preprocessing, fit_normalisation
 from ml.metrics import evaluate
 from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, read_release, write_release
