@@ -9,25 +9,25 @@ Logits and features may have a leading axis of S ensemble members (Monte-Carlo d
 the losses are then those of the members' uniform mixture, and the result is an ensemble or a Dirichlet mixture.
 """
 
-from dataclasses import dataclass
-from typing import NotRequired, TypedDict
+from dataclasses import asdict, dataclass
+from typing import NotRequired, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from ml.calibration.calibration import CALIBRATION_VERSION, Calibration, Refinement, Summaries
+from ml.calibration.calibration import Calibration
 from ml.calibration.concentration import ConcentrationHead, HeadKind, choose_head
 from ml.calibration.domain_adaptation import AdaptationDocument
-from ml.calibration.joint_fit import PLAIN, Outputs, fit_jointly, joint_loss, start_without_summaries
+from ml.calibration.joint_fit import LabelledOutputs, fit_jointly, joint_loss
 from ml.calibration.optimise import FitError
-from ml.calibration.refining import RefinementChoice, RefinementDocument, refine
+from ml.calibration.refining import RefinementChoice, RefinementDocument, refine_calibration
 from ml.calibration.scaling import Choice, ChoiceDocument, Method, Scaling, choose_scaling
 from ml.dataframes import refuse_names, same_rows
 from ml.distributions.families import softmax_probs
-from ml.util.arrays import FloatArray, IntArray, as_label_counts
+from ml.util.arrays import as_label_counts
 from ml.util.splits import split_partitions
 
-__all__ = ["CALIBRATION_VERSION", "Calibration", "FitDocument", "FitReport", "calibrate"]
+__all__ = ["Calibration", "FitDocument", "FitReport", "calibrate"]
 
 
 class JointFitDocument(TypedDict):
@@ -77,16 +77,7 @@ class JointFit:
 
     def to_dict(self) -> JointFitDocument:
         """Return what is known as JSON values."""
-        document: JointFitDocument = {"kept": self.kept}
-        if self.cv_before is not None:
-            document["cv_before"] = self.cv_before
-        if self.cv_after is not None:
-            document["cv_after"] = self.cv_after
-        if self.temperature is not None:
-            document["temperature"] = self.temperature
-        if self.failed is not None:
-            document["failed"] = self.failed
-        return document
+        return cast(JointFitDocument, {name: value for name, value in asdict(self).items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -116,16 +107,14 @@ class FitReport:
     @property
     def report(self) -> FitDocument:
         """Return the report as JSON values."""
-        document: FitDocument = {"n_fit": self.n_fit, "n_cv": self.n_cv}
-        if self.method != "none" and self.scaling is not None:
-            document[self.method] = self.scaling.to_dict()
-        if self.concentration is not None:
-            document["concentration"] = self.concentration.to_dict()
-        if self.joint is not None:
-            document["joint"] = self.joint.to_dict()
-        if self.refinement is not None:
-            document["refinement"] = self.refinement.to_dict()
-        return document
+        steps = {
+            self.method: self.scaling,
+            "concentration": self.concentration,
+            "joint": self.joint,
+            "refinement": self.refinement,
+        }
+        documents = {name: step.to_dict() for name, step in steps.items() if step is not None}
+        return cast(FitDocument, {"n_fit": self.n_fit, "n_cv": self.n_cv, **documents})
 
 
 def calibrate(
@@ -188,7 +177,7 @@ def calibrate(
     scaled_by = counts if scaling_label_counts is None else as_label_counts(scaling_label_counts)
     if (scaled_by > counts).any() or scaled_by[fit].sum() == 0 or scaled_by[cv].sum() == 0:
         raise FitError("scaling_label_counts must be some of label_counts, of at least three patients")
-    parts = _Parts(scores, hidden, counts, scaled_by, fit, cv)
+    cases = LabelledOutputs(scores, hidden, counts, scaled_by)
     chosen = scaling = Scaling()
     scaling_choice = head = kind = head_choice = joint = None
     if method != "none":
@@ -197,82 +186,41 @@ def calibrate(
         probs = softmax_probs(chosen(scores)), softmax_probs(scaling(scores))
         head, kind, head_choice = choose_head(hidden, probs, counts, fit, cv)
         if method == "temperature" and kind is not None:
-            scaling, head, joint = _fit_jointly(parts, chosen.log_temperature, scaling, head, kind)
+            scaling, head, joint = _fit_jointly(cases, fit, chosen.log_temperature, scaling, head, kind)
     calibration, refinement = Calibration(scaling, head), None
     if refined and head is not None and kind is not None:
-        calibration, refinement = _refine_calibration(parts, calibration, head, kind, groups, seed)
+        calibration, refinement = refine_calibration(calibration, head, kind, cases, groups, seed)
     sizes = int(fit.sum()), int(cv.sum())
     return FitReport(calibration, *sizes, method, scaling_choice, head_choice, joint, refinement)
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """Outputs, labels, those whose number no label decided, and which cases are fitted on and chosen on."""
-
-    logits: FloatArray
-    features: FloatArray
-    counts: IntArray
-    planned: IntArray
-    fit: npt.NDArray[np.bool_]
-    cv: npt.NDArray[np.bool_]
-
-    def take(self, rows: npt.NDArray[np.bool_]) -> tuple[FloatArray, FloatArray, IntArray]:
-        return self.logits[..., rows, :], self.features[..., rows, :], self.counts[rows]
-
-
 def _fit_jointly(
-    parts: _Parts, log_temperature: float, scaling: Scaling, head: ConcentrationHead, kind: HeadKind
+    cases: LabelledOutputs,
+    fit: npt.NDArray[np.bool_],
+    log_temperature: float,
+    scaling: Scaling,
+    head: ConcentrationHead,
+    kind: HeadKind,
 ) -> tuple[Scaling, ConcentrationHead, JointFit]:
     """Temperature and head fitted together, where that lowers the loss on the cv part; else as they were."""
     # A temperature fitted alone takes the class probabilities for the truth, and explains the labels' extra spread,
     # which belongs to the concentration, by flatter probabilities (or in an ensemble by its members).
-    logits, features, counts = parts.take(parts.cv)
+    inside, unseen = cases.rows(fit), cases.rows(~fit)
 
     def cv_loss(log_t: float, fitted: ConcentrationHead) -> float:
-        return joint_loss(logits, counts, log_t, fitted(features), 0.0)[0]
+        return joint_loss(unseen.logits, unseen.counts, log_t, fitted(unseen.features), 0.0)[0]
 
     try:
         # both are judged as fitted on the fit part alone
-        before = fit_jointly(*parts.take(parts.fit), (log_temperature, head), kind, temperature_fixed=True)
-        after = fit_jointly(*parts.take(parts.fit), (log_temperature, head), kind)
+        outputs, start = (inside.logits, inside.features, inside.counts), (log_temperature, head)
+        before = fit_jointly(*outputs, start, kind, temperature_fixed=True)
+        after = fit_jointly(*outputs, start, kind)
         loss_before, loss_after = cv_loss(*before), cv_loss(*after)
         if loss_after >= loss_before:
             return scaling, head, JointFit(False, loss_before, loss_after)
         start = (scaling.log_temperature, head)
-        log_t, joint = fit_jointly(*parts.take(parts.fit | parts.cv), start, kind)
+        log_t, joint = fit_jointly(cases.logits, cases.features, cases.counts, start, kind)
     except FitError as exc:  # what was fitted one after the other stands
         return scaling, head, JointFit(False, failed=str(exc))
     report = JointFit(True, loss_before, loss_after, temperature=float(np.exp(log_t)))
     return Scaling("temperature", log_t), joint, report
-
-
-def _refine_calibration(
-    parts: _Parts, calibration: Calibration, head: ConcentrationHead, kind: HeadKind, groups: list[str], seed: int
-) -> tuple[Calibration, RefinementChoice]:
-    """Summaries and a map of φ, where they help on folds that no fit has seen; else the calibration as it was."""
-    scaling, summaries = calibration.scaling, Summaries.of(parts.logits)
-    by_temperature = scaling.method == "temperature"
-    # of another scaling only the result is read
-    logits = parts.logits if by_temperature else scaling(parts.logits)
-    outputs = Outputs(logits, parts.features, summaries(parts.logits), parts.counts)
-    start = start_without_summaries(scaling.log_temperature, head)
-    try:
-        refined = refine(
-            outputs,
-            start,
-            kind,
-            groups,
-            seed=seed,
-            temperature_fixed=not by_temperature,
-            pair_label_counts=parts.planned,
-        )
-    except FitError as exc:  # the fit on all cases alone did not converge
-        return calibration, RefinementChoice(failed=str(exc))
-    if refined.variant == PLAIN:
-        refinement = Refinement(disagreement_map=refined.disagreement_map)
-        return Calibration(scaling, head, refinement=refinement), refined.choice
-    fitted = refined.fitted
-    refinement = Refinement(summaries, fitted.temperature_weight, refined.disagreement_map)
-    if by_temperature:
-        scaling = Scaling("temperature", fitted.log_temperature)
-    return Calibration(scaling, fitted.head, refinement=refinement), refined.choice

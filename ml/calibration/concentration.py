@@ -233,49 +233,36 @@ def choose_head(
     """
     refuse_tables(features=features, probs=probs, counts=counts, fit=fit, cv=cv)
     chosen_on, final = probs
-    losses: dict[str, float | None] = {}
 
-    def try_candidate(candidate: HeadKind) -> float:
-        try:
-            head = _fitted(candidate, features, chosen_on, counts, fit)
-        except FitError:  # with few cases for many features the free head has no well-defined optimum
-            losses[str(candidate)] = None
-            return np.inf
+    def fitted(kind: HeadKind, probs: FloatArray, rows: npt.NDArray[np.bool_]) -> ConcentrationHead:
+        inside = features[..., rows, :], probs[..., rows, :], counts[rows]
+        return fit_concentration(*inside, ridge=kind.ridge, penalty=kind.penalty)[0]
+
+    def cv_loss(head: ConcentrationHead) -> float:
         a = head(features[..., cv, :])
-        loss = concentration_loss(chosen_on[..., cv, :], counts[cv], a, penalty=0.0)[0]
-        losses[str(candidate)] = loss
-        return loss
+        return concentration_loss(chosen_on[..., cv, :], counts[cv], a, penalty=0.0)[0]
+
+    def tried_loss(kind: HeadKind) -> float:
+        try:
+            return cv_loss(fitted(kind, chosen_on, fit))
+        except FitError:  # with few cases for many features the free head has no well-defined optimum
+            return np.inf
 
     start = ConcentrationHead(np.zeros(features.shape[-1]), 0.0)
-    before = concentration_loss(chosen_on[..., cv, :], counts[cv], start(features[..., cv, :]), penalty=0.0)[0]
+    before = cv_loss(start)
     enough = (counts[fit].sum(axis=1) >= 2).sum() >= CASES_PER_FEATURE * features.shape[-1]
     ridges = [ridge for ridge in RIDGE_CANDIDATES if ridge > 0 or enough]
-    tried = {kind: try_candidate(kind) for kind in (HeadKind(r, LOG_CONCENTRATION_PENALTY) for r in (*ridges, None))}
+    tried = {kind: tried_loss(kind) for kind in (HeadKind(r, LOG_CONCENTRATION_PENALTY) for r in (*ridges, None))}
     weaker = {min(tried, key=lambda kind: tried[kind]).ridge, None}
-    tried |= {kind: try_candidate(kind) for kind in (HeadKind(r, p) for r in weaker for p in WEAKER_PENALTIES)}
-    if not np.isfinite(list(tried.values())).any():
-        raise FitError("no fit of the concentration head converged")
+    tried |= {kind: tried_loss(kind) for kind in (HeadKind(r, p) for r in weaker for p in WEAKER_PENALTIES)}
+    losses = {str(kind): loss if np.isfinite(loss) else None for kind, loss in tried.items()}
     best = min(tried, key=lambda kind: tried[kind])
+    if losses[str(best)] is None:
+        raise FitError("no fit of the concentration head converged")
     if tried[best] >= before:
         return start, None, Choice(before, before, "start", losses)
     try:
-        head = _fitted(best, features, final, counts, fit | cv)
+        head = fitted(best, final, fit | cv)
     except FitError:  # it did converge on the fit part
-        head = _fitted(best, features, chosen_on, counts, fit)
+        head = fitted(best, chosen_on, fit)
     return head, best, Choice(before, tried[best], str(best), losses)
-
-
-def _fitted(
-    candidate: HeadKind,
-    features: FloatArray,
-    probs: FloatArray,
-    counts: IntArray,
-    rows: npt.NDArray[np.bool_],
-) -> ConcentrationHead:
-    return fit_concentration(
-        features[..., rows, :],
-        probs[..., rows, :],
-        counts[rows],
-        ridge=candidate.ridge,
-        penalty=candidate.penalty,
-    )[0]

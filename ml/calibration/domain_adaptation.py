@@ -15,12 +15,11 @@ from scipy.special import expit
 from ml.calibration.calibration import Calibration
 from ml.calibration.concentration import ConcentrationHead
 from ml.calibration.disagreement_map import IDENTITY, AnyMap, DisagreementMap, PiecewiseMap, pair_loss
+from ml.calibration.joint_fit import LabelledOutputs
 from ml.calibration.optimise import FitError, minimise
 from ml.calibration.scaling import Scaling
-from ml.distributions.families import PredictiveDistribution
-from ml.metrics.histograms import observed_disagreement
 from ml.metrics.skill import Verdict, judge_disagreement
-from ml.util.arrays import FloatArray, IntArray, as_label_counts
+from ml.util.arrays import FloatArray
 from ml.util.splits import held_out_folds, split_folds
 
 #: Pairs below which nothing is learned.
@@ -113,7 +112,7 @@ def adapt_calibration(
     Raises:
         FitError: fewer than 20 cases with two labels, no concentration head, or no convergence.
     """
-    reads = _LabelledOutputs.of(logits, features, label_counts)
+    reads = LabelledOutputs.of(logits, features, label_counts)
     _require_adaptable(calibration, reads)
     return _fit_adaptation(calibration, reads).calibration
 
@@ -147,7 +146,7 @@ def recalibrate_for_annotators(
     Raises:
         FitError: fewer than 20 cases with two labels, or all of one patient; no concentration head; no convergence.
     """
-    reads = _LabelledOutputs.of(logits, features, label_counts, pair_label_counts)
+    reads = LabelledOutputs.of(logits, features, label_counts, pair_label_counts)
     _require_adaptable(calibration, reads)
     fitted = _fit_adaptation(calibration, reads)
     probs, own, rate = _out_of_fold(calibration, reads, split_folds(groups, seed))
@@ -158,7 +157,7 @@ def recalibrate_for_annotators(
     adapted, seen = fitted.calibration, float(reads.differ.mean())
     if stating:
         adapted = replace(adapted, constant_disagreement=seen)
-    before, after = (reads.rows(reads.pairs).mean_disagreement(candidate) for candidate in (calibration, adapted))
+    before, after = (_mean_disagreement(candidate, reads.rows(reads.pairs)) for candidate in (calibration, adapted))
     t = np.exp([calibration.scaling.log_temperature, calibration.scaling.log_temperature + fitted.log_t_change])
     return Adaptation(
         calibration=adapted,
@@ -179,51 +178,6 @@ def recalibrate_for_annotators(
     )
 
 
-@dataclass(frozen=True)
-class _LabelledOutputs:
-    """Network outputs and labels of N cases, and the labels whose pairs count."""
-
-    logits: FloatArray
-    features: FloatArray
-    counts: IntArray
-    paired: IntArray
-
-    @classmethod
-    def of(
-        cls,
-        logits: npt.ArrayLike,
-        features: npt.ArrayLike,
-        label_counts: npt.ArrayLike,
-        pair_label_counts: npt.ArrayLike | None = None,
-    ) -> "_LabelledOutputs":
-        counts = as_label_counts(label_counts)
-        paired = counts if pair_label_counts is None else as_label_counts(pair_label_counts)
-        if paired.shape != counts.shape or (paired > counts).any():
-            raise FitError("pair_label_counts must be some of label_counts")
-        return cls(np.asarray(logits, dtype=np.float64), np.asarray(features, dtype=np.float64), counts, paired)
-
-    @property
-    def pairs(self) -> npt.NDArray[np.bool_]:
-        """Mask of the cases that were read twice."""
-        return np.asarray(self.paired.sum(axis=1) >= 2)
-
-    @property
-    def differ(self) -> FloatArray:
-        """Share of pairs that differ, of each case that was read twice."""
-        return observed_disagreement(self.paired[self.pairs])
-
-    def rows(self, rows: npt.NDArray[np.bool_]) -> "_LabelledOutputs":
-        return _LabelledOutputs(
-            self.logits[..., rows, :], self.features[..., rows, :], self.counts[rows], self.paired[rows]
-        )
-
-    def said(self, calibration: Calibration) -> PredictiveDistribution:
-        return calibration.apply(self.logits, self.features)
-
-    def mean_disagreement(self, calibration: Calibration) -> float:
-        return float(self.said(calibration).disagreement_probs.mean())
-
-
 def require_head(calibration: Calibration) -> None:
     """Refuse a calibration that cannot be adapted.
 
@@ -237,7 +191,7 @@ def require_head(calibration: Calibration) -> None:
         )
 
 
-def _require_adaptable(calibration: Calibration, reads: _LabelledOutputs) -> None:
+def _require_adaptable(calibration: Calibration, reads: LabelledOutputs) -> None:
     """Refuse what cannot be adapted."""
     require_head(calibration)
     if reads.pairs.sum() < FEWEST_PAIRS:
@@ -258,27 +212,27 @@ class _FittedAdaptation:
     level: float
 
 
-def _fit_adaptation(calibration: Calibration, reads: _LabelledOutputs) -> _FittedAdaptation:
+def _fit_adaptation(calibration: Calibration, reads: LabelledOutputs) -> _FittedAdaptation:
     own = replace(calibration, constant_disagreement=None)
     change = _fit_scale_changes(own, reads, rises=False)
     paired, differ = reads.rows(reads.pairs), reads.differ
     # a map may lower a concentration as far as it will, but hardly raise it: beyond, it would blur the classes
-    if paired.mean_disagreement(_change_temperature(own, float(change[0]))) < differ.mean():
+    if _mean_disagreement(_change_temperature(own, float(change[0])), paired) < differ.mean():
         change = _fit_scale_changes(own, reads, rises=True)
     tempered = _apply_scale_changes(own, change)
-    slope, level = _fit_affine_map(paired.said(tempered).own_disagreement_probs, differ)
+    slope, level = _fit_affine_map(tempered.apply(paired.logits, paired.features).own_disagreement_probs, differ)
     mapped = _compose_affine_map(tempered.refinement.disagreement_map or IDENTITY, slope, level)
     adapted = replace(tempered, refinement=replace(tempered.refinement, disagreement_map=mapped))
     return _FittedAdaptation(adapted, float(change[0]), float(change[1]), slope, level)
 
 
-def _fit_scale_changes(own: Calibration, reads: _LabelledOutputs, *, rises: bool) -> FloatArray:
+def _fit_scale_changes(own: Calibration, reads: LabelledOutputs, *, rises: bool) -> FloatArray:
     """Change of log T and, where it may, rise of every log concentration, by the likelihood of all labels."""
     n_labels = reads.counts.sum()
     pull = np.array([PULL_TEMPERATURE, PULL_LEVEL])[: 1 + rises]
 
     def likelihood(x: FloatArray) -> float:
-        return _nll(reads.said(_apply_scale_changes(own, x)), reads.counts)
+        return _nll(_apply_scale_changes(own, x), reads)
 
     def loss(x: FloatArray) -> tuple[float, FloatArray]:
         # two numbers: a difference is as good as a derivative
@@ -301,7 +255,7 @@ def _apply_scale_changes(calibration: Calibration, change: FloatArray) -> Calibr
 
 
 def _out_of_fold(
-    calibration: Calibration, reads: _LabelledOutputs, fold: npt.NDArray[np.int64]
+    calibration: Calibration, reads: LabelledOutputs, fold: npt.NDArray[np.int64]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Class probabilities (N, K), own DPEs (N,) and rate of disagreement (N,) by the other folds of each case."""
     probs = np.empty(reads.counts.shape)
@@ -310,15 +264,21 @@ def _out_of_fold(
         others = reads.rows(fitted)
         if not others.pairs.any():
             raise FitError("the cases with two labels must be of at least two patients")
-        predicted = reads.rows(unseen).said(_fit_adaptation(calibration, others).calibration)
+        inside, adapted = reads.rows(unseen), _fit_adaptation(calibration, others).calibration
+        predicted = adapted.apply(inside.logits, inside.features)
         probs[unseen], own[unseen] = predicted.class_probs, predicted.disagreement_probs
         rate[unseen] = others.differ.mean()
     return probs, own, rate
 
 
-def _nll(said: PredictiveDistribution, counts: npt.NDArray[np.int64]) -> float:
+def _nll(calibration: Calibration, reads: LabelledOutputs) -> float:
     """Negative log-likelihood a label."""
-    return float(-said.log_likelihood(counts).sum() / counts.sum())
+    predicted = calibration.apply(reads.logits, reads.features)
+    return float(-predicted.log_likelihood(reads.counts).sum() / reads.counts.sum())
+
+
+def _mean_disagreement(calibration: Calibration, reads: LabelledOutputs) -> float:
+    return float(calibration.apply(reads.logits, reads.features).disagreement_probs.mean())
 
 
 def _change_temperature(calibration: Calibration, change: float) -> Calibration:

@@ -12,10 +12,11 @@ from scipy.special import log_softmax
 
 from ml.calibration.calibration import N_SUMMARIES
 from ml.calibration.concentration import ConcentrationHead, HeadDesign, HeadKind, penalised_loss
-from ml.calibration.optimise import minimise
+from ml.calibration.optimise import FitError, minimise
 from ml.dataframes import refuse_tables
 from ml.distributions.likelihood import DirichletMultinomial
-from ml.util.arrays import FloatArray, IntArray
+from ml.metrics.histograms import observed_disagreement
+from ml.util.arrays import FloatArray, IntArray, as_label_counts
 
 
 def joint_loss(
@@ -60,6 +61,58 @@ def case_temperature_loss(
 SUMMARY_RIDGE = 1e-3
 #: Relative fall of the loss in a step below which a rough search ends.
 ROUGHLY = 1e-6
+
+
+@dataclass(frozen=True)
+class LabelledOutputs:
+    """Network outputs and labels of N cases.
+
+    Attributes:
+        logits: (N, K), or (S, N, K) of an ensemble.
+        features: (N, D), or (S, N, D).
+        counts: (N, K) label counts.
+        paired: (N, K) those of the labels whose pairs teach φ: not of labels that were asked for because others differ,
+            since with each further label the pairs of such a case differ less.
+    """
+
+    logits: FloatArray
+    features: FloatArray
+    counts: IntArray
+    paired: IntArray
+
+    @classmethod
+    def of(
+        cls,
+        logits: npt.ArrayLike,
+        features: npt.ArrayLike,
+        label_counts: npt.ArrayLike,
+        pair_label_counts: npt.ArrayLike | None = None,
+    ) -> "LabelledOutputs":
+        """Check and convert arrays; all labels are paired if no others are given.
+
+        Raises:
+            FitError: ``pair_label_counts`` are not some of the labels.
+        """
+        counts = as_label_counts(label_counts)
+        paired = counts if pair_label_counts is None else as_label_counts(pair_label_counts)
+        if paired.shape != counts.shape or (paired > counts).any():
+            raise FitError("pair_label_counts must be some of label_counts")
+        return cls(np.asarray(logits, dtype=np.float64), np.asarray(features, dtype=np.float64), counts, paired)
+
+    @property
+    def pairs(self) -> npt.NDArray[np.bool_]:
+        """Mask of the cases that were read twice."""
+        return np.asarray(self.paired.sum(axis=1) >= 2)
+
+    @property
+    def differ(self) -> FloatArray:
+        """Share of pairs that differ, of each case that was read twice."""
+        return observed_disagreement(self.paired[self.pairs])
+
+    def rows(self, rows: npt.NDArray[np.bool_]) -> "LabelledOutputs":
+        """Some of the cases."""
+        logits, features = self.logits[..., rows, :], self.features[..., rows, :]
+        return LabelledOutputs(logits, features, self.counts[rows], self.paired[rows])
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,16 @@ out of fold; the map is fitted on out-of-fold predictions too, since a head says
 fitted on than it will of others.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
-from ml.calibration.concentration import HeadKind
+from ml.calibration.calibration import Calibration, Refinement, Summaries
+from ml.calibration.concentration import ConcentrationHead, HeadKind
 from ml.calibration.disagreement_map import (
     IDENTITY,
     AnyMap,
@@ -22,11 +24,20 @@ from ml.calibration.disagreement_map import (
     match_disagreement,
     pair_loss,
 )
-from ml.calibration.joint_fit import PLAIN, VARIANTS, Fitted, Outputs, Variant, fit_variant
+from ml.calibration.joint_fit import (
+    PLAIN,
+    VARIANTS,
+    Fitted,
+    LabelledOutputs,
+    Outputs,
+    Variant,
+    fit_variant,
+    start_without_summaries,
+)
 from ml.calibration.optimise import FitError
+from ml.calibration.scaling import Scaling
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, softmax_probs
-from ml.metrics.histograms import observed_disagreement
-from ml.util.arrays import FloatArray, IntArray
+from ml.util.arrays import FloatArray
 from ml.util.splits import held_out_folds, split_folds
 
 #: Cases with two labels below which nothing is refined: five folds of them say nothing.
@@ -76,63 +87,54 @@ class RefinementChoice:
         return {"variant": self.variant, "likelihood": self.likelihood, "map": self.map, "pairs": self.pairs}
 
 
-@dataclass(frozen=True)
-class RefinedFit:
-    """A fit that reads summaries or not, its map, and how both were chosen."""
-
-    fitted: Fitted
-    variant: Variant
-    disagreement_map: AnyMap | None
-    choice: RefinementChoice
-
-
-def refine(
-    outputs: Outputs,
-    start: Fitted,
+def refine_calibration(
+    calibration: Calibration,
+    head: ConcentrationHead,
     kind: HeadKind,
-    groups: list[str],
-    *,
+    outputs: LabelledOutputs,
+    groups: Sequence[str],
     seed: int,
-    temperature_fixed: bool,
-    pair_label_counts: IntArray | None = None,
-) -> RefinedFit:
-    """Choose what reads the summaries and how φ is mapped, and fit both.
+) -> tuple[Calibration, RefinementChoice]:
+    """Let summaries be read and map φ, if these help on folds that no fit has seen.
 
     Args:
-        outputs: of the calibration cases.
-        start: temperature and head that were fitted without summaries, which stand where nothing helps.
+        calibration: scaling and head, which stand if nothing helps.
+        head: its concentration head.
         kind: ridge and penalty of the head.
+        outputs: of the calibration cases.
         groups: patient of each case, or the case itself; no group falls into two folds.
         seed: of the folds.
-        temperature_fixed: the temperature is not fitted, and reads no summaries.
-        pair_label_counts: (N, K) those of the labels whose pairs the map is fitted to; all where left out. A label
-            that was asked for because others differ makes the pairs of its case differ less.
     """
-
-    def unrefined(reason: str) -> RefinedFit:
-        return RefinedFit(start, PLAIN, None, RefinementChoice(failed=reason))
-
-    paired = outputs.label_counts if pair_label_counts is None else pair_label_counts
-    pairs = paired.sum(axis=1) >= 2
+    pairs, scaling = outputs.pairs, calibration.scaling
     if pairs.sum() < FEWEST_PAIRS:
-        return unrefined(f"{int(pairs.sum())} cases with two labels, fewer than {FEWEST_PAIRS}")
+        failed = f"{int(pairs.sum())} cases with two labels, fewer than {FEWEST_PAIRS}"
+        return calibration, RefinementChoice(failed=failed)
     fold = split_folds(groups, seed)
     if any(not pairs[others].any() or not pairs[unseen].any() for others, unseen in held_out_folds(fold)):
-        return unrefined("too few patients with cases that have two labels")
-    losses: dict[str, float | None] = {}
+        return calibration, RefinementChoice(failed="too few patients with cases that have two labels")
+    summaries, by_temperature = Summaries.of(outputs.logits), scaling.method == "temperature"
+    # of another scaling only the result is read
+    logits = outputs.logits if by_temperature else scaling(outputs.logits)
+    inputs = Outputs(logits, outputs.features, summaries(outputs.logits), outputs.counts)
+    start, losses = start_without_summaries(scaling.log_temperature, head), dict[str, float | None]()
     best: _Trial | None = None
     for variant in VARIANTS:
-        if variant.temperature and temperature_fixed:
+        if variant.temperature and not by_temperature:
             continue
-        trial = _cross_fit(outputs, start, kind, variant, fold, temperature_fixed=temperature_fixed)
+        trial = _cross_fit(inputs, start, kind, variant, fold, temperature_fixed=not by_temperature)
         losses[str(variant)] = None if trial is None else trial.loss
         if trial is not None and (best is None or trial.loss < best.loss):
             best = trial
     if best is None:
-        return unrefined("no fit converged")
-    mapped, name, pair_losses = _choose_map(best, paired, fold)
-    fitted = start if best.variant == PLAIN else best.whole
-    return RefinedFit(fitted, best.variant, mapped, RefinementChoice(str(best.variant), losses, name, pair_losses))
+        return calibration, RefinementChoice(failed="no fit converged")
+    mapped, name, pair_losses = _choose_map(best, outputs, fold)
+    choice = RefinementChoice(str(best.variant), losses, name, pair_losses)
+    if best.variant == PLAIN:
+        return replace(calibration, refinement=Refinement(disagreement_map=mapped)), choice
+    if by_temperature:
+        scaling = Scaling("temperature", best.whole.log_temperature)
+    refinement = Refinement(summaries, best.whole.temperature_weight, mapped)
+    return Calibration(scaling, best.whole.head, refinement=refinement), choice
 
 
 @dataclass(frozen=True)
@@ -176,12 +178,12 @@ def _distribution(logits: FloatArray, log_concentration: FloatArray) -> Dirichle
 
 
 def _choose_map(
-    trial: _Trial, paired: IntArray, fold: npt.NDArray[np.int64]
+    trial: _Trial, outputs: LabelledOutputs, fold: npt.NDArray[np.int64]
 ) -> tuple[AnyMap | None, str, dict[str, float | None]]:
     """The map of out-of-fold φ with the lowest loss of pairs on folds that it was not fitted on, None for none."""
-    usable = paired.sum(axis=1) >= 2
+    usable = outputs.pairs
     differ, dpe = np.full(len(usable), np.nan), _distribution(trial.logits, trial.log_concentration).disagreement_probs
-    differ[usable] = observed_disagreement(paired[usable])
+    differ[usable] = outputs.differ
 
     def loss(mapped: FloatArray) -> float:
         return float(pair_loss(IDENTITY.logits(mapped[usable]), differ[usable]).mean())

@@ -8,8 +8,8 @@ Logits may have a leading axis of S ensemble members, (S, N, K). The loss is the
 mixture, not of each separately, so that a scaling does not count the spread between members twice.
 """
 
-from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -112,12 +112,7 @@ class Choice:
 
     def to_dict(self) -> ChoiceDocument:
         """Return it as JSON values."""
-        return {
-            "cv_before": self.cv_before,
-            "cv_after": self.cv_after,
-            "chosen": self.chosen,
-            "candidates": dict(self.candidates),
-        }
+        return cast(ChoiceDocument, asdict(self))
 
 
 def scaling_loss(scaling: Scaling, logits: FloatArray, label_counts: IntArray) -> float:

@@ -65,21 +65,6 @@ def _counts_like(label_counts: npt.ArrayLike, shape: tuple[int, ...]) -> IntArra
     return counts
 
 
-# stands for equal weights until the members' shape is known
-_UNIFORM: FloatArray = np.empty(0)
-
-
-def _normalised_log_weights(log_weights: npt.ArrayLike, members: FloatArray) -> FloatArray:
-    if members.ndim != 3:
-        raise ValueError(f"member_class_probs must have shape (S, N, K), got {members.shape}")
-    weights = np.asarray(log_weights, dtype=np.float64)
-    if weights.size == 0:
-        weights = np.zeros(members.shape[:2])
-    if weights.shape != members.shape[:2]:
-        raise ValueError(f"log_weights must have shape {members.shape[:2]}, got {weights.shape}")
-    return np.asarray(weights - logsumexp(weights, axis=0), dtype=np.float64)
-
-
 @dataclass(frozen=True, eq=False)
 class _Stated(EqualByValue):
     """A disagreement probability that is stated apart from the distribution, where its own was found worth less."""
@@ -188,8 +173,49 @@ class DirichletCpe(_Stated):
         return -dirichlet_multinomial_nll(counts, log_probs_of(self.class_probs), self.log_concentration)
 
 
+# stands for equal weights until the members' shape is known
+_UNIFORM: FloatArray = np.empty(0)
+
+
+class _Mixture(_Stated):
+    """Members with weights: what an ensemble of points and a mixture of Dirichlets share."""
+
+    member_class_probs: FloatArray
+    log_weights: FloatArray
+
+    def _check_members(self) -> None:
+        refuse_row_names(member_class_probs=self.member_class_probs, log_weights=self.log_weights)
+        members = as_class_probs(self.member_class_probs, "member_class_probs")
+        if members.ndim != 3:
+            raise ValueError(f"member_class_probs must have shape (S, N, K), got {members.shape}")
+        weights = np.asarray(self.log_weights, dtype=np.float64)
+        weights = np.zeros(members.shape[:2]) if weights.size == 0 else weights
+        if weights.shape != members.shape[:2]:
+            raise ValueError(f"log_weights must have shape {members.shape[:2]}, got {weights.shape}")
+        object.__setattr__(self, "member_class_probs", members)
+        object.__setattr__(self, "log_weights", np.asarray(weights - logsumexp(weights, axis=0), dtype=np.float64))
+        self._check_stated(members.shape[1])
+
+    @property
+    def class_probs(self) -> FloatArray:
+        """Weighted mean of the members (N, K)."""
+        return np.asarray(np.einsum("sn,snk->nk", np.exp(self.log_weights), self.member_class_probs))
+
+    def _likelihood_by_member(self, label_counts: IntArray) -> FloatArray:
+        """Log-likelihood (S, N) of label counts (N, K) under each member."""
+        raise NotImplementedError
+
+    def _member_log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
+        counts = _counts_like(label_counts, self.member_class_probs.shape[1:])
+        return self.log_weights + self._likelihood_by_member(counts)
+
+    def log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
+        """Log of the weighted mean of the members' likelihoods (N,)."""
+        return np.asarray(logsumexp(self._member_log_likelihood(label_counts), axis=0))
+
+
 @dataclass(frozen=True, eq=False)
-class EnsembleCpe(_Stated):
+class EnsembleCpe(_Mixture):
     """S point predictions, each true with a weight (Monte-Carlo dropout, test-time augmentation).
 
     The paper's supplement sums likelihoods over classes where it must multiply; this is the product.
@@ -207,25 +233,15 @@ class EnsembleCpe(_Stated):
     log_weights: FloatArray = field(default_factory=lambda: _UNIFORM)
 
     def __post_init__(self) -> None:
-        refuse_row_names(member_class_probs=self.member_class_probs, log_weights=self.log_weights)
-        members = as_class_probs(self.member_class_probs, "member_class_probs")
-        object.__setattr__(self, "member_class_probs", members)
-        object.__setattr__(self, "log_weights", _normalised_log_weights(self.log_weights, members))
-        self._check_stated(members.shape[1])
-
-    @property
-    def class_probs(self) -> FloatArray:
-        """Weighted mean of the members (N, K)."""
-        return np.asarray(np.einsum("sn,snk->nk", np.exp(self.log_weights), self.member_class_probs))
+        self._check_members()
 
     @property
     def own_disagreement_probs(self) -> FloatArray:
         """DPE (N,): weighted mean of the members' 1 − Σf²."""
         return np.asarray((np.exp(self.log_weights) * gini(self.member_class_probs)).sum(axis=0))
 
-    def _member_log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
-        counts = _counts_like(label_counts, self.member_class_probs.shape[1:])
-        return self.log_weights + multinomial_log_likelihood(counts, self.member_class_probs)
+    def _likelihood_by_member(self, label_counts: IntArray) -> FloatArray:
+        return multinomial_log_likelihood(label_counts, self.member_class_probs)
 
     def posterior(self, label_counts: npt.ArrayLike) -> "EnsembleCpe":
         """Members stay, weights become w_s Π_k (f_k⁽ˢ⁾)^{y_k}."""
@@ -233,13 +249,9 @@ class EnsembleCpe(_Stated):
         stated = self._stated_after(np.asarray(label_counts))
         return EnsembleCpe(self.member_class_probs, weights, stated_disagreement=stated)
 
-    def log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
-        """Log of the weighted mean of the members' likelihoods (N,)."""
-        return np.asarray(logsumexp(self._member_log_likelihood(label_counts), axis=0))
-
 
 @dataclass(frozen=True, eq=False)
-class DirichletMixtureCpe(_Stated):
+class DirichletMixtureCpe(_Mixture):
     """A mixture of S Dirichlets, conjugate like a single one: an ensemble with α-calibration.
 
     Args:
@@ -257,25 +269,12 @@ class DirichletMixtureCpe(_Stated):
     log_weights: FloatArray = field(default_factory=lambda: _UNIFORM)
 
     def __post_init__(self) -> None:
-        concentrations = self.member_log_concentration
-        refuse_row_names(
-            member_class_probs=self.member_class_probs,
-            member_log_concentration=concentrations,
-            log_weights=self.log_weights,
-        )
-        members = as_class_probs(self.member_class_probs, "member_class_probs")
-        object.__setattr__(self, "member_class_probs", members)
-        object.__setattr__(self, "log_weights", _normalised_log_weights(self.log_weights, members))
-        a = np.asarray(concentrations, dtype=np.float64)
-        if a.shape != members.shape[:2] or np.isnan(a).any():
-            raise ValueError(f"member_log_concentration must be (S, N) = {members.shape[:2]} without NaN")
+        refuse_row_names(member_log_concentration=self.member_log_concentration)
+        self._check_members()
+        a, shape = np.asarray(self.member_log_concentration, dtype=np.float64), self.log_weights.shape
+        if a.shape != shape or np.isnan(a).any():
+            raise ValueError(f"member_log_concentration must be (S, N) = {shape} without NaN")
         object.__setattr__(self, "member_log_concentration", a)
-        self._check_stated(members.shape[1])
-
-    @property
-    def class_probs(self) -> FloatArray:
-        """Weighted mean of the members (N, K)."""
-        return np.asarray(np.einsum("sn,snk->nk", np.exp(self.log_weights), self.member_class_probs))
 
     @property
     def own_disagreement_probs(self) -> FloatArray:
@@ -283,10 +282,9 @@ class DirichletMixtureCpe(_Stated):
         members = expit(self.member_log_concentration) * gini(self.member_class_probs)
         return np.asarray((np.exp(self.log_weights) * members).sum(axis=0))
 
-    def _member_log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
-        counts = _counts_like(label_counts, self.member_class_probs.shape[1:])
-        nll = dirichlet_multinomial_nll(counts, log_probs_of(self.member_class_probs), self.member_log_concentration)
-        return self.log_weights - nll
+    def _likelihood_by_member(self, label_counts: IntArray) -> FloatArray:
+        logs = log_probs_of(self.member_class_probs)
+        return -dirichlet_multinomial_nll(label_counts, logs, self.member_log_concentration)
 
     def posterior(self, label_counts: npt.ArrayLike) -> "DirichletMixtureCpe":
         """Weights become w_s DirMult(y | α⁽ˢ⁾), every member is updated: exact."""
@@ -294,10 +292,6 @@ class DirichletMixtureCpe(_Stated):
         counts = _counts_like(label_counts, self.member_class_probs.shape[1:])
         means, a = _dirichlet_posterior(self.member_class_probs, self.member_log_concentration, counts)
         return DirichletMixtureCpe(means, a, weights, stated_disagreement=self._stated_after(counts))
-
-    def log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
-        """Log of the weighted mean of the members' likelihoods (N,)."""
-        return np.asarray(logsumexp(self._member_log_likelihood(label_counts), axis=0))
 
 
 #: What a predictor may return.

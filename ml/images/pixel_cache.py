@@ -103,10 +103,10 @@ class PackStore:
     def find(self, recipe: Recipe, names: Sequence[bytes]) -> Pack | None:
         """The pack of exactly these sources in this order; None where there is none that is whole."""
         path = self._path(recipe, names)
-        pack = _read(path)
-        if pack is None:
+        if not path.exists():
             return None
-        if not _whole(path) or pack.names.tobytes() != b"".join(names):
+        pack = _read(path)
+        if pack is None or pack.names.tobytes() != b"".join(names):
             with suppress(OSError):
                 path.unlink()
             return None
@@ -119,7 +119,7 @@ class PackStore:
         places: dict[bytes, tuple[Pack, int]] = {}
         for path in self.folder.glob(f"{_digest(recipe)}-*{_SUFFIX}"):
             pack = _read(path)
-            if pack is not None and len(pack.pixels) == len(pack.names) and _whole(path):
+            if pack is not None and len(pack.pixels) == len(pack.names):
                 places |= {name.tobytes(): (pack, row) for row, name in enumerate(pack.names)}
         return places
 
@@ -205,23 +205,15 @@ def _pack(block: Names, count: int, shape: tuple[int, ...]) -> Pack:
 
 
 def _read(path: Path) -> Pack | None:
-    """A pack that is mapped into memory; None where there is none, or it is no pack."""
+    """A pack that is mapped into memory; None where there is none, or it is not what was written."""
     try:
         block = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
         header = json.loads(block[:_HEADER].tobytes())
+        if header.pop("sha256", None) != _sha256(header, block):
+            return None
         return _pack(block, header["names"], tuple(header["shape"]))
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
         return None
-
-
-def _whole(path: Path) -> bool:
-    """Whether a pack contains what was written."""
-    try:
-        block = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
-        header = json.loads(block[:_HEADER].tobytes())
-        return bool(header.pop("sha256", None) == _sha256(header, block))
-    except (OSError, ValueError):  # gone, or emptied, since it was read
-        return False
 
 
 def _sha256(header: _Header, block: Names) -> str:

@@ -12,7 +12,6 @@ from io import BytesIO
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-from scipy.ndimage import gaussian_filter
 
 from ml.images.preprocess import Pixels
 from ml.util.arrays import FloatArray
@@ -32,7 +31,7 @@ class StandardShift:
 
     Attributes:
         name: as cards and tables have it.
-        standard: what strength 1 does, in words.
+        standard: effect of strength 1 in words, as cards have it.
         apply: pixels (H, W, C) uint8, strength, generator → pixels of the same shape.
         colour: whether it needs an RGB image.
     """
@@ -103,6 +102,8 @@ def _to_pixels(values: FloatArray) -> Pixels:
 
 
 def _defocused(pixels: Pixels, strength: float, _rng: Rng) -> Pixels:
+    from scipy.ndimage import gaussian_filter  # loading it takes longer than loading most of the service
+
     sigma = DEFOCUS * strength * min(pixels.shape[:2])
     return _to_pixels(gaussian_filter(pixels.astype(np.float64), (sigma, sigma, 0), mode="nearest"))
 
@@ -159,13 +160,13 @@ def _noisy(pixels: Pixels, strength: float, rng: Rng) -> Pixels:
 STANDARD_SHIFTS = (
     StandardShift("half magnification", "half as large", lambda pixels, s, _: _magnified(pixels, 2**-s)),
     StandardShift("double magnification", "twice as large", lambda pixels, s, _: _magnified(pixels, 2**s)),
-    StandardShift("off centre", "moved by a quarter of the side, any way", _off_centre),
-    StandardShift("defocus", "blurred by a Gaussian with a σ of a 24th of the side", _defocused),
-    StandardShift("hue", "hue turned by .08, either way", _hue, colour=True),
-    StandardShift("stain density", "optical density times 1.25, or divided by it", _density),
-    StandardShift("brightness", "times 1.25, or divided by it", _brightness),
+    StandardShift("off centre", "moved by a quarter of the side", _off_centre),
+    StandardShift("defocus", "blurred, σ of a 24th of the side", _defocused),
+    StandardShift("hue", "hue turned by .08", _hue, colour=True),
+    StandardShift("stain density", "optical density × or ÷ 1.25", _density),
+    StandardShift("brightness", "× or ÷ 1.25", _brightness),
     StandardShift("compression", "JPEG of quality 15", _compressed),
-    StandardShift("noise", "Gaussian, σ of 20 of 255 grey levels", _noisy),
+    StandardShift("noise", "σ of 20 grey levels", _noisy),
 )
 
 

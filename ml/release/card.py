@@ -7,6 +7,7 @@ from ml.calibration.calibrators import FitDocument
 from ml.calibration.domain_adaptation import AdaptationDocument
 from ml.charts.rows import EpochMetrics, ShiftPoint
 from ml.images.preprocess import Orientation, PreprocessingDocument
+from ml.images.standard_shifts import STANDARD_SHIFTS
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.skill import Verdict
 from ml.release.training_index import TrainingDocument
@@ -73,12 +74,29 @@ class QuantizedDocument(TypedDict):
 _NAMES = {"L": "L", "L_D": "L_φ", "agreement": "agreement"}
 
 
+def _figure(metric: EstimateDocument, *, sign: str = "", missing: str = "not measurable") -> str:
+    """Value and 95 % interval, with a sign if they are a difference."""
+    value, low, high = metric["value"], metric["low"], metric["high"]
+    if value is None:
+        return missing
+    text = f"{value:{sign}.4f}"
+    return text if low is None or high is None else f"{text} ({low:{sign}.4f} to {high:{sign}.4f})"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Markdown table."""
+    lines = [heads, *rows]
+    first, *others = ("| " + " | ".join(cells) + " |" for cells in lines)
+    return "\n".join([first, "|" + "---|" * len(heads), *others])
+
+
 def quantized_section(document: QuantizedDocument | None) -> str:
     """The section of the card about it; nothing where the network computes in float32."""
     if document is None:
         return ""
     source = document["source"]
-    changes = "; ".join(f"{_NAMES[name]} {_change(change)}" for name, change in document["changes"].items())
+    figures = {name: _figure(one, sign="+", missing="cannot be measured") for name, one in document["changes"].items()}
+    changes = "; ".join(f"{_NAMES[name]} {figure}" for name, figure in figures.items())
     text = (
         f"## int8\n\nIt is the release {source['name']} (card {source['card_sha256'][:12]}…) with the weights of its "
         f"{document['n_layers']} convolutions in {document['weight_bits']} bits and what flows between them in 8, "
@@ -91,24 +109,8 @@ def quantized_section(document: QuantizedDocument | None) -> str:
     return text + "\n"
 
 
-def _change(change: EstimateDocument) -> str:
-    value, low, high = change["value"], change["low"], change["high"]
-    if value is None:
-        return "cannot be measured"
-    return f"{value:+.4f}" if low is None or high is None else f"{value:+.4f} ({low:+.4f} to {high:+.4f})"
-
-
-_MEANINGS = {
-    "half magnification": "half as large",
-    "double magnification": "twice as large",
-    "off centre": "moved by a quarter of the side",
-    "defocus": "blurred, σ of a 24th of the side",
-    "hue": "hue turned by .08",
-    "stain density": "optical density × or ÷ 1.25",
-    "brightness": "× or ÷ 1.25",
-    "compression": "JPEG of quality 15",
-    "noise": "σ of 20 grey levels",
-}
+_MEANINGS = {shift.name: f"{shift.name} ({shift.standard})" for shift in STANDARD_SHIFTS}
+_SHIFT_HEADS = ("images", "strength", "flagged", "agreement", "L", "mean disagreement", "n")
 
 
 def _number(value: float | None, digits: int = 3) -> str:
@@ -119,21 +121,22 @@ def shifts_section(rows: Sequence[ShiftPoint], false_alarm_rate: float | None) -
     """Section of a README: a sentence and a table, empty where no shift was tried."""
     if not rows:
         return ""
-    lines = [
-        "| images | strength | flagged | agreement | L | mean disagreement | n |",
-        "|---|---|---|---|---|---|---|",
+    cells = [
+        (
+            *(_MEANINGS.get(row["kind"], row["kind"]), row["strength"], f"{row['flagged']:.1%}"),
+            *(_number(value) for value in (row["agreement"], row["loss"], row["mean_disagreement"])),
+            f"{row['n']:,}",
+        )
+        for row in rows
     ]
-    for row in rows:
-        name = f"{row['kind']} ({_MEANINGS[row['kind']]})" if row["kind"] in _MEANINGS else row["kind"]
-        cells = [name, row["strength"], f"{row['flagged']:.1%}", _number(row["agreement"]), _number(row["loss"])]
-        lines.append("| " + " | ".join([*cells, _number(row["mean_disagreement"]), f"{row['n']:,}"]) + " |")
     rate = (
         "" if false_alarm_rate is None else f", {false_alarm_rate:.1%} of familiar ones as measured on held-out cells"
     )
     return (
         "## Under shift\n\n"
         "What other microscopes, stains and cameras do to held-out cells, and how many it flags as unlike its own"
-        f"{rate}. A mild shift is a tenth to a half of the standard one, at random.\n\n" + "\n".join(lines) + "\n\n"
+        f"{rate}. A mild shift is a tenth to a half of the standard one, at random.\n\n"
+        f"{_table(_SHIFT_HEADS, cells)}\n\n"
     )
 
 
@@ -279,13 +282,6 @@ class Card(CardContents):
     files: dict[str, str]
 
 
-def _figure(metric: EstimateDocument) -> str:
-    if metric["value"] is None:
-        return "not measurable"
-    text = f"{metric['value']:.4f}"
-    return text if metric["low"] is None else f"{text} ({metric['low']:.4f} to {metric['high']:.4f})"
-
-
 def _disagreement_paragraph(card: CardContents) -> str:
     judged = card.get("disagreement")
     if judged is not None and judged["constant"] is not None:
@@ -377,14 +373,14 @@ CARD_METRICS = tuple(_WORDS)
 
 def _metrics_table(card: CardContents) -> str:
     steps = list(card["held_out"])
-    lines = ["| measure | " + " | ".join(steps) + " |", "|---|" + "---|" * len(steps)]
+    rows = []
     for name, meaning in _WORDS.items():
         figures = [card["held_out"][step].get(name) for step in steps]
         if not any(figures) and any(card["held_out"].values()):
             continue  # no step has it
         cells = ["–" if figure is None else _figure(figure) for figure in figures]
-        lines.append(f"| {name}: {meaning} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append([f"{name}: {meaning}", *cells])
+    return _table(["measure", *steps], rows)
 
 
 def _training_paragraph(card: CardContents) -> str:
@@ -411,15 +407,14 @@ def _classes_table(card: CardContents) -> str:
     """Classes with the cells of each partition, and recall where cells were held out."""
     counts, recall = card["data"]["class_counts"], {row["class"]: row for row in card.get("recall", [])}
     parts = [name for name in ("train", "valid", "calibration", "test") if name in counts]
-    heads = [*parts, *(["recall", "of held-out cells"] if recall else [])]
-    lines = ["| class | " + " | ".join(heads) + " |", "|---|" + "---|" * len(heads)]
+    rows = []
     for k, info in enumerate(card["classes"]):
         cells = [f"{counts[name][k]:,}" for name in parts]
         if recall:
             row = recall[info["code"]]
             cells += ["–" if row["recall"] is None else f"{row['recall']:.2f}", f"{row['n_cells']:,}"]
-        lines.append(f"| {info['name']} (`{info['code']}`) | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append([f"{info['name']} (`{info['code']}`)", *cells])
+    return _table(["class", *parts, *(["recall", "of held-out cells"] if recall else [])], rows)
 
 
 def baseline_verdict(document: BaselineDocument) -> str:
@@ -433,7 +428,7 @@ def baseline_verdict(document: BaselineDocument) -> str:
         word = "WORSE than the simple baseline: use that one, or collect more cells"
     if change["high"] < 0:
         word = "better than the simple baseline"
-    figures = f"change of L {change['value']:+.4f} ({change['low']:+.4f} to {change['high']:+.4f})"
+    figures = f"change of L {_figure(change, sign='+')}"
     return f"The network is {word} ({where}; {figures}, negative is better)."
 
 
