@@ -75,7 +75,7 @@ from ml.calibration.domain_adaptation import FEWEST_PAIRS, recalibrate_for_annot
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.paired_difference import Change
 from ml.metrics.skill import Verdict, verdict_of
-from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, HEAD_FILE, Release, read_release, write_release
+from ml.release.artifact import KEPT_FILES, Release, read_release, write_release
 from ml.release.card import CardContents, readme_text
 from ml.release.training_index import INDEX_FILE
 from ml.util.arrays import IntArray
@@ -398,7 +398,7 @@ def _write_candidate(
 ) -> JobResult:
     """Write the candidate once: the same network, the new calibration and card, the parent named."""
     parent = material.parent
-    kept = (HEAD_FILE, DISTANCE_FILE, FAMILIARITY_FILE, INDEX_FILE)
+    kept = (*KEPT_FILES, INDEX_FILE)
     names = ["network.onnx", *[name for name in kept if name in parent.card["files"]]]
     card = _build_candidate_card(parent, material.parent_id, made, findings)
     folders, release_id = job.context.folders, new_id()

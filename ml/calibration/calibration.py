@@ -62,7 +62,7 @@ class Summaries(EqualByValue):
 
     Attributes:
         centre: (4,) means.
-        spread: (4,) standard deviations, 1 where nothing varies.
+        spread: (4,) standard deviations, 1 if nothing varies.
         low: (4,) smallest standardised values.
         high: (4,) largest.
     """
@@ -109,7 +109,7 @@ class Refinement(EqualByValue):
     """Extra inputs of head and temperature besides features and logits, and the map of φ.
 
     Attributes:
-        summaries: of the logits; the head's last four weights are theirs. None where nothing reads them.
+        summaries: of the logits; the head's last four weights are theirs. None if nothing reads them.
         temperature_weight: (4,) by which log T depends on the summaries; None with them.
         disagreement_map: φ → φ′, matched by the distribution (``disagreement_matching``); None for φ as it is.
     """
@@ -159,9 +159,9 @@ class Calibration:
 
     Attributes:
         scaling: how class probabilities are calibrated.
-        concentration: the head, or None where no case had two labels to learn it from.
+        concentration: the head, or None if no case had two labels to learn it from.
         constant_disagreement: disagreement probability of every case before there are labels, where the head's own was
-            found to be worse than a constant; None where it was not.
+            found to be worse than a constant; None if it was not.
         refinement: summaries of the logits and a map of φ, where these were found to help.
 
     >>> from ml.calibration.scaling import Scaling

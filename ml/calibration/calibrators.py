@@ -63,7 +63,7 @@ class JointFit:
 
     Attributes:
         kept: whether the result replaced what had been fitted one after the other.
-        cv_before: loss on the cv part of the latter; None where a fit failed.
+        cv_before: loss on the cv part of the latter; None if a fit failed.
         cv_after: of the former.
         temperature: T, where it was kept.
         failed: why a fit failed.
@@ -90,9 +90,9 @@ class FitReport:
         n_cv: cases chosen on.
         method: how class probabilities were to be calibrated.
         scaling: choice among scalings; None for the method ``none``.
-        concentration: choice among heads; None where there was none to fit.
-        joint: temperature and head together; None where not tried.
-        refinement: summaries and map of φ; None where not tried.
+        concentration: choice among heads; None if there was none to fit.
+        joint: temperature and head together; None if not tried.
+        refinement: summaries and map of φ; None if not tried.
     """
 
     calibration: Calibration
@@ -142,8 +142,8 @@ def calibrate(
         alpha: whether to fit the concentration head.
         seed: of the split.
         scaling_label_counts: (N, K) those of the labels that class probabilities alone are scaled by, and to whose
-            pairs φ is mapped; all where left out. Leave out labels that were asked for because others differ: to the
-            likelihood of a Dirichlet multinomial it does not matter why somebody was asked, to that of independent
+            pairs φ is mapped; all if left out. Leave out labels that were asked for because others differ: to the
+            likelihood of a Dirichlet multinomial the reason of a label does not matter, to that of independent
             labels it does, and more labels of contested cases pass for overconfidence (T = 1.24 fitted where 1 is
             true); and with each further label the pairs of a case that differs differ less.
         refined: whether to try summaries and the map; without them it is the paper's method.

@@ -226,7 +226,7 @@ def choose_head(
         cv: (N,) cases to choose on.
 
     Returns:
-        The head, its kind (None where a = 0 is kept), and the losses.
+        The head, its kind (None if a = 0 is kept), and the losses.
 
     Raises:
         FitError: no candidate converged.

@@ -5,7 +5,7 @@ for certain, or a blend of two), its DPEs spread too much: the high ones are too
 calibration (Kull, Silva Filho and Flach 2017), logit φ′ = a ln φ − b ln(1 − φ) + c with a, b ≥ 0, fitted on pairs of
 labels, corrects this; a = b = 1, c = 0 changes nothing. The map is monotone, so the triage ranking does not change.
 
-A map of φ must not be a second truth beside the distribution. For a Dirichlet with φ = σ(a)(1 − Σf²) the concentration
+A map of φ must not be a second truth next to the distribution. For a Dirichlet with φ = σ(a)(1 − Σf²) the concentration
 that gives φ′ is a′ = ln φ′ − ln(1 − Σf² − φ′). A larger a′ makes the posterior slower, and exists only below 1 − Σf²,
 so a is raised by at most 1 (or to 0, at which a label still weighs as much as the prediction), and a case-wise
 temperature does the rest: it flattens f until σ(a′)(1 − Σf²) = φ′. A label then moves no posterior less than before by
@@ -297,26 +297,26 @@ def _mixture_disagreement(differ: FloatArray, log_concentration: FloatArray) -> 
     return members if members.ndim == 1 else np.asarray(members.mean(axis=0))
 
 
-def _matching_concentration(differ: FloatArray, a: FloatArray, wanted: FloatArray) -> FloatArray:
+def _matching_concentration(differ: FloatArray, a: FloatArray, target: FloatArray) -> FloatArray:
     """Log concentrations (..., N) with the target DPEs, or as near as they may rise."""
     highest = np.maximum(a + LARGEST_RISE, ALWAYS_ALLOWED)
     if a.ndim == 1:
         with np.errstate(divide="ignore", invalid="ignore"):
-            exact = np.log(wanted) - np.log(differ - wanted)
-        return np.asarray(np.where(differ > wanted, np.clip(exact, a - _FARTHEST, highest), highest))
-    low, high = np.full(wanted.shape, -_FARTHEST), np.full(wanted.shape, _FARTHEST)
+            exact = np.log(target) - np.log(differ - target)
+        return np.asarray(np.where(differ > target, np.clip(exact, a - _FARTHEST, highest), highest))
+    low, high = np.full(target.shape, -_FARTHEST), np.full(target.shape, _FARTHEST)
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        enough = _mixture_disagreement(differ, np.minimum(a + middle, highest)) >= wanted
+        enough = _mixture_disagreement(differ, np.minimum(a + middle, highest)) >= target
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return np.asarray(np.minimum(a + high, highest))
 
 
-def _inverse_temperature(logits: FloatArray, a: FloatArray, wanted: FloatArray) -> FloatArray:
+def _inverse_temperature(logits: FloatArray, a: FloatArray, target: FloatArray) -> FloatArray:
     """Inverse temperature (N,) in (0, 1] at which the DPE reaches its target."""
-    low, high = np.zeros(wanted.shape), np.ones(wanted.shape)
+    low, high = np.zeros(target.shape), np.ones(target.shape)
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        enough = _mixture_disagreement(gini(softmax_probs(logits * middle[:, None])), a) >= wanted
+        enough = _mixture_disagreement(gini(softmax_probs(logits * middle[:, None])), a) >= target
         low, high = np.where(enough, middle, low), np.where(enough, high, middle)
     return high

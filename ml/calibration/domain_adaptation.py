@@ -65,14 +65,14 @@ class Adaptation:
             1 of another scaling than by a temperature.
         temperature_after: T now, in the same unit.
         rise: of every log concentration, where these annotators differ more often; 0 where nothing changed.
-        slope: s of logit φ′ = s logit φ + c; 1 where nothing changed.
+        slope: s of logit φ′ = s logit φ + c; 1 if nothing changed.
         level: c; 0 where nothing changed.
         seen: mean share of the pairs of labels of a double read that differ.
         mean_before: mean disagreement probability of the double reads that was stated before.
         mean_after: the same afterwards.
         verdict: whether the calibration's own disagreement probabilities are worth more than a constant to these
             annotators, by fits that have not seen the case.
-        constant: what is stated of every case instead; None where they are stated.
+        constant: what is stated of every case instead; None if they are stated.
         unseen: what fits that have not seen a case say of it.
         own_unseen: (N,) the calibration's own disagreement probabilities among these, whether they are stated or not.
     """
@@ -139,7 +139,7 @@ def recalibrate_for_annotators(
         features: (N, D), or (S, N, D).
         label_counts: (N, K) of the new annotators.
         groups: patient of each case, or the case itself; no group is fitted on and judged at once.
-        pair_label_counts: (N, K) those of the labels whose pairs teach φ; all where left out. Leave out labels
+        pair_label_counts: (N, K) those of the labels whose pairs teach φ; all if left out. Leave out labels
             that were asked for because others differ: with each of them a case that differs differs less.
         seed: of the folds.
 

@@ -1,6 +1,6 @@
 """Temperature and concentration head fitted together, on the one Dirichlet-multinomial likelihood of both.
 
-Both may also read summaries of the logits (``ml.calibration.calibration``): the head beside the features,
+Both may also read summaries of the logits (``ml.calibration.calibration``): the head with the features,
 a = wᵀg + vᵀs + c, and the temperature by log T = t + rᵀs (parameterised temperature scaling, Tomani et al. 2022).
 """
 
@@ -48,7 +48,7 @@ def case_temperature_loss(
     # a line search may try anything
     scaled = logits * np.exp(-np.clip(log_temperatures, -20.0, 20.0))[..., None]
     logs = log_softmax(scaled, axis=-1)
-    # of ln f: f itself may underflow to zero where a line search tries a small T
+    # of ln f: f itself may underflow to zero if a line search tries a small T
     likelihood = DirichletMultinomial(label_counts, logs)
     terms = likelihood(log_concentration)
     value, slope, weight = penalised_loss(*terms, label_counts.sum(axis=1), log_concentration, penalty, "label")

@@ -29,7 +29,7 @@ def minimise(
         start: (P,).
         what: name of what is fitted, for the error.
         bounds: of each parameter, None for none.
-        tolerance: relative fall of the loss in a step below which the search ends; SciPy's where left out.
+        tolerance: relative fall of the loss in a step below which the search ends; SciPy's if left out.
 
     Returns:
         Parameters (P,) and the number of iterations.

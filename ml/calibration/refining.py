@@ -68,7 +68,7 @@ class RefinementChoice:
 
     Attributes:
         variant: what reads the summaries.
-        likelihood: loss of each variant in nats per label, None where its fit did not converge.
+        likelihood: loss of each variant in nats per label, None if its fit did not converge.
         map: kind of the map of φ.
         pairs: loss of each map in nats per pair of labels.
         failed: why nothing was refined.

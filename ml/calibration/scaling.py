@@ -102,7 +102,7 @@ class Choice:
         cv_before: with nothing fitted.
         cv_after: with what was chosen.
         chosen: name of the candidate, or of what changes nothing.
-        candidates: loss of each, None where its fit did not converge.
+        candidates: loss of each, None if its fit did not converge.
     """
 
     cv_before: float
@@ -172,7 +172,7 @@ def fit_temperature(logits: npt.ArrayLike, label_counts: npt.ArrayLike) -> tuple
 
 def _newton_temperature(logits: FloatArray, label_counts: IntArray) -> tuple[float, int] | None:
     """Log T and the number of Newton's steps in β = 1/T, in which the loss of one network is convex."""
-    # None where that leads nowhere: labels that say T = 0 or T < 0, for which the bounded search in log T has its ends.
+    # None if that leads nowhere: labels that say T = 0 or T < 0, for which the bounded search in log T has its ends.
     totals = np.einsum("nk->n", label_counts).astype(np.float64)
     below = logits - logits.max(axis=1, keepdims=True)  # so that no exponential overflows
     target, beta = float(np.einsum("nk,nk->", label_counts, below)), 1.0
@@ -274,7 +274,7 @@ def choose_scaling(
         method: family of the scaling.
 
     Returns:
-        The chosen scaling as fitted on the first part, and on both; the identity where nothing helps; and the
+        The chosen scaling as fitted on the first part, and on both; the identity if nothing helps; and the
         losses. What is chosen next on the other part must start from the former.
     """
     refuse_tables(logits=logits, label_counts=label_counts, fit=fit, cv=cv)

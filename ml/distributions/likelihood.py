@@ -69,7 +69,7 @@ class _Step:
     classes: npt.NDArray[np.intp]
     # (..., M) ln f of those classes; 0 where f is zero
     log_probs: FloatArray
-    # (..., M) where f is zero, None where it nowhere is: such a term has no f in the limit
+    # (..., M) where f is zero, None if it nowhere is: such a term has no f in the limit
     impossible: npt.NDArray[np.bool_] | None
 
     @classmethod

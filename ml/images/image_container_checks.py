@@ -3,7 +3,7 @@
 What it takes to decode such a file follows from its pixels. Decoders follow whatever a file says, though: ten kilobytes
 may name the same packed tile a thousand times, a marker of two bytes may stand there a million times, and to open such
 a file is as slow as to decode it. So every step here goes forward, there are few of them, and what is out of the
-ordinary in any way is not plain: it may still be a picture, but somebody who can be ended has to find out.
+ordinary in any way is not plain: it may still be a picture, but a process that can be ended has to find out.
 """
 
 import struct
@@ -98,7 +98,7 @@ def _jpeg_facts(data: bytes) -> FileFacts:
             break
         mark, kind, length = struct.unpack_from(">BBH", data, at)
         if mark != 0xFF or kind not in _SEGMENT_KINDS:
-            break  # padding, or what has no place here: whoever reads on does so byte by byte
+            break  # padding, or what has no place here: to read on would be byte by byte
         if kind in _FRAMES:
             height, width = struct.unpack_from(">HH", data, at + 5)
         at += 2 + length

@@ -33,8 +33,8 @@ class Picture:
         height: in px.
         pixels: what the network sees of it, uint8 (size, size, C).
         image_hash: difference hash; 0 where no PNG was asked for.
-        digest: SHA-256 of the decoded pixels (``pixel_digest``); empty where no PNG was asked for.
-        png: its pixels as a PNG without metadata; empty where nobody asked for it.
+        digest: SHA-256 of the decoded pixels (``pixel_digest``); empty if no PNG was asked for.
+        png: its pixels as a PNG without metadata; empty if no PNG was asked for.
     """
 
     width: int
@@ -61,7 +61,7 @@ class DecodingCost:
 def estimate_decoding_cost(data: bytes) -> DecodingCost:
     """Estimate an image's decoding cost from its file header; a file that is no image costs nothing.
 
-    Nothing is opened for it: what is not cheap may be made to take minutes of whoever opens it.
+    Nothing is opened for it: what is not cheap may take minutes to open.
     """
     facts = file_facts(data)
     if facts is None:
@@ -132,7 +132,7 @@ class _Header:
 
 
 def read_limited(data: bytes, preprocessing: Preprocessing, *, png: bool, memory: int, seconds: int) -> Picture:
-    """Decode a picture in a process of its own.
+    """Decode a picture in a separate process.
 
     Args:
         data: PNG, JPEG or TIFF file.

@@ -5,8 +5,8 @@ another size or another decoder has another key, so that nothing stale is ever u
 recipe has are not decoded again.
 
 A pack is a header, names of what it was made of with a digest each, and pixels. It is written under the lock of its
-folder, next to its place, and renamed when it is on the disk; readers need no lock. Whoever finds a damaged one deletes
-it, and it is made again. The folder is bounded: what was used longest ago goes first.
+folder, next to its place, and renamed when it is on the disk; readers need no lock. A
+reader deletes a damaged pack, and it is made again. The folder is bounded: what was used longest ago goes first.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ class Pack:
 
     Attributes:
         names: (M, 32) digests of the sources.
-        digests: (M, 32) of what was decoded, zeros where nobody has set them.
+        digests: (M, 32) of what was decoded, zeros if not set.
         pixels: (N, H, W, C) uint8.
     """
 
@@ -101,7 +101,7 @@ class PackStore:
         self.folder, self.limit = folder, limit
 
     def find(self, recipe: Recipe, names: Sequence[bytes]) -> Pack | None:
-        """The pack of exactly these sources in this order; None where there is none that is whole."""
+        """The pack of exactly these sources in this order; None if there is none that is whole."""
         path = self._path(recipe, names)
         if not path.exists():
             return None
@@ -114,7 +114,7 @@ class PackStore:
             os.utime(path)
         return pack
 
-    def known(self, recipe: Recipe) -> dict[bytes, tuple[Pack, int]]:
+    def find_images(self, recipe: Recipe) -> dict[bytes, tuple[Pack, int]]:
         """Where images of a recipe lie already, by the name of their file: in which pack and which row of it."""
         places: dict[bytes, tuple[Pack, int]] = {}
         for path in self.folder.glob(f"{_digest(recipe)}-*{_SUFFIX}"):
@@ -125,14 +125,14 @@ class PackStore:
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
-        """Wait until nobody else writes; false where the folder cannot be written to or locked, and keeps nothing."""
+        """Wait until no other process writes; false if the folder cannot be written to or locked, and keeps nothing."""
         with ExitStack() as stack:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 handle = stack.enter_context((self.folder / "lock").open("w"))
                 if fcntl is not None:
                     fcntl.flock(handle, fcntl.LOCK_EX)
-                for left in self.folder.glob("*.tmp"):  # by somebody who was killed
+                for left in self.folder.glob("*.tmp"):  # of a process that was killed
                     left.unlink(missing_ok=True)
                 mine = fcntl is not None
             except OSError:
@@ -149,7 +149,7 @@ class PackStore:
             shape: (N, H, W, C).
 
         Yields:
-            The pack, whose names are set; None where it would take more than half of what is free on the disk.
+            The pack, whose names are set; None if it would take more than half of what is free on the disk.
         """
         size = _HEADER + len(names) * 2 * DIGEST_BYTES + math.prod(shape)
         if size > shutil.disk_usage(self.folder).free // 2:
@@ -205,7 +205,7 @@ def _pack(block: Names, count: int, shape: tuple[int, ...]) -> Pack:
 
 
 def _read(path: Path) -> Pack | None:
-    """A pack that is mapped into memory; None where there is none, or it is not what was written."""
+    """A pack that is mapped into memory; None if there is none, or it is not what was written."""
     try:
         block = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
         header = json.loads(block[:_HEADER].tobytes())
@@ -297,19 +297,19 @@ class _Decoder:
     observer: Observer
 
     def kept(self, paths: Sequence[Path], store: PackStore) -> Pack | None:
-        """The pack of these files, made where there is none; None where it cannot be kept."""
+        """The pack of these files, made where there is none; None if it cannot be kept."""
         recipe, names = recipe_of(self.preprocessing), list(_in_order(self.pool, _name, paths))
         pack = store.find(recipe, names)
         if pack is not None:
             return pack
         with store.locked() as mine:
-            # somebody else may have made it while this process waited
+            # another process may have made it while this one waited
             if mine and store.find(recipe, names) is None:
                 self._make(recipe, names, paths, store)
         return store.find(recipe, names)
 
     def _make(self, recipe: Recipe, names: list[bytes], paths: Sequence[Path], store: PackStore) -> None:
-        side, digests_by_name = self.preprocessing.size, store.known(recipe)
+        side, digests_by_name = self.preprocessing.size, store.find_images(recipe)
         with store.new(recipe, names, (len(paths), side, side, self.preprocessing.channels)) as pack:
             if pack is None:
                 return

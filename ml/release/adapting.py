@@ -2,8 +2,7 @@
 
 The network stays as it is. Temperature, level and slope of the disagreement are relearned
 (``ml.calibration.domain_adaptation``), and judged by fits that have not seen the cell. What the release was made with
-teaches
-and judges nothing here; the index of the new release names the images that taught it.
+teaches and judges nothing here; the index of the new release names the images that taught it.
 """
 
 from collections.abc import Callable
@@ -20,17 +19,9 @@ from ml.images.pixel_digest import pixel_digest
 from ml.metrics import evaluate
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.paired_difference import paired_change
-from ml.release.artifact import (
-    DISTANCE_FILE,
-    FAMILIARITY_FILE,
-    HEAD_FILE,
-    Release,
-    read_release,
-    require_empty,
-    write_release,
-)
+from ml.release.artifact import KEPT_FILES, Release, read_release, require_empty, write_release
 from ml.release.card import CARD_METRICS, CardContents, readme_text
-from ml.release.predictor import BATCH, Predictor
+from ml.release.predictor import BATCH, Prediction, Predictor
 from ml.release.score import decode_file, listed_images
 from ml.release.training_index import INDEX_FILE, TrainingIndex
 from ml.tables.files import Labels, TableError, case_column, fail_at, place_of, read_labels
@@ -70,21 +61,16 @@ class _Cases:
     # patient of each, or its picture
     groups: list[str]
     digests: list[bytes]
-    # of the patients, None where there are none
+    # of the patients, None if there are none
     hmacs: list[str] | None
     # (N,) whether the release flags the image
     unlike: npt.NDArray[np.bool_]
 
     def take(self, rows: npt.NDArray[np.intp]) -> "_Cases":
-        return _Cases(
-            self.logits[rows],
-            self.features[rows],
-            self.counts[rows],
-            [self.groups[row] for row in rows],
-            [self.digests[row] for row in rows],
-            None if self.hmacs is None else [self.hmacs[row] for row in rows],
-            self.unlike[rows],
-        )
+        groups, digests = [self.groups[row] for row in rows], [self.digests[row] for row in rows]
+        hmacs = None if self.hmacs is None else [self.hmacs[row] for row in rows]
+        arrays = self.logits[rows], self.features[rows], self.counts[rows]
+        return _Cases(*arrays, groups, digests, hmacs, self.unlike[rows])
 
     @property
     def cluster(self) -> npt.NDArray[np.str_] | None:
@@ -110,8 +96,8 @@ def adapt_release(
         images: folder, or manifest with columns case_id and file.
         labels: LABELS table of some of the images.
         out: release folder to make.
-        cluster: column of LABELS that names the patient, ``patient`` where left out; a picture counts as one without.
-        name: of the new release; the old one's with ``adapted`` where left out.
+        cluster: column of LABELS that names the patient, ``patient`` if left out; a picture counts as one without.
+        name: of the new release; the old one's with ``adapted`` if left out.
         fuse: makes ``fused.onnx`` of the release and its new calibration; None: there is none.
         observer: called with images predicted and in all.
 
@@ -169,28 +155,27 @@ def _read(
     fail_at(place_of(labels, "LABELS"), missing, "case_id", f"no image in {images} of", labelled)
     patients = _patients(table, cluster, labels)
     rows = [position[case] for case in table.case_ids]
-    logits, features, digests, unlike = [], [], [], []
+    seen: list[Prediction] = []
+    digests: list[bytes] = []
     for start in range(0, len(rows), BATCH):
         pictures = [decode_file(paths[row]) for row in rows[start : start + BATCH]]
-        seen = predictor.predict(pictures)
-        logits.append(seen.logits)
-        features.append(seen.features)
-        unlike.append(seen.out_of_distribution)
+        seen.append(predictor.predict(pictures))
         digests += [pixel_digest(picture) for picture in pictures]
         observer(start + len(pictures), len(rows))
-    return _Cases(
-        np.concatenate(logits),
-        np.concatenate(features),
+    cases = _Cases(
+        np.concatenate([batch.logits for batch in seen]),
+        np.concatenate([batch.features for batch in seen]),
         table.counts,
         [digest.hex() for digest in digests] if patients is None else patients,
         digests,
         None if hmacs is None else [hmacs[row] for row in rows],
-        np.concatenate(unlike),
-    ), len(names) - len(rows)
+        np.concatenate([batch.out_of_distribution for batch in seen]),
+    )
+    return cases, len(names) - len(rows)
 
 
 def _patients(labels: Labels, column: str | None, path: Path) -> list[str] | None:
-    """Patient of each case; None where nobody says which column names them, and there is no column ``patient``."""
+    """Patient of each case; None if no column names them."""
     if column is None and "patient" not in labels.columns:
         return None
     named = column or "patient"
@@ -207,7 +192,7 @@ def _figures(cases: _Cases, class_probs: FloatArray, disagreement_probs: FloatAr
 def _write(
     release: Release,
     cases: _Cases,
-    found: Adaptation,
+    adaptation: Adaptation,
     figures: dict[str, dict[str, EstimateDocument]],
     out: Path,
     name: str,
@@ -220,8 +205,8 @@ def _write(
         "name": name,
         "parent": None,  # which only a service knows by its own identifier
         "adapted_from": {"name": release.card["name"], "card_sha256": release.card_sha256},
-        "calibration": {**parent["calibration"], "adaptation": found.to_dict()},
-        "disagreement": {"verdict": found.verdict, "constant": found.constant},
+        "calibration": {**parent["calibration"], "adaptation": adaptation.to_dict()},
+        "disagreement": {"verdict": adaptation.verdict, "constant": adaptation.constant},
         "held_out": figures,
         "n_held_out": len(cases.digests),
         "recall": [],  # of the release as it was trained
@@ -229,11 +214,11 @@ def _write(
         "shifts": [],
     }
     card.pop("recalibration", None)  # another calibration's, and what a gate found of it
-    kept = [part for part in (HEAD_FILE, DISTANCE_FILE, FAMILIARITY_FILE) if part in release.card["files"]]
+    kept = [part for part in KEPT_FILES if part in release.card["files"]]
     files = {part: (release.path / part).read_bytes() for part in ("network.onnx", *kept)}
     if release.training is not None:
         index: TrainingIndex = release.training.with_calibration(cases.digests, cases.hmacs)
         files[INDEX_FILE], card["training"] = index.to_bytes(), index.document()
     if fuse is not None:
-        files["fused.onnx"] = fuse(release, found.calibration)
-    return write_release(out, files, found.calibration, card, readme_text(card))
+        files["fused.onnx"] = fuse(release, adaptation.calibration)
+    return write_release(out, files, adaptation.calibration, card, readme_text(card))

@@ -42,7 +42,9 @@ _REQUIRED = ("network.onnx", "calibration.json", "README.md")
 HEAD_FILE = "head.safetensors"
 DISTANCE_FILE = "feature_distance.safetensors"
 FAMILIARITY_FILE = "familiarity.safetensors"
-_ALLOWED = {*_REQUIRED, "fused.onnx", HEAD_FILE, DISTANCE_FILE, FAMILIARITY_FILE, INDEX_FILE}
+#: Files that belong to the network: a release with another calibration of it keeps them.
+KEPT_FILES = (HEAD_FILE, DISTANCE_FILE, FAMILIARITY_FILE)
+_ALLOWED = {*_REQUIRED, "fused.onnx", *KEPT_FILES, INDEX_FILE}
 
 
 class ReleaseError(ValueError):
@@ -62,7 +64,7 @@ class Release:
         calibration: what the network's outputs go through.
         head: dropout head between network and calibration, or None.
         distance: how far features lie from the training cells, or None.
-        training: what it was made with, mapped from its file; None where that is unknown.
+        training: what it was made with, mapped from its file; None if that is unknown.
         detector: flags images unlike those that it was made from, by its checks or else by the distance, or None.
     """
 
@@ -170,7 +172,7 @@ def read_release(path: Path) -> Release:
 
 
 def _part(path: Path, card: Card, name: str, read: Callable[[bytes], T]) -> T | None:
-    """An optional file of a release, None where it has none."""
+    """An optional file of a release, None if it has none."""
     return read((path / name).read_bytes()) if name in card["files"] else None
 
 

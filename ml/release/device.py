@@ -64,7 +64,7 @@ def runs_on_cuda(device: Device) -> bool:
 
 
 def fallen_back(device: Device) -> str | None:
-    """Why ``auto`` has taken the CPU though the ONNX Runtime for GPUs is installed; None where nothing went wrong."""
+    """Why ``auto`` has taken the CPU though the ONNX Runtime for GPUs is installed; None if nothing went wrong."""
     return cuda_fault() if device == "auto" and _CUDA in _providers() else None
 
 
@@ -78,7 +78,7 @@ def _providers() -> list[str]:
 
 @functools.cache
 def cuda_fault() -> str | None:
-    """Why CUDA cannot be used, with what to do; None where it can: a network has run on it, once per process."""
+    """Why CUDA cannot be used, with what to do; None if it can: a network has run on it, once per process."""
     import onnxruntime
 
     if _CUDA not in _providers():
@@ -100,7 +100,7 @@ def cuda_fault() -> str | None:
 
 
 def _missing_library() -> str | None:
-    """Which library CUDA lacks, and what to do; None where all can be loaded."""
+    """Which library CUDA lacks, and what to do; None if all can be loaded."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -182,8 +182,8 @@ def _session(
 def worth_taking(waiting: int) -> int:
     """Number of waiting images for the next run: whole batches, unless there are few.
 
-    A run takes as long for what it is filled up with as for images; who is left goes with the next one, which whoever
-    has come meanwhile fills. Up to the second size a run is hardly longer for more images, and takes all.
+    A run takes as long for padding as for images; the remainder joins the next run with requests that arrived
+    meanwhile. Up to the second size a run is hardly longer for more images, and takes all.
     """
     if waiting <= SIZES[1]:
         return waiting

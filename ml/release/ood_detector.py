@@ -12,14 +12,16 @@ shrunk towards the common one); V. Vovk et al., "Algorithmic Learning in a Rando
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ml.util.arrays import FloatArray, IntArray
 
+T = TypeVar("T")
 #: Share of familiar images that are flagged.
 FALSE_ALARM_RATE = 0.01
 #: Share of familiar held-out images within the threshold of a feature distance.
@@ -33,20 +35,19 @@ _TINY = 1e-12
 _ARRAYS = ("means", "whitening", "scale")
 
 
-def _load(data: bytes) -> dict[str, FloatArray]:
-    """Arrays of a safetensors file.
+def _read_tensors(data: bytes, what: str, build: Callable[[dict[str, FloatArray]], T]) -> T:
+    """Build something from the arrays of a safetensors file.
 
     Raises:
-        ValueError: not such a file.
+        ValueError: not such a file, or its arrays do not fit.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
     try:
-        tensors: dict[str, FloatArray] = load(data)
-    except (SafetensorError, struct.error) as exc:
-        raise ValueError(str(exc)) from exc
-    return tensors
+        return build(load(data))
+    except (SafetensorError, struct.error, KeyError, IndexError, ValueError) as exc:
+        raise ValueError(f"not a {what}: {exc}") from exc
 
 
 @dataclass(frozen=True)
@@ -204,18 +205,18 @@ class OodDetector:
         Raises:
             ValueError: not such a file, or of another version.
         """
-        try:
-            tensors = _load(data)
-            if int(tensors["version"][0]) != VERSION:
-                raise ValueError(f"version {tensors['version'][0]} is not {VERSION}, which this code reads")
-            names = sorted(name.removesuffix(".scale") for name in tensors if name.endswith(".scale"))
-            checks = {name: Check(*(tensors[f"{name}.{part}"] for part in _ARRAYS)) for name in names}
-            held_out = tensors["held_out"]
-            if FEATURES not in checks or held_out.ndim != 1 or not len(held_out) or (np.diff(held_out) < 0).any():
-                raise ValueError("no check of features, or no held-out images in rising order")
-            return cls(checks, held_out)
-        except (KeyError, IndexError, ValueError) as exc:
-            raise ValueError(f"not a record of familiarity: {exc}") from exc
+        return _read_tensors(data, "record of familiarity", cls._of_tensors)
+
+    @classmethod
+    def _of_tensors(cls, tensors: dict[str, FloatArray]) -> "OodDetector":
+        if int(tensors["version"][0]) != VERSION:
+            raise ValueError(f"version {tensors['version'][0]} is not {VERSION}, which this code reads")
+        names = sorted(name.removesuffix(".scale") for name in tensors if name.endswith(".scale"))
+        checks = {name: Check(*(tensors[f"{name}.{part}"] for part in _ARRAYS)) for name in names}
+        held_out = tensors["held_out"]
+        if FEATURES not in checks or held_out.ndim != 1 or not len(held_out) or (np.diff(held_out) < 0).any():
+            raise ValueError("no check of features, or no held-out images in rising order")
+        return cls(checks, held_out)
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,7 @@ class FeatureDistance:
         d = self.mean.size
         finite = np.isfinite(self.mean).all() and np.isfinite(self.whitening).all() and np.isfinite(self.threshold)
         if self.mean.shape != (d,) or self.whitening.shape != (d, d) or not finite:
-            raise ValueError("not a feature distance: misshapen or not finite")
+            raise ValueError("a feature distance is misshapen or not finite")
 
     def __call__(self, features: npt.ArrayLike) -> FloatArray:
         """Distances (N,) of features (N, D), divided by √D.
@@ -250,7 +251,7 @@ class FeatureDistance:
         return np.asarray(np.sqrt(np.square((values - self.mean) @ self.whitening.T).mean(axis=1)))
 
     def as_detector(self, n_classes: int) -> "OodDetector":
-        """Detector that flags images beyond the threshold, for a release without checks of its own."""
+        """Detector that flags images beyond the threshold, for a release without checks."""
         far = math.log(max(self.threshold, _TINY))
         # the logarithm of a distance of 1, that of a typical known cell, is the lower end
         scale = np.array([min(0.0, far - 1.0), far])
@@ -271,12 +272,9 @@ class FeatureDistance:
         Raises:
             ValueError: not such a file.
         """
-        try:
-            tensors = _load(data)
-            arrays = tensors["mean"], tensors["whitening"], float(tensors["threshold"][0])
-        except (KeyError, IndexError, ValueError) as exc:
-            raise ValueError(f"not a feature distance: {exc!r}") from exc
-        return cls(*arrays)
+        return _read_tensors(
+            data, "feature distance", lambda t: cls(t["mean"], t["whitening"], float(t["threshold"][0]))
+        )
 
 
 @dataclass(frozen=True)
@@ -300,25 +298,27 @@ class DetectorInputs:
 
 
 def fit_ood_detector(
-    known: DetectorInputs, held_out: DetectorInputs, columns: Mapping[str, slice]
+    familiar: DetectorInputs, held_out: DetectorInputs, columns: Mapping[str, slice]
 ) -> OodDetector | None:
     """Fit the checks on known images, and put their distances on one scale by held-out ones.
 
     Args:
-        known: images that the network was not fitted to, since features of those that it was lie closer together.
+        familiar: images that the network was not fitted to, since features of those that it was lie closer together.
         held_out: others.
         columns: where the statistics of each check stand.
 
     Returns:
         None with fewer than 20 images on either side.
     """
-    if min(len(known.features), len(held_out.features)) < _MIN_IMAGES:
+    if min(len(familiar.features), len(held_out.features)) < _MIN_IMAGES:
         return None
-    n_classes = known.logits.shape[1]
+    n_classes = familiar.logits.shape[1]
     checks = {}
     for name, where in {FEATURES: slice(None), **columns}.items():
-        inner, outer = (seen.features if name == FEATURES else seen.appearance[:, where] for seen in (known, held_out))
-        unscaled = _fit(inner, known.named, n_classes, by_class=name != FEATURES)
+        inner, outer = (
+            seen.features if name == FEATURES else seen.appearance[:, where] for seen in (familiar, held_out)
+        )
+        unscaled = _fit(inner, familiar.named, n_classes, by_class=name != FEATURES)
         scale = np.quantile(unscaled(outer, held_out.named), _QUANTILES)
         checks[name] = Check(unscaled.means, unscaled.whitening, scale)
     unset = OodDetector(checks, np.zeros(1))
@@ -349,20 +349,20 @@ def _fit(values: npt.ArrayLike, named: IntArray, n_classes: int, *, by_class: bo
     return Check(means, np.stack(whitening), np.array([0.0, 1.0]))
 
 
-def fit_feature_distance(known: npt.ArrayLike, held_out: npt.ArrayLike) -> FeatureDistance | None:
+def fit_feature_distance(familiar: npt.ArrayLike, held_out: npt.ArrayLike) -> FeatureDistance | None:
     """Fit on known cells, and set the threshold on held-out ones.
 
     The covariance is shrunk towards its diagonal by D / (D + N), which keeps it invertible however few cells there
     are; features that never vary get the smallest variance that does.
 
     Args:
-        known: features (N, D) of cells that the network knows.
+        familiar: features (N, D) of cells that the network knows.
         held_out: features (M, D) of cells that no fit has seen.
 
     Returns:
         The distance, None with fewer than 20 cells on either side.
     """
-    inner, outer = np.asarray(known, dtype=np.float64), np.asarray(held_out, dtype=np.float64)
+    inner, outer = np.asarray(familiar, dtype=np.float64), np.asarray(held_out, dtype=np.float64)
     if min(len(inner), len(outer)) < _MIN_IMAGES:
         return None
     n, d = inner.shape

@@ -1,7 +1,4 @@
-"""Inference by ONNX Runtime and calibration, shared by service, evaluation and export parity.
-
-ONNX Runtime and calibration, for the service, for evaluation and for export parity.
-"""
+"""Inference by ONNX Runtime and calibration, shared by service, evaluation and export parity."""
 
 import math
 import time
@@ -23,6 +20,7 @@ from ml.release.ood_detector import OodScores
 
 #: Images a run of the network at most, in predictions of many images.
 BATCH = 64
+Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -35,15 +33,15 @@ class Prediction:
         features: (N, D) float32, of the network; in a release with a dropout head the pooled vectors before it.
         feature_distance: (N,) from the training cells, NaN where the release cannot tell.
         unlikeness: how far they are from the images that the release was made from, and why.
-        appearance: (N, F) statistics of their pixels, None where the release does not judge them.
+        appearance: (N, F) statistics of their pixels, None if the release does not judge them.
     """
 
     distribution: PredictiveDistribution
-    logits: npt.NDArray[np.float32]
-    features: npt.NDArray[np.float32]
+    logits: Floats
+    features: Floats
     feature_distance: npt.NDArray[np.float64]
     unlikeness: OodScores
-    appearance: npt.NDArray[np.float32] | None = None
+    appearance: Floats | None = None
 
     @property
     def out_of_distribution(self) -> npt.NDArray[np.bool_]:
@@ -63,9 +61,9 @@ class Network(Protocol):
         """Whether it takes many runs at once, and puts them in order itself."""
 
     def trouble(self) -> str | None:
-        """Why it cannot be run just now, None where it can."""
+        """Why it cannot be run just now, None if it can."""
 
-    def run(self, inputs: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    def run(self, inputs: Floats) -> tuple[Floats, Floats]:
         """Logits (N, K) and features (N, D) of network inputs (N, C, H, W)."""
 
 
@@ -100,7 +98,7 @@ class LocalNetwork:
         """Nothing that a later run would be without."""
         return None
 
-    def run(self, inputs: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    def run(self, inputs: Floats) -> tuple[Floats, Floats]:
         """Logits (N, K) and features (N, D) of network inputs (N, C, H, W)."""
         if self._padded is not None:
             return self._padded(inputs)
@@ -129,15 +127,13 @@ class Predictor:
         self, release: Release, threads: int = 0, *, device: Device = "auto", network: Network | None = None
     ) -> None:
         self.release = release
-        side, channels = release.preprocessing.size, release.preprocessing.channels
-        blank = np.zeros((1, channels, side, side), dtype=np.float32)
         if network is not None:
             self.network = network
-            logits, features = self.run(blank)
+            logits, features = self.run(self._blank())
         else:
             try:
                 self.network = LocalNetwork(release, threads, device=device)
-                logits, features = self.run(blank)
+                logits, features = self.run(self._blank())
             except (ReleaseError, DeviceError):
                 raise
             except Exception as exc:  # the runtime raises its own unrelated classes
@@ -151,9 +147,13 @@ class Predictor:
         """Whether images that wait had better go together."""
         return self.network.on_gpu
 
-    def run(self, inputs: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    def run(self, inputs: Floats) -> tuple[Floats, Floats]:
         """Logits (N, K) and features (N, D) of network inputs (N, C, H, W)."""
         return self.network.run(inputs)
+
+    def _blank(self) -> Floats:
+        side, channels = self.release.preprocessing.size, self.release.preprocessing.channels
+        return np.zeros((1, channels, side, side), dtype=np.float32)
 
     def core_seconds(self, enough: float = math.inf) -> float:
         """Processor time in seconds of a run for one image, the least of three; of a network with one thread.
@@ -161,8 +161,7 @@ class Predictor:
         Args:
             enough: after a run of so many seconds no other one is tried.
         """
-        preprocessing = self.release.preprocessing
-        blank = np.zeros((1, preprocessing.channels, preprocessing.size, preprocessing.size), dtype=np.float32)
+        blank = self._blank()
         seconds: list[float] = []
         for _ in range(3):
             started = time.thread_time()  # of this thread alone, however busy the processor is
@@ -193,10 +192,9 @@ class Predictor:
         parts = []
         for start in range(0, len(images), BATCH):
             batch = np.stack([self.release.preprocessing(image) for image in images[start : start + BATCH]])
-            seen = views(batch, orientation, samples=samples, seed=seed)
-            parts.append([self.run(view) for view in seen])
-        members = [[np.concatenate(column) for column in zip(*part, strict=True)] for part in zip(*parts, strict=True)]
-        logits, features = (np.stack([member[index] for member in members]) for index in (0, 1))
+            members = [self.run(view) for view in views(batch, orientation, samples=samples, seed=seed)]
+            parts.append([np.stack(column) for column in zip(*members, strict=True)])
+        logits, features = (np.concatenate(column, axis=1) for column in zip(*parts, strict=True))
         return self.release.calibration.apply(logits, features)
 
     def predict(self, images: Sequence[Image.Image | Pixels]) -> Prediction:
@@ -209,12 +207,11 @@ class Predictor:
             ValueError: no image.
         """
         pixels = self.pixels(images)
-        return prediction_of(
-            self.release, *self.outputs(pixels), quality_features_for_release(self.release, np.stack(pixels))
-        )
+        appearance = quality_features_for_release(self.release, np.stack(pixels))
+        return prediction_of(self.release, *self.outputs(pixels), appearance)
 
     def pixels(self, images: Sequence[Image.Image | Pixels]) -> list[Pixels]:
-        """Network pixels of images, uint8 (size, size, C) each.
+        """Network pixels, uint8 (size, size, C) each, of decoded images or of what is network pixels already.
 
         Raises:
             ValueError: no image.
@@ -225,29 +222,19 @@ class Predictor:
             image if isinstance(image, np.ndarray) else self.release.preprocessing.pixels(image) for image in images
         ]
 
-    def outputs(
-        self, images: Sequence[Image.Image | Pixels]
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Logits (N, K) and features (N, D) of decoded images, of which ``prediction_of`` makes predictions.
-
-        Args:
-            images: decoded, or what the preprocessing made of them, uint8 (size, size, C).
+    def outputs(self, images: Sequence[Image.Image | Pixels]) -> tuple[Floats, Floats]:
+        """Logits (N, K) and features (N, D) of images as of ``pixels``, of which ``prediction_of`` makes predictions.
 
         Raises:
             ValueError: no image.
         """
-        if not images:
-            raise ValueError("no image to predict")
-        parts = []
-        for start in range(0, len(images), BATCH):
-            pixels = np.stack(self.pixels(images[start : start + BATCH]))
-            parts.append(self.run(self.release.preprocessing.normalise(pixels)))
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+        pixels, normalise = self.pixels(images), self.release.preprocessing.normalise
+        batches = [np.stack(pixels[start : start + BATCH]) for start in range(0, len(pixels), BATCH)]
+        logits, features = zip(*(self.run(normalise(batch)) for batch in batches), strict=True)
+        return np.concatenate(logits), np.concatenate(features)
 
 
-def quality_features_for_release(release: Release, pixels: Pixels) -> npt.NDArray[np.float32] | None:
+def quality_features_for_release(release: Release, pixels: Pixels) -> Floats | None:
     """Statistics (N, F) of what the network sees of N images, None if the release's detector reads no pixels.
 
     Args:
@@ -258,12 +245,7 @@ def quality_features_for_release(release: Release, pixels: Pixels) -> npt.NDArra
     return compute_quality_features(pixels) if detector is not None and detector.reads_pixels else None
 
 
-def _ood_scores(
-    release: Release,
-    logits: npt.NDArray[np.float32],
-    features: npt.NDArray[np.float32],
-    appearance: npt.NDArray[np.float32] | None,
-) -> OodScores:
+def _ood_scores(release: Release, logits: Floats, features: Floats, appearance: Floats | None) -> OodScores:
     """Scores of N images by the release's detector; without one nothing is flagged."""
     if release.detector is None:
         unknown = np.full(len(logits), np.nan)
@@ -273,12 +255,7 @@ def _ood_scores(
     return release.detector.judge(features, named, appearance, feature_columns(side, channels))
 
 
-def prediction_of(
-    release: Release,
-    logits: npt.NDArray[np.float32],
-    features: npt.NDArray[np.float32],
-    appearance: npt.NDArray[np.float32] | None = None,
-) -> Prediction:
+def prediction_of(release: Release, logits: Floats, features: Floats, appearance: Floats | None = None) -> Prediction:
     """Prediction of a network's outputs (N, K) and (N, D), now or stored, by a release.
 
     Args:

@@ -49,7 +49,7 @@ class ImagePrediction(TypedDict):
     """The prediction of one image file, as ``secondread predict --json`` prints it.
 
     The disagreement probability of an image unlike those that the release was made from is withheld; ``reasons`` are
-    the checks that it fails, ``distance`` is 1 where images are flagged, ``distance_percentile`` that of the held-out
+    the checks that it fails, ``distance`` is 1 at the limit of flagging, ``distance_percentile`` that of the held-out
     images that are nearer.
     """
 

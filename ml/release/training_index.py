@@ -3,7 +3,7 @@
 ``training.index`` is one line that says what it is, one line of JSON with the sizes, and four blocks of sorted digests
 of 32 bytes each, which are looked up by bisection where they lie on the disk. An image is known by the digest of its
 decoded pixels, so that another name or another lossless container does not hide it. A patient is known by an HMAC that
-the service which exported their cells computed with a key of its own: without that key nobody can try names out.
+the service which exported their cells computed with a key of its own: without that key names cannot be tried out.
 """
 
 import json
@@ -74,7 +74,7 @@ class TrainingIndex:
     Attributes:
         images: digests of decoded pixels, for each use.
         patients: HMACs of patients, for each use.
-        patient_keys: the keys that made these; empty where no patient is known.
+        patient_keys: the keys that made these; empty if no patient is known.
     """
 
     images: dict[Use, Digests]
@@ -88,7 +88,7 @@ class TrainingIndex:
         Args:
             images: N digests of pixels.
             uses: of each case, ``network`` or ``calibration``; anything else leaves it out.
-            patient_hmacs: of each case, as in the column of that name; None where the source has none.
+            patient_hmacs: of each case, as in the column of that name; None if the source has none.
 
         Raises:
             ValueError: a patient's digest is malformed.
@@ -129,7 +129,7 @@ class TrainingIndex:
 
         Args:
             images: N digests of pixels.
-            patient_hmacs: of each case, as in the column of that name, under any key; None where the source has none.
+            patient_hmacs: of each case, as in the column of that name, under any key; None if the source has none.
 
         Raises:
             ValueError: a patient's digest is malformed.
@@ -190,11 +190,11 @@ class TrainingIndex:
         return cls(dict(zip(USES, blocks[:2], strict=True)), dict(zip(USES, blocks[2:], strict=True)), keys)
 
 
-def _is_among(wanted: Digests, known: Digests) -> npt.NDArray[np.bool_]:
+def _is_among(digests: Digests, ordered: Digests) -> npt.NDArray[np.bool_]:
     """Mask of the digests (N,) that are among sorted ones; an empty digest never is."""
-    if not len(known):
-        return np.zeros(len(wanted), dtype=bool)
-    order = np.argsort(wanted)  # so that bisection walks through the file once
-    place = np.empty(len(wanted), dtype=np.intp)
-    place[order] = np.minimum(np.searchsorted(known, wanted[order]), len(known) - 1)
-    return np.asarray((known[place] == wanted) & (wanted != b""))
+    if not len(ordered):
+        return np.zeros(len(digests), dtype=bool)
+    order = np.argsort(digests)  # so that bisection walks through the file once
+    place = np.empty(len(digests), dtype=np.intp)
+    place[order] = np.minimum(np.searchsorted(ordered, digests[order]), len(ordered) - 1)
+    return np.asarray((ordered[place] == digests) & (digests != b""))

@@ -23,7 +23,7 @@ def network_name(network_sha256: str) -> str:
 
 
 def write_repository(release: Release, folder: Path) -> str:
-    """Write the network of a release into a model repository, beside whatever networks are there.
+    """Write the network of a release into a model repository, next to other networks.
 
     Args:
         release: verified release.

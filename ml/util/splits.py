@@ -66,7 +66,7 @@ def stratified_partitions(
         seed: of the order among equal groups.
 
     Returns:
-        Partition of each case (N,). None is empty where there are as many groups as partitions.
+        Partition of each case (N,). None is empty if there are as many groups as partitions.
     """
     names, number = np.unique(np.array(groups), return_inverse=True)
     amounts = np.zeros((len(names), np.shape(label_counts)[1] + 2))
