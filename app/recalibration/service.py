@@ -145,7 +145,7 @@ def fit_calibration(labelled: LabelledOutputs, parent: Release, method: Recalibr
             parent.calibration, logits, features, labelled.counts, groups, pair_label_counts=labelled.planned
         )
         return FittedCalibration(
-            adaptation.calibration, {"n_fit": len(labelled.counts), "n_cv": 0, "adaptation": adaptation.to_dict()}
+            adaptation.calibration, {"n_fit": len(labelled.counts), "n_cv": 0, "adaptation": adaptation.figures}
         )
     report = calibrate(logits, features, labelled.counts, groups, method=method, scaling_label_counts=labelled.planned)
     return FittedCalibration(report.calibration, report.report)

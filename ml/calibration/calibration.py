@@ -111,7 +111,7 @@ class Refinement(EqualByValue):
     Attributes:
         summaries: of the logits; the head's last four weights are theirs. None if nothing reads them.
         temperature_weight: (4,) by which log T depends on the summaries; None with them.
-        disagreement_map: φ → φ′, matched by the distribution (``disagreement_matching``); None for φ as it is.
+        disagreement_map: φ → φ′, matched by the distribution (``match_disagreement``); None for φ as it is.
     """
 
     summaries: Summaries | None = None

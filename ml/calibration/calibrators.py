@@ -9,8 +9,8 @@ Logits and features may have a leading axis of S ensemble members (Monte-Carlo d
 the losses are then those of the members' uniform mixture, and the result is an ensemble or a Dirichlet mixture.
 """
 
-from dataclasses import asdict, dataclass
-from typing import NotRequired, TypedDict, cast
+from dataclasses import dataclass
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,8 @@ from ml.calibration.concentration import ConcentrationHead, HeadKind, choose_hea
 from ml.calibration.domain_adaptation import AdaptationDocument
 from ml.calibration.joint_fit import LabelledOutputs, fit_jointly, joint_loss
 from ml.calibration.optimise import FitError
-from ml.calibration.refining import RefinementChoice, RefinementDocument, refine_calibration
-from ml.calibration.scaling import Choice, ChoiceDocument, Method, Scaling, choose_scaling
+from ml.calibration.refining import RefinementChoice, refine_calibration
+from ml.calibration.scaling import Choice, Method, Scaling, choose_scaling
 from ml.dataframes import refuse_names, same_rows
 from ml.distributions.families import softmax_probs
 from ml.util.arrays import as_label_counts
@@ -30,8 +30,12 @@ from ml.util.splits import split_partitions
 __all__ = ["Calibration", "FitDocument", "FitReport", "calibrate"]
 
 
-class JointFitDocument(TypedDict):
-    """``JointFit`` as JSON values."""
+class JointFit(TypedDict):
+    """Temperature and head fitted together.
+
+    ``kept``: whether the result replaced separate fits. ``cv_before``, ``cv_after``: losses of these and of the result
+    on the cv part. ``temperature``: T, if it was kept. ``failed``: why a fit failed.
+    """
 
     kept: bool
     cv_before: NotRequired[float]
@@ -41,80 +45,28 @@ class JointFitDocument(TypedDict):
 
 
 class FitDocument(TypedDict):
-    """Choice of a calibration as JSON values: numbers of cases, and a key for each step tried.
+    """How a calibration was chosen on the cv part: numbers of cases, and a key for each step tried.
 
     ``adaptation``: what other annotators changed afterwards.
     """
 
     n_fit: int
     n_cv: int
-    temperature: NotRequired[ChoiceDocument]
-    vector: NotRequired[ChoiceDocument]
-    matrix: NotRequired[ChoiceDocument]
-    concentration: NotRequired[ChoiceDocument]
-    joint: NotRequired[JointFitDocument]
-    refinement: NotRequired[RefinementDocument]
+    temperature: NotRequired[Choice]
+    vector: NotRequired[Choice]
+    matrix: NotRequired[Choice]
+    concentration: NotRequired[Choice]
+    joint: NotRequired[JointFit]
+    refinement: NotRequired[RefinementChoice]
     adaptation: NotRequired[AdaptationDocument]
 
 
 @dataclass(frozen=True)
-class JointFit:
-    """Temperature and head fitted together.
-
-    Attributes:
-        kept: whether the result replaced what had been fitted one after the other.
-        cv_before: loss on the cv part of the latter; None if a fit failed.
-        cv_after: of the former.
-        temperature: T, where it was kept.
-        failed: why a fit failed.
-    """
-
-    kept: bool
-    cv_before: float | None = None
-    cv_after: float | None = None
-    temperature: float | None = None
-    failed: str | None = None
-
-    def to_dict(self) -> JointFitDocument:
-        """Return what is known as JSON values."""
-        return cast(JointFitDocument, {name: value for name, value in asdict(self).items() if value is not None})
-
-
-@dataclass(frozen=True)
 class FitReport:
-    """A calibration, and how it was chosen on the cv part.
-
-    Attributes:
-        calibration: the result, refitted on all cases.
-        n_fit: cases fitted on.
-        n_cv: cases chosen on.
-        method: how class probabilities were to be calibrated.
-        scaling: choice among scalings; None for the method ``none``.
-        concentration: choice among heads; None if there was none to fit.
-        joint: temperature and head together; None if not tried.
-        refinement: summaries and map of φ; None if not tried.
-    """
+    """A calibration, refitted on all cases, and how it was chosen."""
 
     calibration: Calibration
-    n_fit: int
-    n_cv: int
-    method: Method
-    scaling: Choice | None
-    concentration: Choice | None
-    joint: JointFit | None
-    refinement: RefinementChoice | None = None
-
-    @property
-    def report(self) -> FitDocument:
-        """Return the report as JSON values."""
-        steps = {
-            self.method: self.scaling,
-            "concentration": self.concentration,
-            "joint": self.joint,
-            "refinement": self.refinement,
-        }
-        documents = {name: step.to_dict() for name, step in steps.items() if step is not None}
-        return cast(FitDocument, {"n_fit": self.n_fit, "n_cv": self.n_cv, **documents})
+    report: FitDocument
 
 
 def calibrate(
@@ -178,20 +130,20 @@ def calibrate(
     if (scaled_by > counts).any() or scaled_by[fit].sum() == 0 or scaled_by[cv].sum() == 0:
         raise FitError("scaling_label_counts must be some of label_counts, of at least three patients")
     cases = LabelledOutputs(scores, hidden, counts, scaled_by)
+    report: FitDocument = {"n_fit": int(fit.sum()), "n_cv": int(cv.sum())}
     chosen = scaling = Scaling()
-    scaling_choice = head = kind = head_choice = joint = None
+    head = kind = None
     if method != "none":
-        chosen, scaling, scaling_choice = choose_scaling(scores, scaled_by, fit, cv, method)
+        chosen, scaling, report[method] = choose_scaling(scores, scaled_by, fit, cv, method)
     if alpha and (counts[fit].sum(axis=1) >= 2).any() and (counts[cv].sum(axis=1) >= 2).any():
         probs = softmax_probs(chosen(scores)), softmax_probs(scaling(scores))
-        head, kind, head_choice = choose_head(hidden, probs, counts, fit, cv)
+        head, kind, report["concentration"] = choose_head(hidden, probs, counts, fit, cv)
         if method == "temperature" and kind is not None:
-            scaling, head, joint = _fit_jointly(cases, fit, chosen.log_temperature, scaling, head, kind)
-    calibration, refinement = Calibration(scaling, head), None
+            scaling, head, report["joint"] = _fit_jointly(cases, fit, chosen.log_temperature, scaling, head, kind)
+    calibration = Calibration(scaling, head)
     if refined and head is not None and kind is not None:
-        calibration, refinement = refine_calibration(calibration, head, kind, cases, groups, seed)
-    sizes = int(fit.sum()), int(cv.sum())
-    return FitReport(calibration, *sizes, method, scaling_choice, head_choice, joint, refinement)
+        calibration, report["refinement"] = refine_calibration(calibration, head, kind, cases, groups, seed)
+    return FitReport(calibration, report)
 
 
 def _fit_jointly(
@@ -217,10 +169,10 @@ def _fit_jointly(
         after = fit_jointly(*outputs, start, kind)
         loss_before, loss_after = cv_loss(*before), cv_loss(*after)
         if loss_after >= loss_before:
-            return scaling, head, JointFit(False, loss_before, loss_after)
+            return scaling, head, {"kept": False, "cv_before": loss_before, "cv_after": loss_after}
         start = (scaling.log_temperature, head)
         log_t, joint = fit_jointly(cases.logits, cases.features, cases.counts, start, kind)
     except FitError as exc:  # what was fitted one after the other stands
-        return scaling, head, JointFit(False, failed=str(exc))
-    report = JointFit(True, loss_before, loss_after, temperature=float(np.exp(log_t)))
-    return Scaling("temperature", log_t), joint, report
+        return scaling, head, {"kept": False, "failed": str(exc)}
+    choice = JointFit(kept=True, cv_before=loss_before, cv_after=loss_after, temperature=float(np.exp(log_t)))
+    return Scaling("temperature", log_t), joint, choice

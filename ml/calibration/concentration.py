@@ -260,9 +260,9 @@ def choose_head(
     if losses[str(best)] is None:
         raise FitError("no fit of the concentration head converged")
     if tried[best] >= before:
-        return start, None, Choice(before, before, "start", losses)
+        return start, None, Choice(cv_before=before, cv_after=before, chosen="start", candidates=losses)
     try:
         head = fitted(best, final, fit | cv)
     except FitError:  # it did converge on the fit part
         head = fitted(best, chosen_on, fit)
-    return head, best, Choice(before, tried[best], str(best), losses)
+    return head, best, Choice(cv_before=before, cv_after=tried[best], chosen=str(best), candidates=losses)

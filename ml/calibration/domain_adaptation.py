@@ -6,7 +6,7 @@ the concentration (``ml.calibration.disagreement_map``), so that the result is o
 """
 
 from dataclasses import dataclass, replace
-from typing import TypedDict, cast
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,16 @@ PULL_TEMPERATURE, PULL_SLOPE, PULL_LEVEL = 40.0, 15.0, 0.1
 
 
 class AdaptationDocument(TypedDict):
-    """An ``Adaptation`` as JSON values."""
+    """Figures of an adaptation to other annotators, before and after.
+
+    ``n_cases``: with a label. ``n_double_reads``: with two labels or more. ``temperature_before``: T by which the
+    logits were divided (at the mean case if it differs between cases); 1 of another scaling. ``temperature_after``: T
+    now, in the same unit. ``rise``: of every log concentration, if these annotators differ more often. ``slope`` s and
+    ``level`` c: of logit φ′ = s logit φ + c. ``seen``: mean share of the pairs of labels of a double read that differ.
+    ``mean_before``, ``mean_after``: mean stated disagreement probability of the double reads. ``verdict``: whether the
+    calibration's own disagreement probabilities are worth more than a constant to these annotators, by fits that have
+    not seen the case. ``constant``: stated for every case instead; None if they are stated.
+    """
 
     n_cases: int
     n_double_reads: int
@@ -47,55 +56,26 @@ class AdaptationDocument(TypedDict):
 
 @dataclass(frozen=True)
 class HeldOutPredictions:
-    """Cross-fitted class probabilities (N, K) and DPEs (N,) of N cases."""
+    """Cross-fitted predictions of N cases.
+
+    Attributes:
+        class_probs: (N, K).
+        disagreement_probs: (N,) stated DPEs.
+        own_disagreement_probs: (N,) the calibration's own DPEs, whether they are stated or not.
+    """
 
     class_probs: FloatArray
     disagreement_probs: FloatArray
+    own_disagreement_probs: FloatArray
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """A calibration adapted to other annotators, with its figures before and after.
-
-    Attributes:
-        calibration: the result.
-        n_cases: cases with a label.
-        n_double_reads: cases with two labels or more.
-        temperature_before: T by which the logits were divided (where it differs from case to case, at the mean case);
-            1 of another scaling than by a temperature.
-        temperature_after: T now, in the same unit.
-        rise: of every log concentration, where these annotators differ more often; 0 where nothing changed.
-        slope: s of logit φ′ = s logit φ + c; 1 if nothing changed.
-        level: c; 0 where nothing changed.
-        seen: mean share of the pairs of labels of a double read that differ.
-        mean_before: mean disagreement probability of the double reads that was stated before.
-        mean_after: the same afterwards.
-        verdict: whether the calibration's own disagreement probabilities are worth more than a constant to these
-            annotators, by fits that have not seen the case.
-        constant: what is stated of every case instead; None if they are stated.
-        unseen: what fits that have not seen a case say of it.
-        own_unseen: (N,) the calibration's own disagreement probabilities among these, whether they are stated or not.
-    """
+    """A calibration adapted to other annotators, its figures, and predictions by fits that have not seen the case."""
 
     calibration: Calibration
-    n_cases: int
-    n_double_reads: int
-    temperature_before: float
-    temperature_after: float
-    rise: float
-    slope: float
-    level: float
-    seen: float
-    mean_before: float
-    mean_after: float
-    verdict: Verdict
-    constant: float | None
+    figures: AdaptationDocument
     unseen: HeldOutPredictions
-    own_unseen: FloatArray
-
-    def to_dict(self) -> AdaptationDocument:
-        """Return the numbers as JSON values."""
-        return cast(AdaptationDocument, {name: getattr(self, name) for name in AdaptationDocument.__annotations__})
 
 
 def adapt_calibration(
@@ -159,23 +139,21 @@ def recalibrate_for_annotators(
         adapted = replace(adapted, constant_disagreement=seen)
     before, after = (_mean_disagreement(candidate, reads.rows(reads.pairs)) for candidate in (calibration, adapted))
     t = np.exp([calibration.scaling.log_temperature, calibration.scaling.log_temperature + fitted.log_t_change])
-    return Adaptation(
-        calibration=adapted,
-        n_cases=int((reads.counts.sum(axis=1) > 0).sum()),
-        n_double_reads=int(reads.pairs.sum()),
-        temperature_before=float(t[0]),
-        temperature_after=float(t[1]),
-        rise=fitted.rise,
-        slope=fitted.slope,
-        level=fitted.level,
-        seen=seen,
-        mean_before=before,
-        mean_after=after,
-        verdict=verdict,
-        constant=seen if stating else None,
-        unseen=HeldOutPredictions(probs, rate if stating else own),
-        own_unseen=own,
-    )
+    figures: AdaptationDocument = {
+        "n_cases": int((reads.counts.sum(axis=1) > 0).sum()),
+        "n_double_reads": int(reads.pairs.sum()),
+        "temperature_before": float(t[0]),
+        "temperature_after": float(t[1]),
+        "rise": fitted.rise,
+        "slope": fitted.slope,
+        "level": fitted.level,
+        "seen": seen,
+        "mean_before": before,
+        "mean_after": after,
+        "verdict": verdict,
+        "constant": seen if stating else None,
+    }
+    return Adaptation(adapted, figures, HeldOutPredictions(probs, rate if stating else own, own))
 
 
 def require_head(calibration: Calibration) -> None:

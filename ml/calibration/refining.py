@@ -52,39 +52,19 @@ MAPS: dict[str, tuple[MapKind, float]] = {
 _UNMAPPED = "none"
 
 
-class RefinementDocument(TypedDict):
-    """A ``RefinementChoice`` as JSON values."""
+class RefinementChoice(TypedDict):
+    """Cross-validated choice among refinements, with its losses.
+
+    ``variant``: what reads the summaries. ``likelihood``: loss of each variant in nats per label, None if its fit did
+    not converge. ``map``: kind of the map of φ. ``pairs``: loss of each map in nats per pair of labels. ``failed``: why
+    nothing was refined.
+    """
 
     variant: NotRequired[str]
     likelihood: NotRequired[dict[str, float | None]]
     map: NotRequired[str]
     pairs: NotRequired[dict[str, float | None]]
     failed: NotRequired[str]
-
-
-@dataclass(frozen=True)
-class RefinementChoice:
-    """Cross-validated choice among refinements, with its losses.
-
-    Attributes:
-        variant: what reads the summaries.
-        likelihood: loss of each variant in nats per label, None if its fit did not converge.
-        map: kind of the map of φ.
-        pairs: loss of each map in nats per pair of labels.
-        failed: why nothing was refined.
-    """
-
-    variant: str = str(PLAIN)
-    likelihood: dict[str, float | None] | None = None
-    map: str = _UNMAPPED
-    pairs: dict[str, float | None] | None = None
-    failed: str | None = None
-
-    def to_dict(self) -> RefinementDocument:
-        """Return it as JSON values."""
-        if self.failed is not None or self.likelihood is None or self.pairs is None:
-            return {"failed": self.failed or "nothing was tried"}
-        return {"variant": self.variant, "likelihood": self.likelihood, "map": self.map, "pairs": self.pairs}
 
 
 def refine_calibration(
@@ -108,10 +88,10 @@ def refine_calibration(
     pairs, scaling = outputs.pairs, calibration.scaling
     if pairs.sum() < FEWEST_PAIRS:
         failed = f"{int(pairs.sum())} cases with two labels, fewer than {FEWEST_PAIRS}"
-        return calibration, RefinementChoice(failed=failed)
+        return calibration, {"failed": failed}
     fold = split_folds(groups, seed)
     if any(not pairs[others].any() or not pairs[unseen].any() for others, unseen in held_out_folds(fold)):
-        return calibration, RefinementChoice(failed="too few patients with cases that have two labels")
+        return calibration, {"failed": "too few patients with cases that have two labels"}
     summaries, by_temperature = Summaries.of(outputs.logits), scaling.method == "temperature"
     # of another scaling only the result is read
     logits = outputs.logits if by_temperature else scaling(outputs.logits)
@@ -126,9 +106,14 @@ def refine_calibration(
         if trial is not None and (best is None or trial.loss < best.loss):
             best = trial
     if best is None:
-        return calibration, RefinementChoice(failed="no fit converged")
+        return calibration, {"failed": "no fit converged"}
     mapped, name, pair_losses = _choose_map(best, outputs, fold)
-    choice = RefinementChoice(str(best.variant), losses, name, pair_losses)
+    choice: RefinementChoice = {
+        "variant": str(best.variant),
+        "likelihood": losses,
+        "map": name,
+        "pairs": pair_losses,
+    }
     if best.variant == PLAIN:
         return replace(calibration, refinement=Refinement(disagreement_map=mapped)), choice
     if by_temperature:

@@ -8,8 +8,8 @@ Logits may have a leading axis of S ensemble members, (S, N, K). The loss is the
 mixture, not of each separately, so that a scaling does not count the spread between members twice.
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypedDict, cast
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -85,34 +85,17 @@ class Scaling(EqualByValue):
         return cls(method, 0.0, weight, bias)
 
 
-class ChoiceDocument(TypedDict):
-    """A ``Choice`` as JSON values."""
-
-    cv_before: float
-    cv_after: float
-    chosen: str
-    candidates: dict[str, float | None]
-
-
-@dataclass(frozen=True)
-class Choice:
+class Choice(TypedDict):
     """Which candidate was chosen, by the loss on cases that no fit has seen, in nats per label.
 
-    Attributes:
-        cv_before: with nothing fitted.
-        cv_after: with what was chosen.
-        chosen: name of the candidate, or of what changes nothing.
-        candidates: loss of each, None if its fit did not converge.
+    ``cv_before``: with nothing fitted. ``cv_after``: with the chosen candidate. ``chosen``: its name, or that of what
+    changes nothing. ``candidates``: loss of each, None if its fit did not converge.
     """
 
     cv_before: float
     cv_after: float
     chosen: str
     candidates: dict[str, float | None]
-
-    def to_dict(self) -> ChoiceDocument:
-        """Return it as JSON values."""
-        return cast(ChoiceDocument, asdict(self))
 
 
 def scaling_loss(scaling: Scaling, logits: FloatArray, label_counts: IntArray) -> float:
@@ -293,8 +276,10 @@ def choose_scaling(
     losses = {name: scaling_loss(scaling, logits[..., cv, :], label_counts[cv]) for name, scaling in fitted.items()}
     best = min(losses, key=lambda name: losses[name], default=None)
     if best is None or losses[best] >= before:
-        return identity, identity, Choice(before, before, "identity", {**losses})
-    return fitted[best], fit_on(fit | cv, best), Choice(before, losses[best], best, {**losses})
+        unchanged = Choice(cv_before=before, cv_after=before, chosen="identity", candidates={**losses})
+        return identity, identity, unchanged
+    choice = Choice(cv_before=before, cv_after=losses[best], chosen=best, candidates={**losses})
+    return fitted[best], fit_on(fit | cv, best), choice
 
 
 def _penalty_candidates(method: Method) -> dict[str, tuple[float, float]]:

@@ -130,7 +130,7 @@ def adapt_release(
     return {
         "release": str(out),
         "card_sha256": adapted.card_sha256,
-        "adaptation": adaptation.to_dict(),
+        "adaptation": adaptation.figures,
         "figures": figures,
         "changes": {"L": change.loss.to_dict(), "L_D": change.disagreement_loss.to_dict()},
         "n_left_out": int((uses != "").sum()),
@@ -205,8 +205,8 @@ def _write(
         "name": name,
         "parent": None,  # which only a service knows by its own identifier
         "adapted_from": {"name": release.card["name"], "card_sha256": release.card_sha256},
-        "calibration": {**parent["calibration"], "adaptation": adaptation.to_dict()},
-        "disagreement": {"verdict": adaptation.verdict, "constant": adaptation.constant},
+        "calibration": {**parent["calibration"], "adaptation": adaptation.figures},
+        "disagreement": {"verdict": adaptation.figures["verdict"], "constant": adaptation.figures["constant"]},
         "held_out": figures,
         "n_held_out": len(cases.digests),
         "recall": [],  # of the release as it was trained

@@ -69,7 +69,7 @@ def test_a_champion_is_adapted_and_judged_and_serves_what_was_fitted(service: Se
         if label.case_id in row_of:
             counts[row_of[label.case_id], codes.index(label.class_code)] += 1
     wanted = recalibrate_for_annotators(parent.calibration, kept.logits, kept.features, counts, kept.groups)
-    assert change == wanted.to_dict()
+    assert change == wanted.figures
     assert change["n_double_reads"] == change["n_cases"] == len(kept.case_ids) >= 20
     assert change["mean_after"] > change["mean_before"]
     assert abs(change["mean_after"] - change["seen"]) < 0.05

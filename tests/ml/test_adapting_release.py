@@ -66,7 +66,7 @@ def test_the_new_release_says_what_the_library_fits_to_the_same_images(
     wanted = recalibrate_for_annotators(
         old.calibration, logits, features, counts, [f"p{number // 2}" for number in range(CELLS)]
     )
-    assert report["adaptation"] == wanted.to_dict()
+    assert report["adaptation"] == wanted.figures
     said, expected = (made.apply(logits, features) for made in (new.calibration, wanted.calibration))
     np.testing.assert_array_equal(said.disagreement_probs, expected.disagreement_probs)
     assert (new.network_sha256, new.classes) == (old.network_sha256, old.classes)

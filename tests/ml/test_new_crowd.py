@@ -124,9 +124,9 @@ def test_whom_the_release_knows_already_changes_nearly_nothing() -> None:
     after, before = (made.apply(logits, features) for made in (found.calibration, shipped()))
     assert np.abs(after.disagreement_probs - before.disagreement_probs).mean() < 0.01
     assert np.abs(after.class_probs - before.class_probs).max() < 0.03
-    assert found.mean_after == pytest.approx(found.mean_before, abs=0.02)
-    assert found.slope == pytest.approx(1, abs=0.1)
-    assert found.temperature_after == pytest.approx(found.temperature_before, rel=0.1)
+    assert found.figures["mean_after"] == pytest.approx(found.figures["mean_before"], abs=0.02)
+    assert found.figures["slope"] == pytest.approx(1, abs=0.1)
+    assert found.figures["temperature_after"] == pytest.approx(found.figures["temperature_before"], rel=0.1)
     assert found.calibration.constant_disagreement is None
 
 
@@ -137,9 +137,9 @@ def test_a_crowd_that_disagrees_twice_as_often_moves_the_level_and_no_leader() -
     before, true = (made.apply(logits, features) for made in (calm, loud))
     assert 1.8 < true.disagreement_probs.mean() / before.disagreement_probs.mean() < 2.4
     found = relearned(calm, logits[:60], features[:60], labels(loud, logits[:60], features[:60], 12))
-    assert found.rise > 0.5
-    assert found.mean_after > 1.5 * found.mean_before
-    assert found.mean_after == pytest.approx(found.seen, abs=0.05)
+    assert found.figures["rise"] > 0.5
+    assert found.figures["mean_after"] > 1.5 * found.figures["mean_before"]
+    assert found.figures["mean_after"] == pytest.approx(found.figures["seen"], abs=0.05)
     after = found.calibration.apply(logits, features)
     np.testing.assert_array_equal(after.class_probs.argmax(axis=1), before.class_probs.argmax(axis=1))
 
@@ -169,7 +169,7 @@ def test_what_is_relearned_is_the_plain_fit_and_goes_through_its_document(scalin
         after, wanted = (one.apply(logits, features) for one in (made, found.calibration))
         np.testing.assert_array_equal(after.class_probs, wanted.class_probs)
         np.testing.assert_array_equal(after.disagreement_probs, wanted.disagreement_probs)
-    factor = found.temperature_after / found.temperature_before
+    factor = found.figures["temperature_after"] / found.figures["temperature_before"]
     np.testing.assert_allclose(found.calibration.scaling(logits) * factor, parent.scaling(logits))
 
 
@@ -194,8 +194,8 @@ def test_labels_of_an_adjudication_teach_the_temperature_and_no_pair() -> None:
     split = (planned > 0).sum(axis=1) == 2
     asked = planned + np.where(split[:, None], np.eye(4, dtype=np.int64)[logits.argmax(axis=1)], 0)
     found = relearned(shipped(), logits, features, asked, pair_label_counts=planned)
-    assert found.seen == observed_disagreement(planned).mean() > observed_disagreement(asked).mean()
-    assert found.mean_after == pytest.approx(found.seen, abs=0.03)
+    assert found.figures["seen"] == observed_disagreement(planned).mean() > observed_disagreement(asked).mean()
+    assert found.figures["mean_after"] == pytest.approx(found.figures["seen"], abs=0.03)
     with pytest.raises(ValueError, match="some of label_counts"):
         relearned(shipped(), logits, features, planned, pair_label_counts=asked)
 
@@ -204,7 +204,8 @@ def test_a_constant_is_kept_unless_the_own_is_surely_better_and_none_is_stated_u
     logits, features = cases(250, 19)
     stating = replace(shipped(), constant_disagreement=0.9)
     own = relearned(stating, logits, features, labels(shipped(), logits, features, 20, n_labels=6))
-    assert (own.verdict, own.constant, own.calibration.constant_disagreement) == ("better", None, None)
+    assert (own.figures["verdict"], own.figures["constant"]) == ("better", None)
+    assert own.calibration.constant_disagreement is None
     # labels that have nothing to do with the cells
     random = np.random.default_rng(21).multinomial(2, [0.9, 0.1, 0.0, 0.0], 250)
     for parent, n, verdict, states in (
@@ -213,10 +214,11 @@ def test_a_constant_is_kept_unless_the_own_is_surely_better_and_none_is_stated_u
         (shipped(), 250, "worse", True),
     ):
         found = relearned(parent, logits[:n], features[:n], random[:n])
-        assert found.verdict == judge_disagreement(random[:n], found.own_unseen) == verdict
+        judged = judge_disagreement(random[:n], found.unseen.own_disagreement_probs)
+        assert found.figures["verdict"] == judged == verdict
         stated = observed_disagreement(random[:n]).mean() if states else None
-        assert (found.constant, found.calibration.constant_disagreement) == (stated, stated)
-        assert (found.unseen.disagreement_probs == found.own_unseen).all() == (not states)
+        assert (found.figures["constant"], found.calibration.constant_disagreement) == (stated, stated)
+        assert (found.unseen.disagreement_probs == found.unseen.own_disagreement_probs).all() == (not states)
     members = np.stack([logits, logits + 0.1]), np.stack([features, features])
     ensemble = relearned(shipped(), *members, random)
-    assert (ensemble.verdict, ensemble.constant) == ("worse", None)  # it keeps its own
+    assert (ensemble.figures["verdict"], ensemble.figures["constant"]) == ("worse", None)  # it keeps its own
