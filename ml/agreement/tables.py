@@ -32,7 +32,7 @@ from ml.tables.files import (
     place_of,
     read_table,
 )
-from ml.tables.findings import by_finding
+from ml.tables.matching import by_finding
 from ml.tables.reading import refuse_empty_file
 from ml.util.arrays import FloatArray, IntArray
 

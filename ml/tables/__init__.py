@@ -12,12 +12,12 @@ from ml.tables.files import (
     read_table,
     write_table,
 )
-from ml.tables.matching import Options
+from ml.tables.matching import EvaluationOptions
 
 __all__ = [
     "Comparison",
+    "EvaluationOptions",
     "Labels",
-    "Options",
     "Predictions",
     "TableError",
     "TableSource",

@@ -26,9 +26,9 @@ from ml.tables.files import (
     probability_columns,
     read_table,
     rows_of_labels,
+    text_column,
     without_prediction,
 )
-from ml.tables.findings import by_finding
 from ml.tables.reading import refuse_empty_file
 from ml.tables.trained_cells import without_trained_cells
 from ml.util.arrays import FloatArray, IntArray
@@ -43,8 +43,8 @@ _NAMED = 5
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of an evaluation of LABELS and PREDICTIONS.
+class EvaluationOptions:
+    """Options of an evaluation of LABELS and PREDICTIONS, from the command line to the engine.
 
     Attributes:
         n_bins: equal-width bins of [0, 1].
@@ -167,7 +167,7 @@ class _Table:
     place: Place
 
     @classmethod
-    def read(cls, source: TableSource, name: str, options: Options) -> "_Table":
+    def read(cls, source: TableSource, name: str, options: EvaluationOptions) -> "_Table":
         table = read_table(source, in_order=options.level == "ordinal")
         refuse_empty_file(table, source)
         return cls(table, place_of(source, name))
@@ -178,7 +178,7 @@ class _Table:
 
 
 def match_tables(
-    labels: TableSource, predictions: TableSource, options: Options, against: TableSource | None = None
+    labels: TableSource, predictions: TableSource, options: EvaluationOptions, against: TableSource | None = None
 ) -> list[Cases]:
     """Match LABELS and PREDICTIONS by case; one entry, or one per finding where both tables have such a column.
 
@@ -209,7 +209,7 @@ def match_tables(
     ]
 
 
-def _match(finding: str | None, tables: list[_Table], options: Options) -> Cases:
+def _match(finding: str | None, tables: list[_Table], options: EvaluationOptions) -> Cases:
     labels, predictions = tables[0], tables[1]
     complement = _complement(labels, predictions) if options.binary else None
     judged = [
@@ -356,3 +356,34 @@ def aligned_weights(labels: Labels, name: str | None, rows: npt.NDArray[np.intp]
     if not (np.isfinite(numbers).all() and (numbers > 0).all()):
         raise TableError(f"{where}: column {name!r}: weights must be positive")
     return numbers
+
+
+def by_finding(table: pa.Table, place: Place) -> dict[str, tuple[pa.Table, Place]]:
+    """Part a table by its column ``finding``.
+
+    Columns of classes that are empty in all rows of a finding are left out there: findings may have other classes.
+
+    Args:
+        table: LABELS or PREDICTIONS.
+        place: what messages call it.
+
+    Returns:
+        The rows of each finding, in order of first appearance, and what messages call them.
+
+    Raises:
+        TableError: a finding is missing.
+    """
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(text_column(table, "finding", place)):
+        rows.setdefault(name, []).append(row)
+    return {name: _part(table, place, np.array(chosen, dtype=np.intp)) for name, chosen in rows.items()}
+
+
+def _part(table: pa.Table, place: Place, rows: npt.NDArray[np.intp]) -> tuple[pa.Table, Place]:
+    part = table.take(pa.array(rows))
+    used = [
+        name
+        for name in part.column_names
+        if not name.startswith(("prob:", "count:")) or part.column(name).null_count < len(rows)
+    ]
+    return part.select(used), place.part(rows)

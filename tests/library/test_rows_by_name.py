@@ -129,7 +129,7 @@ HAVE_ROWS = {"DirichletCpe", "DirichletMixtureCpe", "EnsembleCpe", "Moments", "P
 #: Names without the law, and why.
 EXEMPT = {
     "tables.Comparison": "a result",
-    "tables.Options": "names of columns, and choices",
+    "tables.EvaluationOptions": "names of columns, and choices",
     "tables.compare": "rows are matched by case_id",
     "tables.rank_second_reads": "one table",
     "tables.evaluate_findings": "rows are matched by case_id",
