@@ -41,7 +41,7 @@ from app.triage.service import (
     summarise_posterior,
     twins_of_case,
 )
-from ml.agreement.long_labels import LongLabels
+from ml.annotations import Annotations
 from ml.annotators.confusions import ReaderModel
 from ml.annotators.posterior import answer_distribution, named_posterior
 from ml.annotators.sentences import describe_annotator_habit
@@ -69,10 +69,10 @@ def weighted_posterior(
     return WeightedPosterior(version, answer_distribution(model.opinions(prior), long, matrices, model.population))
 
 
-def _long_labels_of_case(labels: Sequence[NamedLabel], classes: list[str]) -> LongLabels:
+def _long_labels_of_case(labels: Sequence[NamedLabel], classes: list[str]) -> Annotations:
     n = len(labels)
     given = np.array([classes.index(str(row.label.class_code)) for row in labels], dtype=np.int64)
-    return LongLabels(np.zeros(n, dtype=np.int64), np.arange(n), given, 1, n, len(classes))
+    return Annotations(np.zeros(n, dtype=np.int64), np.arange(n), given, 1, n, len(classes))
 
 
 def expected_gains_of_next(

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, logsumexp
 
-from ml.agreement.long_labels import LongLabels
+from ml.annotations import Annotations
 from ml.distributions.families import (
     DirichletCpe,
     DirichletMixtureCpe,
@@ -207,7 +207,7 @@ class Batch:
         return Batch(self.cases, self.likelihood[:, kept], self.labels[:, kept], self.positions[:, kept])
 
 
-def batches(long: LongLabels, confusions: FloatArray) -> Iterator[Batch]:
+def batches(long: Annotations, confusions: FloatArray) -> Iterator[Batch]:
     """Cases in batches of one number of labels each, small enough to work on at once; those without labels too.
 
     Args:
@@ -362,7 +362,7 @@ class NamedPosterior:
         return np.asarray(np.einsum("ny,nly->n", label_probs, moved**2))
 
 
-def named_posterior(opinions: Opinions, long: LongLabels, confusions: FloatArray) -> NamedPosterior:
+def named_posterior(opinions: Opinions, long: Annotations, confusions: FloatArray) -> NamedPosterior:
     """Posterior of N cases after labels by known annotators.
 
     Args:
@@ -384,7 +384,7 @@ def named_posterior(opinions: Opinions, long: LongLabels, confusions: FloatArray
     return NamedPosterior(mean, products, log_likelihood, dropped)
 
 
-def require_fit(opinions: Opinions, long: LongLabels, confusions: FloatArray) -> None:
+def require_fit(opinions: Opinions, long: Annotations, confusions: FloatArray) -> None:
     """Check that prior, labels and matrices are of the same cases, classes and annotators.
 
     Raises:
@@ -435,7 +435,7 @@ def _opinion_moments(
 
 
 def answer_distribution(
-    opinions: Opinions, long: LongLabels, confusions: FloatArray, population: FloatArray, keep: float = 1e-9
+    opinions: Opinions, long: Annotations, confusions: FloatArray, population: FloatArray, keep: float = 1e-9
 ) -> DirichletMixtureCpe:
     """Distribution of a population's answers: a mixture of Dirichlets of the shares C̄ᵀq (few cases).
 

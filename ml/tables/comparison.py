@@ -136,7 +136,7 @@ def compare_matched(cases: Cases, options: EvaluationOptions) -> Comparison:
         pair[0],
         pair[1],
         first_label_counts=first.first_counts,
-        readings=first.readings(),
+        readings=first.readings,
         n_bins=options.n_bins,
         weights=first.weights,
         weights2=first.weights2,

@@ -70,7 +70,7 @@ def evaluate(
     if _has_cases(labels) != _has_cases(predictions):
         lacking = "predictions have" if _has_cases(labels) else "labels have"
         raise ValueError(f"{lacking} no column 'case_id' to match cases by: give it to both tables, or to neither")
-    columns: dict[str, Any] = {"weights": weights, "weights2": weights2, "cluster": cluster}
+    columns: Any = {"weights": weights, "weights2": weights2, "cluster": cluster}
     if _has_cases(labels):
         if disagreement_probs is not None or classes is not None:
             raise ValueError("tables name their classes and disagreement_prob in columns: leave both arguments out")
@@ -134,8 +134,8 @@ def evaluate_findings(
 
 def evaluate_cases(cases: Cases, options: EvaluationOptions) -> Evaluation:
     """Evaluate matched tables."""
-    columns: dict[str, Any] = {"weights": cases.weights, "weights2": cases.weights2, "cluster": cases.cluster}
-    columns |= {"first_label_counts": cases.first_counts, "readings": cases.readings()}
+    columns: Any = {"weights": cases.weights, "weights2": cases.weights2, "cluster": cases.cluster}
+    columns |= {"first_label_counts": cases.first_counts, "readings": cases.readings}
     given = cases.predictions
     evaluation = evaluate_arrays(
         cases.counts,
@@ -155,16 +155,14 @@ def evaluate_cases(cases: Cases, options: EvaluationOptions) -> Evaluation:
 
 def _reader_warnings(cases: Cases, cluster: str | None) -> list[str]:
     """A warning where annotators use the classes differently, by what they said of the same cases."""
-    labels = cases.labels
-    if not labels.annotators:
+    annotations = cases.annotations
+    if annotations is None:
         return []
-    number: dict[str, int] = {}
-    annotator = np.array([number.setdefault(name, len(number)) for name in labels.annotators])
     groups = None
     if cluster is not None:
-        names = [str(value) for value in case_column(labels, cluster, cases.place)]
-        groups = np.unique(names, return_inverse=True)[1][labels.rows]
-    return reader_warnings(labels.rows, annotator, labels.numbers, groups)
+        names = [str(value) for value in case_column(cases.labels, cluster, cases.place)]
+        groups = np.unique(names, return_inverse=True)[1][annotations.case]
+    return reader_warnings(annotations.case, annotations.annotator, annotations.label, groups)
 
 
 def write_diagrams(evaluation: Evaluation, folder: Path) -> list[Path]:

@@ -1,12 +1,15 @@
 """Matching of LABELS and PREDICTIONS by case and, where both tables have one, by finding."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ml.annotations import Annotations
 from ml.metrics.binning import Debias
 from ml.metrics.crossed_effects import Readings
 from ml.tables.files import (
@@ -132,18 +135,24 @@ class Cases:
     rival: BaselinePredictions | None
     said: tuple[str, ...] = ()
 
+    @cached_property
+    def annotations(self) -> Annotations | None:
+        """Labels of LABELS with their annotators, in the order of its cases; None in a wide table."""
+        return annotations_of(self.labels) if self.labels.annotators else None
+
+    @cached_property
     def readings(self) -> Readings | None:
-        """Labels of these cases with their annotators; None in a wide table."""
-        labels = self.labels
-        if not labels.annotators:
+        """Labels of the predicted cases, as metrics take them; None in a wide table."""
+        annotations, labels = self.annotations, self.labels
+        if annotations is None:
             return None
         row = {case: number for number, case in enumerate(self.predictions.case_ids)}
-        place = np.array([row.get(case, -1) for case in labels.case_ids], dtype=np.int64)[labels.rows]
-        kept = np.flatnonzero(place >= 0)
-        number: dict[str, int] = {}
-        annotator = np.array([number.setdefault(name, len(number)) for name in labels.annotators], dtype=np.int64)
-        first = None if self.first_counts is None else answers_to_first_reads(labels, self.place)[kept]
-        return Readings(place[kept], annotator[kept], labels.numbers[kept], first)
+        place = np.array([row.get(case, -1) for case in labels.case_ids], dtype=np.int64)
+        some = annotations.renumbered(place, len(row))
+        if self.first_counts is None:
+            return Readings(some.case, some.annotator, some.label)
+        first = answers_to_first_reads(labels, self.place)[np.argsort(labels.rows, kind="stable")]
+        return Readings(some.case, some.annotator, some.label, first[place[annotations.case] >= 0])
 
     def warnings(self) -> tuple[str, ...]:
         """Warnings about cases left out, by name."""
@@ -288,6 +297,37 @@ def _read_baseline(
     return BaselinePredictions(
         rows, other.class_probs[theirs_rows][:, columns], other.disagreement_probs[theirs_rows], lacking
     )
+
+
+def annotations_of(labels: Labels) -> Annotations:
+    """Labels with their annotators, numbered by name, in the order of the cases; none of a wide table."""
+    n_cases, n_classes = len(labels.case_ids), len(labels.classes)
+    annotations = Annotations.of_names(labels.rows, labels.annotators, labels.numbers, n_cases, n_classes)
+    return replace(annotations, case_ids=tuple(labels.case_ids), classes=tuple(labels.classes))
+
+
+def read_annotations(source: TableSource, classes: Sequence[str] | None = None) -> Annotations:
+    """Read a LABELS table that names annotators: a file, or a table of pandas, polars, Arrow or NumPy columns.
+
+    Args:
+        source: the file, or a table in memory.
+        classes: the classes that may occur, in their order; all that occur, sorted, if left out.
+
+    Raises:
+        TableError: a table that cannot be used, that names no annotators, or of several findings.
+
+    >>> labels = read_annotations({"case_id": ["a", "a"], "annotator": ["r", "s"], "label": ["x", "y"]})
+    >>> labels.annotators, labels.classes, labels.counts().tolist()
+    (('r', 's'), ('x', 'y'), [[1, 1]])
+    """
+    table, place = read_table(source), place_of(source, "LABELS")
+    if "finding" in table.column_names:
+        raise TableError(f"{place}: the table has several findings: take one at a time")
+    refuse_empty_file(table, source)
+    labels = check_labels(table, place, classes)
+    if not labels.annotators:
+        raise TableError(f"{place}: a column 'annotator' is needed: it names who gave each label")
+    return annotations_of(labels)
 
 
 def aligned_counts(labels: Labels, rows: npt.NDArray[np.intp]) -> IntArray:

@@ -135,6 +135,7 @@ EXEMPT = {
     "tables.evaluate_findings": "rows are matched by case_id",
     "tables.Labels": "what a reader of tables returns: rows with their case_id",
     "tables.Predictions": "what a reader of tables returns: rows with their case_id",
+    "tables.read_annotations": "rows are named by case_id",
     "tables.read_labels": "rows are matched by case_id",
     "tables.read_predictions": "rows are matched by case_id",
     "tables.read_table": "one table",
