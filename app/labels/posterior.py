@@ -65,11 +65,11 @@ def weighted_posterior(
     if not labels or len(in_use[1].population) != len(classes):
         return None
     version, model = in_use
-    long, matrices = _long_labels_of_case(labels, classes), model.matrices([row.annotator for row in labels])
+    long, matrices = _annotations_of_case(labels, classes), model.matrices([row.annotator for row in labels])
     return WeightedPosterior(version, answer_distribution(model.opinions(prior), long, matrices, model.population))
 
 
-def _long_labels_of_case(labels: Sequence[NamedLabel], classes: list[str]) -> Annotations:
+def _annotations_of_case(labels: Sequence[NamedLabel], classes: list[str]) -> Annotations:
     n = len(labels)
     given = np.array([classes.index(str(row.label.class_code)) for row in labels], dtype=np.int64)
     return Annotations(np.zeros(n, dtype=np.int64), np.arange(n), given, 1, n, len(classes))
@@ -85,7 +85,7 @@ def expected_gains_of_next(
     model = in_use[1]
     usable_labels = [row for row in labels if row.label.class_code in classes]
     given = model.matrices([row.annotator for row in usable_labels])
-    after = named_posterior(model.opinions(prior), _long_labels_of_case(usable_labels, classes), given)
+    after = named_posterior(model.opinions(prior), _annotations_of_case(usable_labels, classes), given)
     return [float(after.worth(matrix, model.population)[0]) for matrix in model.matrices(names)]
 
 
