@@ -5,11 +5,12 @@ A field is a key. A float that is not finite is null, an array is nested lists, 
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from math import isfinite, nan
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -103,9 +104,9 @@ def _read_fields(cls: Any, document: Any, where: str) -> Any:
 
 def _read(hint: Any, value: Any, where: str) -> Any:
     origin, args = get_origin(hint), get_args(hint)
-    if origin is UnionType:
-        (hint,) = (arg for arg in args if arg is not NoneType)
-        return None if value is None else _read(hint, value, where)
+    if origin in {Union, UnionType}:
+        absent = value is None and NoneType in args
+        return None if absent else _read_first([arg for arg in args if arg is not NoneType], value, where)
     if hint is float and value is None:
         return nan
     if hint in {str, int, float, bool} and type(value) in ({int, float} if hint is float else {hint}):
@@ -125,6 +126,14 @@ def _read(hint: Any, value: Any, where: str) -> Any:
         return hint.from_dict(value) if hasattr(hint, "from_dict") else _read_fields(hint, value, where)
     expected = " or ".join(map(repr, args)) if origin is Literal else getattr(hint, "__name__", str(hint))
     raise ValueError(f"{where}: must be {expected}, got {value!r:.80}")
+
+
+def _read_first(hints: list[Any], value: Any, where: str) -> Any:
+    """A value of the first of several types that it fits."""
+    for hint in hints[:-1]:
+        with suppress(ValueError):
+            return _read(hint, value, where)
+    return _read(hints[-1], value, where)
 
 
 def _read_array(dtype: np.dtype[Any], value: Any, where: str) -> Any:

@@ -27,19 +27,30 @@ class Outer(EqualByValue):
     parts: list[Inner]
     best: Inner | None
     by_name: dict[str, float | None]
+    level: Literal["low", "high"] | None
+    site: int | str
     mean: float
     class_name: str = field(default="", metadata=named("class"))
     kept: int = field(default=0, metadata=LEFT_OUT)
 
 
 OUTER = Outer(
-    np.array([[0.1, np.nan]]), np.array([2, 3]), ("a", 1.5), [Inner(1, "x")], None, {"k": None}, float("nan"), "c"
+    np.array([[0.1, np.nan]]),
+    np.array([2, 3]),
+    ("a", 1.5),
+    [Inner(1, "x")],
+    None,
+    {"k": None},
+    "low",
+    "s1",
+    float("nan"),
+    "c",
 )
 
 
 def test_a_dataclass_is_read_back_to_the_last_bit() -> None:
     document = json.loads(json.dumps(to_document(OUTER), allow_nan=False))
-    assert list(document) == ["values", "numbers", "pair", "parts", "best", "by_name", "mean", "class"]
+    assert list(document) == ["values", "numbers", "pair", "parts", "best", "by_name", "level", "site", "mean", "class"]
     assert document["values"] == [[0.1, None]]
     assert document["mean"] is None
     back = from_document(Outer, document | {"unknown": 1})
@@ -59,6 +70,8 @@ def test_a_dataclass_is_read_back_to_the_last_bit() -> None:
         ({"parts": [{"size": 1, "kind": "z"}]}, "Outer.parts[0].kind: must be 'x' or 'y', got 'z'"),
         ({"parts": [{"kind": "x"}]}, "Outer.parts[0]: size missing"),
         ({"best": 3}, "Outer.best: must be an object, got int"),
+        ({"level": "mid"}, "Outer.level: must be 'low' or 'high', got 'mid'"),
+        ({"site": 1.5}, "Outer.site: must be str, got 1.5"),
         ({"by_name": {"k": "1"}}, "Outer.by_name.k: must be float, got '1'"),
     ],
 )
@@ -69,4 +82,4 @@ def test_a_value_of_another_type_is_refused_by_name(wrong: dict[str, Any], messa
 
 def test_what_json_does_not_have_is_refused() -> None:
     with pytest.raises(ValueError, match="best: a set has no JSON form"):
-        to_document(Outer(OUTER.values, OUTER.numbers, OUTER.pair, [], set(), {}, 0.0))  # type: ignore[arg-type]
+        to_document(Outer(OUTER.values, OUTER.numbers, OUTER.pair, [], set(), {}, None, 1, 0.0))  # type: ignore[arg-type]
