@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.new_crowd import TRAINED, Patches
-from ml.agreement.long_labels import LongLabels
+from ml.annotations import Annotations
 from ml.annotators.choosing import ALIKE, choose_readers
 from ml.annotators.fitting import held_out_gain
 from ml.calibration.calibrators import calibrate
@@ -60,35 +60,35 @@ class Crowd:
     clusters: IntArray
     parts: np.ndarray[Any, np.dtype[np.str_]]
 
-    def long(self, rows: IntArray) -> tuple[LongLabels, list[str]]:
-        """Labels of some cases, and the names of those who gave them."""
+    def long(self, rows: IntArray) -> Annotations:
+        """Labels of some cases."""
         per_case = self.labels.shape[1]
         case = np.repeat(np.arange(len(rows)), per_case)
         by = [str(name) for name in self.annotators[rows].ravel()]
-        return LongLabels.of_names(case, by, self.labels[rows].ravel(), len(rows), self.logits.shape[1])
+        return Annotations.of_names(case, by, self.labels[rows].ravel(), len(rows), self.logits.shape[1])
 
     def judged(self) -> dict[str, Any]:
         """Fit, gate and judgement."""
         fit, gate, judge = (np.flatnonzero(self.parts == part) for part in ("fit", "gate", "judge"))
-        long, names = self.long(fit)
+        long = self.long(fit)
         groups = [str(cluster) for cluster in self.clusters[fit]]
         shares = softmax_probs(self.logits)
         calibration = calibrate(self.logits[fit], shares[fit], long.counts(), groups, method="temperature").calibration
         begun = time.process_time()
         prior = calibration.apply(self.logits[fit], shares[fit])
-        choice = choose_readers(prior, long, names, np.unique(self.clusters[fit], return_inverse=True)[1])
+        choice = choose_readers(prior, long, long.annotators, np.unique(self.clusters[fit], return_inverse=True)[1])
         found: dict[str, Any] = {
             "labels": len(long.case),
-            "annotators": len(names),
+            "annotators": long.n_annotators,
             "kind": choice.kind,
             "left out": choice.losses,
             "seconds": time.process_time() - begun,
         }
         models = choice.model, choice.alike
         for what, rows in (("gate", gate), ("judge", judge)):
-            labels, who = self.long(rows)
+            labels = self.long(rows)
             said = calibration.apply(self.logits[rows], shares[rows])
-            gain = held_out_gain(said, labels, who, models, cluster=self.clusters[rows])
+            gain = held_out_gain(said, labels, labels.annotators, models, cluster=self.clusters[rows])
             found[what] = {
                 "over served": gain.over_served.to_dict(),
                 "over alike": gain.over_alike.to_dict(),

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.reader_worlds import MECHANISMS, N_CLASSES, READERS, SITUATIONS, World, world
-from ml.agreement.long_labels import LongLabels
+from ml.annotations import Annotations
 from ml.annotators.choosing import Choice, choose_readers
 from ml.annotators.confusions import ReaderModel
 from ml.annotators.fitting import held_out_gain, next_label_losses
@@ -36,16 +36,16 @@ INTERVALS = 300
 ARMS = ("alike", "named", "served")
 
 
-def long_labels(drawn: World) -> LongLabels:
+def long_labels(drawn: World) -> Annotations:
     """Its labels."""
-    return LongLabels(drawn.case, drawn.annotator, drawn.label, len(drawn.logits), drawn.answers.shape[1], N_CLASSES)
+    return Annotations(drawn.case, drawn.annotator, drawn.label, len(drawn.logits), drawn.answers.shape[1], N_CLASSES)
 
 
-def first_labels(long: LongLabels) -> LongLabels:
+def first_labels(long: Annotations) -> Annotations:
     """The first label of each case."""
     first = np.concatenate([[True], long.case[1:] != long.case[:-1]])
     of_first = long.case[first], long.annotator[first], long.label[first]
-    return LongLabels(*of_first, long.n_cases, long.n_annotators, long.n_classes)
+    return Annotations(*of_first, long.n_cases, long.n_annotators, long.n_classes)
 
 
 class Laboratory:
@@ -88,10 +88,10 @@ class Laboratory:
             "coverage": self._coverage(model, first, truth),
         }
 
-    def _coverage(self, model: ReaderModel, first: LongLabels, truth: FloatArray) -> float:
+    def _coverage(self, model: ReaderModel, first: Annotations, truth: FloatArray) -> float:
         rows = np.arange(INTERVALS)
         few = first.case < INTERVALS
-        some = LongLabels(
+        some = Annotations(
             first.case[few], first.annotator[few], first.label[few], INTERVALS, first.n_annotators, N_CLASSES
         )
         opinions = model.opinions(self.prior(self.judged)).rows(rows)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ml.agreement.long_labels import LongLabels
+from ml.annotations import Annotations
 from ml.annotators.choosing import choose_readers
 from ml.annotators.fitting import Anchor, FitInputs, fit_readers
 from ml.annotators.posterior import Opinions, named_posterior
@@ -34,7 +34,7 @@ def matrices(rng: np.random.Generator) -> FloatArray:
     return np.asarray((1 - rate) * np.eye(CLASSES) + rate * (1 - np.eye(CLASSES)) / (CLASSES - 1))
 
 
-def laboratory(per_case: FloatArray, rng: np.random.Generator) -> tuple[DirichletCpe, LongLabels, FloatArray]:
+def laboratory(per_case: FloatArray, rng: np.random.Generator) -> tuple[DirichletCpe, Annotations, FloatArray]:
     """Predictions, labels by random annotators, and the annotators' matrices."""
     n = len(per_case)
     prior = DirichletCpe(rng.dirichlet(np.full(CLASSES, 0.3), size=n), np.full(n, np.log(3.0)))
@@ -44,7 +44,7 @@ def laboratory(per_case: FloatArray, rng: np.random.Generator) -> tuple[Dirichle
     annotator, confusions = rng.integers(READERS, size=len(case)), matrices(rng)
     chances = np.einsum("mk,mkl->ml", opinions[case], confusions[annotator]).cumsum(axis=1)
     label = (rng.uniform(size=len(case))[:, None] > chances[:, :-1]).sum(axis=1)
-    return prior, LongLabels(case, annotator, label, n, READERS, CLASSES), confusions
+    return prior, Annotations(case, annotator, label, n, READERS, CLASSES), confusions
 
 
 def timed(work: Callable[[], object], repeats: int = 3) -> dict[str, float]:

@@ -39,6 +39,7 @@ from benchmarks.made_files import SIDE, write_list, write_tables
 from benchmarks.service import Bench
 from ml.scoring.evaluation_shards import evaluate_shard
 from ml.scoring.shards import score_shard
+from ml.tables.matching import EvaluationOptions
 from ml.tables.streaming import Streaming
 from tests.support.bucket import BucketServer, bucket_server
 from tests.support.postgres import PostgresServer, find_binaries
@@ -254,7 +255,7 @@ def evaluating(folder: Path) -> dict[str, float]:
     for rows in (10, *ROWS):  # the first one pays for what is loaded
         paths = write_tables(folder, rows)
         before = time.process_time()
-        done = evaluate_shard(Streaming(*paths, cluster="patient"), folder / f"job-{rows}", (1, 1))
+        done = evaluate_shard(Streaming(*paths, EvaluationOptions(cluster="patient")), folder / f"job-{rows}", (1, 1))
         seconds.append(time.process_time() - before)
         assert done.n_cases == rows
     _, few, many = seconds

@@ -299,6 +299,7 @@ OPEN_DOCUMENTS = {
     "app.predictions.remote": "what another server says: every value is checked where it is read",
     "app.predictions.wire_format": "messages as they came: every value is checked where it is read",
     "ml.util.files.read_json": "JSON of any kind: whoever reads it says of which",
+    "ml.documents": "documents of any dataclass: its fields say which keys and types",
     "ml.dataframes._named_rows": "arguments of a caller by name, tables of any library",
     "ml.release.card.RecalibrationDocument.gate": "the service's own (app.releases), which ml does not know",
     "ml.reproduce.report.reproduce": "each reproduction has its own rows and entries, typed where they are made",

@@ -307,7 +307,7 @@ def test_the_page_of_limits_is_made_from_the_present_table_and_has_the_defaults_
 
 def test_the_worked_example_of_the_tables_is_true(tmp_path: Path) -> None:
     from ml.metrics.evaluation import metrics_table
-    from ml.tables.evaluate import evaluate_tables
+    from ml.tables import evaluate as evaluate_tables
 
     text = (DOCS / "reference" / "tables.md").read_text()
     for name, table in re.findall(r"^`(\w+\.csv)`:\n\n```csv\n(.*?)```", text, re.MULTILINE | re.DOTALL):

@@ -41,7 +41,7 @@ from app.triage.service import (
     summarise_posterior,
     twins_of_case,
 )
-from ml.agreement.long_labels import LongLabels
+from ml.annotations import Annotations
 from ml.annotators.confusions import ReaderModel
 from ml.annotators.posterior import answer_distribution, named_posterior
 from ml.annotators.sentences import describe_annotator_habit
@@ -65,14 +65,14 @@ def weighted_posterior(
     if not labels or len(in_use[1].population) != len(classes):
         return None
     version, model = in_use
-    long, matrices = _long_labels_of_case(labels, classes), model.matrices([row.annotator for row in labels])
+    long, matrices = _annotations_of_case(labels, classes), model.matrices([row.annotator for row in labels])
     return WeightedPosterior(version, answer_distribution(model.opinions(prior), long, matrices, model.population))
 
 
-def _long_labels_of_case(labels: Sequence[NamedLabel], classes: list[str]) -> LongLabels:
+def _annotations_of_case(labels: Sequence[NamedLabel], classes: list[str]) -> Annotations:
     n = len(labels)
     given = np.array([classes.index(str(row.label.class_code)) for row in labels], dtype=np.int64)
-    return LongLabels(np.zeros(n, dtype=np.int64), np.arange(n), given, 1, n, len(classes))
+    return Annotations(np.zeros(n, dtype=np.int64), np.arange(n), given, 1, n, len(classes))
 
 
 def expected_gains_of_next(
@@ -85,7 +85,7 @@ def expected_gains_of_next(
     model = in_use[1]
     usable_labels = [row for row in labels if row.label.class_code in classes]
     given = model.matrices([row.annotator for row in usable_labels])
-    after = named_posterior(model.opinions(prior), _long_labels_of_case(usable_labels, classes), given)
+    after = named_posterior(model.opinions(prior), _annotations_of_case(usable_labels, classes), given)
     return [float(after.worth(matrix, model.population)[0]) for matrix in model.matrices(names)]
 
 

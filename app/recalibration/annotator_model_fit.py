@@ -7,7 +7,6 @@ as alike.
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from sqlalchemy.orm import Session
@@ -17,7 +16,7 @@ from app.http.models import MetricOut
 from app.jobs.service import JobResult, RunningJob
 from app.metrics.service import LabelRow
 from app.recalibration.service import RecalibrationInputs, read_recalibration_inputs
-from ml.agreement.long_labels import LongLabels
+from ml.annotations import Annotations
 from ml.annotators.choosing import ALIKE, Choice, choose_readers
 from ml.annotators.fitting import HeldOutGain, held_out_gain
 from ml.distributions.families import PredictiveDistribution, has_concentration
@@ -42,8 +41,8 @@ def fit_reader_model(job: RunningJob) -> JobResult:
     with job.context.database.read_moment() as session:
         material = read_recalibration_inputs(session, job.context)
     release_id, release = _choose_prior_release(job, material, request.release)
-    fitting = _NumberedLabels.of(material.fitting_labels, material.fitting.case_ids, material.parent.classes)
-    fitting.require_enough()
+    fitting = _annotations_of(material.fitting_labels, material.fitting.case_ids, material.parent.classes)
+    _require_enough(fitting)
     prior = material.fitting.predicted(release, release.calibration)
     if not has_concentration(prior):
         raise ValueError(
@@ -51,16 +50,16 @@ def fit_reader_model(job: RunningJob) -> JobResult:
         )
     job.report(
         _FITTING,
-        Message("fitting {names} annotators on {case:,} labels", names=len(fitting.names), case=len(fitting.long.case)),
+        Message("fitting {names} annotators on {case:,} labels", names=fitting.n_annotators, case=len(fitting.case)),
     )
     groups = np.unique(material.fitting.groups, return_inverse=True)[1].astype(np.int64)
 
     def progress(share: float) -> None:
         job.report(
-            _FITTING + (_JUDGING - _FITTING) * share, Message("fitting {names} annotators", names=len(fitting.names))
+            _FITTING + (_JUDGING - _FITTING) * share, Message("fitting {names} annotators", names=fitting.n_annotators)
         )
 
-    choice = choose_readers(prior, fitting.long, fitting.names, groups, experts=request.experts, progress=progress)
+    choice = choose_readers(prior, fitting, fitting.annotators, groups, experts=request.experts, progress=progress)
     job.report(_JUDGING, Message("judging by the next label of cases that no fit has seen"))
     gain = None if choice.kind == ALIKE else _measure_gain(material, release, choice)
     report = _fit_report(fitting, choice, gain)
@@ -84,56 +83,48 @@ def _choose_prior_release(
     return asked, release
 
 
-@dataclass(frozen=True)
-class _NumberedLabels:
-    """Labels with numbers for cases, annotators and classes."""
+def _annotations_of(labels: list[LabelRow], case_ids: Sequence[uuid.UUID], classes: Sequence[str]) -> Annotations:
+    """Labels of these cases in these classes; others are left out."""
+    row_of = {case_id: row for row, case_id in enumerate(case_ids)}
+    column = {code: k for k, code in enumerate(classes)}
+    kept = [label for label in labels if label.case_id in row_of and label.class_code in column]
+    case = np.array([row_of[label.case_id] for label in kept], dtype=np.int64)
+    given = np.array([column[label.class_code] for label in kept], dtype=np.int64)
+    return Annotations.of_names(case, [label.annotator for label in kept], given, len(case_ids), len(column))
 
-    long: LongLabels
-    names: list[str]
 
-    @classmethod
-    def of(cls, labels: list[LabelRow], case_ids: Sequence[uuid.UUID], classes: Sequence[str]) -> "_NumberedLabels":
-        """Labels of these cases in these classes; others are left out."""
-        row_of = {case_id: row for row, case_id in enumerate(case_ids)}
-        column = {code: k for k, code in enumerate(classes)}
-        kept = [label for label in labels if label.case_id in row_of and label.class_code in column]
-        case = np.array([row_of[label.case_id] for label in kept], dtype=np.int64)
-        given = np.array([column[label.class_code] for label in kept], dtype=np.int64)
-        by = [label.annotator for label in kept]
-        return cls(*LongLabels.of_names(case, by, given, len(case_ids), len(column)))
-
-    def require_enough(self) -> None:
-        """Refuse labels that cannot tell annotators apart."""
-        if len(self.names) < MIN_ANNOTATORS:
-            raise ValueError(
-                Message(
-                    "labels of {names} annotators; at least {fewest} are needed to tell them apart",
-                    names=len(self.names),
-                    fewest=MIN_ANNOTATORS,
-                )
+def _require_enough(fitting: Annotations) -> None:
+    """Refuse labels that cannot tell annotators apart."""
+    if fitting.n_annotators < MIN_ANNOTATORS:
+        raise ValueError(
+            Message(
+                "labels of {names} annotators; at least {fewest} are needed to tell them apart",
+                names=fitting.n_annotators,
+                fewest=MIN_ANNOTATORS,
             )
-        if not (self.long.per_case >= MIN_ANNOTATORS).any():
-            raise ValueError(Message("no case of the calibration partition has labels of two annotators yet"))
+        )
+    if not (fitting.per_case >= MIN_ANNOTATORS).any():
+        raise ValueError(Message("no case of the calibration partition has labels of two annotators yet"))
 
 
 def _measure_gain(material: RecalibrationInputs, release: Release, choice: Choice) -> HeldOutGain:
     """Measure the gain in predicting the next planned blind label on the evaluation partition."""
     cohort = material.cohort
-    judging = _NumberedLabels.of(material.judging_labels, material.judging.case_ids, material.parent.classes)
+    judging = _annotations_of(material.judging_labels, material.judging.case_ids, material.parent.classes)
     prior: PredictiveDistribution = material.judging.predicted(release, release.calibration)
     models = choice.model, choice.alike
     return held_out_gain(
-        prior, judging.long, judging.names, models, weights=cohort.weight2, cluster=cohort.columns.cluster
+        prior, judging, judging.annotators, models, weights=cohort.weight2, cluster=cohort.columns.cluster
     )
 
 
-def _fit_report(fitting: _NumberedLabels, choice: Choice, gain: HeldOutGain | None) -> ReaderFitOut:
+def _fit_report(fitting: Annotations, choice: Choice, gain: HeldOutGain | None) -> ReaderFitOut:
     return ReaderFitOut(
         kind=choice.kind,
         left_out_losses=choice.losses,
-        n_cases=int((fitting.long.per_case > 0).sum()),
-        n_labels=len(fitting.long.case),
-        n_annotators=len(fitting.names),
+        n_cases=int((fitting.per_case > 0).sum()),
+        n_labels=len(fitting.case),
+        n_annotators=fitting.n_annotators,
         gain_over_served=None if gain is None else MetricOut.of(gain.over_served),
         gain_over_alike=None if gain is None else MetricOut.of(gain.over_alike),
         passed=gain is not None and gain.passed,

@@ -239,9 +239,9 @@ def _evaluate_written_tables(folder: Path, tables: CohortTables, cohort: Cohort)
 
 def evaluate_frozen(folder: Path, *, weighted: bool = True) -> EvaluationDocument:
     """The evaluation of frozen tables, the one that anybody gets who has the folder."""
-    from ml.tables.evaluate import evaluate_tables
+    from ml.tables import evaluate
 
-    evaluation = evaluate_tables(
+    evaluation = evaluate(
         folder / LABELS,
         folder / PREDICTIONS,
         weights="weight" if weighted else None,

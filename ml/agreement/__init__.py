@@ -43,7 +43,6 @@ __all__ = [
     "marginal_homogeneity_test",
     "measure_agreement",
 ]
-_OF_TABLES = ("AgreementOptions", "agreement_by_finding", "dawid_skene", "measure_agreement")
 
 
 def __getattr__(name: str) -> Any:
@@ -52,6 +51,6 @@ def __getattr__(name: str) -> Any:
     Raises:
         AttributeError: there is nothing of that name.
     """
-    if name not in _OF_TABLES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("ml.agreement.tables"), name)

@@ -1,7 +1,5 @@
 """Agreement coefficients by Cohen, Fleiss and Krippendorff, with jackknife intervals.
 
-Cohen, Fleiss and Krippendorff coefficients with jackknife intervals.
-
 Labels come as a matrix (N, A): the class number that each of A annotators gave each case, −1 where there is
 none. Coefficients are ratios of sums over cases, so leaving a case (or a patient) out is a subtraction.
 
@@ -9,7 +7,7 @@ Sources: Cohen 1960; Fleiss 1971; Krippendorff, "Computing Krippendorff's Alpha-
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal
 
@@ -19,6 +17,7 @@ from scipy.special import stdtr
 
 from ml.dataframes import same_rows, values_of
 from ml.distributions.families import gini
+from ml.documents import named
 from ml.metrics.histograms import observed_disagreement
 from ml.metrics.inputs import check_clusters, check_inputs
 from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, select_sample, to_estimate
@@ -315,7 +314,7 @@ class DependenceTest:
         n: cases used.
     """
 
-    statistic: float
+    statistic: float = field(metadata=named("chi2"))
     p_value: float
     n: int
 

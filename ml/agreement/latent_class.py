@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.special import logsumexp
 
-from ml.agreement.long_labels import LongLabels
+from ml.annotations import Annotations
 from ml.util.arrays import EqualByValue, FloatArray, IntArray
 
 MAX_ITERATIONS = 5000
@@ -48,7 +48,7 @@ class DawidSkene(EqualByValue):
     case_ids: tuple[str, ...] | None = None
 
 
-def fit_long(long: LongLabels, prior_labels: float = 1.0, tolerance: float = 1e-10) -> DawidSkene:
+def fit_long(long: Annotations, prior_labels: float = 1.0, tolerance: float = 1e-10) -> DawidSkene:
     """Fit by expectation–maximisation, starting from the label shares of each case.
 
     Args:
@@ -74,7 +74,8 @@ def fit_long(long: LongLabels, prior_labels: float = 1.0, tolerance: float = 1e-
         probs, log_likelihoods = _expect(one_hot, shares, confusion)
         value = float(times @ log_likelihoods) + log_prior
         if value - before <= tolerance * abs(value):
-            return DawidSkene(shares, confusion, probs[pattern_of], value, iteration)
+            names = (long.classes or None, long.annotators or None, long.case_ids or None)
+            return DawidSkene(shares, confusion, probs[pattern_of], value, iteration, *names)
         before = value
     raise ValueError(f"Dawid–Skene did not settle within {MAX_ITERATIONS} iterations")
 

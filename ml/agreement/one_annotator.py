@@ -107,8 +107,6 @@ def _check_answers(others: FloatArray, answers: IntArray) -> tuple[FloatArray, I
 def soft_confusions(others: FloatArray, answers: IntArray) -> FloatArray:
     """Confusions with the others' class probabilities as truth: C[k, y] = Σᵢ πᵢ[k] 1[yᵢ = y].
 
-    C[k, y] = Σᵢ πᵢ[k] 1[yᵢ = y].
-
     Args:
         others: (N, K) πᵢ, probability of each class for the next answer by the others' posterior.
         answers: (N,) yᵢ, what the annotator said.

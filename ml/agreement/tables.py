@@ -13,8 +13,8 @@ from scipy.sparse import triu
 
 from ml.agreement.coefficients import DependenceTest, Level, kappa_of, krippendorff_alpha, number_labels
 from ml.agreement.latent_class import DawidSkene, fit_long
-from ml.agreement.long_labels import LongLabels
 from ml.agreement.report import AgreementReport, AnnotatorAgreement, ClassAgreement, PairAgreement, SiteAgreement
+from ml.annotations import Annotations
 from ml.messages import Message, messages
 from ml.metrics.homogeneity_test import differ, marginal_homogeneity_test
 from ml.metrics.intervals import SHARE
@@ -32,7 +32,7 @@ from ml.tables.files import (
     place_of,
     read_table,
 )
-from ml.tables.findings import by_finding
+from ml.tables.matching import annotations_of, by_finding, read_annotations
 from ml.tables.reading import refuse_empty_file
 from ml.util.arrays import FloatArray, IntArray
 
@@ -156,29 +156,17 @@ def dawid_skene(
         if matrix.ndim != 2:
             raise ValueError(f"labels must be a LABELS table or have shape (N, A), got shape {matrix.shape}")
         numbers, n_classes, names = number_labels(matrix, n_classes, None)
-        fitted = fit_long(LongLabels.of_matrix(numbers, n_classes), prior_labels, tolerance)
         columns, index = getattr(labels, "columns", None), getattr(labels, "index", None)
-        return replace(
-            fitted,
-            classes=None if names is None else tuple(names),
-            annotators=None if columns is None else tuple(map(str, columns)),
-            case_ids=None if columns is None or index is None else tuple(map(str, index)),
+        annotations = replace(
+            Annotations.of_matrix(numbers, n_classes),
+            classes=tuple(names or ()),
+            annotators=() if columns is None else tuple(map(str, columns)),
+            case_ids=() if columns is None or index is None else tuple(map(str, index)),
         )
+        return fit_long(annotations, prior_labels, tolerance)
     if n_classes is not None:
         raise ValueError("n_classes belongs to class numbers, and a LABELS table names its classes")
-    table, place = read_table(labels), place_of(labels, "LABELS")
-    if "finding" in table.column_names:
-        raise TableError(f"{place}: the table has several findings: fit one at a time")
-    refuse_empty_file(table, labels)
-    labelled = check_labels(table, place, None)
-    if not labelled.annotators:
-        raise TableError(f"{place}: a column 'annotator' is needed: it names who gave each label")
-    n_classes, n_cases = len(labelled.classes), len(labelled.case_ids)
-    long, names = LongLabels.of_names(labelled.rows, labelled.annotators, labelled.numbers, n_cases, n_classes)
-    fitted = fit_long(long, prior_labels, tolerance)
-    return replace(
-        fitted, classes=tuple(labelled.classes), annotators=tuple(names), case_ids=tuple(map(str, labelled.case_ids))
-    )
+    return fit_long(read_annotations(labels), prior_labels, tolerance)
 
 
 def _is_label_table(labels: object) -> TypeGuard[TableSource]:
@@ -273,38 +261,30 @@ def _with_annotators(
     report: AgreementReport, labelled: Labels, groups: IntArray | None, options: AgreementOptions
 ) -> AgreementReport:
     """The report with what needs to know who gave each label."""
-    n_classes = len(labelled.classes)
-    long, names = LongLabels.of_names(
-        labelled.rows, labelled.annotators, labelled.numbers, len(labelled.case_ids), n_classes
-    )
-    test = marginal_homogeneity_test(
-        long.case,
-        long.annotator,
-        long.label,
-        None if groups is None else groups[long.case],
-        seed=options.seed,
-    )
-    pairs, skipped = _pairs(long, names, groups, options)
+    long = annotations_of(labelled)
+    of_label = None if groups is None else groups[long.case]
+    test = marginal_homogeneity_test(long.case, long.annotator, long.label, of_label, seed=options.seed)
+    pairs, skipped = _pairs(long, groups, options)
     texts = [Message(_DIFFER, p_value=test.p_value)] if differ(test.p_value) else []
     confusion = _confusion(long)
     if confusion is None:
-        texts.append(Message(_TOO_LARGE, names=len(names), n_classes=n_classes))
+        texts.append(Message(_TOO_LARGE, names=long.n_annotators, n_classes=long.n_classes))
     agreeing = _agreement_with_others(long, labelled.counts, groups)
-    n_labels = np.bincount(long.annotator, minlength=len(names)).tolist()
+    n_labels = np.bincount(long.annotator, minlength=long.n_annotators).tolist()
     return replace(
         report,
-        n_annotators=len(names),
+        n_annotators=long.n_annotators,
         pairs=pairs,
         annotators=[
             AnnotatorAgreement(name, n_labels[a], agreeing[a], None if confusion is None else confusion[a])
-            for a, name in enumerate(names)
+            for a, name in enumerate(long.annotators)
         ],
         rater_marginals=DependenceTest(test.statistic, test.p_value, test.n),
         warnings=[*report.warnings, *texts, *skipped],
     )
 
 
-def _confusion(long: LongLabels) -> FloatArray | None:
+def _confusion(long: Annotations) -> FloatArray | None:
     """Confusion matrices (A, K, K) by Dawid and Skene; None where there are too many numbers."""
     size = max(long.n_annotators * long.n_classes**2, long.case.size * long.n_classes)
     return None if size > MAX_CONFUSION else fit_long(long).confusion
@@ -316,7 +296,7 @@ def _sample_of(cases: IntArray, groups: IntArray | None, n_cases: int) -> Sample
     return replace(sample, dropped=n_cases - cases.size)
 
 
-def _agreement_with_others(long: LongLabels, counts: IntArray, groups: IntArray | None) -> list[Estimate]:
+def _agreement_with_others(long: Annotations, counts: IntArray, groups: IntArray | None) -> list[Estimate]:
     """Mean share of a case's other labels that equal each annotator's, over the cases they labelled with others."""
     usable = long.per_case[long.case] >= 2
     case, annotator = long.case[usable], long.annotator[usable]
@@ -332,7 +312,7 @@ def _agreement_with_others(long: LongLabels, counts: IntArray, groups: IntArray 
 
 
 def _pairs(
-    long: LongLabels, names: list[str], groups: IntArray | None, options: AgreementOptions
+    long: Annotations, groups: IntArray | None, options: AgreementOptions
 ) -> tuple[list[PairAgreement], list[str]]:
     """Kappa of the pairs who share enough cases, and what to say about the others."""
     shared = triu(long.shares, k=1).tocoo()
@@ -359,11 +339,15 @@ def _pairs(
         cases, x, y = np.intersect1d(own[a][0], own[b][0], assume_unique=True, return_indices=True)
         sample = _sample_of(cases, groups, long.n_cases)
         labels = own[a][1][x][sample.rows], own[b][1][y][sample.rows]
-        pairs.append(PairAgreement((names[a], names[b]), kappa_of(*labels, long.n_classes, sample, options.level)))
+        pairs.append(
+            PairAgreement(
+                (long.annotators[a], long.annotators[b]), kappa_of(*labels, long.n_classes, sample, options.level)
+            )
+        )
     return pairs, texts
 
 
-def _labels_by_annotator(long: LongLabels) -> list[tuple[IntArray, IntArray]]:
+def _labels_by_annotator(long: Annotations) -> list[tuple[IntArray, IntArray]]:
     """Cases and labels of each annotator."""
     order = np.argsort(long.annotator, kind="stable")
     cuts = np.searchsorted(long.annotator[order], np.arange(1, long.n_annotators))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ml.agreement.long_labels import LongLabels
+from ml.annotations import Annotations
 from ml.annotators.confusions import ReaderModel
 from ml.annotators.fitting import TOLERANCE, Anchor, Fit, FitInputs, case_log_likelihoods, fit_rates, fit_readers
 from ml.annotators.posterior import Opinions
@@ -49,7 +49,7 @@ class Choice:
 
 def choose_readers(
     prior: PredictiveDistribution,
-    long: LongLabels,
+    long: Annotations,
     names: Sequence[str],
     groups: IntArray | None = None,
     *,
@@ -130,7 +130,7 @@ def _is_significant_gain(gain: FloatArray, patient: IntArray) -> bool:
     return bool(by_patient.sum() > spread)
 
 
-def _population_weights(long: LongLabels, expert: Sequence[bool]) -> FloatArray:
+def _population_weights(long: Annotations, expert: Sequence[bool]) -> FloatArray:
     """Share (A,) of each annotator in the population: of the experts where there are any, by their labels."""
     n_labels = np.bincount(long.annotator, minlength=long.n_annotators).astype(np.float64)
     chosen = np.array(expert, dtype=bool)

@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from ml.annotators.posterior import Opinions
 from ml.distributions.families import PredictiveDistribution
+from ml.documents import from_document, to_document
 from ml.util.arrays import EqualByValue, FloatArray, as_class_probs
 
 READER_MODEL_VERSION = 1
-_FIELDS = ("names", "n_labels", "confusions", "population", "log_temperature", "log_concentration_shift")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,9 @@ class ReaderModel(EqualByValue):
     log_concentration_shift: float = 0.0
 
     def __post_init__(self) -> None:
-        n, k = len(self.names), len(self.population)
+        n, k = len(self.names), self.population.shape[0] if self.population.ndim else 0
+        if not self.confusions.size:  # an empty list of JSON has no shape
+            object.__setattr__(self, "confusions", np.zeros((0, k, k)))
         if self.confusions.shape != (n, k, k) or self.population.shape != (k, k) or self.n_labels.shape != (n,):
             shapes = self.confusions.shape, self.population.shape, self.n_labels.shape
             raise ValueError(f"{n} names do not go with confusions, population and n_labels of shapes {shapes}")
@@ -68,15 +70,7 @@ class ReaderModel(EqualByValue):
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values, float64 to the last bit."""
-        return {
-            "version": READER_MODEL_VERSION,
-            "names": list(self.names),
-            "n_labels": self.n_labels.tolist(),
-            "confusions": self.confusions.tolist(),
-            "population": self.population.tolist(),
-            "log_temperature": self.log_temperature,
-            "log_concentration_shift": self.log_concentration_shift,
-        }
+        return {"version": READER_MODEL_VERSION} | to_document(self)
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> "ReaderModel":
@@ -88,17 +82,7 @@ class ReaderModel(EqualByValue):
         version = document.get("version")
         if version != READER_MODEL_VERSION:
             raise ValueError(f"model of readers of version {version!r}, expected {READER_MODEL_VERSION}")
-        missing = [field for field in _FIELDS if field not in document]
-        if missing:
-            raise ValueError(f"not a model of readers: {', '.join(missing)} missing")
-        try:
-            shift = float(document["log_temperature"]), float(document["log_concentration_shift"])
-            population = np.array(document["population"], dtype=np.float64)
-            names = tuple(str(name) for name in document["names"])
-            n_labels = np.array(document["n_labels"], dtype=np.int64)
-            confusions = np.array(document["confusions"], dtype=np.float64).reshape(len(names), *population.shape)
-        except (TypeError, ValueError) as exc:
-            raise ValueError(f"not a model of readers: {exc}") from exc
-        if not np.isfinite(shift).all() or population.ndim != 2:
-            raise ValueError("not a model of readers: temperature or concentration is not finite, or no matrix")
-        return cls(names, n_labels, confusions, population, *shift)
+        model = from_document(cls, document)
+        if not np.isfinite((model.log_temperature, model.log_concentration_shift)).all():
+            raise ValueError("not a model of readers: temperature or concentration is not finite")
+        return model

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, logsumexp, softmax
 
-from ml.agreement.long_labels import LongLabels
+from ml.annotations import Annotations
 from ml.annotators.confusions import ReaderModel
 from ml.annotators.posterior import Batch, Opinions, batches, shares, state_weights
 from ml.calibration.optimise import minimise
@@ -46,7 +46,7 @@ class FitInputs:
     """
 
     opinions: Opinions
-    long: LongLabels
+    long: Annotations
 
     def adjusted(self, shift: tuple[float, float]) -> "FitInputs":
         """The same with opinions sharpened and shifted by ln T and b."""
@@ -54,26 +54,14 @@ class FitInputs:
 
     def of_cases(self, chosen: npt.NDArray[np.bool_]) -> "FitInputs":
         """Some of the cases, renumbered."""
-        long, rows = self.long, np.flatnonzero(chosen)
-        kept = chosen[long.case]
-        number = np.cumsum(chosen) - 1
-        some = LongLabels(
-            number[long.case[kept]],
-            long.annotator[kept],
-            long.label[kept],
-            len(rows),
-            long.n_annotators,
-            long.n_classes,
-        )
-        return FitInputs(self.opinions.rows(rows), some)
+        rows = np.flatnonzero(chosen)
+        place = np.where(chosen, np.cumsum(chosen) - 1, -1)
+        return FitInputs(self.opinions.rows(rows), self.long.renumbered(place, len(rows)))
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """Target of the shrinkage: matrix (K, K) or (A, K, K), with a strength κ in labels per row.
-
-    M (K, K), or one each (A, K, K), with a strength κ in labels per row.
-    """
+    """Target of the shrinkage: matrix M (K, K), or one each (A, K, K), with a strength κ in labels per row."""
 
     matrix: FloatArray
     strength: float
@@ -304,7 +292,7 @@ class HeldOutGain:
 
 
 def next_label_losses(
-    prior: PredictiveDistribution, long: LongLabels, names: Sequence[str], model: ReaderModel
+    prior: PredictiveDistribution, long: Annotations, names: Sequence[str], model: ReaderModel
 ) -> FloatArray:
     """Log loss (M,) of each label given the others of its case, in nats.
 
@@ -323,7 +311,7 @@ def next_label_losses(
 
 def held_out_gain(
     prior: PredictiveDistribution,
-    long: LongLabels,
+    long: Annotations,
     names: Sequence[str],
     models: tuple[ReaderModel, ReaderModel],
     *,

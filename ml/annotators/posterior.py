@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, logsumexp
 
-from ml.agreement.long_labels import LongLabels
+from ml.annotations import Annotations
 from ml.distributions.families import (
     DirichletCpe,
     DirichletMixtureCpe,
@@ -207,7 +207,7 @@ class Batch:
         return Batch(self.cases, self.likelihood[:, kept], self.labels[:, kept], self.positions[:, kept])
 
 
-def batches(long: LongLabels, confusions: FloatArray) -> Iterator[Batch]:
+def batches(long: Annotations, confusions: FloatArray) -> Iterator[Batch]:
     """Cases in batches of one number of labels each, small enough to work on at once; those without labels too.
 
     Args:
@@ -328,10 +328,7 @@ class NamedPosterior:
     dropped: FloatArray
 
     def answer_probs(self, confusions: FloatArray) -> FloatArray:
-        """Answer probabilities of an annotator (N, K): E[q]ᵀ C, C (K, K) or (N, K, K).
-
-        E[q]ᵀ C, of one matrix (K, K) or one per case (N, K, K).
-        """
+        """Answer probabilities (N, K) of an annotator: E[q]ᵀ C, of one matrix (K, K) or one per case (N, K, K)."""
         if confusions.ndim == 2:
             return self.opinion_probs @ confusions
         return np.asarray(np.einsum("nk,nkl->nl", self.opinion_probs, confusions))
@@ -362,7 +359,7 @@ class NamedPosterior:
         return np.asarray(np.einsum("ny,nly->n", label_probs, moved**2))
 
 
-def named_posterior(opinions: Opinions, long: LongLabels, confusions: FloatArray) -> NamedPosterior:
+def named_posterior(opinions: Opinions, long: Annotations, confusions: FloatArray) -> NamedPosterior:
     """Posterior of N cases after labels by known annotators.
 
     Args:
@@ -384,7 +381,7 @@ def named_posterior(opinions: Opinions, long: LongLabels, confusions: FloatArray
     return NamedPosterior(mean, products, log_likelihood, dropped)
 
 
-def require_fit(opinions: Opinions, long: LongLabels, confusions: FloatArray) -> None:
+def require_fit(opinions: Opinions, long: Annotations, confusions: FloatArray) -> None:
     """Check that prior, labels and matrices are of the same cases, classes and annotators.
 
     Raises:
@@ -399,22 +396,26 @@ def require_fit(opinions: Opinions, long: LongLabels, confusions: FloatArray) ->
 
 
 def _batch_posterior(opinions: Opinions, batch: Batch) -> NamedPosterior:
-    members = [
-        (state_weights(probs, a, batch), probs, a)
-        for probs, a in zip(opinions.class_probs, opinions.log_concentration, strict=True)
-    ]
-    evidence = opinions.log_weights + np.stack([weights.log_likelihood for weights, _, _ in members])
+    members, evidence = _member_weights(opinions, batch)
     total = logsumexp(evidence, axis=0)
     # labels that no member allows leave the members' weights as they are
     share = np.exp(
         np.where(np.isneginf(total), opinions.log_weights, evidence - np.where(np.isfinite(total), total, 0))
     )
     n_labels = batch.labels.shape[1]
-    moments = [_opinion_moments(weights, probs, a, n_labels) for weights, probs, a in members]
+    given = zip(members, opinions.class_probs, opinions.log_concentration, strict=True)
+    moments = [_opinion_moments(weights, probs, a, n_labels) for weights, probs, a in given]
     mean = sum(s[:, None] * first for s, (first, _) in zip(share, moments, strict=True))
     products = sum(s[:, None, None] * second for s, (_, second) in zip(share, moments, strict=True))
-    dropped = sum(s * weights.dropped for s, (weights, _, _) in zip(share, members, strict=True))
+    dropped = sum(s * weights.dropped for s, weights in zip(share, members, strict=True))
     return NamedPosterior(np.asarray(mean), np.asarray(products), total, np.asarray(dropped))
+
+
+def _member_weights(opinions: Opinions, batch: Batch) -> tuple[list[Weights], FloatArray]:
+    """Weights of the count vectors of each member, and the members' log evidence (S, B)."""
+    priors = zip(opinions.class_probs, opinions.log_concentration, strict=True)
+    members = [state_weights(probs, a, batch) for probs, a in priors]
+    return members, opinions.log_weights + np.stack([weights.log_likelihood for weights in members])
 
 
 def _opinion_moments(
@@ -435,7 +436,7 @@ def _opinion_moments(
 
 
 def answer_distribution(
-    opinions: Opinions, long: LongLabels, confusions: FloatArray, population: FloatArray, keep: float = 1e-9
+    opinions: Opinions, long: Annotations, confusions: FloatArray, population: FloatArray, keep: float = 1e-9
 ) -> DirichletMixtureCpe:
     """Distribution of a population's answers: a mixture of Dirichlets of the shares C̄ᵀq (few cases).
 
@@ -459,11 +460,7 @@ def answer_distribution(
         raise ValueError("the cases must have the same number of labels, and be few")
     batch, members = label_batches[0], []
     n_labels = batch.labels.shape[1]
-    seen = [
-        state_weights(probs, a, batch)
-        for probs, a in zip(opinions.class_probs, opinions.log_concentration, strict=True)
-    ]
-    evidence = opinions.log_weights + np.stack([weights.log_likelihood for weights in seen])
+    seen, evidence = _member_weights(opinions, batch)
     # labels that no member allows leave the members' weights as they are
     evidence = np.where(np.isneginf(evidence).all(axis=0), opinions.log_weights, evidence)
     for probs, a, weights, log_weight in zip(

@@ -1,30 +1,14 @@
 """Evaluation of every finding of two tables: metrics, comparison, cases left out."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict, cast
+from typing import Any
 
 from ml.agreement import krippendorff_alpha
 from ml.metrics import Evaluation
-from ml.metrics.evaluation import EvaluationDocument
-from ml.tables.comparison import Comparison, ComparisonDocument, compare_matched
+from ml.tables.comparison import Comparison, compare_matched
 from ml.tables.evaluate import evaluate_cases
 from ml.tables.files import TableSource
-from ml.tables.matching import Cases, Options, match_tables
-
-
-class AnswerDocument(EvaluationDocument, total=False):
-    """The document of ``secondread evaluate --json``: an evaluation, and what options add to it."""
-
-    left_out: list[str]
-    level: str
-    against: ComparisonDocument
-
-
-class FindingsDocument(TypedDict):
-    """The same of tables with several findings."""
-
-    findings: dict[str, AnswerDocument]
+from ml.tables.matching import Cases, EvaluationOptions, match_tables
 
 
 @dataclass(frozen=True)
@@ -39,13 +23,13 @@ class FindingAudit:
     """
 
     cases: Cases
-    options: Options
+    options: EvaluationOptions
     evaluation: Evaluation
     comparison: Comparison | None
 
-    def to_dict(self) -> AnswerDocument:
-        """Return it as JSON values."""
-        document = cast(AnswerDocument, self.evaluation.to_dict())
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document of ``secondread evaluate --json``: the evaluation, and what options add to it."""
+        document: dict[str, Any] = {**self.evaluation.to_dict()}
         if self.options.missing == "drop":
             document["left_out"] = list(self.cases.left_out)
         if self.options.level == "ordinal":
@@ -56,7 +40,7 @@ class FindingAudit:
 
 
 def audit_findings(
-    labels: TableSource, predictions: TableSource, options: Options, against: TableSource | None = None
+    labels: TableSource, predictions: TableSource, options: EvaluationOptions, against: TableSource | None = None
 ) -> list[FindingAudit]:
     """Evaluate PREDICTIONS against LABELS; one answer, or one per finding where both tables have such a column.
 
@@ -72,18 +56,9 @@ def audit_findings(
     return [_audit_finding(cases, options) for cases in match_tables(labels, predictions, options, against)]
 
 
-def _audit_finding(cases: Cases, options: Options) -> FindingAudit:
+def _audit_finding(cases: Cases, options: EvaluationOptions) -> FindingAudit:
     evaluation = evaluate_cases(cases, options)
     if options.level == "ordinal":
         alpha = krippendorff_alpha(cases.counts, level="ordinal", cluster=cases.cluster)
         evaluation = replace(evaluation, metrics=evaluation.metrics | {"krippendorff_alpha": alpha})
     return FindingAudit(cases, options, evaluation, None if cases.rival is None else compare_matched(cases, options))
-
-
-def document_by_finding(answers: Sequence[FindingAudit]) -> FindingsDocument | None:
-    """JSON document of ``secondread evaluate`` by finding; None without findings."""
-    if answers[0].cases.finding is None:
-        return None
-    return {
-        "findings": {str(answer_of_finding.cases.finding): answer_of_finding.to_dict() for answer_of_finding in answers}
-    }

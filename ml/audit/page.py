@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,7 @@ from ml.audit.tail_bins import TailBins, compute_tail_bins
 from ml.charts.reliability import reliability_by_class, reliability_diagram
 from ml.charts.tail_bins import ends_chart
 from ml.metrics.evaluation import ClassEvaluation
-from ml.util.number_format import change, count, interval, new_interval, probability, share
+from ml.util.number_format import change, count, finite, interval, new_interval, probability, share
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
@@ -141,15 +140,6 @@ def _charts(answer: FindingAudit, ends: TailBins, classes: Sequence[ClassEvaluat
     if ends.disagreement:
         charts["disagreement-ends"] = ends_chart(ends.disagreement, what="disagreement")
     return {name: svg_of(chart, f"{anchor}-{name}") for name, chart in charts.items()}
-
-
-def finite(value: float | None) -> float | None:
-    """None where a value is not a number.
-
-    >>> finite(float("nan")), finite(0.5)
-    (None, 0.5)
-    """
-    return None if value is None or not isfinite(value) else value
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ml.cli.shared import Json, emit, say
-from ml.util.number_format import probability
+from ml.util.number_format import finite, probability
 
 TABLES_HELP = """
 Tables are CSV (UTF-8, commas) or Parquet, by extension; cases are matched by case_id.
@@ -60,12 +60,12 @@ Against = Annotated[
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ml.agreement import AgreementReport
-    from ml.audit.evaluate_findings import AnswerDocument, FindingAudit
+    from ml.audit.evaluate_findings import FindingAudit
     from ml.metrics.jackknife import Estimate
-    from ml.tables.matching import Options
+    from ml.tables.matching import EvaluationOptions
 
 commands = typer.Typer()
 #: Annotators, pairs and classes that are listed; JSON has all.
@@ -100,10 +100,10 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Evaluate predictions against label histograms."""
-    from ml.audit.evaluate_findings import audit_findings, document_by_finding
-    from ml.tables.matching import Options
+    from ml.audit.evaluate_findings import audit_findings
+    from ml.tables.matching import EvaluationOptions
 
-    options = Options(n_bins, debias, weights, weights2, cluster, missing, binary, level, renormalise)
+    options = EvaluationOptions(n_bins, debias, weights, weights2, cluster, missing, binary, level, renormalise)
     if stream or shard is not None or out is not None:
         kept = {"--plots": plots, "--report": report, "--against": against, "--missing": missing == "drop"}
         kept |= {"--binary": binary, "--level": level == "ordinal"}
@@ -118,12 +118,11 @@ def evaluate(
     _draw_diagrams(answers, plots)
     if report is not None:
         _write_audit_page(answers, labels, predictions, against, report)
-    documents = document_by_finding(answers)
-    if documents is None:
-        document = answers[0].to_dict()
-        emit(document, as_json, _answer_table(document))
+    if answers[0].cases.finding is None:
+        emit(answers[0].to_dict(), as_json, _answer_table(answers[0]))
     else:
-        emit(documents, as_json, _findings_table(documents["findings"]))
+        documents = {str(answer.cases.finding): answer.to_dict() for answer in answers}
+        emit({"findings": documents}, as_json, _findings_table(answers))
 
 
 @commands.command(help=f"Write one page about predictions and labels that an auditor can file.\n{TABLES_HELP}")
@@ -145,14 +144,12 @@ def audit(
 ) -> None:
     """Write the page: evaluation, agreement, skill, warnings, comparison."""
     from ml.audit.evaluate_findings import audit_findings
-    from ml.tables.matching import Options
+    from ml.tables.matching import EvaluationOptions
 
-    options = Options(n_bins, debias, weights, weights2, cluster, missing, binary, level, renormalise)
+    options = EvaluationOptions(n_bins, debias, weights, weights2, cluster, missing, binary, level, renormalise)
     answers = audit_findings(labels, predictions, options, against)
     digest = _write_audit_page(answers, labels, predictions, against, out)
-    findings = [
-        answer_of_finding.cases.finding for answer_of_finding in answers if answer_of_finding.cases.finding is not None
-    ]
+    findings = [answer.cases.finding for answer in answers if answer.cases.finding is not None]
     emit({"report": str(out), "sha256": digest, "findings": findings}, as_json, f"{out}\nSHA-256 {digest}")
 
 
@@ -177,38 +174,31 @@ def _draw_diagrams(answers: "Sequence[FindingAudit]", folder: Path | None) -> No
         return
     from ml.tables.evaluate import safe_name, write_diagrams
 
-    for answer_of_finding in answers:
-        finding = answer_of_finding.cases.finding
-        for path in write_diagrams(
-            answer_of_finding.evaluation, folder if finding is None else folder / safe_name(finding)
-        ):
+    for answer in answers:
+        finding = answer.cases.finding
+        for path in write_diagrams(answer.evaluation, folder if finding is None else folder / safe_name(finding)):
             say(f"wrote {path}")
 
 
 def _in_one_pass(
-    labels: Path, predictions: Path, options: "Options", shard: str | None, out: Path | None, as_json: bool
+    labels: Path, predictions: Path, options: "EvaluationOptions", shard: str | None, out: Path | None, as_json: bool
 ) -> None:
     """Evaluate sorted tables, or one of their shards."""
+    from ml.metrics.evaluation import metrics_table
     from ml.scoring.evaluation_shards import evaluate_shard
     from ml.scoring.shards import parse_shard
-    from ml.tables.sorted_spans import whole_span
-    from ml.tables.streaming import Streaming, document_of_sums
+    from ml.tables.streaming import Streaming, evaluate_stream
 
     if (shard is None) != (out is None):
         raise typer.BadParameter("--shard i/n needs --out, a folder of shards, and --out needs --shard")
     if shard is not None and options.debias != "pair":
         raise typer.BadParameter("a shard does not depend on --debias: give it to `evaluate-finish`")
-    columns = (options.weights, options.weights2, options.cluster)
-    stream = Streaming(labels, predictions, options.n_bins, *columns)
     with _show_row_progress("evaluating", "cases") as observe:
         if shard is None or out is None:
-            sums = stream.sums(whole_span(predictions), observe)
-            document = document_of_sums(*sums, options.debias)
-            from ml.metrics.evaluation import metrics_table
-
+            document = evaluate_stream(labels, predictions, options, observer=observe)
             emit(document, as_json, metrics_table(document))
             return
-        done = evaluate_shard(stream, out, parse_shard(shard), observe)
+        done = evaluate_shard(Streaming(labels, predictions, options), out, parse_shard(shard), observe)
     shard_counts = {"shard": done.shard, "n_shards": done.n_shards, "n_cases": done.n_cases, "n_labels": done.n_labels}
     text = f"shard {done.shard} of {done.n_shards}: {done.n_cases:,} cases, {done.n_labels:,} labels in {done.path}"
     emit(shard_counts | {"file": str(done.path)}, as_json, text)
@@ -372,28 +362,25 @@ def _shortened(lines: list[str]) -> list[str]:
     return [*lines[:_MAX_LINES], f"  … and {len(lines) - _MAX_LINES:,} more, all with --json"]
 
 
-def _answer_table(document: "AnswerDocument") -> str:
-    """The same, with the comparison where there is one."""
-    from ml.metrics.evaluation import metrics_table
-    from ml.tables.comparison import comparison_table
-
-    text = metrics_table(document)
-    return text if "against" not in document else f"{text}\n\n{comparison_table(document['against'])}"
+def _answer_table(answer: "FindingAudit") -> str:
+    """Text table of one finding, with the comparison if there is one."""
+    text = answer.evaluation.summary()
+    return text if answer.comparison is None else f"{text}\n\n{answer.comparison.summary()}"
 
 
-def _findings_table(documents: "Mapping[str, AnswerDocument]") -> str:
+def _findings_table(answers: "Sequence[FindingAudit]") -> str:
     """Text table with one row per finding; all metrics are in the JSON document."""
-    from ml.tables.comparison import comparison_table
-
-    first = next(iter(documents.values()))
-    names = [name for name in _OVERVIEW if name in first["metrics"]]
-    width = 2 + max(len(name) for name in (*documents, "finding"))
+    by_finding = {str(answer.cases.finding): answer for answer in answers}
+    names = [name for name in _OVERVIEW if name in answers[0].evaluation.metrics]
+    width = 2 + max(len(name) for name in (*by_finding, "finding"))
     lines = [f"{'finding':<{width}}{'cases':>8}{'labels':>9}" + "".join(f"{name:>11}" for name in names)]
-    for finding, document in documents.items():
-        values = "".join(f"{probability(document['metrics'][name]['value'], 4):>11}" for name in names)
-        lines.append(f"{finding:<{width}}{document['n_cases']:>8,}{document['n_labels']:>9,}{values}")
-    for finding, document in documents.items():
-        if "against" in document:
-            lines += ["", f"{finding}: {comparison_table(document['against'])}"]
-    warned = [f"warning: {finding}: {text}" for finding, row in documents.items() for text in row["warnings"]]
-    return "\n".join(lines + warned)
+    for finding, answer in by_finding.items():
+        row = answer.evaluation
+        values = "".join(f"{probability(finite(row.metrics[name].value), 4):>11}" for name in names)
+        lines.append(f"{finding:<{width}}{row.n_cases:>8,}{row.n_labels:>9,}{values}")
+    for finding, answer in by_finding.items():
+        if answer.comparison is not None:
+            lines += ["", f"{finding}: {answer.comparison.summary()}"]
+    return "\n".join(
+        lines + [f"warning: {name}: {text}" for name, one in by_finding.items() for text in one.evaluation.warnings]
+    )

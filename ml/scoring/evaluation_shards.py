@@ -22,8 +22,7 @@ from ml.metrics.group_sums import GroupSums
 from ml.scoring.shard_store import numbers_text
 from ml.scoring.writing import ShardError, create_file, temporary_path
 from ml.tables.reading import TableError
-from ml.tables.sorted_spans import span_of
-from ml.tables.streaming import Streaming, document_of_sums
+from ml.tables.streaming import Streaming, document_of_sums, span_of
 from ml.util.files import file_sha256, read_json, write_json
 
 JOB_FILE = "evaluation.json"
@@ -100,10 +99,10 @@ def evaluate_shard(
         "version": _VERSION,
         "labels": index_digest(stream.labels),
         "predictions": index_digest(stream.predictions),
-        "n_bins": stream.n_bins,
-        "weights": stream.weights,
-        "weights2": stream.weights2,
-        "cluster": stream.cluster,
+        "n_bins": stream.options.n_bins,
+        "weights": stream.options.weights,
+        "weights2": stream.options.weights2,
+        "cluster": stream.options.cluster,
         "n_shards": n_shards,
     }
     digest, path = _join(folder, job), _file(folder, number, n_shards)

@@ -12,12 +12,12 @@ from ml.tables.files import (
     read_table,
     write_table,
 )
-from ml.tables.matching import Options
+from ml.tables.matching import EvaluationOptions, read_annotations
 
 __all__ = [
     "Comparison",
+    "EvaluationOptions",
     "Labels",
-    "Options",
     "Predictions",
     "TableError",
     "TableSource",
@@ -25,6 +25,7 @@ __all__ = [
     "evaluate",
     "evaluate_findings",
     "rank_second_reads",
+    "read_annotations",
     "read_labels",
     "read_predictions",
     "read_table",

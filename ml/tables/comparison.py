@@ -1,27 +1,17 @@
 """Comparison of two predictions of the same cases by the same labels."""
 
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from typing import Any
 
 from ml.metrics import Evaluation, paired_changes
 from ml.metrics.binning import Debias
 from ml.metrics.evaluation import estimates_frame
-from ml.metrics.jackknife import Estimate, EstimateDocument
+from ml.metrics.jackknife import Estimate
 from ml.metrics.ordinal import ranked_probability_change
 from ml.tables.evaluate import evaluate_cases
 from ml.tables.files import Predictions, TableError, TableSource
-from ml.tables.matching import BaselinePredictions, Cases, Level, Missing, Options, match_tables
-from ml.util.number_format import change, probability
-
-
-class ComparisonDocument(TypedDict):
-    """A ``Comparison`` as JSON values: estimates by metric."""
-
-    n_cases: int
-    left_out: list[str]
-    first: dict[str, EstimateDocument]
-    second: dict[str, EstimateDocument]
-    changes: dict[str, EstimateDocument]
+from ml.tables.matching import BaselinePredictions, Cases, EvaluationOptions, Level, Missing, match_tables
+from ml.util.number_format import change, finite, probability
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,19 +30,27 @@ class Comparison:
     changes: dict[str, Estimate]
     left_out: tuple[str, ...]
 
-    def to_dict(self) -> ComparisonDocument:
-        """Return it as JSON values."""
-        return {
-            "n_cases": self.first.n_cases,
-            "left_out": list(self.left_out),
-            "first": {name: estimate.to_dict() for name, estimate in self.first.metrics.items()},
-            "second": {name: estimate.to_dict() for name, estimate in self.second.metrics.items()},
-            "changes": {name: estimate.to_dict() for name, estimate in self.changes.items()},
-        }
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values: estimates by metric."""
+        sides = {"first": self.first.metrics, "second": self.second.metrics, "changes": self.changes}
+        estimates = {side: {name: row.to_dict() for name, row in rows.items()} for side, rows in sides.items()}
+        return {"n_cases": self.first.n_cases, "left_out": list(self.left_out)} | estimates
 
     def summary(self) -> str:
         """Return a table of both values and their change, with intervals, as text."""
-        return comparison_table(self.to_dict())
+        lines = [f"compared on {self.first.n_cases:,} cases that both predict; change: second less first"]
+        others = any(row.low_new is not None for row in self.changes.values())
+        head = f"{'for new annotators':>24}" if others else ""
+        lines.append(f"{'metric':<12}{'first':>10}{'second':>10}{'change':>10}{'95 % interval':>24}{head}{'cases':>9}")
+        for name, row in self.changes.items():
+            values = [side.metrics.get(name, row).value for side in (self.first, self.second)]
+            cells = "".join(f"{probability(finite(value), 4):>10}" for value in values)
+            also = f"{_between(row.low_new, row.high_new):>24}" if others else ""
+            cells += f"{change(finite(row.value), 4):>10}{_between(row.low, row.high):>24}{also}"
+            lines.append(f"{name:<12}{cells}{row.n:>9,}")
+        if self.left_out:
+            lines.append(f"warning: {len(self.left_out):,} labelled cases are not predicted by the second")
+        return "\n".join(lines)
 
     def to_frame(self) -> Any:
         """Return a pandas table of the changes: a row per metric, with both values before the change's numbers.
@@ -113,14 +111,14 @@ def compare(
     >>> round(compare(old, new, labels).changes["L"].value, 2)
     -0.24
     """
-    options = Options(n_bins, debias, weights, weights2, cluster, missing, binary, level, renormalise)
+    options = EvaluationOptions(n_bins, debias, weights, weights2, cluster, missing, binary, level, renormalise)
     matched = match_tables(labels, first, options, second)
     if len(matched) != 1 or matched[0].finding is not None:
         raise TableError("the tables have a column 'finding': compare one finding at a time")
     return compare_matched(matched[0], options)
 
 
-def compare_matched(cases: Cases, options: Options) -> Comparison:
+def compare_matched(cases: Cases, options: EvaluationOptions) -> Comparison:
     """Compare matched predictions with their baseline.
 
     Errors of the changes are those of the paired differences, whole patients left out where they are named: both
@@ -138,7 +136,7 @@ def compare_matched(cases: Cases, options: Options) -> Comparison:
         pair[0],
         pair[1],
         first_label_counts=first.first_counts,
-        readings=first.readings(),
+        readings=first.readings,
         n_bins=options.n_bins,
         weights=first.weights,
         weights2=first.weights2,
@@ -173,19 +171,5 @@ def _cases_in_both(cases: Cases, rival: BaselinePredictions) -> tuple[Cases, Cas
     return first, replace(first, predictions=theirs)
 
 
-def comparison_table(document: ComparisonDocument) -> str:
-    """Text table of two predictions of the same cases."""
-    lines = [f"compared on {document['n_cases']:,} cases that both predict; change: second less first"]
-    others = any(row["low_new"] is not None for row in document["changes"].values())
-    head = f"{'for new annotators':>24}" if others else ""
-    lines.append(f"{'metric':<12}{'first':>10}{'second':>10}{'change':>10}{'95 % interval':>24}{head}{'cases':>9}")
-    for name, row in document["changes"].items():
-        values = [document[side].get(name, row)["value"] for side in ("first", "second")]
-        between = "–" if row["low"] is None else f"{change(row['low'], 4)} to {change(row['high'], 4)}"
-        new = "–" if row["low_new"] is None else f"{change(row['low_new'], 4)} to {change(row['high_new'], 4)}"
-        also = f"{new:>24}" if others else ""
-        value_cells = "".join(f"{probability(value, 4):>10}" for value in values)
-        lines.append(f"{name:<12}{value_cells}{change(row['value'], 4):>10}{between:>24}{also}{row['n']:>9,}")
-    if document["left_out"]:
-        lines.append(f"warning: {len(document['left_out']):,} labelled cases are not predicted by the second")
-    return "\n".join(lines)
+def _between(low: float | None, high: float | None) -> str:
+    return "–" if finite(low) is None else f"{change(low, 4)} to {change(high, 4)}"

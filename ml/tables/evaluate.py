@@ -16,7 +16,7 @@ from ml.metrics.homogeneity_test import reader_warnings
 from ml.metrics.ordinal import ordinal_metrics
 from ml.metrics.triage_curves import uncertainty_scores
 from ml.tables.files import TableError, TableSource, case_column, check_predictions, place_of, read_table
-from ml.tables.matching import Cases, Level, Missing, Options, match_tables
+from ml.tables.matching import Cases, EvaluationOptions, Level, Missing, match_tables
 from ml.tables.reading import refuse_empty_file
 
 
@@ -70,30 +70,24 @@ def evaluate(
     if _has_cases(labels) != _has_cases(predictions):
         lacking = "predictions have" if _has_cases(labels) else "labels have"
         raise ValueError(f"{lacking} no column 'case_id' to match cases by: give it to both tables, or to neither")
-    columns = {"weights": weights, "weights2": weights2, "cluster": cluster}
+    columns: Any = {"weights": weights, "weights2": weights2, "cluster": cluster}
     if _has_cases(labels):
         if disagreement_probs is not None or classes is not None:
             raise ValueError("tables name their classes and disagreement_prob in columns: leave both arguments out")
-        choices = {"missing": missing, "binary": binary, "level": level, "renormalise": renormalise}
-        return evaluate_tables(labels, predictions, n_bins=n_bins, debias=debias, **columns, **choices)  # type: ignore[arg-type]
+        options = EvaluationOptions(
+            n_bins, debias, missing=missing, binary=binary, level=level, renormalise=renormalise, **columns
+        )
+        return _evaluate_one_finding(labels, predictions, options)  # type: ignore[arg-type]
     if binary or renormalise or missing != "error":
         raise ValueError(
             "binary, renormalise and missing are about tables with case_id: of arrays give both classes of every case, "
             "in rows that sum to 1"
         )
-    evaluation = evaluate_arrays(
-        labels,  # type: ignore[arg-type]
-        predictions,  # type: ignore[arg-type]
-        disagreement_probs,
-        n_bins=n_bins,
-        debias=debias,
-        classes=classes,
-        **columns,  # type: ignore[arg-type]
-    )
+    arrays: tuple[Any, Any] = labels, predictions
+    evaluation = evaluate_arrays(*arrays, disagreement_probs, n_bins=n_bins, debias=debias, classes=classes, **columns)
     if level == "nominal":
         return evaluation
-    added = ordinal_metrics(labels, predictions, **columns)  # type: ignore[arg-type]
-    return replace(evaluation, metrics=evaluation.metrics | added)
+    return replace(evaluation, metrics=evaluation.metrics | ordinal_metrics(*arrays, **columns))
 
 
 def _has_cases(source: Any) -> bool:
@@ -101,42 +95,7 @@ def _has_cases(source: Any) -> bool:
     return isinstance(source, str | Path) or "case_id" in (column_names(source) or ())
 
 
-def evaluate_tables(
-    labels: TableSource,
-    predictions: TableSource,
-    *,
-    n_bins: int = 15,
-    debias: Debias = "pair",
-    weights: str | None = None,
-    weights2: str | None = None,
-    cluster: str | None = None,
-    missing: Missing = "error",
-    binary: bool = False,
-    level: Level = "nominal",
-    renormalise: bool = False,
-) -> Evaluation:
-    """Evaluate a PREDICTIONS table against a LABELS table, without cells that PREDICTIONS says were trained on.
-
-    Args:
-        labels: LABELS, long or wide; a file or a table in memory.
-        predictions: PREDICTIONS, the same.
-        n_bins: equal-width bins.
-        debias: form of CL.
-        weights: column of LABELS with inverse probabilities of having a label.
-        weights2: the same of having two labels.
-        cluster: column of LABELS that names the patient.
-        missing: ``drop`` leaves out labels without a prediction, with a warning that names them.
-        binary: one column of probabilities, whose complement is the other class.
-        level: ``ordinal`` where the classes are grades, in the order of the columns.
-        renormalise: divide rows whose sum rounding keeps from 1 (by at most 0.001) by that sum, with a warning.
-
-    Returns:
-        What ``ml.metrics.evaluate`` returns.
-
-    Raises:
-        TableError: a table cannot be used; the message names file, row and column.
-    """
-    options = Options(n_bins, debias, weights, weights2, cluster, missing, binary, level, renormalise)
+def _evaluate_one_finding(labels: TableSource, predictions: TableSource, options: EvaluationOptions) -> Evaluation:
     matched = match_tables(labels, predictions, options)
     if matched[0].finding is not None or len(matched) != 1:
         raise TableError("the tables have a column 'finding': evaluate_findings evaluates each on its own")
@@ -144,14 +103,14 @@ def evaluate_tables(
 
 
 def evaluate_findings(
-    labels: TableSource, predictions: TableSource, options: Options | None = None
+    labels: TableSource, predictions: TableSource, options: EvaluationOptions | None = None
 ) -> dict[str, Evaluation]:
     """Evaluate several findings of one pair of tables, each on its own, by the column ``finding`` of both.
 
     Args:
         labels: LABELS with a column ``finding``; a file or a table in memory.
         predictions: PREDICTIONS with one.
-        options: what is asked.
+        options: of the evaluation.
 
     Returns:
         Evaluations by finding, in the order of PREDICTIONS.
@@ -162,59 +121,48 @@ def evaluate_findings(
     >>> labels = {"case_id": ["a", "b", "a"], "finding": ["mass", "mass", "fluid"], "annotator": ["r"] * 3}
     >>> predictions = {"case_id": ["a", "b", "a"], "finding": ["mass", "mass", "fluid"], "prob:present": [0.5, 0.5, 1]}
     >>> labels["label"] = ["present", "absent", "present"]
-    >>> found = evaluate_findings(labels, predictions, Options(binary=True))
+    >>> found = evaluate_findings(labels, predictions, EvaluationOptions(binary=True))
     >>> {name: evaluation.metrics["L"].value for name, evaluation in found.items()}
     {'mass': 0.5, 'fluid': 0.0}
     """
-    options = options or Options()
+    options = options or EvaluationOptions()
     matched = match_tables(labels, predictions, options)
     if any(cases.finding is None for cases in matched):
         raise TableError("the tables have no column 'finding'")
     return {str(cases.finding): evaluate_cases(cases, options) for cases in matched}
 
 
-def evaluate_cases(cases: Cases, options: Options) -> Evaluation:
+def evaluate_cases(cases: Cases, options: EvaluationOptions) -> Evaluation:
     """Evaluate matched tables."""
+    columns: Any = {"weights": cases.weights, "weights2": cases.weights2, "cluster": cases.cluster}
+    columns |= {"first_label_counts": cases.first_counts, "readings": cases.readings}
+    given = cases.predictions
     evaluation = evaluate_arrays(
         cases.counts,
-        cases.predictions.class_probs,
-        cases.predictions.disagreement_probs,
-        first_label_counts=cases.first_counts,
-        readings=cases.readings(),
+        given.class_probs,
+        given.disagreement_probs,
         n_bins=options.n_bins,
         debias=options.debias,
-        weights=cases.weights,
-        weights2=cases.weights2,
-        cluster=cases.cluster,
-        classes=cases.predictions.classes,
+        classes=given.classes,
+        **columns,
     )
     metrics = evaluation.metrics
     if options.level == "ordinal":
-        metrics = metrics | ordinal_metrics(
-            cases.counts,
-            cases.predictions.class_probs,
-            first_label_counts=cases.first_counts,
-            readings=cases.readings(),
-            weights=cases.weights,
-            weights2=cases.weights2,
-            cluster=cases.cluster,
-        )
+        metrics = metrics | ordinal_metrics(cases.counts, given.class_probs, **columns)
     warnings = (*cases.warnings(), *evaluation.warnings, *_reader_warnings(cases, options.cluster))
     return replace(evaluation, metrics=metrics, warnings=warnings)
 
 
 def _reader_warnings(cases: Cases, cluster: str | None) -> list[str]:
     """A warning where annotators use the classes differently, by what they said of the same cases."""
-    labels = cases.labels
-    if not labels.annotators:
+    annotations = cases.annotations
+    if annotations is None:
         return []
-    number: dict[str, int] = {}
-    annotator = np.array([number.setdefault(name, len(number)) for name in labels.annotators])
     groups = None
     if cluster is not None:
-        names = [str(value) for value in case_column(labels, cluster, cases.place)]
-        groups = np.unique(names, return_inverse=True)[1][labels.rows]
-    return reader_warnings(labels.rows, annotator, labels.numbers, groups)
+        names = [str(value) for value in case_column(cases.labels, cluster, cases.place)]
+        groups = np.unique(names, return_inverse=True)[1][annotations.case]
+    return reader_warnings(annotations.case, annotations.annotator, annotations.label, groups)
 
 
 def write_diagrams(evaluation: Evaluation, folder: Path) -> list[Path]:

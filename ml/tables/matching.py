@@ -1,12 +1,15 @@
 """Matching of LABELS and PREDICTIONS by case and, where both tables have one, by finding."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ml.annotations import Annotations
 from ml.metrics.binning import Debias
 from ml.metrics.crossed_effects import Readings
 from ml.tables.files import (
@@ -26,9 +29,9 @@ from ml.tables.files import (
     probability_columns,
     read_table,
     rows_of_labels,
+    text_column,
     without_prediction,
 )
-from ml.tables.findings import by_finding
 from ml.tables.reading import refuse_empty_file
 from ml.tables.trained_cells import without_trained_cells
 from ml.util.arrays import FloatArray, IntArray
@@ -43,8 +46,8 @@ _NAMED = 5
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of an evaluation of LABELS and PREDICTIONS.
+class EvaluationOptions:
+    """Options of an evaluation of LABELS and PREDICTIONS, from the command line to the engine.
 
     Attributes:
         n_bins: equal-width bins of [0, 1].
@@ -132,18 +135,24 @@ class Cases:
     rival: BaselinePredictions | None
     said: tuple[str, ...] = ()
 
+    @cached_property
+    def annotations(self) -> Annotations | None:
+        """Labels of LABELS with their annotators, in the order of its cases; None in a wide table."""
+        return annotations_of(self.labels) if self.labels.annotators else None
+
+    @cached_property
     def readings(self) -> Readings | None:
-        """Labels of these cases with their annotators; None in a wide table."""
-        labels = self.labels
-        if not labels.annotators:
+        """Labels of the predicted cases, as metrics take them; None in a wide table."""
+        annotations, labels = self.annotations, self.labels
+        if annotations is None:
             return None
         row = {case: number for number, case in enumerate(self.predictions.case_ids)}
-        place = np.array([row.get(case, -1) for case in labels.case_ids], dtype=np.int64)[labels.rows]
-        kept = np.flatnonzero(place >= 0)
-        number: dict[str, int] = {}
-        annotator = np.array([number.setdefault(name, len(number)) for name in labels.annotators], dtype=np.int64)
-        first = None if self.first_counts is None else answers_to_first_reads(labels, self.place)[kept]
-        return Readings(place[kept], annotator[kept], labels.numbers[kept], first)
+        place = np.array([row.get(case, -1) for case in labels.case_ids], dtype=np.int64)
+        some = annotations.renumbered(place, len(row))
+        if self.first_counts is None:
+            return Readings(some.case, some.annotator, some.label)
+        first = answers_to_first_reads(labels, self.place)[np.argsort(labels.rows, kind="stable")]
+        return Readings(some.case, some.annotator, some.label, first[place[annotations.case] >= 0])
 
     def warnings(self) -> tuple[str, ...]:
         """Warnings about cases left out, by name."""
@@ -167,7 +176,7 @@ class _Table:
     place: Place
 
     @classmethod
-    def read(cls, source: TableSource, name: str, options: Options) -> "_Table":
+    def read(cls, source: TableSource, name: str, options: EvaluationOptions) -> "_Table":
         table = read_table(source, in_order=options.level == "ordinal")
         refuse_empty_file(table, source)
         return cls(table, place_of(source, name))
@@ -178,7 +187,7 @@ class _Table:
 
 
 def match_tables(
-    labels: TableSource, predictions: TableSource, options: Options, against: TableSource | None = None
+    labels: TableSource, predictions: TableSource, options: EvaluationOptions, against: TableSource | None = None
 ) -> list[Cases]:
     """Match LABELS and PREDICTIONS by case; one entry, or one per finding where both tables have such a column.
 
@@ -209,7 +218,7 @@ def match_tables(
     ]
 
 
-def _match(finding: str | None, tables: list[_Table], options: Options) -> Cases:
+def _match(finding: str | None, tables: list[_Table], options: EvaluationOptions) -> Cases:
     labels, predictions = tables[0], tables[1]
     complement = _complement(labels, predictions) if options.binary else None
     judged = [
@@ -290,6 +299,37 @@ def _read_baseline(
     )
 
 
+def annotations_of(labels: Labels) -> Annotations:
+    """Labels with their annotators, numbered by name, in the order of the cases; none of a wide table."""
+    n_cases, n_classes = len(labels.case_ids), len(labels.classes)
+    annotations = Annotations.of_names(labels.rows, labels.annotators, labels.numbers, n_cases, n_classes)
+    return replace(annotations, case_ids=tuple(labels.case_ids), classes=tuple(labels.classes))
+
+
+def read_annotations(source: TableSource, classes: Sequence[str] | None = None) -> Annotations:
+    """Read a LABELS table that names annotators: a file, or a table of pandas, polars, Arrow or NumPy columns.
+
+    Args:
+        source: the file, or a table in memory.
+        classes: the classes that may occur, in their order; all that occur, sorted, if left out.
+
+    Raises:
+        TableError: a table that cannot be used, that names no annotators, or of several findings.
+
+    >>> labels = read_annotations({"case_id": ["a", "a"], "annotator": ["r", "s"], "label": ["x", "y"]})
+    >>> labels.annotators, labels.classes, labels.counts().tolist()
+    (('r', 's'), ('x', 'y'), [[1, 1]])
+    """
+    table, place = read_table(source), place_of(source, "LABELS")
+    if "finding" in table.column_names:
+        raise TableError(f"{place}: the table has several findings: take one at a time")
+    refuse_empty_file(table, source)
+    labels = check_labels(table, place, classes)
+    if not labels.annotators:
+        raise TableError(f"{place}: a column 'annotator' is needed: it names who gave each label")
+    return annotations_of(labels)
+
+
 def aligned_counts(labels: Labels, rows: npt.NDArray[np.intp]) -> IntArray:
     """Label histograms (N, K) of predictions, given the row of LABELS of each or −1."""
     if not labels.case_ids:
@@ -356,3 +396,34 @@ def aligned_weights(labels: Labels, name: str | None, rows: npt.NDArray[np.intp]
     if not (np.isfinite(numbers).all() and (numbers > 0).all()):
         raise TableError(f"{where}: column {name!r}: weights must be positive")
     return numbers
+
+
+def by_finding(table: pa.Table, place: Place) -> dict[str, tuple[pa.Table, Place]]:
+    """Part a table by its column ``finding``.
+
+    Columns of classes that are empty in all rows of a finding are left out there: findings may have other classes.
+
+    Args:
+        table: LABELS or PREDICTIONS.
+        place: what messages call it.
+
+    Returns:
+        The rows of each finding, in order of first appearance, and what messages call them.
+
+    Raises:
+        TableError: a finding is missing.
+    """
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(text_column(table, "finding", place)):
+        rows.setdefault(name, []).append(row)
+    return {name: _part(table, place, np.array(chosen, dtype=np.intp)) for name, chosen in rows.items()}
+
+
+def _part(table: pa.Table, place: Place, rows: npt.NDArray[np.intp]) -> tuple[pa.Table, Place]:
+    part = table.take(pa.array(rows))
+    used = [
+        name
+        for name in part.column_names
+        if not name.startswith(("prob:", "count:")) or part.column(name).null_count < len(rows)
+    ]
+    return part.select(used), place.part(rows)

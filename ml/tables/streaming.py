@@ -3,26 +3,152 @@
 Both tables must be sorted by ``case_id`` (ascending, as ``sort`` under LC_ALL=C does): they are then merged batch by
 batch into sums over groups of patients, and a case that stands twice or in the wrong place is seen. Without patients
 values equal those of the evaluation in memory; with them the pair form of CL pairs no two cases of one group.
+
+A span is a range of predictions with its labels: those after the last case of the span before it, up to its own last
+case; the last span has all that follow. So a label without a prediction is in some span, and nothing is read twice but
+the edges of Parquet's row groups.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
 
 from ml.metrics.binning import Debias
 from ml.metrics.evaluation import MetricsDocument
 from ml.metrics.group_jackknife import evaluate_groups
 from ml.metrics.group_sums import GroupSums
 from ml.tables.files import Labels, Place, Predictions, TableError, align, case_column, check_labels, check_predictions
-from ml.tables.matching import aligned_counts, aligned_first_counts, aligned_weights
-from ml.tables.sorted_spans import Span, labels_of, predictions_of, whole_span
+from ml.tables.matching import EvaluationOptions, aligned_counts, aligned_first_counts, aligned_weights
+from ml.tables.reading import count_rows, grouped_batches, read_batches, read_rows, table_kind
 from ml.tables.trained_cells import TRAINED_ON
 from ml.util.arrays import FloatArray, IntArray
 
 BATCH_ROWS = 50_000
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of sorted tables.
+
+    Attributes:
+        first: number of its first prediction, from 0.
+        stop: number after that of its last one; None for all that follow.
+        after: the case before its first one, "" where there is none.
+        until: its last case; None where all labels that follow are its own.
+    """
+
+    first: int
+    stop: int | None
+    after: str
+    until: str | None
+
+
+#: All of the tables.
+WHOLE = Span(0, None, "", None)
+
+
+def span_of(predictions: Path, shard: int, n_shards: int) -> Span:
+    """One n-th of the tables.
+
+    Args:
+        predictions: sorted PREDICTIONS.
+        shard: number of the part, from 1.
+        n_shards: number of parts.
+
+    Raises:
+        TableError: there are fewer cases than parts.
+    """
+    rows = count_rows(predictions)
+    if rows < n_shards:
+        raise TableError(f"{predictions}: has {rows:,} cases, which cannot be divided into {n_shards:,} shards")
+    first, stop = (rows * number // n_shards for number in (shard - 1, shard))
+    return Span(
+        first,
+        stop,
+        _case(predictions, first - 1) if first else "",
+        None if shard == n_shards else _case(predictions, stop - 1),
+    )
+
+
+def _case(predictions: Path, row: int) -> str:
+    """The case of one row."""
+    (row_part,) = (part for _, part in read_rows(predictions, ["case_id"], [], row, row + 1, 1))
+    return str(row_part.column("case_id")[0].as_py())
+
+
+def predictions_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
+    """Predictions of a part in batches.
+
+    Raises:
+        TableError: the file cannot be read.
+    """
+    if span.stop is None:
+        yield from read_batches(path, rows)
+        return
+    names = next(read_batches(path, 1)).column_names
+    yield from (part for _, part in read_rows(path, names, [], span.first, span.stop, rows))
+
+
+def labels_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
+    """Labels of a part in batches; those of other parts are left out, and not read where Parquet says where they are.
+
+    Raises:
+        TableError: the file cannot be read, or its row groups are not sorted.
+    """
+    if not span.after and span.until is None:
+        yield from read_batches(path, rows)
+        return
+    for table in _row_groups(span, path, rows) if table_kind(path) == ".parquet" else read_batches(path, rows):
+        yield _inside(span, table)
+
+
+def _inside(span: Span, table: pa.Table) -> pa.Table:
+    if "case_id" not in table.column_names:
+        return table  # whoever reads it says so
+    case = pc.cast(table.column("case_id"), pa.string())
+    here = pc.greater(case, span.after)
+    if span.until is not None:
+        here = pc.and_(here, pc.less_equal(case, span.until))
+    # a cell without a case is somebody's mistake, which every part sees
+    return table.filter(pc.fill_null(here, True))
+
+
+def _row_groups(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
+    try:
+        with parquet.ParquetFile(path) as file:
+            groups = [
+                number
+                for number, (low, high) in enumerate(_ranges(path, file))
+                if low is None or (high > span.after and (span.until is None or low <= span.until))
+            ]
+            yield from grouped_batches(file, rows, groups)
+    except (pa.ArrowInvalid, OSError) as exc:
+        raise TableError(f"{path}: {exc}") from exc
+
+
+def _ranges(path: Path, file: parquet.ParquetFile) -> list[tuple[Any, Any]]:
+    """First and last case of each row group, None where the file does not say."""
+    names = file.schema_arrow.names
+    ranges: list[tuple[Any, Any]] = []
+    for number in range(file.num_row_groups):
+        statistics = (
+            file.metadata.row_group(number).column(names.index("case_id")).statistics if "case_id" in names else None
+        )
+        has_range = statistics is not None and statistics.has_min_max
+        low, high = (statistics.min, statistics.max) if statistics is not None and has_range else (None, None)
+        ranges.append((low, high) if isinstance(low, str) else (None, None))
+    before = ""
+    for number, (low, high) in enumerate(ranges):
+        if low is not None and low < before:
+            raise TableError(f"{path}: row group {number} begins with {low!r} after {before!r}: sort it by case_id")
+        before = before if high is None else high
+    return ranges
 
 
 class _SortedLabels:
@@ -107,18 +233,12 @@ class Streaming:
     Attributes:
         labels: LABELS, long or wide, sorted by case_id.
         predictions: PREDICTIONS, sorted by case_id.
-        n_bins: equal-width bins.
-        weights: column of LABELS with inverse probabilities of having a label.
-        weights2: the same of having two labels.
-        cluster: column of LABELS that names the patient.
+        options: of the evaluation; ``n_bins`` and the columns count here.
     """
 
     labels: Path
     predictions: Path
-    n_bins: int = 15
-    weights: str | None = None
-    weights2: str | None = None
-    cluster: str | None = None
+    options: EvaluationOptions = field(default_factory=EvaluationOptions)
 
     def sums(
         self, span: Span, observer: Callable[[int], None] = lambda cases: None, *, batch_rows: int = BATCH_ROWS
@@ -134,10 +254,11 @@ class Streaming:
             TableError: a table cannot be used or is not sorted.
         """
         sums: list[GroupSums] = []
+        options = self.options
         for predictions, labels in _joined(self.labels, self.predictions, span, batch_rows):
             if not sums:
-                by_patient = self.cluster is not None
-                sums = [GroupSums(len(predictions.classes), self.n_bins, by_patient=by_patient) for _ in range(2)]
+                by_patient = options.cluster is not None
+                sums = [GroupSums(len(predictions.classes), options.n_bins, by_patient=by_patient) for _ in range(2)]
             self._add(sums, predictions, labels)
             observer(sums[0].n_cases)
         if not sums:
@@ -145,7 +266,7 @@ class Streaming:
         return sums[0], sums[1]
 
     def _add(self, sums: list[GroupSums], predictions: Predictions, labels: Labels | None) -> None:
-        counts = np.zeros(predictions.class_probs.shape, dtype=np.int64)
+        options, counts = self.options, np.zeros(predictions.class_probs.shape, dtype=np.int64)
         units = np.array(predictions.case_ids)
         first_counts: IntArray | None = None
         both: list[FloatArray | None] = [None, None]
@@ -153,36 +274,28 @@ class Streaming:
             rows = align(labels, predictions, self.labels)
             counts = aligned_counts(labels, rows)
             first_counts = aligned_first_counts(labels, rows, self.labels)
-            columns = (self.weights, self.weights2 or self.weights)
+            columns = (options.weights, options.weights2 or options.weights)
             both = [aligned_weights(labels, name, rows, self.labels) for name in columns]
-            units = units if self.cluster is None else case_column(labels, self.cluster, self.labels)[rows]
+            units = units if options.cluster is None else case_column(labels, options.cluster, self.labels)[rows]
         used = (counts if first_counts is None else first_counts, counts)
         for part, weight, labelled in zip(sums, both, used, strict=True):
             part.add(labelled, predictions.class_probs, predictions.disagreement_probs, weight, units=units)
 
 
 def evaluate_stream(
-    labels_path: Path,
-    predictions_path: Path,
+    labels: Path,
+    predictions: Path,
+    options: EvaluationOptions | None = None,
     *,
-    n_bins: int = 15,
-    debias: Debias = "pair",
-    weights: str | None = None,
-    weights2: str | None = None,
-    cluster: str | None = None,
     batch_rows: int = BATCH_ROWS,
     observer: Callable[[int], None] = lambda cases: None,
 ) -> MetricsDocument:
     """Evaluate sorted tables in one pass, in memory that does not grow with their length.
 
     Args:
-        labels_path: LABELS, long or wide, sorted by case_id.
-        predictions_path: PREDICTIONS, sorted by case_id.
-        n_bins: equal-width bins.
-        debias: form of CL.
-        weights: column of LABELS with inverse probabilities of having a label.
-        weights2: the same of having two labels.
-        cluster: column of LABELS that names the patient.
+        labels: LABELS, long or wide, sorted by case_id.
+        predictions: PREDICTIONS, sorted by case_id.
+        options: of the evaluation.
         batch_rows: rows of a batch.
         observer: called with the cases done.
 
@@ -193,9 +306,9 @@ def evaluate_stream(
     Raises:
         TableError: a table cannot be used or is not sorted.
     """
-    stream = Streaming(labels_path, predictions_path, n_bins, weights, weights2, cluster)
-    first, second = stream.sums(whole_span(predictions_path), observer, batch_rows=batch_rows)
-    return document_of_sums(first, second, debias)
+    options = options or EvaluationOptions()
+    sums = Streaming(labels, predictions, options).sums(WHOLE, observer, batch_rows=batch_rows)
+    return document_of_sums(*sums, options.debias)
 
 
 def document_of_sums(first: GroupSums, second: GroupSums, debias: Debias) -> MetricsDocument:

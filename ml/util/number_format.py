@@ -1,10 +1,20 @@
 """Number formats shared by pages and reports."""
 
+from math import isfinite
 from typing import Protocol
 
 #: What replaces a number that is not known.
 NOTHING = "–"
 MINUS = "\N{MINUS SIGN}"
+
+
+def finite(value: float | None) -> float | None:
+    """None where a value is not a number.
+
+    >>> finite(float("nan")), finite(0.5)
+    (None, 0.5)
+    """
+    return None if value is None or not isfinite(value) else value
 
 
 def probability(value: float | None, digits: int = 3) -> str:

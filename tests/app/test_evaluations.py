@@ -13,7 +13,7 @@ from app.metrics.published import publish_estimates
 from app.metrics.tables import CohortTables, cohort_tables
 from app.reports import frozen_evaluations
 from ml.datasets.folder import load_folder
-from ml.tables.evaluate import evaluate_tables
+from ml.tables import evaluate as evaluate_tables
 from tests.support.jobs import work_off
 from tests.support.reports import report_page
 from tests.support.service import Service, cell_png, collect, store

@@ -22,7 +22,7 @@ from app.releases.training import measure_training_overlap, patient_hmac
 from ml.datasets.folder import load_folder
 from ml.release.artifact import read_release
 from ml.release.training_index import TrainingIndex
-from ml.tables.evaluate import evaluate_tables
+from ml.tables import evaluate as evaluate_tables
 from ml.training.train import index_of
 from tests.app.test_comparison import added, comparison, make
 from tests.support.command import run_here

@@ -11,7 +11,7 @@ from app.context import ServiceContext
 from app.database.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest
 from app.releases.queries import all_releases, class_codes
 from app.reports.frozen_evaluations import LABELS, PREDICTIONS, evaluation_folder
-from ml.tables.evaluate import evaluate_tables
+from ml.tables import evaluate as evaluate_tables
 from tests.app.test_snapshots import case_row, label_row, new_row, request_row
 from tests.support.jobs import work_off
 from tests.support.reports import report_page

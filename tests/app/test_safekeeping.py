@@ -25,7 +25,7 @@ from app.maintenance.erasure_registry import ErasureTarget, erase_patient_rows
 from app.maintenance.export import export_dataset
 from app.settings import Settings
 from ml.agreement import measure_agreement
-from ml.tables.evaluate import evaluate_tables
+from ml.tables import evaluate as evaluate_tables
 from ml.util.files import read_json, write_json
 from tests.support.jobs import submit, work_off
 from tests.support.postgres import PostgresServer

@@ -21,7 +21,7 @@ from ml.agreement import measure_agreement
 from ml.audit.evaluate_findings import audit_findings
 from ml.audit.page import render_audit_page
 from ml.audit.provenance import FileRecord, ProvenanceRecord
-from ml.tables.matching import Options
+from ml.tables.matching import EvaluationOptions
 from tests.golden.releases import CLASSES, SIDE, write_full_release, write_plain_release, write_served_release
 from tests.golden.worlds import WORLDS, World, uniforms, write_csv
 from tests.support.command import run_here
@@ -87,7 +87,7 @@ def evaluation_documents(folder: Path) -> Iterator[tuple[str, bytes]]:
     yield "stream.json", _command("evaluate", worlds["patients"], folder, "--stream")
     yield "agreement.json", _json(measure_agreement(compared.labels_table, cluster="patient").to_dict())
     labels, predictions = _tables(compared, folder)
-    answers = audit_findings(labels, predictions, Options(compared.n_bins, cluster="patient"), rival)
+    answers = audit_findings(labels, predictions, EvaluationOptions(compared.n_bins, cluster="patient"), rival)
     files = [
         FileRecord("LABELS", "labels.csv", 1234, "0123456789abcdef" * 4),
         FileRecord("PREDICTIONS", "predictions.csv", 4321, "fedcba9876543210" * 4),

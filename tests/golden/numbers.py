@@ -46,6 +46,7 @@ from ml.metrics import (
 )
 from ml.metrics.ordinal import ranked_probability_change
 from ml.release.card import CARD_METRICS
+from ml.tables import EvaluationOptions
 from ml.tables import evaluate as evaluate_tables
 from ml.tables.streaming import evaluate_stream
 from tests.golden.comparing import FITTED, differences
@@ -149,8 +150,8 @@ def streamed(world: World) -> Any:
     with TemporaryDirectory() as name:
         labels = write_csv(world.labels_table, Path(name) / "labels.csv")
         predictions = write_csv(world.predictions_table(complete=True), Path(name) / "predictions.csv")
-        options: dict[str, Any] = {"n_bins": world.n_bins, "debias": world.debias, "batch_rows": 17, **world.columns}
-        document: Mapping[str, Any] = evaluate_stream(labels, predictions, **options)
+        options = EvaluationOptions(world.n_bins, world.debias, **world.columns)
+        document: Mapping[str, Any] = evaluate_stream(labels, predictions, options, batch_rows=17)
     metrics = {
         metric: {name: value for name, value in estimate.items() if value is not None and not is_usual(name, value)}
         for metric, estimate in document["metrics"].items()

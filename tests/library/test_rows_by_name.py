@@ -129,12 +129,13 @@ HAVE_ROWS = {"DirichletCpe", "DirichletMixtureCpe", "EnsembleCpe", "Moments", "P
 #: Names without the law, and why.
 EXEMPT = {
     "tables.Comparison": "a result",
-    "tables.Options": "names of columns, and choices",
+    "tables.EvaluationOptions": "names of columns, and choices",
     "tables.compare": "rows are matched by case_id",
     "tables.rank_second_reads": "one table",
     "tables.evaluate_findings": "rows are matched by case_id",
     "tables.Labels": "what a reader of tables returns: rows with their case_id",
     "tables.Predictions": "what a reader of tables returns: rows with their case_id",
+    "tables.read_annotations": "rows are named by case_id",
     "tables.read_labels": "rows are matched by case_id",
     "tables.read_predictions": "rows are matched by case_id",
     "tables.read_table": "one table",

@@ -13,7 +13,7 @@ import pytest
 from ml.audit.glossary import MEANING
 from ml.audit.page import section_of
 from ml.tables.files import write_table
-from ml.tables.matching import Options
+from ml.tables.matching import EvaluationOptions
 from ml.util.number_format import interval, probability
 from tests.support.command import run_here
 
@@ -153,7 +153,7 @@ def _answer(folder: Path, **options: Any) -> Any:
     from ml.audit.evaluate_findings import audit_findings
 
     tables = make_tables(folder, findings=False)
-    return audit_findings(tables["labels"], tables["first"], Options(**options))[0]
+    return audit_findings(tables["labels"], tables["first"], EvaluationOptions(**options))[0]
 
 
 def test_the_ends_are_the_cases_there_counted_one_by_one(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_other_questions_have_a_page_too(options: dict[str, Any], tmp_path: Path
     from ml.audit.evaluate_findings import audit_findings
 
     tables = make_tables(tmp_path, findings=False)
-    section = section_of(audit_findings(tables["labels"], tables["first"], Options(**options))[0], 1)
+    section = section_of(audit_findings(tables["labels"], tables["first"], EvaluationOptions(**options))[0], 1)
     assert section.agreement.level == options.get("level", "nominal")
     assert len(section.charts) == 5
     alpha = section.agreement.krippendorff_alpha

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ml.metrics import evaluate, paired_changes
-from ml.tables import Options, evaluate_findings
-from ml.tables.evaluate import evaluate_tables
+from ml.tables import EvaluationOptions, evaluate_findings
+from ml.tables import evaluate as evaluate_tables
 from ml.tables.files import TableError, read_labels, read_predictions, write_table
 from tests.support.command import run_here
 
@@ -151,7 +151,7 @@ def test_each_finding_is_what_its_own_pair_of_tables_gives(suffix: str, tmp_path
     paths = [tmp_path / f"labels{suffix}", tmp_path / f"predictions{suffix}"]
     write_table(labels, paths[0])
     write_table(predictions, paths[1])
-    found = evaluate_findings(paths[0], paths[1], Options(cluster="patient"))
+    found = evaluate_findings(paths[0], paths[1], EvaluationOptions(cluster="patient"))
     assert list(found) == ["mass", "fluid"]
     for finding, evaluation in found.items():
         own = {name: column for name, column in _of(predictions, finding).items() if None not in column}

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from app.cli.main import secondread
 from ml.metrics import evaluate
-from ml.tables.evaluate import evaluate_tables
+from ml.tables import evaluate as evaluate_tables
 from ml.tables.files import TableError, read_labels, read_predictions, write_table
 from tests.support.command import run_here
 from tests.support.process import COMMAND

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from pyarrow import parquet
 from ml.scoring.evaluation_shards import evaluate_shard, finish_evaluation
 from ml.scoring.writing import ShardError
 from ml.tables.files import TableError, write_table
-from ml.tables.sorted_spans import labels_of, span_of
-from ml.tables.streaming import Streaming, evaluate_stream
+from ml.tables.matching import EvaluationOptions
+from ml.tables.streaming import Streaming, evaluate_stream, labels_of, span_of
 from tests.ml.test_streaming import tables
 from tests.support.command import run_here
 
@@ -47,11 +48,12 @@ def test_parts_in_any_order_are_the_stream(
 ) -> None:
     folder, order = tmp_path / "job", list(range(1, n_shards + 1))
     random.Random(n_shards).shuffle(order)
-    done = [evaluate_shard(Streaming(*stored, **columns), folder, (shard, n_shards)) for shard in order]
-    expected = evaluate_stream(*stored, **columns)  # type: ignore[arg-type]
+    options = EvaluationOptions(**columns)  # type: ignore[arg-type]
+    done = [evaluate_shard(Streaming(*stored, options), folder, (shard, n_shards)) for shard in order]
+    expected = evaluate_stream(*stored, options)
     assert sum(part.n_labels for part in done) == expected["n_labels"]
     same(finish_evaluation(folder), expected)
-    same(finish_evaluation(folder, "none"), evaluate_stream(*stored, debias="none", **columns))  # type: ignore[arg-type]
+    same(finish_evaluation(folder, "none"), evaluate_stream(*stored, replace(options, debias="none")))
 
 
 def test_a_part_reads_only_its_own_row_groups(stored: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +97,7 @@ def test_what_is_missing_damaged_or_of_another_evaluation_is_said(stored: tuple[
     with pytest.raises(ShardError, match="2 of 5 shards are missing: 3–4"):
         finish_evaluation(folder)
     with pytest.raises(ShardError, match=r"another evaluation \(cluster None, here who\)"):
-        evaluate_shard(Streaming(*stored, cluster="who"), folder, (3, 5))
+        evaluate_shard(Streaming(*stored, EvaluationOptions(cluster="who")), folder, (3, 5))
     with pytest.raises(ShardError, match=r"another evaluation \(n_shards 5, here 6\)"):
         evaluate_shard(stream, folder, (3, 6))
     whole = path.read_bytes()
@@ -149,7 +151,7 @@ def test_shards_from_the_command_line(stored: tuple[Path, Path], tmp_path: Path)
         assert json.loads(done.stdout)["n_cases"] == 200
     found = run_here("evaluate-finish", str(job), "--json")
     assert found.returncode == 0, found.stderr
-    same(json.loads(found.stdout), evaluate_stream(*stored, cluster="who"))
+    same(json.loads(found.stdout), evaluate_stream(*stored, EvaluationOptions(cluster="who")))
     assert "95 % interval" in run_here("evaluate-finish", str(job)).stdout
     whole = ["--shard", "1/2", "--out", str(job)]
     for wrong, named in (
@@ -168,6 +170,6 @@ def test_values_do_not_hang_on_the_parts(stored: tuple[Path, Path], tmp_path: Pa
     for n_shards in (2, 9):
         folder = tmp_path / str(n_shards)
         for shard in range(1, n_shards + 1):
-            evaluate_shard(Streaming(*stored, **COLUMNS), folder, (shard, n_shards))
+            evaluate_shard(Streaming(*stored, EvaluationOptions(**COLUMNS)), folder, (shard, n_shards))
         values.append(np.array([row["value"] for row in finish_evaluation(folder)["metrics"].values()]))
     np.testing.assert_allclose(values[0], values[1], rtol=1e-10)

@@ -9,7 +9,7 @@ from ml.calibration.calibrators import calibrate
 from ml.distributions.families import softmax_probs
 from ml.metrics import evaluate
 from ml.metrics.paired_difference import paired_change, paired_changes
-from ml.tables.evaluate import evaluate_tables
+from ml.tables import evaluate as evaluate_tables
 from ml.tables.files import TableError
 from ml.tables.streaming import evaluate_stream
 from ml.util.arrays import FloatArray, IntArray

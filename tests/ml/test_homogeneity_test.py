@@ -11,8 +11,8 @@ from ml.audit.evaluate_findings import audit_findings
 from ml.audit.sentences import summary_sentences
 from ml.audit.tail_bins import compute_tail_bins
 from ml.metrics.homogeneity_test import DIFFERENT
-from ml.tables.evaluate import evaluate_tables
-from ml.tables.matching import Options
+from ml.tables import evaluate as evaluate_tables
+from ml.tables.matching import EvaluationOptions
 
 Ints = npt.NDArray[np.int64]
 
@@ -156,7 +156,7 @@ def test_one_limit_decides_wherever_annotators_are_called_different() -> None:
         given = table(labels, patient)
         halves = {f"prob:label {k}": np.full(len(labels), 0.5) for k in range(2)}
         predictions = {"case_id": [f"case_id {i}" for i in range(len(labels))], **halves}
-        (answered,) = audit_findings(given, predictions, Options(cluster="patient"))
+        (answered,) = audit_findings(given, predictions, EvaluationOptions(cluster="patient"))
         agreement = measure_agreement(given, cluster="patient")
         places = {
             "evaluate": evaluate_tables(given, predictions, cluster="patient").warnings,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
-from ml.agreement.long_labels import LongLabels
+from ml.annotations import Annotations
 from ml.annotators import posterior
 from ml.annotators.posterior import (
     Opinions,
@@ -22,19 +22,19 @@ from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, Ensembl
 from ml.util.arrays import FloatArray, IntArray
 
 
-def long_labels(labels: list[list[tuple[int, int]]], n_readers: int, n_classes: int) -> LongLabels:
+def long_labels(labels: list[list[tuple[int, int]]], n_readers: int, n_classes: int) -> Annotations:
     """Labels of cases as (annotator, class)."""
     rows = [(case, reader, label) for case, given in enumerate(labels) for reader, label in given]
     table = np.array(rows, dtype=np.int64).reshape(-1, 3)
     case, reader, label = table.T
-    return LongLabels(case, reader, label, len(labels), n_readers, n_classes)
+    return Annotations(case, reader, label, len(labels), n_readers, n_classes)
 
 
 def some_confusions(n_readers: int, n_classes: int, rng: np.random.Generator) -> FloatArray:
     return rng.dirichlet(np.ones(n_classes), size=(n_readers, n_classes)) * 0.5 + 0.5 * np.eye(n_classes)
 
 
-def some_labels(n_cases: int, n_readers: int, n_classes: int, rng: np.random.Generator) -> LongLabels:
+def some_labels(n_cases: int, n_readers: int, n_classes: int, rng: np.random.Generator) -> Annotations:
     """Zero to three labels a case."""
     given = [
         [(int(r), int(rng.integers(n_classes))) for r in rng.choice(n_readers, int(rng.integers(4)), replace=False)]
@@ -47,7 +47,7 @@ def dirichlet(n: int, k: int, rng: np.random.Generator) -> DirichletCpe:
     return DirichletCpe(rng.dirichlet(np.ones(k), size=n), rng.normal(size=n) * 2)
 
 
-def counts_of(long: LongLabels) -> IntArray:
+def counts_of(long: Annotations) -> IntArray:
     return long.counts()
 
 
@@ -143,7 +143,7 @@ def test_permuting_classes_permutes() -> None:
     inverse = np.argsort(order)
     prior, long, confusions = dirichlet(50, k, rng), some_labels(50, 3, k, rng), some_confusions(3, k, rng)
     found = named_posterior(Opinions.of(prior), long, confusions)
-    renamed = LongLabels(long.case, long.annotator, inverse[long.label], 50, 3, k)
+    renamed = Annotations(long.case, long.annotator, inverse[long.label], 50, 3, k)
     moved = DirichletCpe(prior.class_probs[:, order], prior.log_concentration)
     other = named_posterior(Opinions.of(moved), renamed, confusions[:, order][:, :, order])
     np.testing.assert_allclose(other.opinion_probs, found.opinion_probs[:, order], atol=1e-13)

@@ -8,7 +8,7 @@ import pytest
 from scipy.special import softmax
 
 from benchmarks.reader_worlds import N_CLASSES, World, world
-from ml.agreement.long_labels import LongLabels
+from ml.annotations import Annotations
 from ml.annotators.choosing import choose_readers
 from ml.annotators.confusions import ReaderModel
 from ml.annotators.fitting import (
@@ -30,8 +30,8 @@ from ml.util.arrays import FloatArray
 IDENTITY = np.eye(N_CLASSES)
 
 
-def long_labels(drawn: World) -> LongLabels:
-    return LongLabels(drawn.case, drawn.annotator, drawn.label, len(drawn.logits), drawn.answers.shape[1], N_CLASSES)
+def long_labels(drawn: World) -> Annotations:
+    return Annotations(drawn.case, drawn.annotator, drawn.label, len(drawn.logits), drawn.answers.shape[1], N_CLASSES)
 
 
 def prior_of(drawn: World) -> DirichletCpe:
@@ -90,7 +90,7 @@ def test_what_is_expected_before_a_label_is_the_posterior_without_it() -> None:
     np.testing.assert_allclose(case_log_likelihoods(material_of(drawn), confusions), whole.log_likelihood, atol=1e-12)
     for label in range(0, len(long.case), 17):
         kept = np.arange(len(long.case)) != label
-        without = LongLabels(long.case[kept], long.annotator[kept], long.label[kept], 60, 5, N_CLASSES)
+        without = Annotations(long.case[kept], long.annotator[kept], long.label[kept], 60, 5, N_CLASSES)
         before = named_posterior(Opinions.of(prior), without, confusions).opinion_probs[long.case[label]]
         np.testing.assert_allclose(expected[label], before, atol=1e-13)
 
@@ -130,7 +130,7 @@ def test_hundreds_of_annotators_take_little_memory() -> None:
     rng = np.random.default_rng(0)
     drawn = world("alike", "confusions", 4, 300, 0)
     labels = long_labels(drawn)
-    crowd = LongLabels(labels.case, rng.integers(300, size=len(labels.case)), labels.label, 300, 300, N_CLASSES)
+    crowd = Annotations(labels.case, rng.integers(300, size=len(labels.case)), labels.label, 300, 300, N_CLASSES)
     tracemalloc.start()
     fit_readers(FitInputs(Opinions.of(prior_of(drawn)), crowd), Anchor(IDENTITY, 10.0), tolerance=1e-3)
     peak = tracemalloc.get_traced_memory()[1]

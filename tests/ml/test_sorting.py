@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow import parquet
 
-from ml.tables.evaluate import evaluate_tables
+from ml.tables import evaluate as evaluate_tables
 from ml.tables.files import TableError, read_table
 from ml.tables.sorting import sort_table
 from tests.ml.test_streaming import tables

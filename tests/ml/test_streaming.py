@@ -11,11 +11,11 @@ import pytest
 from pyarrow import parquet
 
 from ml.metrics.group_sums import group_numbers
-from ml.tables.evaluate import evaluate_tables
+from ml.tables import EvaluationOptions
+from ml.tables import evaluate as evaluate_tables
 from ml.tables.files import TableError, write_table
 from ml.tables.reading import read_batches
-from ml.tables.sorted_spans import Span, labels_of
-from ml.tables.streaming import evaluate_stream
+from ml.tables.streaming import Span, evaluate_stream, labels_of
 from tests.ml.test_metrics import draw
 from tests.support.command import run_here
 
@@ -53,9 +53,10 @@ def test_streaming_equals_memory(tmp_path: Path, suffix: str, wide: bool, column
     labels, predictions = tables(tmp_path, suffix, wide=wide)
     in_memory = columns | ({"cluster": "group"} if columns else {})
     whole = evaluate_tables(labels, predictions, **in_memory).to_dict()  # type: ignore[arg-type]
+    options = EvaluationOptions(**columns)  # type: ignore[arg-type]
     for rows in (37, 100_000):
         seen: list[int] = []
-        found = evaluate_stream(labels, predictions, batch_rows=rows, observer=seen.append, **columns)  # type: ignore[arg-type]
+        found = evaluate_stream(labels, predictions, options, batch_rows=rows, observer=seen.append)
         assert (found["n_cases"], found["n_labels"]) == (whole["n_cases"], whole["n_labels"])
         for name, row in found["metrics"].items():
             assert row["value"] == pytest.approx(whole["metrics"][name]["value"], abs=1e-12), name

@@ -12,9 +12,9 @@ from ml.datasets.cells import simulate_cells
 from ml.images.pixel_digest import pixel_digest
 from ml.release.training_index import TrainingIndex
 from ml.scoring.score_table import score_images
-from ml.tables.evaluate import evaluate_tables
+from ml.tables import evaluate as evaluate_tables
 from ml.tables.files import TableError, write_table
-from ml.tables.matching import Options, match_tables
+from ml.tables.matching import EvaluationOptions, match_tables
 from ml.tables.streaming import evaluate_stream
 from tests.support.images import encode
 from tests.support.tiny_release import with_training
@@ -73,7 +73,7 @@ def test_two_predictions_are_compared_on_what_neither_was_trained_on() -> None:
     labels, predictions = tables(1, 8, wide=True)
     other = tables(2, 8, wide=True)[1] | {"trained_on": ["no", "yes", "yes", *["no"] * 5]}
     own = predictions | {"trained_on": ["yes", "yes", *["no"] * 6]}
-    (cases,) = match_tables(labels, own, Options(), other)
+    (cases,) = match_tables(labels, own, EvaluationOptions(), other)
     assert cases.predictions.case_ids == [f"c{number}" for number in range(3, 8)]
     assert cases.rival is not None
     assert len(cases.rival.rows) == 5

@@ -1,26 +1,35 @@
-"""Labels in long form: memory grows with their number, not with cases × annotators."""
+"""Annotations: who gave which class to which case, in memory that grows with the number of labels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from ml.util.arrays import IntArray
+from ml.util.arrays import EqualByValue, IntArray
 
 
-@dataclass(frozen=True)
-class LongLabels:
-    """Labels in the order of their cases.
+@dataclass(frozen=True, eq=False)
+class Annotations(EqualByValue):
+    """M labels by A annotators of N cases, in K classes.
+
+    Tables are read by ``ml.tables.read_annotations``; counts without annotators are no annotations.
 
     Attributes:
-        case: (M,) number of each label's case, rising.
+        case: (M,) number of each label's case.
         annotator: (M,) number of who gave it.
         label: (M,) its class number.
         n_cases: N, with those that have no label.
         n_annotators: A.
         n_classes: K.
+        case_ids: (N,) identifiers of the cases; empty if they have numbers only.
+        annotators: (A,) names of the annotators; empty if they have numbers only.
+        classes: (K,) names of the classes; empty if they have numbers only.
+
+    >>> labels = Annotations.of_matrix(np.array([[0, 1, -1], [1, 1, 0]]), 2)
+    >>> labels.counts().tolist(), labels.per_case.tolist()
+    ([[1, 1], [1, 2]], [2, 3])
     """
 
     case: IntArray
@@ -29,9 +38,12 @@ class LongLabels:
     n_cases: int
     n_annotators: int
     n_classes: int
+    case_ids: tuple[str, ...] = ()
+    annotators: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
     @classmethod
-    def of_matrix(cls, matrix: IntArray, n_classes: int) -> "LongLabels":
+    def of_matrix(cls, matrix: IntArray, n_classes: int) -> "Annotations":
         """Take labels (N, A), −1 where there is none."""
         case, annotator = np.nonzero(matrix >= 0)
         n_cases, n_annotators = matrix.shape
@@ -40,14 +52,21 @@ class LongLabels:
     @classmethod
     def of_names(
         cls, case: IntArray, names: Sequence[str], label: IntArray, n_cases: int, n_classes: int
-    ) -> tuple["LongLabels", list[str]]:
-        """Take labels (M,) in any order, and name the annotators, sorted."""
-        annotator_names, annotator = np.unique(np.array(names, dtype=object), return_inverse=True)
+    ) -> "Annotations":
+        """Number the annotators of labels (M,) in the order of their names, and bring the labels into that of cases."""
+        annotators = sorted(set(names))
+        number = {name: a for a, name in enumerate(annotators)}
+        annotator = np.array([number[name] for name in names], dtype=np.int64)
         order = np.argsort(case, kind="stable")
-        long = cls(
-            case[order], annotator[order].astype(np.int64), label[order], n_cases, len(annotator_names), n_classes
-        )
-        return long, [str(name) for name in annotator_names]
+        numbers = (case[order], annotator[order], label[order])
+        return cls(*numbers, n_cases, len(annotators), n_classes, annotators=tuple(annotators))
+
+    def renumbered(self, place: IntArray, n_cases: int) -> "Annotations":
+        """Labels of some cases under the numbers ``place`` (N,), −1 of a case that is left out."""
+        case = place[self.case]
+        kept = case >= 0
+        annotator, label = self.annotator[kept], self.label[kept]
+        return replace(self, case=case[kept], annotator=annotator, label=label, n_cases=n_cases, case_ids=())
 
     @cached_property
     def per_case(self) -> IntArray:
