@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from ml.scoring.evaluation_shards import evaluate_shard, finish_evaluation
-from ml.scoring.writing import ShardError
+from ml.scoring.shards import ShardError
 from ml.tables.files import TableError, write_table
 from ml.tables.sorted_spans import labels_of, span_of
 from ml.tables.streaming import Streaming, evaluate_stream
