@@ -11,7 +11,7 @@ import typer
 from ml.cli.shared import Device, Json, emit, say_where
 
 if TYPE_CHECKING:
-    from ml.scoring.engines import Run
+    from ml.scoring.pool import Run
 
 commands = typer.Typer()
 
@@ -28,7 +28,7 @@ def score(
     shard: Annotated[str | None, typer.Option(help="Only part i of n, such as 3/8; the first is 1/8.")] = None,
     engine: Annotated[
         Literal["local", "processes", "ray"] | None,
-        typer.Option(help="Run all shards that are missing: one after the other, one process per core, or by Ray."),
+        typer.Option(help="Run all shards that are missing: by one process per core (local), or by Ray."),
     ] = None,
     ray_address: Annotated[
         str | None, typer.Option(help="Of a Ray cluster, else RAY_ADDRESS; without either Ray starts on this machine.")
@@ -50,12 +50,20 @@ def score(
     if out.suffix.lower() in {".csv", ".parquet"}:
         raise ValueError(f"{out}: with --shard or --engine a folder is written, and `secondread score-finish` joins it")
     if engine is not None:
-        from ml.scoring.engines import run_missing
+        from ml.scoring.pool import run_missing
 
         # Ray says on stdout which machines and processes died
         with _progress() as observe, redirect_stdout(sys.stderr):
             run = run_missing(
-                release, images, out, engine, observe, tta=tta, seed=seed, ray_address=ray_address, device=device
+                release,
+                images,
+                out,
+                "ray" if engine == "ray" else "local",
+                observe,
+                tta=tta,
+                seed=seed,
+                ray_address=ray_address,
+                device=device,
             )
         _say_run(run, out, as_json)
     elif shard is not None:
@@ -65,7 +73,7 @@ def score(
 def _score_table(
     release: Path, images: Path, out: Path, tta: int | None, seed: int, device: Device, as_json: bool
 ) -> None:
-    from ml.scoring.score_table import score_images
+    from ml.scoring.table import score_images
 
     with _progress() as observe:
         done = score_images(release, images, out, observe, tta=tta, seed=seed, device=device)
@@ -105,7 +113,7 @@ def score_finish(
     as_json: Json = False,
 ) -> None:
     """Check that every shard is there, and join them into predictions.parquet and errors.parquet."""
-    from ml.scoring.merge_shards import merge_job_shards
+    from ml.scoring.merge import merge_job_shards
 
     done = merge_job_shards(folder)
     document = {

@@ -7,10 +7,9 @@ and the metrics with their intervals follow from the parts together. As with ima
 import hashlib
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import cast
 from zipfile import BadZipFile
 
 import numpy as np
@@ -19,28 +18,14 @@ from pyarrow import parquet
 from ml.metrics.binning import Debias
 from ml.metrics.evaluation import MetricsDocument
 from ml.metrics.group_sums import GroupSums
-from ml.scoring.shard_store import numbers_text
-from ml.scoring.writing import ShardError, create_file, temporary_path
+from ml.scoring.shards import EvaluationJob, ShardError, begin_job, create_file, require_all, require_job
 from ml.tables.reading import TableError
 from ml.tables.streaming import Streaming, document_of_sums, span_of
-from ml.util.files import file_sha256, read_json, write_json
+from ml.util.files import file_sha256, read_json, temporary_path
 
 JOB_FILE = "evaluation.json"
 _VERSION = 1
 _ORDERS = ("first", "second")
-
-
-class EvaluationJob(TypedDict):
-    """Document shared by the shards of an evaluation, with digests of the tables' indexes."""
-
-    version: int
-    labels: str
-    predictions: str
-    n_bins: int
-    weights: str | None
-    weights2: str | None
-    cluster: str | None
-    n_shards: int
 
 
 @dataclass(frozen=True)
@@ -86,8 +71,8 @@ def evaluate_shard(
 
     Args:
         stream: the tables.
-        folder: where the parts lie.
-        shard: its number, from 1, and how many there are.
+        folder: contains the parts.
+        shard: its number, from 1, and the number of shards.
         observer: called with the cases done.
 
     Raises:
@@ -117,20 +102,17 @@ def finish_evaluation(folder: Path, debias: Debias = "pair") -> MetricsDocument:
     """The evaluation that follows from all parts.
 
     Args:
-        folder: where the parts lie.
+        folder: contains the parts.
         debias: form of CL, which may be chosen now.
 
     Raises:
         ShardError: a part is missing, damaged or of another evaluation.
     """
-    if not (folder / JOB_FILE).exists():
-        raise ShardError(f"{folder}: has no {JOB_FILE}: no shard was ever written there")
+    require_job(folder / JOB_FILE)
     job = cast(EvaluationJob, read_json(folder / JOB_FILE))
     digest, n_shards = file_sha256(folder / JOB_FILE), job["n_shards"]
     missing = [number for number in range(1, n_shards + 1) if not _file(folder, number, n_shards).exists()]
-    if missing:
-        words = "shard is" if len(missing) == 1 else "shards are"
-        raise ShardError(f"{folder}: {len(missing):,} of {n_shards:,} {words} missing: {numbers_text(missing)}")
+    require_all(folder, missing, n_shards)
     first, second = _read(_file(folder, 1, n_shards), digest)
     for number in range(2, n_shards + 1):
         part = _read(_file(folder, number, n_shards), digest)
@@ -143,16 +125,9 @@ def _file(folder: Path, shard: int, n_shards: int) -> Path:
 
 
 def _join(folder: Path, job: EvaluationJob) -> str:
-    """Begin an evaluation in a folder, or find that it is the one that was begun there; its digest."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Begin an evaluation in a folder, or check that it is the one that was begun there; its digest."""
     path = folder / JOB_FILE
-    if not path.exists():
-        with (
-            temporary_path(path) as written,
-            suppress(ShardError),
-        ):  # somebody else was first: what differs is said below
-            write_json(written, job)
-            create_file(written, path)
+    begin_job(path, job)
     there = read_json(path)
     for name, value in job.items():
         if there.get(name) != value:

@@ -1,23 +1,37 @@
-"""File utilities: JSON documents, atomic writes, digests.
-
-JSON documents, writes that are whole or not there, digests.
-"""
+"""File utilities: JSON documents, atomic writes, digests."""
 
 import hashlib
 import json
 import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 
 def write_bytes_atomically(path: Path, data: bytes | memoryview) -> None:
     """Write a file so that a reader or a crash sees the old or the new one, never a part."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
+    with temporary_path(path) as temporary:
+        temporary.write_bytes(data)
+        replace_file(temporary, path)
+
+
+@contextmanager
+def temporary_path(target: Path) -> Iterator[Path]:
+    """Yield a temporary path beside a file, removed at the end; two writers never share one."""
+    path = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def replace_file(path: Path, target: Path) -> None:
+    """Move a written file into place, replacing any other."""
+    sync_file(path)
+    path.replace(target)
+    sync_folder(target.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -21,9 +21,7 @@ from ml.release.device import (
     worth_taking,
 )
 from ml.release.predictor import Predictor
-from ml.scoring.shard_store import join_job, read_job
-from ml.scoring.shards import score_shard
-from ml.scoring.writing import ShardError
+from ml.scoring.shards import ShardError, join_job, read_job, score_shard
 from tests.support.command import run_here
 from tests.support.shards import manifest
 

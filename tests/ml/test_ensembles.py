@@ -16,7 +16,7 @@ from ml.release.artifact import ReleaseError, read_release
 from ml.release.dropout_head import DropoutHead
 from ml.release.predictor import Predictor
 from ml.release.score import predict_files
-from ml.scoring.score_table import score_images
+from ml.scoring.table import score_images
 from ml.tables.files import read_predictions
 from ml.training.calibrate import calibrate_run
 from ml.training.export import ParityError, check_head, export_run

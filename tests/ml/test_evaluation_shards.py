@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from ml.scoring.evaluation_shards import evaluate_shard, finish_evaluation
-from ml.scoring.writing import ShardError
+from ml.scoring.shards import ShardError
 from ml.tables.files import TableError, write_table
 from ml.tables.matching import EvaluationOptions
 from ml.tables.streaming import Streaming, evaluate_stream, labels_of, span_of

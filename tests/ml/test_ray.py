@@ -8,12 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ml.scoring.engines import run_missing
-from ml.scoring.ray_pool import connect_to_ray
-from ml.scoring.shard_store import PartDocument
-from ml.scoring.shards import score_shard
-from ml.scoring.work import ShardWork
-from ml.scoring.writing import ShardError
+from ml.scoring.pool import ShardWork, connect_to_ray, run_missing, run_on_ray
+from ml.scoring.shards import PartDocument, ShardError, score_shard
 from ml.tables.files import TableError
 from ml.util.files import read_json
 from tests.support.ray_settings import set_up
@@ -61,8 +57,8 @@ def test_what_a_task_cannot_use_is_said_as_it_is_without_ray(tiny_release: Path,
     with pytest.raises(TableError, match="row 202, column case_id: the value is missing"):
         run_missing(tiny_release, listed, job, "ray")
     work = ShardWork(tiny_release, manifest(images, 70, "x.csv"), tmp_path / "elsewhere", "0" * 64, None, 0, "auto")
-    with connect_to_ray(None) as pool, pytest.raises(ShardError, match="every machine has to see the same one"):
-        list(pool.run(work, [1]))
+    with connect_to_ray(None), pytest.raises(ShardError, match="every machine has to see the same one"):
+        list(run_on_ray(work, [1]))
 
 
 @dataclass(frozen=True)
@@ -77,8 +73,8 @@ class Unknown:
 @pytest.mark.usefixtures("ray_here")
 def test_a_machine_without_the_package_is_not_taken_for_this_one() -> None:
     said = r"a machine of the Ray cluster cannot make shards \(No module named 'onnxruntime'\)"
-    with connect_to_ray(None) as pool, pytest.raises(ShardError, match=said):
-        list(pool.run(Unknown(), [1]))
+    with connect_to_ray(None), pytest.raises(ShardError, match=said):
+        list(run_on_ray(Unknown(), [1]))
 
 
 @dataclass(frozen=True)
@@ -107,8 +103,8 @@ class Deadly:
 @pytest.mark.usefixtures("ray_here")
 def test_a_shard_that_kills_its_process_is_named_when_all_others_are_done(tmp_path: Path) -> None:
     done: list[int] = []
-    with connect_to_ray(None) as pool, pytest.raises(ShardError, match=r"shards 2 died, .*WorkerCrashedError"):
-        done.extend(part["shard"] for part in pool.run(Deadly(tmp_path, at=2), [1, 2, 3, 4, 5]))
+    with connect_to_ray(None), pytest.raises(ShardError, match=r"shards 2 died, .*WorkerCrashedError"):
+        done.extend(part["shard"] for part in run_on_ray(Deadly(tmp_path, at=2), [1, 2, 3, 4, 5]))
     assert sorted(done) == [1, 3, 4, 5]
     assert (tmp_path / "tries").read_text() == "xxxx"
 

@@ -13,10 +13,9 @@ import pytest
 from pyarrow import parquet
 
 import app.demo
-from ml.scoring.engines import run_missing
-from ml.scoring.merge_shards import merge_job_shards
-from ml.scoring.shards import rows_of, score_shard
-from ml.scoring.writing import ShardError
+from ml.scoring.merge import merge_job_shards
+from ml.scoring.pool import run_missing
+from ml.scoring.shards import ShardError, rows_of, score_shard
 from ml.util.files import file_sha256
 from tests.support.command import run_here
 from tests.support.shards import joined, left_over, manifest, one_run, write_images, write_parts
@@ -78,20 +77,19 @@ def test_two_processes_race_on_one_shard_and_one_file_is_left(tiny_release: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["local", "processes"])
-def test_an_engine_runs_what_is_missing(tiny_release: Path, images: Path, tmp_path: Path, engine: str) -> None:
-    listed, job = manifest(images, 700, f"{engine}.csv"), tmp_path / "job"
+def test_processes_run_the_missing_shards(tiny_release: Path, images: Path, tmp_path: Path) -> None:
+    listed, job = manifest(images, 700, "local.csv"), tmp_path / "job"
     expected = one_run(tiny_release, listed, tmp_path / "one.parquet")
     score_shard(tiny_release, listed, job, (2, 4))
     there = file_sha256(job / "shard-00002-of-00004.json")
     seen = []
-    run = run_missing(tiny_release, listed, job, engine, lambda done, total: seen.append((done, total)))
+    run = run_missing(tiny_release, listed, job, "local", lambda done, total: seen.append((done, total)))
     assert (run.n_shards, run.n_run, run.n_predictions + run.n_errors) == (4, 3, 700)
     assert seen[-1][0] == seen[-1][1] == 700 - (rows_of(2, 4, 700)[1] - rows_of(2, 4, 700)[0])
     assert file_sha256(job / "shard-00002-of-00004.json") == there
     assert joined(job) == expected
-    assert run_missing(tiny_release, listed, job, engine).n_run == 0
-    fresh = run_missing(tiny_release, listed, tmp_path / "fresh", engine)
+    assert run_missing(tiny_release, listed, job).n_run == 0
+    fresh = run_missing(tiny_release, listed, tmp_path / "fresh")
     assert fresh.n_run == fresh.n_shards == min(len(os.sched_getaffinity(0)), 11)
     assert joined(tmp_path / "fresh") == expected
 
@@ -129,7 +127,7 @@ def children_of(pid: int) -> list[str]:
 @pytest.mark.slow
 def test_processes_end_with_the_one_that_asked_for_them(tiny_release: Path, images: Path, tmp_path: Path) -> None:
     listed, job = manifest(images, 60_000, "orphans.csv"), tmp_path / "job"
-    process = start("score", tiny_release, "--images", listed, "--out", job, "--engine", "processes")
+    process = start("score", tiny_release, "--images", listed, "--out", job, "--engine", "local")
     children: list[str] = []
     while process.poll() is None and not (job.exists() and left_over(job) and len(children) >= 2):
         children = children_of(process.pid)

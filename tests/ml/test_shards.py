@@ -9,10 +9,9 @@ import pytest
 from pyarrow import parquet
 
 from ml.images.preprocess import ImageRejectedError, decode_image
-from ml.scoring.merge_shards import merge_job_shards
-from ml.scoring.score_table import score_images
-from ml.scoring.shards import rows_of, score_shard
-from ml.scoring.writing import ShardError
+from ml.scoring.merge import merge_job_shards
+from ml.scoring.shards import ShardError, rows_of, score_shard
+from ml.scoring.table import score_images
 from ml.tables.files import TableError, read_predictions
 from ml.util.files import read_json, write_json
 from tests.support.images import CORPUS
@@ -116,7 +115,7 @@ def test_a_list_of_nothing_that_can_be_read_ends_well(tiny_release: Path, tmp_pa
 
 
 def test_folders_are_walked_in_one_order_however_few_names_fit_in_memory(tmp_path: Path) -> None:
-    from ml.scoring.image_list import open_list
+    from ml.scoring.images import open_list
 
     names = [f"{a}/{b}.{kind}" for a in ("x", "y/z", "x-1") for b in range(9) for kind in ("png", "TIF", "txt")]
     random.Random(1).shuffle(names)
@@ -231,7 +230,7 @@ def test_a_case_that_stands_twice_is_named(tiny_release: Path, images: Path, tmp
 
 @pytest.mark.parametrize("in_memory", [1, 7, 1000])
 def test_repeats_are_found_however_few_fit_in_memory(in_memory: int) -> None:
-    from ml.scoring.duplicate_ids import repeated_row
+    from ml.scoring.images import repeated_row
 
     names = [f"name {row}" for row in range(900)]
     assert repeated_row([names[:500], names[500:]], in_memory=in_memory) is None
@@ -260,7 +259,7 @@ def test_columns_of_a_manifest_that_nobody_asked_for_may_contain_anything(
 
 @pytest.mark.parametrize("name", ["images", "list.csv", "list.parquet"])
 def test_a_list_that_is_not_there_is_said_so(tmp_path: Path, name: str) -> None:
-    from ml.scoring.image_list import open_list
+    from ml.scoring.images import open_list
 
     with pytest.raises(TableError, match=f"{name}: there is no such file or folder"):
         open_list(tmp_path / name)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ml.datasets.cells import simulate_cells
 from ml.images.pixel_digest import pixel_digest
 from ml.release.training_index import TrainingIndex
-from ml.scoring.score_table import score_images
+from ml.scoring.table import score_images
 from ml.tables import evaluate as evaluate_tables
 from ml.tables.files import TableError, write_table
 from ml.tables.matching import EvaluationOptions, match_tables

@@ -8,10 +8,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from ml.datasets.cells import simulate_cell
-from ml.scoring.merge_shards import merge_job_shards
-from ml.scoring.score_table import score_images
-from ml.scoring.shard_store import create_json, job_document, join_job
-from ml.scoring.writing import ERRORS, TableWriter
+from ml.scoring.merge import merge_job_shards
+from ml.scoring.shards import VERSION, JobDocument, create_json, join_job
+from ml.scoring.table import ERRORS, TableWriter, score_images
 from ml.util.files import file_sha256
 from tests.support.images import encode
 
@@ -59,7 +58,17 @@ def left_over(folder: Path) -> list[str]:
 
 def write_parts(folder: Path, rows: int, n_shards: int) -> None:
     """Parts of a job as shards write them, of numbers that no network made."""
-    job = join_job(folder, job_document("0" * 64, ("1" * 64, rows), n_shards, (None, 0), []))
+    document: JobDocument = {
+        "version": VERSION,
+        "release_sha256": "0" * 64,
+        "images_sha256": "1" * 64,
+        "n_images": rows,
+        "n_shards": n_shards,
+        "tta": None,
+        "seed": 0,
+        "columns": [],
+    }
+    job = join_job(folder, document)
     schema = pa.schema([("case_id", pa.string()), ("release_sha256", pa.string())])
     for k in range(8):
         schema = schema.append(pa.field(f"prob:{k}", pa.float64()))

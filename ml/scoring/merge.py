@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import parquet
 
-from ml.scoring.duplicate_ids import repeated_row
-from ml.scoring.shard_store import Job, PartDocument, numbers_text, read_job
-from ml.scoring.writing import ShardError, TableWriter, replace_file, temporary_path
-from ml.util.files import file_sha256
+from ml.scoring.images import repeated_row
+from ml.scoring.shards import Job, PartDocument, ShardError, read_job, require_all
+from ml.scoring.table import TableWriter
+from ml.util.files import file_sha256, replace_file, temporary_path
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class MergedShards:
         n_shards: number of parts.
         n_predictions: images that were predicted.
         n_errors: images that could not be read.
-        reasons: how many of them for which reason.
+        reasons: number of them for each reason.
         predictions: table of the first.
         errors: table of the second.
     """
@@ -39,7 +39,7 @@ def merge_job_shards(folder: Path) -> MergedShards:
     """Join the parts of a job into ``predictions.parquet`` and ``errors.parquet``, byte for byte those of one run.
 
     Args:
-        folder: where its parts lie.
+        folder: contains its parts.
 
     Raises:
         ShardError: a part is missing, of another job or changed, or a case stands twice.
@@ -63,12 +63,8 @@ def merge_job_shards(folder: Path) -> MergedShards:
 
 def _checked_parts(job: Job) -> list[PartDocument]:
     """Documents of all parts, checked."""
-    part_documents = [job.part(shard) for shard in range(1, job.n_shards + 1)]
-    missing = [shard for shard, part in enumerate(part_documents, start=1) if part is None]
-    if missing:
-        words = "shard is" if len(missing) == 1 else "shards are"
-        raise ShardError(f"{job.folder}: {len(missing):,} of {job.n_shards:,} {words} missing: {numbers_text(missing)}")
-    parts = [part for part in part_documents if part is not None]
+    require_all(job.folder, job.missing(), job.n_shards)
+    parts = [part for shard in range(1, job.n_shards + 1) if (part := job.part(shard)) is not None]
     for part in parts:
         for what, digest in (("predictions", part["predictions_sha256"]), ("errors", part["errors_sha256"])):
             path = job.file(part["shard"], f"{what}.parquet")

@@ -1,13 +1,13 @@
 """Streamed list of the images to predict, from a folder or a manifest, in a fixed order.
 
-Every row has a number, from 0, by which shards divide the list. A folder is walked with what it contains, in the order
-of the bytes of the names; names that are too many for memory are sorted in temporary files.
+Every row has a number, from 0, by which shards divide the list. A folder is walked with the folders in it, in the order
+of the bytes of the names. Names and case ids that do not fit in memory are sorted in temporary files.
 """
 
 import hashlib
 import heapq
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,6 +15,7 @@ from tempfile import TemporaryFile
 from typing import IO
 
 import numpy as np
+import numpy.typing as npt
 
 from ml.release.score import PATIENTS, SUFFIXES
 from ml.tables.files import Place, TableError, text_column
@@ -25,6 +26,10 @@ from ml.util.files import file_sha256
 BLOCK = 64
 _NAMES_IN_MEMORY = 200_000
 _LENGTH_BYTES = 4
+_DIGEST_BYTES = 16
+_ENTRY = np.dtype([("digest", f"S{_DIGEST_BYTES}"), ("row", "<i8")])
+_DIGEST_FILES = 256
+_DIGESTS_IN_MEMORY = 20_000
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class ImageList:
 
     Attributes:
         source: the folder, or the manifest.
-        rows: how many images there are.
+        rows: number of images.
         sha256: digest of the manifest, or of the names in the folder.
         read: gives the rows from one number up to another in blocks.
     """
@@ -68,7 +73,7 @@ def open_list(images: Path, *, names_in_memory: int = _NAMES_IN_MEMORY) -> Image
 
     Args:
         images: folder, or manifest (CSV, Parquet) with columns case_id and file, whose files are relative to it.
-        names_in_memory: names of a folder that are sorted at once.
+        names_in_memory: names of a folder that are sorted in memory.
 
     Raises:
         TableError: it cannot be read, or contains no image.
@@ -100,10 +105,20 @@ def _open_folder(images: Path, names_in_memory: int) -> ImageList:
 
 
 def _folder_rows(images: Path, first: int, names: list[bytes]) -> Rows:
-    # a name that is no UTF-8 is shown with its bytes, and opened as it is
+    # a name that is no UTF-8 is displayed with its bytes, and opened as it is
     display_names = [name.decode("utf-8", "backslashreplace") for name in names]
     paths = [images / os.fsdecode(name) for name in names]
     return Rows(first, [name.rpartition(".")[0] for name in display_names], display_names, paths, None)
+
+
+def _manifest_rows(manifest: Path, first: int, stop: int) -> Iterator[Rows]:
+    place = Place.of_file(manifest)
+    for start, table in read_rows(manifest, ("case_id", "file"), (PATIENTS,), first, stop, BLOCK):
+        part = place.part(np.arange(start, start + table.num_rows))
+        names = text_column(table, "file", part)
+        hmacs = text_column(table, PATIENTS, part) if PATIENTS in table.column_names else None
+        paths = [manifest.parent / name for name in names]
+        yield Rows(start, text_column(table, "case_id", part), names, paths, hmacs)
 
 
 def _walk(folder: bytes, inside: bytes = b"") -> Iterator[bytes]:
@@ -118,7 +133,7 @@ def _walk(folder: bytes, inside: bytes = b"") -> Iterator[bytes]:
 
 
 def _sorted_names(folder: Path, in_memory: int) -> Iterator[bytes]:
-    """The same in the order of their bytes, of which only so many are in memory."""
+    """The same in the order of their bytes, with a limited number of them in memory."""
     names = _walk(os.fsencode(folder))
     spilled: list[IO[bytes]] = []
     try:
@@ -146,11 +161,50 @@ def _unspill(file: IO[bytes]) -> Iterator[bytes]:
         yield file.read(int.from_bytes(length, "big"))
 
 
-def _manifest_rows(manifest: Path, first: int, stop: int) -> Iterator[Rows]:
-    place = Place.of_file(manifest)
-    for start, table in read_rows(manifest, ("case_id", "file"), (PATIENTS,), first, stop, BLOCK):
-        part = place.part(np.arange(start, start + table.num_rows))
-        names = text_column(table, "file", part)
-        hmacs = text_column(table, PATIENTS, part) if PATIENTS in table.column_names else None
-        paths = [manifest.parent / name for name in names]
-        yield Rows(start, text_column(table, "case_id", part), names, paths, hmacs)
+def repeated_row(identifiers: Iterable[list[str]], *, in_memory: int = _DIGESTS_IN_MEMORY) -> int | None:
+    """The first row whose identifier stands in an earlier one.
+
+    Digests are sorted into temporary files by their first byte, so that equal ones meet in a file that is short.
+
+    Args:
+        identifiers: of all rows, in lists of any length.
+        in_memory: digests that are kept before they are written.
+
+    Returns:
+        Its number, from 0; None where every identifier is another.
+    """
+    files: list[IO[bytes]] = []
+    try:
+        first: list[int] = []
+        for entries in _digests(identifiers, in_memory):
+            if len(entries) < in_memory and not files:
+                return min(_repeats(entries), default=None)
+            files = files or [TemporaryFile() for _ in range(_DIGEST_FILES)]  # noqa: SIM115
+            byte = np.ascontiguousarray(entries["digest"]).view(np.uint8)[::_DIGEST_BYTES]
+            for number, file in enumerate(files):
+                file.write(entries[byte == number].tobytes())
+        for file in files:
+            file.seek(0)
+            first += _repeats(np.frombuffer(file.read(), dtype=_ENTRY))
+        return min(first, default=None)
+    finally:
+        for file in files:
+            file.close()
+
+
+def _digests(identifiers: Iterable[list[str]], size: int) -> Iterator[npt.NDArray[np.void]]:
+    held: list[tuple[bytes, int]] = []
+    for row, name in enumerate(name for names in identifiers for name in names):
+        # no digest ends in a zero byte, which numpy would take away
+        held.append((hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES - 1).digest() + b"\1", row))
+        if len(held) == size:
+            yield np.array(held, dtype=_ENTRY)
+            held = []
+    yield np.array(held, dtype=_ENTRY)
+
+
+def _repeats(entries: npt.NDArray[np.void]) -> list[int]:
+    """The first row of these that repeats an earlier one, or none."""
+    entries = entries[np.lexsort((entries["row"], entries["digest"]))]
+    again = np.flatnonzero(entries["digest"][1:] == entries["digest"][:-1]) + 1
+    return [int(entries["row"][again].min())] if again.size else []

@@ -1,0 +1,271 @@
+"""Prediction of many images into one table, block by block.
+
+The bytes of a table depend on its rows alone, never on the number of rows that were added together.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+from pyarrow import csv, parquet
+
+from ml.images.pixel_digest import pixel_digest
+from ml.images.preprocess import ImageRejectedError, Pixels, decode_image
+from ml.release.artifact import read_release
+from ml.release.device import Device
+from ml.release.predictor import Predictor
+from ml.release.score import MAY_BE_EMPTY, ood_columns, prediction_columns
+from ml.scoring.images import BLOCK, ImageList, Rows, open_list, repeated_row
+from ml.tables.files import Column, Place, TableError, empty_where_nan, fail_at
+from ml.tables.trained_cells import TRAINED_ON
+from ml.util.files import replace_file, temporary_path
+
+Observer = Callable[[int, int], None]
+#: Columns of a table of images that could not be read.
+ERRORS = pa.schema(
+    [
+        ("row", pa.int64()),
+        ("case_id", pa.string()),
+        ("file", pa.string()),
+        ("reason", pa.string()),
+        ("message", pa.string()),
+    ]
+)
+#: Rows of a group of a Parquet file, which is what is held in memory.
+GROUP_ROWS = 16_384
+_PROBE_SIDE = 64
+
+
+class TableWriter:
+    """A CSV or Parquet file that is written in groups of rows.
+
+    Args:
+        path: the file.
+        schema: of every table that is given.
+        as_csv: whether it is CSV.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, *, as_csv: bool = False) -> None:
+        self.schema, self.rows = schema, 0
+        self._writer = csv.CSVWriter(path, schema) if as_csv else parquet.ParquetWriter(path, schema)
+        self._held: list[pa.Table] = []
+        self._n_held = 0
+
+    def __enter__(self) -> "TableWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._n_held:
+            self._write(pa.concat_tables(self._held))
+        self._writer.close()
+
+    def add(self, table: pa.Table) -> None:
+        """Add rows."""
+        self.rows += table.num_rows
+        self._held.append(table)
+        self._n_held += table.num_rows
+        if self._n_held < GROUP_ROWS:
+            return
+        held = pa.concat_tables(self._held)
+        while held.num_rows >= GROUP_ROWS:
+            self._write(held.slice(0, GROUP_ROWS))
+            held = held.slice(GROUP_ROWS)
+        self._held, self._n_held = [held], held.num_rows
+
+    def _write(self, table: pa.Table) -> None:
+        # in one piece: the bytes would show where a column was cut
+        self._writer.write_table(table.combine_chunks())
+
+
+class Scorer:
+    """A release that predicts blocks of images.
+
+    Args:
+        release: release folder.
+        tta: augmented views an image, None for the image itself.
+        seed: of the views.
+        threads: within one run of the network, 0 for all cores.
+        device: where the network runs.
+
+    Attributes:
+        release_sha256: digest of the release's card.
+        schema: of every table of predictions.
+
+    Raises:
+        ValueError: the release cannot be read, or takes no augmented views, or the device cannot be used.
+    """
+
+    def __init__(
+        self, release: Path, *, tta: int | None = None, seed: int = 0, threads: int = 0, device: Device = "auto"
+    ) -> None:
+        self.predictor = Predictor(read_release(release), threads, device=device)
+        self.release_sha256 = self.predictor.release.card_sha256
+        self.tta, self.seed = tta, seed
+        probe = Image.new("RGB", (_PROBE_SIDE, _PROBE_SIDE))
+        self.schema: pa.Schema = self._predictions(["probe"], [probe], [pixel_digest(probe)], None).schema
+
+    def __call__(self, rows: Rows) -> tuple[pa.Table, pa.Table]:
+        """Predictions of the images that can be read, and errors of those that cannot."""
+        kept: list[int] = []
+        images: list[Image.Image | Pixels] = []
+        digests: list[bytes] = []
+        wrong: list[tuple[int, str, str]] = []
+        for at, path in enumerate(rows.paths):
+            try:
+                image = decode_image(path.read_bytes())
+            except (OSError, ValueError) as exc:
+                wrong.append((at, *_unreadable_reason(exc)))
+                continue
+            kept.append(at)
+            digests.append(pixel_digest(image))
+            # augmented views are made of the image itself; else its pixels need not be kept
+            images.append(image if self.tta is not None else self.predictor.pixels([image])[0])
+        errors = {
+            "row": [rows.first + at for at, _, _ in wrong],
+            "case_id": [rows.case_ids[at] for at, _, _ in wrong],
+            "file": [rows.names[at] for at, _, _ in wrong],
+            "reason": [reason for _, reason, _ in wrong],
+            "message": [message for _, _, message in wrong],
+        }
+        hmacs = None if rows.hmacs is None else [rows.hmacs[at] for at in kept]
+        predictions = self.schema.empty_table()
+        if kept:
+            predictions = self._predictions([rows.case_ids[at] for at in kept], images, digests, hmacs)
+        return predictions, pa.table(errors, schema=ERRORS)
+
+    def _predictions(
+        self, cases: list[str], images: list[Image.Image | Pixels], digests: list[bytes], hmacs: list[str] | None
+    ) -> pa.Table:
+        release, plain = self.predictor.release, self.predictor.predict(images)
+        distribution = plain.distribution
+        if self.tta is not None:
+            pictures = [image for image in images if isinstance(image, Image.Image)]
+            distribution = self.predictor.predict_augmented(pictures, samples=self.tta, seed=self.seed)
+        columns = prediction_columns(cases, release.classes, distribution)
+        columns |= ood_columns(distribution.disagreement_probs, plain.unlikeness)
+        columns["release_sha256"] = [self.release_sha256] * len(cases)
+        columns[TRAINED_ON] = self._trained_on(digests, hmacs)
+        filled: dict[str, Column] = {name: empty_where_nan(np.asarray(columns[name])) for name in MAY_BE_EMPTY}
+        return pa.table(dict(columns | filled))
+
+    def _trained_on(self, digests: list[bytes], hmacs: list[str] | None) -> list[str]:
+        """Training status of each image or its patient: yes, no, or unknown."""
+        index = self.predictor.release.training
+        if index is None:
+            return ["unknown"] * len(digests)
+        return ["yes" if use else "no" for use in index.uses_of(digests, hmacs)]
+
+
+def _unreadable_reason(exc: OSError | ValueError) -> tuple[str, str]:
+    """Reason and message of a file that cannot be read, without its path on this machine."""
+    if isinstance(exc, ImageRejectedError):
+        return exc.reason, str(exc)
+    reason = "missing" if isinstance(exc, FileNotFoundError) else "unreadable"
+    return reason, (exc.strerror if isinstance(exc, OSError) else None) or "the file cannot be read"
+
+
+@dataclass(frozen=True)
+class ScoredTable:
+    """Result of scoring into one table.
+
+    Attributes:
+        n_predictions: images that were predicted.
+        n_errors: images that could not be read.
+        predictions: table of the first.
+        errors: table of the second.
+    """
+
+    n_predictions: int
+    n_errors: int
+    predictions: Path
+    errors: Path
+
+
+def score_images(
+    release: Path,
+    images: Path,
+    out: Path,
+    observer: Observer = lambda done, total: None,
+    *,
+    tta: int | None = None,
+    seed: int = 0,
+    device: Device = "auto",
+) -> ScoredTable:
+    """Predict a folder of images, or a manifest with columns case_id and file, into a PREDICTIONS table.
+
+    Of an image unlike those that the release was made from (``out_of_distribution``, ``reasons``, ``distance``,
+    ``distance_percentile``) the ``disagreement_prob`` is empty and ``disagreement_prob_raw`` is not. Two further
+    columns contain the release (``release_sha256``, the digest of its card) and whether it was trained on the cell
+    (``trained_on``: yes, no or unknown), so that an evaluation leaves such cells out. Images that cannot be read are
+    rows of a table of errors beside it. Memory does not grow with the number of images.
+
+    Args:
+        release: release folder.
+        images: folder, with all folders in it, or manifest whose files are relative to it.
+        out: table to write.
+        observer: called with images done and in all.
+        tta: augmented views an image, None for the image itself.
+        seed: of the views.
+        device: where the network runs.
+
+    Raises:
+        TableError: the manifest cannot be used, or a case stands twice.
+        ValueError: the release cannot be read, or the device not used.
+    """
+    kind = out.suffix.lower()
+    if kind not in {".csv", ".parquet"}:
+        raise TableError(f"{out}: the extension must be .csv or .parquet")
+    scorer = Scorer(release, tta=tta, seed=seed, device=device)
+    listed = open_list(images)
+    _check_cases(listed)
+    errors = out.with_name(f"{out.stem}.errors{out.suffix}")
+    with temporary_path(out) as part, temporary_path(errors) as wrong:
+        n = write_rows(scorer, listed, 0, listed.rows, (part, wrong), observer, as_csv=kind == ".csv")
+        replace_file(wrong, errors)
+        replace_file(part, out)
+    return ScoredTable(*n, out, errors)
+
+
+def write_rows(
+    scorer: Scorer,
+    listed: ImageList,
+    first: int,
+    stop: int,
+    files: tuple[Path, Path],
+    observer: Observer,
+    *,
+    as_csv: bool = False,
+) -> tuple[int, int]:
+    """Predict rows from one number up to another into two files, of predictions and of errors; the number of each.
+
+    Raises:
+        TableError: the list became shorter while it was read.
+    """
+    with ExitStack() as stack:
+        good = stack.enter_context(TableWriter(files[0], scorer.schema, as_csv=as_csv))
+        bad = stack.enter_context(TableWriter(files[1], ERRORS, as_csv=as_csv))
+        for rows in listed.read(first, stop):
+            predictions, errors = scorer(rows)
+            good.add(predictions)
+            bad.add(errors)
+            observer(good.rows + bad.rows, stop - first)
+    if good.rows + bad.rows != stop - first:
+        raise TableError(f"{listed.source}: the list changed while it was read")
+    return good.rows, bad.rows
+
+
+def _check_cases(listed: ImageList) -> None:
+    """Every case stands once."""
+    again = repeated_row(rows.case_ids for rows in listed.read(0, listed.rows))
+    if again is not None:
+        start = again // BLOCK * BLOCK
+        rows = next(iter(listed.read(start, min(start + BLOCK, listed.rows))))
+        place = Place.of_file(listed.source).part(np.array([again]))
+        fail_at(place, [True], "case_id", "duplicated case", [rows.case_ids[again - start]])
