@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         expected_squared_loss,
     )
     from ml.tables import TableError, compare, evaluate, rank_second_reads
-    from secondread import agreement, calibration, distributions, metrics, tables
+    from secondread import agreement, annotators, calibration, conformal, distributions, metrics, tables
 
 __version__ = "0.2.0.dev0"
 
@@ -73,7 +73,7 @@ _HOMES = {
         "expected_squared_loss",
     ),
     "ml.tables": ("TableError", "compare", "evaluate", "rank_second_reads"),
-    "secondread": ("agreement", "calibration", "distributions", "metrics", "tables"),
+    "secondread": ("agreement", "annotators", "calibration", "conformal", "distributions", "metrics", "tables"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -91,11 +91,13 @@ __all__ = [
     "TableError",
     "__version__",
     "agreement",
+    "annotators",
     "calibrate",
     "calibration",
     "calibration_loss",
     "cohen_kappa",
     "compare",
+    "conformal",
     "dawid_skene",
     "disagreement_calibration_loss",
     "disagreement_loss",
