@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     )
     from ml.tables import TableError, compare, evaluate, rank_second_reads
     from secondread import agreement, annotators, calibration, conformal, distributions, metrics, tables
+    from secondread.calibrator import Calibrator
+    from secondread.charts import plot_reliability, plot_triage
 
 __version__ = "0.2.0.dev0"
 
@@ -73,6 +75,8 @@ _HOMES = {
         "expected_squared_loss",
     ),
     "ml.tables": ("TableError", "compare", "evaluate", "rank_second_reads"),
+    "secondread.calibrator": ("Calibrator",),
+    "secondread.charts": ("plot_reliability", "plot_triage"),
     "secondread": ("agreement", "annotators", "calibration", "conformal", "distributions", "metrics", "tables"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -81,6 +85,7 @@ __all__ = [
     "Accumulator",
     "AgreementReport",
     "Calibration",
+    "Calibrator",
     "DawidSkene",
     "DirichletCpe",
     "DirichletMixtureCpe",
@@ -110,6 +115,8 @@ __all__ = [
     "krippendorff_alpha",
     "measure_agreement",
     "metrics",
+    "plot_reliability",
+    "plot_triage",
     "rank_second_reads",
     "tables",
 ]

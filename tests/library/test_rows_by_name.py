@@ -9,6 +9,7 @@ an array do; their columns have names, and are under the law too.
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import asdict, is_dataclass
 from types import ModuleType
 from typing import Any
@@ -34,6 +35,7 @@ SHUFFLED = np.roll(np.arange(N), 7)
 
 #: Arguments with a row per case.
 BY_ROW: dict[str, Any] = {
+    "annotations": Y,
     "after": (OTHER_F, OTHER_DPE),
     "annotator": np.arange(N) % 2,
     "answered": DPE,
@@ -82,7 +84,17 @@ BY_ROW: dict[str, Any] = {
     "week": np.arange(N) // 20,
 }
 #: Arguments with a column per class as well.
-BY_CLASS = {"class_probs", "label_counts", "labels", "predictions", "logits", "log_class_probs", "true_probs", "sets"}
+BY_CLASS = {
+    "annotations",
+    "class_probs",
+    "label_counts",
+    "labels",
+    "predictions",
+    "logits",
+    "log_class_probs",
+    "true_probs",
+    "sets",
+}
 #: A label of each of two annotators of every case.
 LONG = secondread.annotators.LongLabels(
     np.repeat(np.arange(N), 2), np.tile([0, 1], N), (F.cumsum(axis=1) > 0.5).argmax(axis=1).repeat(2), N, 2, K
@@ -137,9 +149,11 @@ ARRAYS_ONLY = {
     "calibration.temperature_loss",
     "distributions.dirichlet_multinomial_nll",
 }
+FITTED = secondread.Calibrator(refined=False).fit(BY_ROW["logits"], Y, features=FEATURES, groups=PATIENTS)
 #: What an object is made of whose methods take tables; methods of all others are exempt.
 OBJECTS: dict[str, Callable[[], Any]] = {
     "Accumulator": lambda: secondread.Accumulator(K),
+    "Calibrator": lambda: copy(FITTED),
     "Calibration": lambda: secondread.Calibration(OTHERS["scaling"], OTHERS["start"][1]),
     "ConcentrationHead": lambda: OTHERS["start"][1],
     "DirichletCpe": lambda: secondread.DirichletCpe(F, A),
@@ -164,6 +178,7 @@ EXEMPT = {
     "conformal.SetQuality": "a result",
     "conformal.Thresholds": "a result",
     "conformal.fewest_patients": "no table",
+    "plot_reliability": "a result is drawn",
     "tables.Comparison": "a result",
     "tables.Options": "names of columns, and choices",
     "tables.compare": "rows are matched by case_id",
@@ -195,6 +210,7 @@ EXEMPT = {
     "agreement.DawidSkene": "a result",
     "agreement.DependenceTest": "a result",
     "agreement.HomogeneityTest": "a result",
+    "calibration.Calibrator": "parameters",
     "calibration.FitReport": "a result",
     "calibration.HeadKind": "two numbers",
     "calibration.FitError": "an error",
@@ -228,7 +244,7 @@ def _calls() -> Iterator[tuple[str, Callable[..., Any], bool]]:
         if name not in EXEMPT:
             yield name, value, False
         if short in OBJECTS:
-            for method, implementation in vars(value).items():
+            for method, implementation in list(vars(value).items()):
                 if (method == "__call__" or not method.startswith("_")) and method != "from_dict":
                     if inspect.isfunction(implementation):
                         yield f"{name}.{method}", _method(short, method), short in HAVE_ROWS
@@ -242,6 +258,8 @@ def _method(short: str, method: str) -> Callable[..., Any]:
     def call(**arguments: Any) -> Any:
         made = OBJECTS[short]()
         result = getattr(made, method)(**arguments)
+        if isinstance(result, secondread.Calibrator):
+            return result.calibration_.to_dict()
         return made.to_dict() if result is None else result
 
     call.__signature__ = inspect.signature(bound)  # type: ignore[attr-defined]
@@ -252,7 +270,7 @@ def _arguments(name: str, call: Callable[..., Any]) -> dict[str, Any]:
     """Tables for every argument that takes one, and what else must be given."""
     arguments = dict(OWN.get(name, {}))
     for parameter in inspect.signature(call).parameters.values():
-        if parameter.name in arguments:
+        if parameter.name in arguments or parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue
         if parameter.name in BY_ROW:
             arguments[parameter.name] = BY_ROW[parameter.name]
@@ -274,6 +292,8 @@ def test_the_law_is_about_what_it_should_be_about() -> None:
     wanted = {"metrics.triage_recall", "metrics.posterior_gain", "agreement.krippendorff_alpha", "tables.evaluate"}
     assert wanted | {"distributions.PointCpe.posterior", "metrics.Accumulator.update", "calibration.Moments.of"} | {
         "annotators.choose_readers",
+        "calibration.Calibrator.fit",
+        "calibration.Calibrator.predict",
         "annotators.drift_paths",
         "conformal.calibrate",
         "conformal.judge_sets",
