@@ -56,7 +56,10 @@ def refuse_names(values: Any, what: str) -> None:
 
 
 def by_class(
-    label_counts: Any, class_probs: Any, classes: Sequence[str] | None = None
+    label_counts: Any,
+    class_probs: Any,
+    classes: Sequence[str] | None = None,
+    names: tuple[str, str] = ("class_probs", "prob:"),
 ) -> tuple[npt.ArrayLike, npt.ArrayLike, list[str] | None]:
     """Bring the columns of label counts and class probabilities into one order of classes.
 
@@ -65,6 +68,7 @@ def by_class(
         class_probs: (N, K), an array or a table with columns named ``<class>`` or ``prob:<class>``.
         classes: names of the K columns of whichever is an array, and the order to bring tables into; without them
             the order of the names, so that nothing depends on where a column stands.
+        names: what messages call the second table, and the prefix of its columns.
 
     Returns:
         Label counts, class probabilities, and the names of their columns where anything named them.
@@ -75,11 +79,12 @@ def by_class(
     >>> by_class({"x": [2], "y": [0]}, {"prob:y": [0.1], "prob:x": [0.9]})
     (array([[2, 0]]), array([[0.9, 0.1]]), ['x', 'y'])
     """
-    counted, predicted = _classes(label_counts, "count:", "label_counts"), _classes(class_probs, "prob:", "class_probs")
+    what, prefix = names
+    counted, predicted = _classes(label_counts, "count:", "label_counts"), _classes(class_probs, prefix, what)
     if counted is None and predicted is None:
         return label_counts, class_probs, None if classes is None else list(classes)
     if classes is None and (counted is None or predicted is None):
-        named, unnamed = ("class_probs", "label_counts") if counted is None else ("label_counts", "class_probs")
+        named, unnamed = (what, "label_counts") if counted is None else ("label_counts", what)
         raise ValueError(
             f"the columns of {named} are named ({_shown(counted or predicted or [])}) and those of {unnamed} are not: "
             "name both, or pass two arrays with the classes in one order"
@@ -87,7 +92,7 @@ def by_class(
     order = list(classes) if classes is not None else sorted(predicted or [])
     return (
         _in_order(label_counts, counted, order, "label_counts"),
-        _in_order(class_probs, predicted, order, "class_probs"),
+        _in_order(class_probs, predicted, order, what),
         order,
     )
 

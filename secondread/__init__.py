@@ -45,7 +45,9 @@ if TYPE_CHECKING:
         expected_squared_loss,
     )
     from ml.tables import TableError, compare, evaluate, rank_second_reads
-    from secondread import agreement, calibration, distributions, metrics, tables
+    from secondread import agreement, annotators, calibration, conformal, distributions, metrics, tables
+    from secondread.calibrator import Calibrator
+    from secondread.charts import plot_reliability, plot_triage
 
 __version__ = "0.2.0.dev0"
 
@@ -73,7 +75,9 @@ _HOMES = {
         "expected_squared_loss",
     ),
     "ml.tables": ("TableError", "compare", "evaluate", "rank_second_reads"),
-    "secondread": ("agreement", "calibration", "distributions", "metrics", "tables"),
+    "secondread.calibrator": ("Calibrator",),
+    "secondread.charts": ("plot_reliability", "plot_triage"),
+    "secondread": ("agreement", "annotators", "calibration", "conformal", "distributions", "metrics", "tables"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -81,6 +85,7 @@ __all__ = [
     "Accumulator",
     "AgreementReport",
     "Calibration",
+    "Calibrator",
     "DawidSkene",
     "DirichletCpe",
     "DirichletMixtureCpe",
@@ -91,11 +96,13 @@ __all__ = [
     "TableError",
     "__version__",
     "agreement",
+    "annotators",
     "calibrate",
     "calibration",
     "calibration_loss",
     "cohen_kappa",
     "compare",
+    "conformal",
     "dawid_skene",
     "disagreement_calibration_loss",
     "disagreement_loss",
@@ -108,6 +115,8 @@ __all__ = [
     "krippendorff_alpha",
     "measure_agreement",
     "metrics",
+    "plot_reliability",
+    "plot_triage",
     "rank_second_reads",
     "tables",
 ]

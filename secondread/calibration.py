@@ -2,6 +2,7 @@
 
 import ml.calibration
 from ml.calibration import *
+from secondread.calibrator import Calibrator
 
-__all__: list[str] = []
+__all__ = ["Calibrator"]
 __all__ += ml.calibration.__all__

@@ -10,11 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ml.annotations import Annotations
 from ml.annotators.confusions import ReaderModel
 from ml.annotators.fitting import TOLERANCE, Anchor, Fit, FitInputs, case_log_likelihoods, fit_rates, fit_readers
-from ml.annotators.posterior import Opinions
+from ml.annotators.posterior import Opinions, require_fit
+from ml.dataframes import refuse_row_names
 from ml.distributions.families import PredictiveDistribution
 from ml.util.arrays import FloatArray, IntArray
 
@@ -51,7 +53,7 @@ def choose_readers(
     prior: PredictiveDistribution,
     long: Annotations,
     names: Sequence[str],
-    groups: IntArray | None = None,
+    groups: npt.ArrayLike | None = None,
     *,
     experts: Sequence[str] = (),
     progress: Callable[[float], None] = lambda _: None,
@@ -67,16 +69,22 @@ def choose_readers(
         progress: told the share that is done.
 
     Raises:
-        ValueError: no label, names that do not fit, an unknown expert, or fewer patients than folds.
+        ValueError: no label, names that do not fit, an unknown expert, fewer patients than folds, or groups that are
+            not one per case or have names of rows.
     """
+    refuse_row_names(groups=groups)
     if len(names) != long.n_annotators:
         raise ValueError(f"{len(names)} names for {long.n_annotators} annotators")
     unknown = sorted(set(experts) - set(names))
     if unknown:
         raise ValueError(f"no label by {', '.join(unknown)}, whose answers would be the population's")
-    material = FitInputs(Opinions.of(prior), long).of_cases(long.per_case > 0)
-    patient = np.unique(np.arange(long.n_cases) if groups is None else groups, return_inverse=True)[1]
-    patient = patient[long.per_case > 0]
+    patients = np.arange(long.n_cases) if groups is None else np.asarray(groups)
+    if patients.shape != (long.n_cases,):
+        raise ValueError(f"groups must name the patient of each of {long.n_cases} cases, got shape {patients.shape}")
+    opinions = Opinions.of(prior)
+    require_fit(opinions, long, np.empty((len(names), long.n_classes, long.n_classes)))
+    material = FitInputs(opinions, long).of_cases(long.per_case > 0)
+    patient = np.unique(patients, return_inverse=True)[1][long.per_case > 0]
     fold, weights = _folds(patient), _population_weights(material.long, [name in experts for name in names])
 
     def judged(number: int) -> dict[str, FloatArray]:

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
+from ml.dataframes import same_rows
 from ml.metrics.betting_monitor import FLOOR, LARGEST, LEVEL, TOLERANCE, CapitalPath, compute_capital_path, daily_stakes
-from ml.util.arrays import FloatArray, IntArray, as_vector
+from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_vector
 
 # shares of the capital at risk in a week's bets
 _SHARES = np.array([0.1, 0.3, 0.6, 0.95])
@@ -40,7 +42,7 @@ class WeekBand:
     high: float
 
 
-def excess_log_loss(class_probs: FloatArray, label: IntArray) -> FloatArray:
+def excess_log_loss(class_probs: npt.ArrayLike, label: npt.ArrayLike) -> FloatArray:
     """−log of the probability of each label less its expectation, nats, clipped probabilities; zero on average.
 
     It lies in [−log K, −log .01].
@@ -48,12 +50,22 @@ def excess_log_loss(class_probs: FloatArray, label: IntArray) -> FloatArray:
     Args:
         class_probs: (N, K).
         label: (N,) classes.
+
+    Raises:
+        ValueError: not probabilities, no such class, or rows that are named differently.
+
+    >>> excess_log_loss([[0.5, 0.5]], [1]).tolist()
+    [0.0]
     """
-    loss = -np.log(np.clip(class_probs, FLOOR, 1.0))
-    return np.asarray(loss[np.arange(len(label)), label] - (class_probs * loss).sum(axis=1))
+    same_rows(class_probs=class_probs, label=label)
+    probs, labels = as_class_probs(class_probs), np.asarray(label)
+    if labels.shape != (len(probs),) or (labels.size and not 0 <= labels.min() <= labels.max() < probs.shape[1]):
+        raise ValueError(f"label must be {len(probs)} classes from 0 to {probs.shape[1] - 1}, got {labels.shape}")
+    loss = -np.log(np.clip(probs, FLOOR, 1.0))
+    return np.asarray(loss[np.arange(len(labels)), labels] - (probs * loss).sum(axis=1))
 
 
-def weekly_bands(excess: FloatArray, week: IntArray, n_classes: int, *, level: float = LEVEL) -> list[WeekBand]:
+def weekly_bands(excess: npt.ArrayLike, week: npt.ArrayLike, n_classes: int, *, level: float = LEVEL) -> list[WeekBand]:
     """The mean of each week with a band, all of which contain their expectations with probability 1 − level.
 
     The band of the w-th week that has units is at level / (w (w + 1)), which adds up to ``level``: one may look every
@@ -66,19 +78,29 @@ def weekly_bands(excess: FloatArray, week: IntArray, n_classes: int, *, level: f
         level: probability with which any band misses.
 
     Raises:
-        ValueError: an excess out of its range, or weeks that go back.
+        ValueError: an excess out of its range, weeks that go back, or shapes or names of rows that differ.
     """
     low = -float(np.log(n_classes))
-    excess = as_vector(excess, len(excess), "excess", low, LARGEST)
-    if (np.diff(week) < 0).any():
+    values, of_unit = _series(excess, week, "week")
+    values = as_vector(values, len(values), "excess", low, LARGEST)
+    if (np.diff(of_unit) < 0).any():
         raise ValueError("units must be in the order of their weeks")
-    weeks, starts = np.unique(week, return_index=True)
+    weeks, starts = np.unique(of_unit, return_index=True)
     bands = []
-    for number, (name, of_week) in enumerate(zip(weeks.tolist(), np.split(excess, starts[1:]), strict=True), start=1):
+    for number, (name, of_week) in enumerate(zip(weeks.tolist(), np.split(values, starts[1:]), strict=True), start=1):
         inside = _mean_by_betting((of_week - low) / (LARGEST - low), level / (number * (number + 1)))
         ends = [low + (LARGEST - low) * end for end in inside]
         bands.append(WeekBand(name, len(of_week), float(of_week.mean()), ends[0], ends[1]))
     return bands
+
+
+def _series(excess: npt.ArrayLike, when: npt.ArrayLike, name: str) -> tuple[FloatArray, IntArray]:
+    """Values (N,) and times (N,) of the same units."""
+    same_rows(**{"excess": excess, name: when})
+    values, times = np.asarray(excess, dtype=np.float64), np.asarray(when)
+    if values.ndim != 1 or times.shape != values.shape:
+        raise ValueError(f"excess and {name} must have one shape (N,), got {values.shape} and {times.shape}")
+    return values, times
 
 
 def _mean_by_betting(share: FloatArray, level: float) -> tuple[float, float]:
@@ -100,7 +122,7 @@ def _mean_by_betting(share: FloatArray, level: float) -> tuple[float, float]:
 
 
 def drift_paths(
-    excess: Sequence[FloatArray], day: Sequence[IntArray], n_classes: int, *, tolerance: float = TOLERANCE
+    excess: Sequence[npt.ArrayLike], day: Sequence[npt.ArrayLike], n_classes: int, *, tolerance: float = TOLERANCE
 ) -> list[CapitalPath]:
     """The alarm of each annotator: bets that their excess loss has risen by more than a tolerance.
 
@@ -113,11 +135,12 @@ def drift_paths(
         tolerance: nats.
 
     Raises:
-        ValueError: an excess out of its range, or days that go back.
+        ValueError: an excess out of its range, days that go back, or shapes or names of rows that differ.
     """
     low = -float(np.log(n_classes))
     scale = LARGEST / (LARGEST - low)
+    series = [_series(own, days, "day") for own, days in zip(excess, day, strict=True)]
     return [
         compute_capital_path((own - low) * scale, days, stake, tolerance=tolerance * scale)
-        for own, days, stake in zip(excess, day, daily_stakes(day), strict=True)
+        for (own, days), stake in zip(series, daily_stakes([days for _, days in series]), strict=True)
     ]

@@ -20,7 +20,9 @@ from ml.annotations import Annotations
 from ml.annotators.confusions import ReaderModel
 from ml.annotators.posterior import Batch, Opinions, batches, shares, state_weights
 from ml.calibration.optimise import minimise
+from ml.dataframes import refuse_row_names
 from ml.distributions.families import PredictiveDistribution
+from ml.metrics.inputs import check_clusters, check_weights
 from ml.metrics.jackknife import Estimate, mean_replicates, select_sample, to_estimate
 from ml.util.arrays import FloatArray
 
@@ -315,8 +317,8 @@ def held_out_gain(
     names: Sequence[str],
     models: tuple[ReaderModel, ReaderModel],
     *,
-    weights: FloatArray | None = None,
-    cluster: npt.NDArray[np.generic] | None = None,
+    weights: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
 ) -> HeldOutGain:
     """Judge a model of named annotators on labels that no fit used.
 
@@ -327,13 +329,18 @@ def held_out_gain(
         models: the model of names, and annotators taken as alike with opinions spread anew.
         weights: (N,) inverse probabilities that a case has two labels; cases without are left out.
         cluster: (N,) patients.
+
+    Raises:
+        ValueError: weights or patients that are not one per case or have names of rows.
     """
+    refuse_row_names(weights=weights, cluster=cluster)
+    weight, patients = check_weights(weights, long.n_cases), check_clusters(cluster, long.n_cases)
     served = ReaderModel.alike(long.n_classes)
     losses = [next_label_losses(prior, long, names, model) for model in (models[0], served, models[1])]
     by_case = [np.bincount(long.case, loss, minlength=long.n_cases) / np.maximum(long.per_case, 1) for loss in losses]
     usable = long.per_case >= 2
-    if weights is not None:
-        usable &= weights > 0
-    sample = select_sample(usable, weights, cluster)
+    if weight is not None:
+        usable &= weight > 0
+    sample = select_sample(usable, weight, patients)
     over = [to_estimate(mean_replicates(sample.take(other - by_case[0]), sample), sample) for other in by_case[1:]]
     return HeldOutGain(over[0], over[1])

@@ -22,9 +22,9 @@ from ml.calibration.joint_fit import LabelledOutputs, fit_jointly, joint_loss
 from ml.calibration.optimise import FitError
 from ml.calibration.refining import RefinementChoice, refine_calibration
 from ml.calibration.scaling import Choice, Method, Scaling, choose_scaling
-from ml.dataframes import refuse_names, same_rows
+from ml.dataframes import same_rows
 from ml.distributions.families import softmax_probs
-from ml.util.arrays import as_label_counts
+from ml.util.arrays import as_features, as_label_counts, as_logits, refuse_probabilities
 from ml.util.splits import split_partitions
 
 __all__ = ["Calibration", "FitDocument", "FitReport", "calibrate"]
@@ -105,6 +105,7 @@ def calibrate(
 
     Raises:
         FitError: a fit did not converge, or there is no label.
+        ValueError: shapes or names that do not fit, values that are not finite, or probabilities in place of logits.
 
     >>> rng = np.random.default_rng(0)
     >>> logits = rng.normal(size=(200, 3))
@@ -117,9 +118,14 @@ def calibrate(
         **{"logits": logits, "features": features, "label_counts": label_counts, "groups": groups},
         **{"scaling_label_counts": scaling_label_counts},
     )
-    refuse_names(logits, "logits")
-    scores, counts = np.asarray(logits, dtype=np.float64), as_label_counts(label_counts)
-    hidden = np.asarray(features, dtype=np.float64)
+    scores, counts = as_logits(logits), as_label_counts(label_counts)
+    hidden = as_features(features, scores)
+    refuse_probabilities(scores)
+    if scores.shape[-2:] != counts.shape or len(groups) != len(counts):
+        raise ValueError(
+            f"logits {scores.shape}, label_counts {counts.shape} and {len(groups)} groups must be of the same "
+            "cases and classes"
+        )
     if len(counts) < 10 or counts.sum() == 0:
         raise FitError(f"calibration needs at least ten labelled cases, got {len(counts)} with {counts.sum()} labels")
     part = split_partitions(groups, {"fit": 0.8, "cv": 0.2}, seed)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ml.dataframes import refuse_names, same_rows
 from ml.metrics.intervals import SHARE, Bounds
 from ml.metrics.jackknife import Estimate, mean_replicates, select_sample, to_estimate
 from ml.util.arrays import FloatArray, IntArray, as_class_probs
@@ -26,7 +27,7 @@ class SetQuality:
 
 
 def judge_sets(
-    sets: npt.NDArray[np.bool_], answers: IntArray, masses: FloatArray, patients: npt.NDArray[np.generic]
+    sets: npt.ArrayLike, answers: npt.ArrayLike, masses: npt.ArrayLike, patients: npt.ArrayLike
 ) -> SetQuality:
     """Coverage, mean size and share of single classes, with 95 % intervals by patient.
 
@@ -38,19 +39,44 @@ def judge_sets(
 
     Returns:
         Means weighted by the masses.
+
+    Raises:
+        ValueError: shapes or names of rows that do not fit each other, or an answer that is none of the classes.
+
+    >>> quality = judge_sets([[True, False], [True, True]], [0, 1], [1.0, 1.0], ["p", "q"])
+    >>> quality.coverage.value, quality.mean_size.value
+    (1.0, 1.5)
     """
-    sample = select_sample((answers >= 0) & (masses > 0), masses, patients)
-    inside = np.take_along_axis(sets[sample.rows], answers[sample.rows, None], axis=1)[:, 0]
-    size = sets[sample.rows].sum(axis=1)
+    same_rows(sets=sets, answers=answers, masses=masses, patients=patients)
+    refuse_names(sets, "sets")
+    chosen, names = np.asarray(sets, dtype=bool), np.asarray(patients)
+    if chosen.ndim != 2:
+        raise ValueError(f"sets must have shape (N, K), got {chosen.shape}")
+    answer, mass = _class_numbers(answers, *chosen.shape, lowest=-1), np.asarray(masses, dtype=np.float64)
+    if not mass.shape == names.shape == answer.shape:
+        raise ValueError(f"masses {mass.shape} and patients {names.shape} must have a row per set, {answer.shape}")
+    sample = select_sample((answer >= 0) & (mass > 0), mass, names)
+    inside = np.take_along_axis(chosen[sample.rows], answer[sample.rows, None], axis=1)[:, 0]
+    size = chosen[sample.rows].sum(axis=1)
 
     def estimate(values: npt.NDArray[np.generic], bounds: Bounds) -> Estimate:
         return to_estimate(mean_replicates(values.astype(np.float64), sample), sample, bounds=bounds)
 
     return SetQuality(
         coverage=estimate(inside, SHARE),
-        mean_size=estimate(size, Bounds(1.0, float(max(sets.shape[1], 2)))),
+        mean_size=estimate(size, Bounds(1.0, float(max(chosen.shape[1], 2)))),
         single=estimate(size == 1, SHARE),
     )
+
+
+def _class_numbers(answers: npt.ArrayLike, n_rows: int, n_classes: int, *, lowest: int = 0) -> IntArray:
+    """Answers (N,) as numbers of classes."""
+    numbers = np.asarray(answers)
+    if numbers.dtype.kind not in "iu" and numbers.size:
+        raise ValueError(f"answers must be numbers of classes, got {numbers.dtype}")
+    if numbers.shape != (n_rows,) or (numbers.size and not lowest <= numbers.min() <= numbers.max() < n_classes):
+        raise ValueError(f"answers must be {n_rows} classes from {lowest} to {n_classes - 1}, got {numbers.shape}")
+    return numbers.astype(np.int64)
 
 
 # sums of the same probabilities in another order differ by less
@@ -88,7 +114,7 @@ def scores(class_probs: npt.ArrayLike) -> FloatArray:
     return np.round(result, _DIGITS)
 
 
-def answer_scores(class_probs: npt.ArrayLike, answers: IntArray) -> FloatArray:
+def answer_scores(class_probs: npt.ArrayLike, answers: npt.ArrayLike) -> FloatArray:
     """Score of the class that somebody answered.
 
     Args:
@@ -99,15 +125,17 @@ def answer_scores(class_probs: npt.ArrayLike, answers: IntArray) -> FloatArray:
         (N,).
 
     Raises:
-        ValueError: not probabilities, or no such class.
+        ValueError: not probabilities, no such class, or rows that are named differently.
+
+    >>> answer_scores([[0.5, 0.2, 0.3]], [2]).tolist()
+    [0.5]
     """
+    same_rows(class_probs=class_probs, answers=answers)
     every = scores(class_probs)
-    if answers.shape != (len(every),) or (answers.size and not 0 <= answers.min() <= answers.max() < every.shape[1]):
-        raise ValueError(f"answers must be {len(every)} classes from 0 to {every.shape[1] - 1}")
-    return np.asarray(every[np.arange(len(every)), answers])
+    return np.asarray(every[np.arange(len(every)), _class_numbers(answers, *every.shape)])
 
 
-def answer_sets(class_probs: npt.ArrayLike, thresholds: float | FloatArray) -> npt.NDArray[np.bool_]:
+def answer_sets(class_probs: npt.ArrayLike, thresholds: npt.ArrayLike) -> npt.NDArray[np.bool_]:
     """Classes whose score is at most a threshold; the leading class is always among them.
 
     Args:
@@ -118,11 +146,17 @@ def answer_sets(class_probs: npt.ArrayLike, thresholds: float | FloatArray) -> n
         (N, K), whether the class belongs to the set.
 
     Raises:
-        ValueError: not probabilities.
+        ValueError: not probabilities, thresholds of another shape or NaN, or rows that are named differently.
 
     >>> answer_sets([[0.5, 0.2, 0.3]], 0.6).tolist()
     [[True, False, True]]
     """
+    same_rows(class_probs=class_probs, thresholds=thresholds)
     every = scores(class_probs)
     limits = np.asarray(thresholds, dtype=np.float64)
+    if limits.shape not in {(), every.shape[:1], (1, every.shape[1])} or np.isnan(limits).any():
+        raise ValueError(
+            f"thresholds must be one number, one per case ({len(every)},) or a row (1, {every.shape[1]}), without NaN, "
+            f"got shape {limits.shape}"
+        )
     return np.asarray((every <= (limits[:, None] if limits.ndim == 1 else limits)) | (every == 0))

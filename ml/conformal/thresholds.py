@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ml.dataframes import same_rows
 from ml.util.arrays import FloatArray, first_offender
 
 #: α: share of new patients' answers that may lie outside of their sets.
@@ -34,8 +35,8 @@ def fewest_patients(misses: float = MISSES) -> int:
 
 def patient_masses(
     patients: npt.ArrayLike,
-    asked: npt.NDArray[np.bool_] | None = None,
-    probabilities: FloatArray | None = None,
+    asked: npt.ArrayLike | None = None,
+    probabilities: npt.ArrayLike | None = None,
 ) -> FloatArray:
     """Mass of each cell: R_i / (π_i n_g), n_g the cells of its patient.
 
@@ -48,16 +49,24 @@ def patient_masses(
         (N,). Their sum over a patient is 1 on average, and exactly where all were asked for certain.
 
     Raises:
-        ValueError: a probability outside (0, 1].
+        ValueError: a probability outside (0, 1], or shapes or names of rows that differ.
+
+    >>> patient_masses(["p", "p", "q"]).tolist()
+    [0.5, 0.5, 1.0]
     """
+    same_rows(patients=patients, asked=asked, probabilities=probabilities)
     names = np.unique(np.asarray(patients), return_inverse=True)[1].ravel()
     masses = 1.0 / np.bincount(names)[names] if names.size else np.zeros(0)
-    if probabilities is not None:
-        bad = ~((probabilities > 0) & (probabilities <= 1))
-        if bad.any():
-            raise ValueError(f"probabilities must lie in (0, 1]: {first_offender(bad)}")
-        masses = masses / probabilities
-    return np.asarray(masses if asked is None else np.where(asked, masses, 0.0))
+    chosen = np.ones(names.size, dtype=bool) if asked is None else np.asarray(asked, dtype=bool)
+    chance = np.ones(names.size) if probabilities is None else np.asarray(probabilities, dtype=np.float64)
+    if not names.shape == chosen.shape == chance.shape:
+        raise ValueError(
+            f"asked {chosen.shape} and probabilities {chance.shape} must be as long as patients {names.shape}"
+        )
+    bad = ~((chance > 0) & (chance <= 1))
+    if bad.any():
+        raise ValueError(f"probabilities must lie in (0, 1]: {first_offender(bad)}")
+    return np.where(chosen, masses / chance, 0.0)
 
 
 @dataclass(frozen=True)
@@ -87,8 +96,8 @@ class Thresholds:
 
 
 def calibrate(
-    answered: FloatArray,
-    masses: FloatArray,
+    answered: npt.ArrayLike,
+    masses: npt.ArrayLike,
     patients: npt.ArrayLike,
     *,
     misses: float = MISSES,
@@ -106,19 +115,29 @@ def calibrate(
         least_mass: the smallest own mass m that will be asked for.
 
     Raises:
-        ValueError: α outside (0, 1), arrays of different lengths, a negative mass, or a score that is no number.
+        ValueError: α outside (0, 1), arrays of different lengths or names of rows, a negative mass, or a score that is
+            no number.
+
+    >>> scores = [0.0, 0.2, 0.1, 0.3, 0.5, 0.4, 0.7, 0.6, 0.8]
+    >>> calibrate(scores, patient_masses(range(9)), range(9)).at()
+    0.8
     """
-    names = np.asarray(patients)
+    same_rows(answered=answered, masses=masses, patients=patients)
+    score, mass, names = (
+        np.asarray(answered, dtype=np.float64),
+        np.asarray(masses, dtype=np.float64),
+        np.asarray(patients),
+    )
     if not 0 < misses < 1:
         raise ValueError(f"misses must lie between 0 and 1, got {misses}")
-    if not answered.shape == masses.shape == names.shape == (answered.size,):
-        raise ValueError(f"scores {answered.shape}, masses {masses.shape} and patients {names.shape} differ in shape")
-    bad = ~((masses >= 0) & np.isfinite(masses) & ~np.isnan(answered))
+    if not score.shape == mass.shape == names.shape == (score.size,):
+        raise ValueError(f"scores {score.shape}, masses {mass.shape} and patients {names.shape} differ in shape")
+    bad = ~((mass >= 0) & np.isfinite(mass) & ~np.isnan(score))
     if bad.any():
         raise ValueError(f"masses must not be negative, and scores be numbers: {first_offender(bad)}")
-    used = np.flatnonzero(masses > 0)
-    values, place = np.unique(answered[used], return_inverse=True)
-    reached = np.cumsum(np.bincount(place.ravel(), weights=masses[used], minlength=values.size))
+    used = np.flatnonzero(mass > 0)
+    values, place = np.unique(score[used], return_inverse=True)
+    reached = np.cumsum(np.bincount(place.ravel(), weights=mass[used], minlength=values.size))
     total = float(reached[-1]) if reached.size else 0.0
     largest = reached / (1 - misses) - total
     allowed = largest + _ROUNDING >= least_mass

@@ -13,6 +13,8 @@ IntArray = npt.NDArray[np.int64]
 
 #: How far the sum of a probability row may be from one (contract: tables on disk).
 ROW_SUM_TOLERANCE = 1e-6
+# the same of float16
+_ROUNDED_SUM = 1e-3
 # rows that are checked at once
 _BLOCK = 4096
 
@@ -75,6 +77,60 @@ def as_class_probs(class_probs: npt.ArrayLike, name: str = "class_probs") -> Flo
 def _outside(rows: FloatArray, name: str) -> str:
     bad = ~((rows >= 0) & (rows <= 1 + ROW_SUM_TOLERANCE)).all(axis=1)
     return f"{name} must lie in [0, 1]: {first_offender(bad)}"
+
+
+def as_logits(logits: npt.ArrayLike) -> FloatArray:
+    """Check logits (N, K), or (S, N, K) of an ensemble, and return them as float64.
+
+    Raises:
+        ValueError: other axes, fewer than two classes, a value that is not finite, or a table with named columns.
+    """
+    refuse_names(logits, "logits")
+    scores = _numbers(logits, "logits")
+    if scores.ndim not in {2, 3} or scores.shape[-1] < 2:
+        raise ValueError(f"logits must have shape (N, K) or (S, N, K) with K >= 2, got {scores.shape}")
+    _refuse_infinite(scores, "logits")
+    return scores
+
+
+def as_features(features: npt.ArrayLike, logits: FloatArray) -> FloatArray:
+    """Check features (N, D), or (S, N, D), of the cases that logits are of, and return them as float64.
+
+    Raises:
+        ValueError: another shape, or a value that is not finite.
+    """
+    values = _numbers(features, "features")
+    if values.shape[:-1] != logits.shape[:-1]:
+        expected = ", ".join(map(str, logits.shape[:-1]))
+        raise ValueError(f"features must have shape ({expected}, D) as logits have {logits.shape}, got {values.shape}")
+    _refuse_infinite(values, "features")
+    return values
+
+
+def _numbers(values: npt.ArrayLike, name: str) -> FloatArray:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as exc:
+        raise ValueError(f"{name} cannot be read as an array of numbers: {exc}") from exc
+
+
+def _refuse_infinite(values: FloatArray, name: str) -> None:
+    bad = ~np.isfinite(values).all(axis=-1)
+    if bad.any():
+        raise ValueError(f"{name} must be finite numbers: {first_offender(bad.reshape(-1, bad.shape[-1]).any(axis=0))}")
+
+
+def refuse_probabilities(logits: FloatArray) -> None:
+    """Refuse probabilities in place of logits, which would be flattened and give a plausible wrong result.
+
+    Raises:
+        ValueError: every row lies in [0, 1] and sums to 1, but for rounding.
+    """
+    if logits.size and logits.min() >= 0 and np.abs(logits.sum(axis=-1) - 1).max() <= _ROUNDED_SUM:
+        raise ValueError(
+            "logits are probabilities: every row lies in [0, 1] and sums to 1. Pass the network's outputs before the "
+            "softmax, or logarithms of the probabilities, np.log(np.clip(probabilities, 1e-12, 1))"
+        )
 
 
 def as_vector(values: npt.ArrayLike, length: int, name: str, low: float, high: float) -> FloatArray:

@@ -1,0 +1,28 @@
+"""Models of named annotators: their confusion matrices, the posterior of labels that they gave, and their drift."""
+
+from ml.agreement.long_labels import LongLabels
+from ml.annotators.choosing import Choice, choose_readers
+from ml.annotators.confusions import ReaderModel
+from ml.annotators.drift import WeekBand, drift_paths, excess_log_loss, weekly_bands
+from ml.annotators.fitting import HeldOutGain, held_out_gain, next_label_losses
+from ml.annotators.posterior import NamedPosterior, Opinions, answer_distribution, named_posterior
+from ml.annotators.sentences import describe_annotator_habit
+
+__all__ = [
+    "Choice",
+    "HeldOutGain",
+    "LongLabels",
+    "NamedPosterior",
+    "Opinions",
+    "ReaderModel",
+    "WeekBand",
+    "answer_distribution",
+    "choose_readers",
+    "describe_annotator_habit",
+    "drift_paths",
+    "excess_log_loss",
+    "held_out_gain",
+    "named_posterior",
+    "next_label_losses",
+    "weekly_bands",
+]
