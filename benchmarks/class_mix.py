@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy.stats import chi2_contingency
 
 from app.metrics.drift import MIX_LIMIT, MIX_P_LIMIT, P_LIMIT
-from ml.metrics.label_shift import mix_change_of_patients
+from ml.metrics.homogeneity_test import mix_change_of_patients
 from ml.util.arrays import FloatArray, IntArray
 
 SHARE = 1 / np.arange(1, 9) ** 1.3

@@ -21,8 +21,8 @@ from ml.datasets.cells import load_cells
 from ml.datasets.lidc import load_nodules
 from ml.distributions.families import DirichletCpe, PredictiveDistribution, softmax_probs
 from ml.metrics import evaluate
-from ml.metrics.histograms import observed_disagreement
-from ml.metrics.oracle_metrics import exact_metrics
+from ml.metrics.cases import observed_disagreement
+from ml.metrics.losses import exact_metrics
 from ml.metrics.posterior_gain import exact_posterior_epistemic_loss, posterior_epistemic_loss, posterior_gain
 from ml.release.dropout_head import SAMPLES, DropoutHead
 from ml.reproduce.nodules import FOLDS, fit_regression

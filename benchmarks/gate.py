@@ -22,7 +22,7 @@ from app.recalibration.gate_decision import FALSE_REFUSALS
 from ml.charts.reliability import write_chart
 from ml.charts.results import gate_chart
 from ml.charts.rows import PassRow
-from ml.metrics.intervals import binomial_interval
+from ml.metrics.jackknife import binomial_interval
 from tests.simulation.gate_trials import Looks, leaning, passes
 from tests.simulation.gate_worlds import N_ANNOTATORS, World, worlds
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ml.metrics.accumulator import GroupSums
 from rich.progress import Progress
 
 from ml.metrics import Estimate, evaluate
-from ml.metrics.group_jackknife import evaluate_groups
-from ml.metrics.group_sums import GroupSums
+from ml.metrics.evaluation import evaluate_groups
 from ml.util.arrays import FloatArray, IntArray
 
 SHOWN = ("L", "EL", "CL", "DL", "L_D", "CL_D", "skill", "skill_D", "agreement")

@@ -21,7 +21,7 @@ from ml.calibration.domain_adaptation import adapt_calibration
 from ml.datasets.cifar import load_cifar10h
 from ml.distributions.families import softmax_probs
 from ml.metrics import evaluate
-from ml.metrics.histograms import observed_disagreement
+from ml.metrics.cases import observed_disagreement
 from ml.reproduce.human_labels import thin
 from ml.reproduce.nodules import fit_regression
 from ml.reproduce.report import versions

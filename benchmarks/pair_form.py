@@ -13,10 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from ml.metrics import exact_metrics
-from ml.metrics.binning import contributions, usable_bins
-from ml.metrics.histograms import class_frequencies, observed_disagreement
-from ml.metrics.jackknife import select_sample
-from ml.metrics.reliability import Binned
+from ml.metrics.binned import Binned, contributions, usable_bins
+from ml.metrics.cases import class_frequencies, observed_disagreement, select_sample
 from tests.simulation.laboratory import AUDIT_RATE, CLASSES, open_laboratory
 
 FORMS = ("left out", "not counted", "joined")

@@ -33,8 +33,8 @@ from ml.datasets.pbc import load_pbc
 from ml.distributions.families import PredictiveDistribution
 from ml.images.image_quality_features import CHECKS, compute_quality_features, feature_columns
 from ml.images.standard_shifts import STANDARD_SHIFTS, StandardShift, turned_hue
-from ml.metrics.histograms import agreement_terms
-from ml.metrics.oracle_metrics import exact_metrics
+from ml.metrics.cases import agreement_terms
+from ml.metrics.losses import exact_metrics
 from ml.release.ood_detector import FEATURES, DetectorInputs, OodDetector, fit_feature_distance, fit_ood_detector
 from ml.release.predictor import Predictor
 from ml.training.export import export_run

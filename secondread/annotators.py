@@ -1,6 +1,7 @@
 """Models of named annotators: their confusion matrices, the posterior of labels that they gave, and their drift."""
 
 from ml.agreement.long_labels import LongLabels
+
 from ml.annotators.choosing import Choice, choose_readers
 from ml.annotators.confusions import ReaderModel
 from ml.annotators.drift import WeekBand, drift_paths, excess_log_loss, weekly_bands

@@ -14,8 +14,7 @@ from app.recalibration.gate_decision import (
     judge_annotator_dependence,
     judge_overall,
 )
-from ml.metrics.intervals import p_value_decrease, skewed_interval
-from ml.metrics.jackknife import Estimate
+from ml.metrics.jackknife import Estimate, p_value_decrease, skewed_interval
 from ml.metrics.paired_difference import Change, paired_change
 
 N, K, PATIENTS = 240, 3, 60

@@ -16,9 +16,10 @@ from app.metrics.schemas import CannotTellOut, CapacityOut, CellOut, SelectionOu
 from app.releases.service import check_training_disclosure
 from ml.messages import Message
 from ml.metrics import Evaluation, Readings, evaluate
+from ml.metrics.cases import select_sample
 from ml.metrics.homogeneity_test import reader_warnings
-from ml.metrics.jackknife import mean_replicates, select_sample, to_estimate
-from ml.metrics.selection_weights import QUINTILES, SelectionWeights, quintiles, selection_weights
+from ml.metrics.jackknife import mean_replicates, to_estimate
+from ml.metrics.selection import QUINTILES, SelectionWeights, quintiles, selection_weights
 from ml.metrics.triage_curves import triage_recall
 from ml.release.card import CardContents
 from ml.util.arrays import FloatArray, IntArray

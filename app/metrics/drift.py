@@ -10,9 +10,8 @@ from scipy.special import bdtrc, ndtr
 from app.metrics.dataset import EvaluationDataset
 from app.metrics.schemas import DriftOut
 from ml.messages import Message, messages
-from ml.metrics.histograms import class_frequencies
-from ml.metrics.jackknife import numbers_of
-from ml.metrics.label_shift import ClassMixChange, mix_change_of_patients
+from ml.metrics.cases import class_frequencies, numbers_of
+from ml.metrics.homogeneity_test import ClassMixChange, mix_change_of_patients
 from ml.release.card import ReferenceDocument
 from ml.release.ood_detector import FAMILIAR_SHARE
 from ml.util.arrays import FloatArray, IntArray

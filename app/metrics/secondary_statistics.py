@@ -32,10 +32,9 @@ from app.metrics.dataset import EvaluationDataset
 from app.metrics.schemas import AfterRevealOut, ComparedOut, ComparisonOut, CorrectionsOut, DesignOut, DirectionOut
 from app.metrics.snapshot import load_current_dataset
 from app.releases.service import class_codes, existing_release, served_release_id
-from ml.metrics.histograms import epistemic_terms, observed_disagreement, statistic_terms
-from ml.metrics.jackknife import select_sample
+from ml.metrics.cases import epistemic_terms, observed_disagreement, select_sample, statistic_terms
 from ml.metrics.paired_difference import paired_changes
-from ml.metrics.selection_designs import (
+from ml.metrics.selection import (
     disagreements_caught,
     graded_probabilities,
     graded_scale,

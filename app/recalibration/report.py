@@ -6,7 +6,7 @@ from app.http.models import MetricOut, ResponseModel
 from app.recalibration.change_plan import ChangePlan
 from app.releases.service import Gate
 from ml.calibration.domain_adaptation import AdaptationDocument
-from ml.metrics.skill import Verdict
+from ml.metrics.losses import Verdict
 
 
 class PredictionShift(ResponseModel):

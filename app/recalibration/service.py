@@ -73,8 +73,8 @@ from app.releases.service import (
 from ml.calibration.calibrators import Calibration, FitDocument, calibrate
 from ml.calibration.domain_adaptation import FEWEST_PAIRS, recalibrate_for_annotators
 from ml.distributions.families import PredictiveDistribution
+from ml.metrics.losses import Verdict, verdict_of
 from ml.metrics.paired_difference import Change
-from ml.metrics.skill import Verdict, verdict_of
 from ml.release.artifact import KEPT_FILES, Release, read_release, write_release
 from ml.release.card import CardContents, readme_text
 from ml.release.training_index import INDEX_FILE

@@ -8,10 +8,9 @@ import numpy.typing as npt
 from app.http.models import MetricOut
 from app.metrics.service import Cohort
 from app.reports.schemas import FindingsOut, PairOut, SaidOut, ShareOut, TrendOut, WhatIfOut, WorkloadOut
-from ml.metrics.histograms import agreement_terms, class_frequencies, observed_disagreement
-from ml.metrics.intervals import SHARE
-from ml.metrics.jackknife import Replicates, Sample, mean_replicates, select_sample, to_estimate
-from ml.metrics.selection_weights import QUINTILES
+from ml.metrics.cases import Sample, agreement_terms, class_frequencies, observed_disagreement, select_sample
+from ml.metrics.jackknife import SHARE, Replicates, mean_replicates, to_estimate
+from ml.metrics.selection import QUINTILES
 from ml.metrics.triage_curves import triage_recall
 from ml.util.arrays import FloatArray
 

@@ -15,7 +15,7 @@ import numpy as np
 from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
 from ml.distributions.families import DirichletCpe, PredictiveDistribution, has_concentration
 from ml.messages import Message, messages
-from ml.metrics.selection_designs import graded_probabilities, graded_scale
+from ml.metrics.selection import graded_probabilities, graded_scale
 from ml.util.arrays import FloatArray
 
 Decision = Literal["single_read", "second_read"]

@@ -18,9 +18,8 @@ from scipy.special import stdtr
 from ml.dataframes import same_rows, values_of
 from ml.distributions.families import gini
 from ml.documents import named
-from ml.metrics.histograms import observed_disagreement
-from ml.metrics.inputs import check_clusters, check_inputs
-from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, select_sample, to_estimate
+from ml.metrics.cases import Sample, check_clusters, check_inputs, observed_disagreement, select_sample
+from ml.metrics.jackknife import Estimate, Replicates, mean_replicates, to_estimate
 from ml.metrics.ordinal import quadratic_kappa
 from ml.util.arrays import FloatArray, IntArray, as_label_counts
 

@@ -16,9 +16,9 @@ from ml.agreement.latent_class import DawidSkene, fit_long
 from ml.agreement.report import AgreementReport, AnnotatorAgreement, ClassAgreement, PairAgreement, SiteAgreement
 from ml.annotations import Annotations
 from ml.messages import Message, messages
+from ml.metrics.cases import Sample, select_sample
 from ml.metrics.homogeneity_test import differ, marginal_homogeneity_test
-from ml.metrics.intervals import SHARE
-from ml.metrics.jackknife import Estimate, Sample, mean_replicates, select_sample, to_estimate
+from ml.metrics.jackknife import SHARE, Estimate, mean_replicates, to_estimate
 from ml.tables.files import (
     Labels,
     Place,

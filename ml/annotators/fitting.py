@@ -22,8 +22,8 @@ from ml.annotators.posterior import Batch, Opinions, batches, shares, state_weig
 from ml.calibration.optimise import minimise
 from ml.dataframes import refuse_row_names
 from ml.distributions.families import PredictiveDistribution
-from ml.metrics.inputs import check_clusters, check_weights
-from ml.metrics.jackknife import Estimate, mean_replicates, select_sample, to_estimate
+from ml.metrics.cases import check_clusters, check_weights, select_sample
+from ml.metrics.jackknife import Estimate, mean_replicates, to_estimate
 from ml.util.arrays import FloatArray
 
 #: Relative fall of the loss in a step below which a search ends.

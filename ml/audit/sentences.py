@@ -12,7 +12,7 @@ from ml.agreement import AgreementReport
 from ml.audit.evaluate_findings import FindingAudit
 from ml.audit.glossary import LARGER_IS_BETTER, symbol
 from ml.audit.tail_bins import TailBins
-from ml.metrics.evaluation import ReliabilityBin
+from ml.metrics.binned import ReliabilityBin
 from ml.metrics.homogeneity_test import differ
 from ml.metrics.jackknife import Estimate
 from ml.tables.comparison import Comparison

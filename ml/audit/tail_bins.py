@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ml.metrics.evaluation import ReliabilityBin
-from ml.metrics.histograms import class_frequencies, observed_disagreement
-from ml.metrics.inputs import check_inputs, check_weights
-from ml.metrics.jackknife import Sample, select_sample
-from ml.metrics.reliability import Binned
+from ml.metrics.binned import Binned, ReliabilityBin
+from ml.metrics.cases import (
+    Sample,
+    check_inputs,
+    check_weights,
+    class_frequencies,
+    observed_disagreement,
+    select_sample,
+)
 from ml.tables.matching import Cases
 from ml.util.arrays import FloatArray
 

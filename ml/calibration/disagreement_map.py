@@ -22,7 +22,7 @@ from scipy.special import expit, log_expit
 
 from ml.calibration.optimise import FitError, minimise
 from ml.distributions.families import gini, softmax_probs
-from ml.metrics.histograms import observed_disagreement
+from ml.metrics.cases import observed_disagreement
 from ml.util.arrays import EqualByValue, FloatArray, as_label_counts, as_vector
 from ml.util.splits import held_out_folds, split_folds
 

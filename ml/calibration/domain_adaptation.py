@@ -18,7 +18,7 @@ from ml.calibration.disagreement_map import IDENTITY, AnyMap, DisagreementMap, P
 from ml.calibration.joint_fit import LabelledOutputs
 from ml.calibration.optimise import FitError, minimise
 from ml.calibration.scaling import Scaling
-from ml.metrics.skill import Verdict, judge_disagreement
+from ml.metrics.losses import Verdict, judge_disagreement
 from ml.util.arrays import FloatArray
 from ml.util.splits import held_out_folds, split_folds
 

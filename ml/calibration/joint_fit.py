@@ -15,7 +15,7 @@ from ml.calibration.concentration import ConcentrationHead, HeadDesign, HeadKind
 from ml.calibration.optimise import FitError, minimise
 from ml.dataframes import refuse_tables
 from ml.distributions.likelihood import DirichletMultinomial
-from ml.metrics.histograms import observed_disagreement
+from ml.metrics.cases import observed_disagreement
 from ml.util.arrays import FloatArray, IntArray, as_label_counts
 
 

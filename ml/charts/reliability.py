@@ -11,7 +11,7 @@ import altair as alt
 from altair.typing import ChartType
 
 from ml.charts.rows import EpochMetrics, ZeroMeanRow
-from ml.metrics.evaluation import BinDocument, ReliabilityBin
+from ml.metrics.binned import BinDocument, ReliabilityBin
 
 #: Colour of axes, of diagonals and of what is no data.
 _INK, GREY, _PAIR = "#1b1f24", "#8b949e", ["#0072b2", "#d55e00"]

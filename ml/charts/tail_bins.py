@@ -6,7 +6,7 @@ import altair as alt
 from altair.typing import ChartType
 
 from ml.charts.reliability import GREY, apply_chart_style
-from ml.metrics.evaluation import ReliabilityBin
+from ml.metrics.binned import ReliabilityBin
 
 _SEEN = "#0072b2"
 

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.dataframes import refuse_names, same_rows
-from ml.metrics.intervals import SHARE, Bounds
-from ml.metrics.jackknife import Estimate, mean_replicates, select_sample, to_estimate
+from ml.metrics.cases import select_sample
+from ml.metrics.jackknife import SHARE, Bounds, Estimate, mean_replicates, to_estimate
 from ml.util.arrays import FloatArray, IntArray, as_class_probs
 
 

@@ -1,19 +1,20 @@
 """Label-histogram metrics: how good class and disagreement probabilities are when the truth is a histogram."""
 
 from ml.metrics.accumulator import Accumulator
-from ml.metrics.crossed_effects import Readings
-from ml.metrics.document import evaluate
-from ml.metrics.evaluation import ClassEvaluation, Evaluation, ReliabilityBin
+from ml.metrics.binned import ReliabilityBin
+from ml.metrics.evaluation import ClassEvaluation, Evaluation, evaluate
 from ml.metrics.jackknife import Estimate
 from ml.metrics.losses import (
     calibration_loss,
+    class_skill,
     disagreement_calibration_loss,
     disagreement_loss,
+    disagreement_skill,
     dispersion_loss,
     epistemic_loss,
+    exact_metrics,
     expected_squared_loss,
 )
-from ml.metrics.oracle_metrics import exact_metrics
 from ml.metrics.ordinal import (
     epistemic_ranked_probability_score,
     ranked_probability_score,
@@ -28,7 +29,7 @@ from ml.metrics.posterior_gain import (
     posterior_gain_terms,
 )
 from ml.metrics.reader_studies import ReaderMean, area_under_curve, percent_correct
-from ml.metrics.skill import class_skill, disagreement_skill
+from ml.metrics.reader_variance import Readings
 from ml.metrics.triage_curves import net_benefit, net_benefit_difference, triage_recall, uncertainty_scores
 from ml.metrics.u_statistics import (
     Kernel,

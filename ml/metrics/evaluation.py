@@ -1,27 +1,36 @@
-"""Evaluation as a typed result: metrics, classes, reliability tables, warnings."""
+"""Complete evaluation of one set of predictions, as ``secondread evaluate --json`` prints it.
+
+With inverse selection probabilities as weights the estimates are Hájek means, Σwx / Σw; the Horvitz–Thompson form,
+which divides by the number of all cases instead, is given next to them. Where the two differ much, the weights are
+too uneven, or the selection was not what they say.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from html import escape
+from math import isnan
 from typing import Any, TypedDict
 
-from ml.metrics.jackknife import Estimate, EstimateDocument
-from ml.util.arrays import EqualByValue
+import numpy as np
+import numpy.typing as npt
+from scipy.special import stdtrit
+
+from ml.dataframes import same_rows
+from ml.distributions.families import gini
+from ml.messages import Message, messages
+from ml.metrics.accumulator import GroupSums
+from ml.metrics.binned import BinDocument, PairCounts, ReliabilityBin
+from ml.metrics.cases import Inputs, Sample, check_inputs, check_weights, first_labels
+from ml.metrics.definitions import BY_NAME, METRICS, metric_estimates
+from ml.metrics.jackknife import SHARE, SQUARED_LOSS, Estimate, EstimateDocument, ModelAssisted
+from ml.metrics.model_assisted import TwoPhaseSample, prediction_features
+from ml.metrics.reader_variance import Readings
+from ml.metrics.sources import ArraySource, GroupSource
+from ml.metrics.sums import Debias
+from ml.util.arrays import EqualByValue, FloatArray, as_vector
 
 # of a representation: more would scroll a notebook or a debugger away
 _MOST_LINES = 30
-
-
-class BinDocument(TypedDict):
-    """A ``ReliabilityBin`` as JSON values."""
-
-    low: float
-    high: float
-    n: int
-    mean_prob: float | None
-    mean_freq: float | None
-    freq_low: float | None
-    freq_high: float | None
 
 
 #: A ``ClassEvaluation`` as JSON values.
@@ -48,41 +57,6 @@ class EvaluationDocument(MetricsDocument):
     classes: list[ClassEvaluationDocument]
     class_bins: list[BinDocument]
     disagreement_bins: list[BinDocument]
-
-
-@dataclass(frozen=True)
-class ReliabilityBin:
-    """One row of a reliability diagram.
-
-    Attributes:
-        low: lower edge of the bin.
-        high: upper edge.
-        n: cases in it.
-        mean_prob: mean probability; None in an empty bin.
-        mean_freq: mean label frequency; None in an empty bin.
-        freq_low: lower end of the 95 % interval of the mean frequency; None in bins with one member.
-        freq_high: upper end.
-    """
-
-    low: float
-    high: float
-    n: int
-    mean_prob: float | None
-    mean_freq: float | None
-    freq_low: float | None
-    freq_high: float | None
-
-    def to_dict(self) -> BinDocument:
-        """Return it as JSON values."""
-        return {
-            "low": self.low,
-            "high": self.high,
-            "n": self.n,
-            "mean_prob": self.mean_prob,
-            "mean_freq": self.mean_freq,
-            "freq_low": self.freq_low,
-            "freq_high": self.freq_high,
-        }
 
 
 @dataclass(frozen=True)
@@ -229,3 +203,334 @@ def _number(value: float | None) -> str:
 
 def _interval(row: EstimateDocument) -> str:
     return "–" if row["low"] is None else f"{row['low']:.4f} to {row['high']:.4f}"
+
+
+#: Below this effective sample size a weighted estimate is warned about.
+SMALL_ESS = 100
+
+
+def evaluate(
+    label_counts: npt.ArrayLike,
+    class_probs: npt.ArrayLike,
+    disagreement_probs: npt.ArrayLike | None = None,
+    *,
+    first_label_counts: npt.ArrayLike | None = None,
+    readings: Readings | None = None,
+    n_bins: int = 15,
+    debias: Debias = "pair",
+    weights: npt.ArrayLike | None = None,
+    weights2: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
+    classes: list[str] | None = None,
+) -> Evaluation:
+    """Every metric over one set of predictions.
+
+    Args:
+        label_counts: (N, K) label histograms; a case without labels is counted as dropped.
+        class_probs: (N, K) class probability estimates.
+        disagreement_probs: (N,) DPEs; 1 − Σf² where left out.
+        first_label_counts: (N, K) those of the labels that metrics which need one label use, such as the answers to
+            the first planned read of each case; all where left out.
+        readings: who gave which label, for the intervals for new readers (``low_new``, ``high_new``).
+        n_bins: equal-width bins of [0, 1].
+        debias: form of CL: ``pair``, ``paper``, or ``none``, which uses the plug-in for EL and DL as well.
+        weights: (N,) inverse probabilities of having at least one label, for L, skill, agreement, CL and CE.
+        weights2: (N,) inverse probabilities of having at least two labels, for all the others.
+        cluster: (N,) patient of each case.
+        classes: K names.
+
+    Returns:
+        Counts, metrics, reliability tables of each class and of disagreement, warnings; its ``to_dict()`` is the
+        JSON document of ``secondread evaluate --json``.
+
+    Raises:
+        ValueError: shapes that do not match or values out of range.
+    """
+    columns = {"disagreement_probs": disagreement_probs, "weights": weights, "weights2": weights2, "cluster": cluster}
+    columns |= {"first_label_counts": first_label_counts}
+    same_rows(label_counts=label_counts, class_probs=class_probs, **columns)
+    first = check_inputs(label_counts, class_probs, weights, cluster, classes)
+    n_cases, n_classes = first.counts.shape
+    second = first if weights2 is None else replace(first, weight=check_weights(weights2, n_cases))
+    names = first.classes or [str(k) for k in range(n_classes)]
+    if len(names) != n_classes:
+        raise ValueError(f"classes must name {n_classes} classes, got {len(names)}")
+    dpe = _given(disagreement_probs, first)
+    if first_label_counts is not None:
+        first = first_labels(first, first_label_counts, class_probs, classes)
+    source = ArraySource(first, second, dpe, {debias, "none"}, n_bins=n_bins, joining=True, readings=readings)
+    metrics, labelled, paired = metric_estimates(source, debias), source.labelled, source.paired
+    if n_cases and (first.weight is not None or second.weight is not None):
+        metrics = _with_weighted_forms(metrics, source, debias)
+    return Evaluation(
+        n_cases=n_cases,
+        n_labels=int(second.counts.sum()),
+        n_classes=n_classes,
+        n_bins=n_bins,
+        debias=debias,
+        metrics=metrics,
+        classes=_per_class(names, source, debias),
+        class_bins=labelled.binned.diagram(),
+        disagreement_bins=source.disagreement.diagram(),
+        warnings=(
+            *_warnings(labelled.sample, paired.sample, weights is not None, weights2 is not None),
+            *_too_few_readers(source),
+            *evaluation_warnings(metrics, paired.sample),
+        ),
+    )
+
+
+def _given(disagreement_probs: npt.ArrayLike | None, data: Inputs) -> FloatArray:
+    given = gini(data.probs) if disagreement_probs is None else disagreement_probs
+    return as_vector(given, len(data.probs), "disagreement_probs", 0.0, 1.0)
+
+
+def _with_weighted_forms(metrics: dict[str, Estimate], source: ArraySource, debias: Debias) -> dict[str, Estimate]:
+    """Add Horvitz–Thompson values, the largest weight, and model-assisted means."""
+    totals, assisted = _horvitz_thompson(metrics, source, debias), _model_assisted(source, debias)
+    return {
+        name: replace(
+            estimate,
+            horvitz_thompson=_finite(totals[name]) if name in totals else None,
+            largest_weight=float(source.sample(min(BY_NAME[name].order, 2)).weight.max(initial=0.0)),
+            model_assisted=assisted.get(name),
+        )
+        for name, estimate in metrics.items()
+    }
+
+
+def _horvitz_thompson(metrics: dict[str, Estimate], source: ArraySource, debias: Debias) -> dict[str, float]:
+    """Horvitz–Thompson values of means and, by the pairs that all cases would make, of CL, CL_D and DL."""
+    data, n_bins, n_cases = source.first, source.n_bins, len(source.dpe)
+    totals = {
+        name: metrics[name].value * source.sample(BY_NAME[name].order).total_weight / n_cases
+        for name in ("agreement", "L", "EL", "EL_plugin", "L_D")
+    }
+    if debias != "pair":
+        return totals
+    everyone = data.sample(0)
+    if source.labelled.sample.dropped:
+        by_class = PairCounts.of(everyone.take(data.probs), everyone, n_bins)
+    else:
+        by_class = PairCounts.of_binned(source.labelled.binned)
+    totals["CL"] = source.labelled.binned.horvitz_thompson(by_class)
+    totals["CL_paired"] = source.paired.binned.horvitz_thompson(by_class)
+    by_disagreement = PairCounts.of(everyone.take(source.dpe)[:, None], everyone, n_bins)
+    totals["CL_D"] = source.disagreement.horvitz_thompson(by_disagreement)
+    return totals | {"DL": totals["EL"] - totals["CL_paired"]}
+
+
+def _model_assisted(source: ArraySource, debias: Debias) -> dict[str, ModelAssisted | None]:
+    """The model-assisted form of each mean of losses; None if there is none."""
+    data, labelled, paired = source.first, source.labelled, source.paired
+    everyone = replace(data, weight=None).sample(0)
+    features = prediction_features(data.probs, source.dpe)
+    two_phase = TwoPhaseSample(features, everyone, labelled.sample, labelled.terms.loss, paired.sample)
+    epistemic = paired.terms.plugin if debias == "none" else paired.terms.epistemic
+    losses = ((epistemic, None), (paired.terms.plugin, SQUARED_LOSS), (paired.terms.disagreement_loss, SHARE))
+    forms: dict[str, ModelAssisted | None] = {"L": two_phase.of_order_1(labelled.terms.loss, SQUARED_LOSS)}
+    return forms | dict(zip(("EL", "EL_plugin", "L_D"), two_phase.of_order_2(*losses), strict=True))
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _per_class(names: list[str], source: ArraySource, debias: Debias) -> tuple[ClassEvaluation, ...]:
+    binned, paired = source.labelled.binned, source.paired
+    total = paired.sample.total_weight
+    plugin, correction = paired.class_terms
+    terms = plugin if debias == "none" else plugin - correction
+    return tuple(
+        ClassEvaluation(
+            name,
+            calibration_loss=_finite(binned.value(debias, k)),
+            epistemic_loss=_finite(float(terms[k]) / total) if total > 0 else None,
+            bins=binned.diagram(k),
+        )
+        for k, name in enumerate(names)
+    )
+
+
+def _too_few_readers(source: ArraySource) -> list[str]:
+    """A sentence if nothing can be said about new readers."""
+    known, known2 = (source.readers_of(order) is not None for order in (1, 2))
+    if source.readings is None or source.sample(1).rows.size == 0 or (known and known2):
+        return []
+    whose = "" if not known or not source.sample(2).rows.size else Message("cases that were labelled twice, and ")
+    return [
+        Message(
+            "fewer than three annotators labelled {whose}several cases or patients: intervals are for "
+            "these annotators, there is none for new ones",
+            whose=whose,
+        )
+    ]
+
+
+def _warnings(labelled: Sample, paired: Sample, weighted: bool, weighted2: bool) -> tuple[str, ...]:
+    texts = []
+    if labelled.rows.size == 0:
+        texts.append(Message("no case has a label: every metric is empty"))
+    if paired.rows.size == 0:
+        texts.append(Message("no case has two labels: EL, DL and every disagreement metric are empty"))
+    if weighted and not weighted2:
+        texts.append(Message("order-2 metrics use the order-1 weights, since no order-2 weights were given"))
+    for sample, order in ((labelled, 1), (paired, 2)):
+        if (weighted or (weighted2 and order == 2)) and 0 < sample.ess < SMALL_ESS:
+            texts.append(
+                Message(
+                    "effective sample size {ess:.0f} of order-{order} metrics is below {small_ess} (largest "
+                    "weight {largest:.3g})",
+                    ess=sample.ess,
+                    order=order,
+                    small_ess=SMALL_ESS,
+                    largest=sample.weight.max(),
+                )
+            )
+        if sample.cluster is not None and sample.n_clusters < 2:
+            texts.append(Message("fewer than two clusters for order-{order} metrics: no standard error", order=order))
+    return tuple(texts)
+
+
+#: Groups with cases below which a warning is given: an interval does not hold.
+FEW_GROUPS = 10
+
+
+@dataclass(frozen=True)
+class GroupEvaluation:
+    """Evaluation from sums over groups.
+
+    Attributes:
+        metrics: estimates by the names of ``evaluate``.
+        warnings: what a reader of the estimates must know.
+    """
+
+    metrics: dict[str, Estimate]
+    warnings: tuple[str, ...]
+
+
+def evaluate_groups(first: GroupSums, second: GroupSums, debias: Debias = "pair") -> GroupEvaluation:
+    """Every metric of ``evaluate`` with its 95 % interval.
+
+    Args:
+        first: sums with the weights (and the labels) of estimators that need one label.
+        second: sums with those of estimators that need two; the same object where they do not differ.
+        debias: form of CL.
+
+    Returns:
+        Values as those of ``evaluate``: to rounding where cases stand for themselves, and where they have patients as
+        with the groups for clusters, intervals too. Standard errors are None where fewer than two groups have a case.
+    """
+    source = GroupSource(first, second, debias)
+    estimates = metric_estimates(source, debias)
+    metrics = {}
+    for metric in METRICS:
+        sample = source.sample(metric.order)
+        # an estimate counts groups as its cases
+        metrics[metric.name] = replace(estimates[metric.name], n=sample.n, dropped=sample.dropped, ess=sample.ess)
+    warnings = (*_few_groups(source, first.n_units), *evaluation_warnings(metrics, source.sample(2)))
+    return GroupEvaluation(metrics, warnings)
+
+
+def _few_groups(source: GroupSource, n_groups: int) -> list[str]:
+    """Sentences about cases that are missing, or too few patients for an error."""
+    texts = []
+    for sample, labels, lost in (
+        (source.sample(1), "a label", "every metric is"),
+        (source.sample(2), "two labels", "EL, DL and every disagreement metric are"),
+    ):
+        if sample.n == 0:
+            texts.append(f"no case has {labels}: {lost} empty")
+        elif sample.n_clusters < FEW_GROUPS:
+            fallen = f"{sample.n_clusters} of {n_groups} groups that are left out in turn"
+            texts.append(f"cases with {labels} fall into {fallen}: too few for intervals that hold")
+    return texts
+
+
+#: Share of the weight in bins that CL cannot use, above which it is named.
+UNUSABLE_SHARE = 0.05
+
+
+#: Chance with which a perfect prediction is called impossible.
+_LEVEL = 0.001
+
+
+_CLASSES = messages(
+    {
+        True: "the class probabilities are worse than the class frequencies ({name} {value}, {low} to {high})",
+        False: "the class probabilities are no better than the class frequencies so far "
+        "({name} {value}, {low} to {high})",
+    }
+)
+
+
+_DISAGREEMENT = messages(
+    {
+        True: "the disagreement probability is worse than a constant ({name} {value}, {low} to {high})",
+        False: "the disagreement probability is no better than a constant so far ({name} {value}, {low} to {high})",
+    }
+)
+
+
+def evaluation_warnings(metrics: dict[str, Estimate], paired: Sample) -> list[str]:
+    """Warnings that follow from the estimates.
+
+    Args:
+        metrics: of an evaluation, by name.
+        paired: the cases with two labels.
+    """
+    return [*_impossible(metrics["DL"], paired), *_unusable_bins(metrics), *_without_skill(metrics)]
+
+
+def _impossible(dispersion: Estimate, paired: Sample) -> list[str]:
+    """EL − CL is a mean of squares where labels and predictions are independent given the image, so never negative."""
+    if dispersion.se is None:
+        return []
+    high = dispersion.value + float(stdtrit(paired.n_clusters - 1, 1 - _LEVEL)) * dispersion.se
+    if not high < 0:
+        return []
+    return [
+        Message(
+            "DL is {value:.4f} ({low:.4f} to {high:.4f}), which is impossible for an honest "
+            "prediction: were these labels used to make it?",
+            value=dispersion.value,
+            low=dispersion.low,
+            high=dispersion.high,
+        )
+    ]
+
+
+def _unusable_bins(metrics: dict[str, Estimate]) -> list[str]:
+    texts: list[str] = []
+    for name in ("CL", "CL_paired", "CL_D"):
+        lonely = metrics[name].singleton_mass
+        if lonely > UNUSABLE_SHARE and isnan(metrics[name].value):
+            texts.append(
+                Message(
+                    "{name} is undefined: no bin holds two cases (or two patients) to compare; take fewer bins, "
+                    "or more cases or patients",
+                    name=name,
+                )
+            )
+        elif lonely > UNUSABLE_SHARE:
+            texts.append(
+                Message(
+                    "{singleton_mass:.0%} of the weight of {name} is in bins that it cannot use, with one case "
+                    "(or one patient) each, which count as 0: take fewer bins",
+                    singleton_mass=lonely,
+                    name=name,
+                )
+            )
+    return texts
+
+
+def _without_skill(metrics: dict[str, Estimate]) -> list[str]:
+    """Predictions that are not shown to be better than a constant."""
+    texts: list[str] = []
+    for name, sentences in (("skill", _CLASSES), ("skill_D", _DISAGREEMENT)):
+        estimate = metrics[name]
+        if estimate.low is None or estimate.high is None or not np.isfinite(estimate.value) or estimate.low > 0:
+            continue
+        shown = {"value": f"{estimate.value:.3f}", "low": f"{estimate.low:.3f}", "high": f"{estimate.high:.3f}"}
+        texts.append(Message(sentences[estimate.high < 0], name=name, **shown))
+    return texts

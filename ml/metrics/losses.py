@@ -1,27 +1,27 @@
-"""Label-histogram metrics of class and disagreement probabilities.
+"""Label-histogram metrics of class and disagreement probabilities, each by a function.
 
 Truth comes first in every signature. Cases that an estimator cannot use (too few labels) are left out of
 that estimator and counted in ``Estimate.dropped``. Every estimate carries a standard error by the
 delete-one jackknife, over clusters where a cluster column is given: cells of one patient are not independent.
 
-Source: paper §3, §4.1, App. B and C; the pair form of CL is derived in docs/explanation.
+Source: paper §3, §4.1, App. B and C; the pair form of CL is derived in docs/explanation. Skill scores, Murphy 1973.
 """
 
-import numpy.typing as npt
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
 
-from ml.metrics.binning import Debias, Strategy, is_debiased
-from ml.metrics.histograms import (
-    class_frequencies,
-    epistemic_terms,
-    observed_disagreement,
-    squared_terms,
-    statistic_terms,
-)
-from ml.metrics.inputs import Inputs, check_inputs
-from ml.metrics.intervals import SHARE, SQUARED_LOSS
-from ml.metrics.jackknife import Estimate, mean_replicates, to_estimate
-from ml.metrics.reliability import Binned
-from ml.util.arrays import FloatArray
+import numpy as np
+import numpy.typing as npt
+from scipy.special import stdtrit
+
+from ml.dataframes import same_rows
+from ml.metrics.cases import Inputs, check_inputs
+from ml.metrics.definitions import BY_NAME, metric_estimate, metric_estimates, metric_replicates
+from ml.metrics.jackknife import Estimate, EstimateDocument
+from ml.metrics.sources import ArraySource, estimate_one, source_of_one
+from ml.metrics.sums import Debias, Strategy
+from ml.util.arrays import FloatArray, as_class_probs, as_vector
 
 
 def expected_squared_loss(
@@ -47,9 +47,7 @@ def expected_squared_loss(
     (0.1822, 3)
     """
     data = check_inputs(label_counts, class_probs, sample_weight, cluster)
-    sample = data.sample(1)
-    terms = squared_terms(data.counts[sample.rows], data.probs[sample.rows]).sum(axis=1)
-    return to_estimate(mean_replicates(terms, sample), sample, bounds=SQUARED_LOSS)
+    return estimate_one("L", data)
 
 
 def epistemic_loss(
@@ -76,9 +74,7 @@ def epistemic_loss(
     -0.04
     """
     data = check_inputs(label_counts, class_probs, sample_weight, cluster)
-    sample = data.sample(2)
-    terms = epistemic_terms(data.counts[sample.rows], data.probs[sample.rows], is_debiased(debias)).sum(axis=1)
-    return to_estimate(mean_replicates(terms, sample), sample)
+    return estimate_one("EL", data, debias=debias)
 
 
 def calibration_loss(
@@ -109,10 +105,7 @@ def calibration_loss(
     -0.0044
     """
     data = check_inputs(label_counts, class_probs, sample_weight, cluster)
-    sample = data.sample(1)
-    freqs = class_frequencies(data.counts[sample.rows])
-    binned = Binned.of(freqs, data.probs[sample.rows], sample, n_bins, strategy, debias)
-    return binned.estimate(debias)
+    return estimate_one("CL", data, n_bins=n_bins, strategy=strategy, debias=debias)
 
 
 def dispersion_loss(
@@ -143,12 +136,7 @@ def dispersion_loss(
     -0.0356
     """
     data = check_inputs(label_counts, class_probs, sample_weight, cluster)
-    sample = data.sample(2)
-    counts, probs = data.counts[sample.rows], data.probs[sample.rows]
-    binned = Binned.of(class_frequencies(counts), probs, sample, n_bins, strategy, debias)
-    terms = epistemic_terms(counts, probs, is_debiased(debias)).sum(axis=1)
-    difference = mean_replicates(terms, sample) - binned.replicates(debias)
-    return to_estimate(difference, sample, binned.singleton_mass(debias))
+    return estimate_one("DL", data, n_bins=n_bins, strategy=strategy, debias=debias)
 
 
 def disagreement_loss(
@@ -172,10 +160,8 @@ def disagreement_loss(
     >>> round(disagreement_loss([[2, 1], [0, 3], [3, 0]], [0.42, 0.32, 0.18]).value, 4)
     0.1393
     """
-    data = Inputs.of_scores(label_counts, disagreement_probs, "disagreement_probs", sample_weight, cluster)
-    sample = data.sample(2)
-    terms = statistic_terms(observed_disagreement(data.counts[sample.rows]), data.probs[sample.rows, 0])
-    return to_estimate(mean_replicates(terms, sample), sample, bounds=SHARE)
+    data, dpe = Inputs.of_disagreement(label_counts, disagreement_probs, sample_weight, cluster)
+    return estimate_one("L_D", data, dpe)
 
 
 def disagreement_calibration_loss(
@@ -205,7 +191,146 @@ def disagreement_calibration_loss(
     >>> round(disagreement_calibration_loss([[2, 1], [0, 3], [3, 0]], [0.42, 0.32, 0.18], n_bins=1).value, 4)
     -0.0219
     """
-    data = Inputs.of_scores(label_counts, disagreement_probs, "disagreement_probs", sample_weight, cluster)
-    sample = data.sample(2)
-    observed = observed_disagreement(data.counts[sample.rows])[:, None]
-    return Binned.of(observed, data.probs[sample.rows], sample, n_bins, strategy, debias).estimate(debias)
+    data, dpe = Inputs.of_disagreement(label_counts, disagreement_probs, sample_weight, cluster)
+    return estimate_one("CL_D", data, dpe, n_bins=n_bins, strategy=strategy, debias=debias)
+
+
+#: What the labels say of a disagreement probability: better than the constant, no better so far, or worse.
+Verdict = Literal["better", "no better so far", "worse"]
+
+
+def class_skill(
+    label_counts: npt.ArrayLike,
+    class_probs: npt.ArrayLike,
+    *,
+    sample_weight: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
+) -> Estimate:
+    """Skill of class probabilities, 1 − L / (1 − Σc²) with c the class frequencies, n ≥ 1.
+
+    Args:
+        label_counts: (N, K) label histograms.
+        class_probs: (N, K) class probability estimates.
+        sample_weight: (N,) instance weights of order 1.
+        cluster: (N,) patient of each case.
+
+    Returns:
+        1 is best, 0 what the frequencies say; NaN where one class only occurs.
+
+    >>> round(class_skill([[2, 1], [0, 3], [3, 0]], [[0.7, 0.3], [0.2, 0.8], [0.9, 0.1]]).value, 4)
+    0.631
+    """
+    return estimate_one("skill", check_inputs(label_counts, class_probs, sample_weight, cluster))
+
+
+def disagreement_skill(
+    label_counts: npt.ArrayLike,
+    disagreement_probs: npt.ArrayLike,
+    *,
+    sample_weight: npt.ArrayLike | None = None,
+    cluster: npt.ArrayLike | None = None,
+) -> Estimate:
+    """Skill of disagreement probabilities, 1 − L_φ / (p(1 − p)) with p the rate of disagreement, n ≥ 2.
+
+    Args:
+        label_counts: (N, K) label histograms.
+        disagreement_probs: (N,) disagreement probability estimates φ.
+        sample_weight: (N,) instance weights of order 2.
+        cluster: (N,) patient of each case.
+
+    Returns:
+        1 is best, 0 what the constant reaches; NaN where no two labels differ, or all do.
+
+    >>> round(disagreement_skill([[2, 1], [0, 3], [3, 0]], [0.42, 0.32, 0.18]).value, 4)
+    0.1941
+    """
+    data, dpe = Inputs.of_disagreement(label_counts, disagreement_probs, sample_weight, cluster)
+    return estimate_one("skill_D", data, dpe)
+
+
+def judge_disagreement(
+    label_counts: npt.ArrayLike, disagreement_probs: npt.ArrayLike, *, cluster: npt.ArrayLike | None = None
+) -> Verdict:
+    """Compare a disagreement probability with the best constant.
+
+    Args:
+        label_counts: (N, K) label histograms.
+        disagreement_probs: (N,) disagreement probability estimates φ.
+        cluster: (N,) patient of each case.
+
+    Returns:
+        ``worse`` where the upper end of the 90 % interval of the skill is below zero (wrongly in at most 5 %),
+        ``better`` where the lower end of the 95 % interval is above it, else ``no better so far``.
+    """
+    metric = BY_NAME["skill_D"]
+    data, dpe = Inputs.of_disagreement(label_counts, disagreement_probs, None, cluster)
+    source = source_of_one(metric, data, dpe)
+    replicates, estimate = metric_replicates(metric, source, "pair"), metric_estimate(metric, source, "pair")
+    error = replicates.standard_error()
+    if error is None or estimate.low is None:
+        return "no better so far"
+    if replicates.value + float(stdtrit(replicates.without.size - 1, 0.95)) * error < 0:
+        return "worse"
+    return "better" if estimate.low > 0 else "no better so far"
+
+
+def verdict_of(skill: EstimateDocument) -> Verdict:
+    """The same from an estimate that stands in a document, by its 95 % interval alone."""
+    low, high = skill["low"], skill["high"]
+    if low is None or high is None or low <= 0 <= high:
+        return "no better so far"
+    return "better" if low > 0 else "worse"
+
+
+_NAMES = ("agreement", "accuracy", "L", "EL", "L_D", "skill", "skill_D", "CL", "CL_D", "CE", "CE_D")
+
+
+@dataclass(frozen=True)
+class _Truth(Inputs):
+    """True class probabilities in the place of label counts: what endless labels of each case would give."""
+
+    @cached_property
+    def n_labels(self) -> FloatArray:  # type: ignore[override]
+        """Labels (N,) of each case: without end."""
+        return np.full(len(self.counts), np.inf)
+
+    def frequencies(self, rows: slice | npt.NDArray[np.intp]) -> FloatArray:
+        """True class probabilities of some cases."""
+        return np.asarray(self.counts[rows], dtype=np.float64)
+
+
+def exact_metrics(
+    true_probs: npt.ArrayLike,
+    class_probs: npt.ArrayLike,
+    disagreement_probs: npt.ArrayLike,
+    *,
+    n_bins: int = 15,
+    debias: Debias = "pair",
+) -> dict[str, Estimate]:
+    """Agreement, L, skill, EL, CL, CE, L_D, skill_D, CL_D, CE_D and accuracy against known true class probabilities q.
+
+    Agreement is the expected share of annotators who name the most probable class, accuracy whether that is the class
+    that most would name; equal leaders share.
+
+    The true disagreement of two annotators is 1 − Σq². CL is still a statistic of the cases that happened to
+    fall into each bin, so its plug-in form is biased here too, by the spread of q − z within bins.
+
+    Args:
+        true_probs: (N, K).
+        class_probs: (N, K) class probability estimates.
+        disagreement_probs: (N,) disagreement probability estimates φ.
+        n_bins: equal-width bins.
+        debias: form of CL.
+
+    Raises:
+        ValueError: shapes that do not match or values out of range.
+    """
+    same_rows(true_probs=true_probs, class_probs=class_probs, disagreement_probs=disagreement_probs)
+    truth, probs = as_class_probs(true_probs, "true_probs"), as_class_probs(class_probs)
+    if truth.shape != probs.shape:
+        raise ValueError(f"true_probs {truth.shape} and class_probs {probs.shape} must have one shape")
+    dpe = as_vector(disagreement_probs, len(probs), "disagreement_probs", 0.0, 1.0)
+    data = _Truth(truth, probs, None, None)  # type: ignore[arg-type]
+    source = ArraySource(data, data, dpe, {debias}, n_bins=n_bins)
+    # intervals keep no range here: they are for the spread of many simulated data sets
+    return metric_estimates(source, debias, [replace(BY_NAME[name], bounds=None) for name in _NAMES])

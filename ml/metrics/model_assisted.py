@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from ml.metrics.intervals import Bounds
-from ml.metrics.jackknife import ModelAssisted, Replicates, Sample, mean_replicates, ratio_replicates, to_estimate
+from ml.metrics.cases import Sample
+from ml.metrics.jackknife import Bounds, ModelAssisted, Replicates, mean_replicates, ratio_replicates, to_estimate
 from ml.util.arrays import FloatArray
 
 # clusters whose regressions are solved at once

@@ -12,13 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.dataframes import refuse_names
-from ml.metrics.binning import Debias, is_debiased
-from ml.metrics.crossed_effects import CrossedEffects, Readings
-from ml.metrics.histograms import class_frequencies
-from ml.metrics.inputs import Inputs, check_inputs
-from ml.metrics.intervals import Bounds, ReaderPart
-from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, to_estimate
-from ml.metrics.reader_jackknife import LeftOut
+from ml.metrics.binned import is_debiased
+from ml.metrics.cases import Inputs, Sample, check_inputs, class_frequencies
+from ml.metrics.jackknife import Bounds, Estimate, ReaderPart, Replicates, mean_replicates, to_estimate
+from ml.metrics.reader_variance import CrossedEffects, LeftOut, Readings
+from ml.metrics.sums import Debias
 from ml.util.arrays import FloatArray, IntArray
 
 

@@ -1,6 +1,5 @@
 """Paired differences of metrics between two predictions of the same cases."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
@@ -8,22 +7,22 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.dataframes import same_rows
-from ml.metrics.crossed_effects import CrossedEffects, Readings
-from ml.metrics.histograms import (
-    agreement_terms,
-    class_frequencies,
-    observed_disagreement,
-    squared_terms,
-    statistic_terms,
+from ml.messages import Message
+from ml.metrics.cases import Sample, check_inputs, check_weights, first_labels
+from ml.metrics.definitions import BY_NAME, MEANS, Metric, metric_replicates
+from ml.metrics.jackknife import (
+    Estimate,
+    EstimateDocument,
+    ModelAssisted,
+    ReaderPart,
+    Replicates,
+    mean_replicates,
+    to_estimate,
 )
-from ml.metrics.inputs import check_inputs, first_labels
-from ml.metrics.intervals import ReaderPart
-from ml.metrics.jackknife import Estimate, EstimateDocument, Sample, mean_replicates, to_estimate
 from ml.metrics.model_assisted import TwoPhaseSample, prediction_features
-from ml.metrics.reader_jackknife import LeftOut, OfLabels
-from ml.metrics.reader_variance import ReadTerms
-from ml.metrics.reliability import Binned
-from ml.util.arrays import EqualByValue, FloatArray, IntArray, as_vector
+from ml.metrics.reader_variance import Readings
+from ml.metrics.sources import ArraySource
+from ml.util.arrays import EqualByValue, FloatArray, as_vector
 
 
 class ChangeDocument(TypedDict):
@@ -79,7 +78,8 @@ def paired_change(
         ValueError: shapes that do not match or values out of range.
     """
     pair = _Pair.of(label_counts, before, after, first_label_counts, weights, weights2, cluster)
-    return Change(pair.loss(), pair.disagreement_loss(), pair.parts(), pair.chance())
+    loss, disagreement_loss = (pair.change(metric) for metric in _PROPER_SCORES)
+    return Change(loss, disagreement_loss, pair.parts(), pair.chance())
 
 
 @dataclass(frozen=True)
@@ -152,37 +152,32 @@ def paired_changes(
     Raises:
         ValueError: shapes that do not match or values out of range.
     """
-    pair = _Pair.of(label_counts, before, after, first_label_counts, weights, weights2, cluster, readings)
-    return {
-        "agreement": pair.agreement(),
-        "L": pair.loss(),
-        "EL": pair.epistemic_loss(),
-        "CL": pair.calibration_loss(n_bins),
-        "L_D": pair.disagreement_loss(),
-        "CL_D": pair.disagreement_calibration_loss(n_bins),
-    }
+    pair = _Pair.of(label_counts, before, after, first_label_counts, weights, weights2, cluster, readings, n_bins)
+    return {metric.name: pair.change(metric) for metric in _CHANGES}
+
+
+_PROPER_SCORES = (BY_NAME["L"], BY_NAME["L_D"])
+
+
+#: L and EL differ by what no prediction can change, so on the same cases their changes are equal.
+_CHANGES = (
+    BY_NAME["agreement"],
+    BY_NAME["L"],
+    Metric("EL", 2, mean="L"),
+    BY_NAME["CL"],
+    BY_NAME["L_D"],
+    BY_NAME["CL_D"],
+)
 
 
 @dataclass(frozen=True)
 class _Pair:
     """Two predictions of the same cases."""
 
-    counts: IntArray
-    # (N, K) those of them that metrics which need one label use
-    first_counts: IntArray
-    # class probabilities (N, K), before and after
-    probs: tuple[FloatArray, FloatArray]
-    # (N,), before and after
-    dpe: tuple[FloatArray, FloatArray]
-    # cases with a label
-    labelled: Sample
-    paired: Sample
-    # what is known of all cases, where there were weights
-    known: TwoPhaseSample | None
-    # who gave which label, judging either prediction by one label; None where that is not known
-    reads: tuple[ReadTerms, ReadTerms] | None = None
-    # the same by two
-    reads2: tuple[ReadTerms, ReadTerms] | None = None
+    before: ArraySource
+    after: ArraySource
+    # what is known of all cases, if there were weights
+    known: TwoPhaseSample | None = None
 
     @classmethod
     def of(
@@ -195,44 +190,47 @@ class _Pair:
         weights2: npt.ArrayLike | None,
         cluster: npt.ArrayLike | None,
         readings: Readings | None = None,
+        n_bins: int | None = None,
     ) -> "_Pair":
+        """Check two predictions; without ``n_bins`` nothing is put into bins."""
         same_rows(
             **{"label_counts": label_counts, "weights": weights, "weights2": weights2, "cluster": cluster},
             **{"first_label_counts": first_label_counts},
             **{"class_probs before": before[0], "disagreement_probs before": before[1]},
             **{"class_probs after": after[0], "disagreement_probs after": after[1]},
         )
-        first = check_inputs(label_counts, before[0], weights, cluster)
-        second = check_inputs(label_counts, after[0], weights if weights2 is None else weights2, cluster)
-        n = len(first.counts)
-        dpe = [as_vector(prediction[1], n, "disagreement_probs", 0.0, 1.0) for prediction in (before, after)]
-        counts = first.counts
-        if first_label_counts is not None:
-            first = first_labels(first, first_label_counts, before[0], None)
-        labelled, paired, probs = first.sample(1), second.sample(2), (first.probs, second.probs)
-        reads, reads2 = (
-            None if readings is None else _both(readings.check(*counts.shape), data.counts, probs, sample, order)
-            for data, sample, order in ((first, labelled, 1), (second, paired, 2))
-        )
-        pair = cls(counts, first.counts, probs, (dpe[0], dpe[1]), labelled, paired, None, reads, reads2)
-        if n == 0 or (weights is None and weights2 is None):
+        sources = []
+        for class_probs, disagreement_probs in (before, after):
+            first = check_inputs(label_counts, class_probs, weights, cluster)
+            second = replace(first, weight=check_weights(weights if weights2 is None else weights2, len(first.counts)))
+            if first_label_counts is not None:
+                first = first_labels(first, first_label_counts, class_probs, None)
+            source = ArraySource(
+                first,
+                second,
+                as_vector(disagreement_probs, len(first.counts), "disagreement_probs", 0.0, 1.0),
+                {"pair"},
+                classes_in_bins=n_bins is not None,
+                n_bins=n_bins or 1,
+                joining=True,
+                readings=readings,
+            )
+            sources.append(source)
+        pair = cls(sources[0], sources[1])
+        if len(pair.before.dpe) == 0 or (weights is None and weights2 is None):
             return pair
-        old, new = (prediction_features(f, phi) for f, phi in zip(probs, dpe, strict=True))
-        everyone = replace(first, weight=None).sample(0)
-        first_change = pair._squared_change(first.counts, labelled)
-        return replace(pair, known=TwoPhaseSample(new - old, everyone, labelled, first_change, paired))
+        old, new = (prediction_features(source.first.probs, source.dpe) for source in sources)
+        everyone = replace(pair.before.first, weight=None).sample(0)
+        samples = (pair.before.sample(1), pair._terms(BY_NAME["L"]), pair.before.sample(2))
+        return replace(pair, known=TwoPhaseSample(new - old, everyone, *samples))
 
     def parts(self) -> FloatArray:
         """Contributions of each case to the changes of L and L_φ (2, N), centred."""
-        parts = np.zeros((2, len(self.counts)))
-        changes = (
-            (self._squared_change(self.first_counts, self.labelled), self.labelled),
-            (self._disagreement_change(), self.paired),
-        )
-        for part, (terms, sample) in zip(parts, changes, strict=True):
-            total = float(sample.weight.sum())
-            if total > 0:
-                share = sample.weight / total
+        parts = np.zeros((2, len(self.before.dpe)))
+        for part, metric in zip(parts, _PROPER_SCORES, strict=True):
+            sample, terms = self.before.sample(metric.order), self._terms(metric)
+            if sample.total_weight > 0:
+                share = sample.weight / sample.total_weight
                 part[sample.rows] = share * (terms - share @ terms)
         return parts
 
@@ -241,111 +239,103 @@ class _Pair:
         # Labels that happen to be all alike show no spread, however few they are; what was predicted says how much they
         # could have differed. With d = f′ − f a case of n labels has the variance 4 (Σ_k f_k d_k² − (Σ_k f_k d_k)²)/n
         # in L, and 4 (φ′ − φ)² φ(1 − φ) · 2/n in L_φ, which is exact for two labels and for a rare dissent.
-        rows, (before, after) = self.labelled.rows, self.probs
-        f, d = before[rows], after[rows] - before[rows]
-        spread = 4 * ((f * d**2).sum(axis=1) - (f * d).sum(axis=1) ** 2) / self.first_counts[rows].sum(axis=1)
-        rows, (phi, other) = self.paired.rows, self.dpe
-        a, b = phi[rows], other[rows]
-        pairs = 4 * (b - a) ** 2 * a * (1 - a) * 2 / self.counts[rows].sum(axis=1)
-        return np.array([_error(spread, self.labelled), _error(pairs, self.paired)])
+        labelled, paired = (self.before.sample(order) for order in (1, 2))
+        f, after = (source.first.probs[labelled.rows] for source in (self.before, self.after))
+        d = after - f
+        n_labels, n_labels2 = self.before.first.n_labels[labelled.rows], self.before.second.n_labels[paired.rows]
+        spread = 4 * ((f * d**2).sum(axis=1) - (f * d).sum(axis=1) ** 2) / n_labels
+        a, b = (source.dpe[paired.rows] for source in (self.before, self.after))
+        pairs = 4 * (b - a) ** 2 * a * (1 - a) * 2 / n_labels2
+        return np.array([_error(spread, labelled), _error(pairs, paired)])
 
-    def _squared_change(self, counts: IntArray, sample: Sample) -> FloatArray:
-        """Change of the squared loss (n,) of a sample's cases."""
-        rows = sample.rows
-        before, after = (squared_terms(counts[rows], probs[rows]).sum(axis=1) for probs in self.probs)
-        change: FloatArray = after - before
-        return change
+    def _terms(self, metric: Metric) -> FloatArray:
+        """Change of a mean's terms (n,)."""
+        name = metric.mean_name("pair")
+        if name is None:
+            raise ValueError(f"{metric.name} is no mean")
+        before, after = (source.terms(name, metric.order) for source in (self.before, self.after))
+        return np.asarray(after - before)
 
-    def _disagreement_change(self) -> FloatArray:
-        """Change of the squared loss (n,) of the DPE of cases with two labels."""
-        rows = self.paired.rows
-        observed = observed_disagreement(self.counts[rows])
-        before, after = (statistic_terms(observed, dpe[rows]) for dpe in self.dpe)
-        change: FloatArray = after - before
-        return change
+    def change(self, metric: Metric) -> Estimate:
+        """Change of a mean or of a calibration loss."""
+        sample = self.before.sample(metric.order)
+        if metric.mean is None:
+            replicates = metric_replicates(metric, self.after, "pair") - metric_replicates(metric, self.before, "pair")
+        else:
+            replicates = mean_replicates(self._terms(metric), sample)
+        estimate = to_estimate(replicates, sample, readers=self._readers(metric, replicates))
+        if self.known is None or metric.mean in {None, "agreement"}:
+            return estimate
+        terms = self._terms(metric)
+        assisted = self.known.of_order_1(terms) if metric.order == 1 else self.known.of_order_2((terms, None))[0]
+        return replace(estimate, model_assisted=assisted)
 
-    def _readers(self, of_one: Callable[[ReadTerms, FloatArray], FloatArray], order: int) -> ReaderPart | None:
-        """Readers' part of the variance of a change, for terms of readings by about that many readers."""
-        reads = self.reads if order == 1 else self.reads2
-        if reads is None:
+    def _readers(self, metric: Metric, replicates: Replicates) -> ReaderPart | None:
+        """Readers' part of the variance of a change."""
+        before, after = (source.readers_of(metric.order) for source in (self.before, self.after))
+        if before is None or after is None:
             return None
-        dpe = [values[reads[0].crossed.sample.rows] for values in self.dpe]
-        before, after = (of_one(*side) for side in zip(reads, dpe, strict=True))
-        return reads[0].crossed.part(after - before, order)
-
-    def _mean_of_order_2(self, terms: FloatArray, readers: ReaderPart | None) -> Estimate:
-        estimate = to_estimate(mean_replicates(terms, self.paired), self.paired, readers=readers)
-        return (
-            estimate
-            if self.known is None
-            else replace(estimate, model_assisted=self.known.of_order_2((terms, None))[0])
-        )
-
-    def agreement(self) -> Estimate:
-        rows = self.labelled.rows
-        freqs = class_frequencies(self.first_counts[rows])
-        before, after = (agreement_terms(freqs, probs[rows]) for probs in self.probs)
-        readers = self._readers(lambda reads, _: reads.agreement(), 1)
-        return to_estimate(mean_replicates(after - before, self.labelled), self.labelled, readers=readers)
-
-    def loss(self) -> Estimate:
-        terms = self._squared_change(self.first_counts, self.labelled)
-        readers = self._readers(lambda reads, _: reads.squared, 1)
-        estimate = to_estimate(mean_replicates(terms, self.labelled), self.labelled, readers=readers)
-        return estimate if self.known is None else replace(estimate, model_assisted=self.known.of_order_1(terms))
-
-    def epistemic_loss(self) -> Estimate:
-        """L and EL differ by what no prediction can change, so on the same cases their changes are equal."""
-        reads = self.reads2
-        readers = None if reads is None else reads[0].crossed.part(reads[1].squared - reads[0].squared)
-        return self._mean_of_order_2(self._squared_change(self.counts, self.paired), readers)
-
-    def calibration_loss(self, n_bins: int) -> Estimate:
-        rows = self.labelled.rows
-        freqs = class_frequencies(self.first_counts[rows])
-        probs = [probs[rows] for probs in self.probs]
-        return self._calibration(freqs, probs, n_bins, 1, lambda counts, case: class_frequencies(counts))
-
-    def disagreement_loss(self) -> Estimate:
-        readers = self._readers(ReadTerms.statistic, 2)
-        return self._mean_of_order_2(self._disagreement_change(), readers)
-
-    def disagreement_calibration_loss(self, n_bins: int) -> Estimate:
-        rows = self.paired.rows
-        observed = observed_disagreement(self.counts[rows])[:, None]
-        dpe = [dpe[rows][:, None] for dpe in self.dpe]
-        return self._calibration(observed, dpe, n_bins, 2, lambda counts, case: observed_disagreement(counts)[:, None])
-
-    def _calibration(
-        self, freqs: FloatArray, probs: list[FloatArray], n_bins: int, order: int, of_labels: OfLabels
-    ) -> Estimate:
-        sample, reads = (self.labelled, self.reads) if order == 1 else (self.paired, self.reads2)
-        binned = [Binned.of(freqs, z, sample, n_bins, "uniform", "pair", joining=True) for z in probs]
-        before, after = (side.replicates("pair") for side in binned)
-        change = after - before
-        error, readers = change.standard_error(), None
-        if reads is not None and error is not None:
-            left = LeftOut.of(reads[0].crossed, reads[0].counts, reads[0].probs)
-            without = [
-                left.calibration(of_labels, z, order, side.slots, side.bins, "pair")
-                for z, side in zip(probs, binned, strict=True)
-            ]
-            readers = left.part(without[1] - without[0], error**2)
-        return to_estimate(change, sample, readers=readers)
-
-
-def _both(
-    readings: Readings, counts: IntArray, probs: tuple[FloatArray, FloatArray], sample: Sample, order: int
-) -> tuple[ReadTerms, ReadTerms] | None:
-    """Readings of a sample's cases, judging either prediction."""
-    crossed = CrossedEffects.of(readings, sample, len(counts), first=order == 1)
-    if crossed is None:
-        return None
-    before, after = (ReadTerms(crossed, sample.take(counts), sample.take(side)) for side in probs)
-    return before, after
+        if metric.mean is not None:
+            change = after.terms(metric.mean) - before.terms(metric.mean)
+            return before.reads.crossed.part(change, MEANS[metric.mean].order)
+        error = replicates.standard_error()
+        if error is None:
+            return None
+        lost = [readers.calibration_without(metric.own_bins, "pair") for readers in (before, after)]
+        return before.left_out.part(lost[1] - lost[0], error**2)
 
 
 def _error(variance: FloatArray, sample: Sample) -> float:
     """Standard error of a weighted mean of independent terms with these variances (n,)."""
     total = float(sample.weight.sum())
     return float(np.sqrt((sample.weight**2 * np.maximum(variance, 0.0)).sum())) / total if total > 0 else 0.0
+
+
+#: Standard errors above which a loss counts as harmed.
+HARM_LIMIT = 1.0
+
+
+def losses_of(change: Change) -> tuple[tuple[str, Estimate], ...]:
+    """Both losses of a change, with their names for people."""
+    return ("L", change.loss), ("L_φ", change.disagreement_loss)
+
+
+def is_estimated(loss: Estimate | ModelAssisted) -> bool:
+    """Whether there is an estimate with a standard error."""
+    return loss.se is not None and bool(np.isfinite(loss.value))
+
+
+def describe_regression(name: str, loss: Estimate | ModelAssisted, when: str = "") -> list[str]:
+    """Describe a loss that rises by more than one standard error; empty otherwise.
+
+    Args:
+        name: of the loss.
+        loss: its change, positive is worse.
+        when: since when, with a space before.
+    """
+    if loss.se is None or loss.value <= HARM_LIMIT * loss.se:
+        return []
+    return [
+        Message(
+            "{name} seems worse{when}, by {value:.4f}; one standard error ({se:.4f}) is allowed",
+            name=name,
+            when=when,
+            value=loss.value,
+            se=loss.se,
+        )
+    ]
+
+
+def describe_regressions(change: Change) -> list[str]:
+    """Describe the losses that a change makes worse, and those that cannot be estimated.
+
+    Args:
+        change: from one prediction of the same cases to another.
+    """
+    reasons = []
+    for name, estimate in losses_of(change):
+        if is_estimated(estimate.efficient):
+            reasons += describe_regression(name, estimate.efficient)
+        else:
+            reasons.append(Message("the change of {name} cannot be estimated: too few labelled patients", name=name))
+    return reasons

@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from ml.dataframes import refuse_row_names
 from ml.distributions.families import PredictiveDistribution
-from ml.metrics.histograms import epistemic_terms, squared_terms
-from ml.metrics.inputs import check_clusters, check_weights
-from ml.metrics.jackknife import Estimate, Sample, mean_replicates, select_sample, to_estimate
+from ml.metrics.cases import Sample, check_clusters, check_weights, epistemic_terms, select_sample, squared_terms
+from ml.metrics.jackknife import Estimate, mean_replicates, to_estimate
 from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_label_counts
 
 #: Terms (N, K) of a loss of probabilities (N, K) on label histograms (N, K).

@@ -1,18 +1,269 @@
-"""Per-reading contributions to each metric, for intervals that generalise to new readers.
+"""Intervals for new readers: crossed reader and case effects, terms by reading, and readers left out.
 
-A metric is a mean over cases of a mean over the case's readings, or over pairs of them: of L and agreement what one
-reading says, of EL and L_φ what it says together with another. The terms here are those, reading by reader; of pairs
-the mean over the other readings of the case. What is no such mean (CL, DL, accuracy) is worked out without each reader
-in turn (``ml.metrics.reader_jackknife``).
+The intervals that leave out patients speak for the readers who read. For new readers the variance of an estimate is
+
+    V = V_C + G σ²,    G = Σ_r p_r² − Σ_{r,c} (p_rc − p_r p_c)²,
+
+V_C the variance by patients c, σ² that of what a reader adds to the terms of the estimate, p_rc the weight of reader
+r's readings of patient c, p_r and p_c its sums. What readers add to the differences between patients is in V_C
+already. σ² comes from the readers' weighted means m_r, with weights λ_r in sum one: with v_rc what patient c adds to
+m_r and v̄_c = Σ_r λ_r v_rc,
+
+    σ² = [Σ_r λ_r (m_r − m̄)² − Σ_r λ_r Σ_c (v_rc − v̄_c)²] / Σ_r λ_r (1 − λ_r)(1 − Σ_c s_rc²),    s_rc = p_rc / p_r:
+
+products of different patients only, so that chance in the cases cancels, whether all readers read the same cases
+(patients drop out of m_r − m̄) or each of them others. The λ_r are those of least variance, 1/(σ² + ν Σ_c s_rc²),
+found by repeating it.
+
+Terms of pairs of readers (EL, L_φ) are taken reader by reader: each mean over partners, who add their own part. G is
+then that of a U-statistic of degree 2, p_r counting twice, and the denominator Σ_r λ_r |B_r − B̄|², B_r = e_r + the
+shares of r's partners. All sums run over readings, cells of a reader and a patient, and pairs of readers who share a
+case.
+
+Metrics that are no such mean (CL, DL, accuracy) are computed without each reader in turn. A case keeps its other
+labels; one that has too few of them left is left out as well. The delete-one variance of that contains chance in the
+cases that a reader read; the part of the variance by patients that is within one reader's readings of a patient is
+taken off, so that it does not count twice. Of many readers groups are left out, each reader in one of them.
+
+Sources: variance components of crossed cases and readers, Gallas 2006 (Acad. Radiol. 13:353) and Hillis 2007 (Stat.
+Med. 26:596); degrees of freedom of a sum of variances, Cochran 1964 (Biometrics 20:191).
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array
 
-from ml.metrics.crossed_effects import CrossedEffects
-from ml.util.arrays import FloatArray, IntArray
+from ml.metrics.binned import contributions, usable_bins
+from ml.metrics.cases import Sample
+from ml.metrics.jackknife import NO_READERS, ReaderPart
+from ml.metrics.sums import BinIndex, BinSums, Debias, sums_by_slot
+from ml.util.arrays import EqualByValue, FloatArray, IntArray
+
+#: Readers with readings of two patients or more, below which nothing is said about others.
+FEWEST = 3
+
+
+# pairs of readings of a case, over all cases, that are worked out one by one
+_PAIRS = 3 * 10**7
+
+
+# times that the weights of readers are improved
+_STEPS = 4
+
+
+_NOTHING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Readings(EqualByValue):
+    """M labels of N cases with their annotators.
+
+    M labels of N cases.
+
+    Attributes:
+        case: (M,) row of the case.
+        annotator: (M,) number of who gave the label.
+        label: (M,) its class number.
+        first: (M,) whether metrics that need one label use it; None where they use all.
+    """
+
+    case: IntArray
+    annotator: IntArray
+    label: IntArray
+    first: npt.NDArray[np.bool_] | None = None
+
+    def check(self, n_cases: int, n_classes: int) -> "Readings":
+        """Check the numbers.
+
+        Raises:
+            ValueError: columns of different lengths, or a case or class that does not exist.
+        """
+        length = len(self.case)
+        for name in ("annotator", "label", "first"):
+            column = getattr(self, name)
+            if column is not None and len(column) != length:
+                raise ValueError(f"readings.{name} must have shape ({length},), got ({len(column)},)")
+        for name, column, size in (("case", self.case, n_cases), ("label", self.label, n_classes)):
+            if length and not (column.min() >= 0 and column.max() < size):
+                raise ValueError(f"readings.{name} must lie in 0 to {size - 1}")
+        return self
+
+    def take(self, rows: npt.NDArray[np.intp], n_cases: int) -> "Readings":
+        """Those of some cases, by their positions among the N; the cases are numbered anew."""
+        place = np.full(n_cases, -1)
+        place[rows] = np.arange(len(rows))
+        kept = np.flatnonzero(place[self.case] >= 0)
+        first = None if self.first is None else self.first[kept]
+        return Readings(place[self.case[kept]], self.annotator[kept], self.label[kept], first)
+
+
+@dataclass(frozen=True, eq=False)
+class CrossedEffects:
+    """Readings of the cases of a sample.
+
+    Attributes:
+        sample: n cases.
+        case: (m,) position of each reading's case in the sample.
+        label: (m,) class number.
+        reader: (m,) 0..R−1.
+        n_readers: R.
+        weight: (m,) p of each reading, in sum one: the case's weight, shared by its readings.
+    """
+
+    sample: Sample
+    case: npt.NDArray[np.intp]
+    label: IntArray
+    reader: npt.NDArray[np.intp]
+    n_readers: int
+    weight: FloatArray
+
+    @classmethod
+    def of(cls, readings: Readings, sample: Sample, n_cases: int, *, first: bool = False) -> "CrossedEffects | None":
+        """Readings of a sample's cases.
+
+        Args:
+            readings: of N cases.
+            sample: some of them.
+            n_cases: N.
+            first: only those that metrics which need one label use.
+
+        Returns:
+            None where fewer than three readers read, or fewer than three of them two patients while others read more
+            than one: nothing is known of new readers.
+        """
+        place = np.full(n_cases, -1)
+        place[sample.rows[sample.weight > 0]] = np.flatnonzero(sample.weight > 0)
+        used = place[readings.case] >= 0
+        if first and readings.first is not None:
+            used &= readings.first
+        case = place[readings.case[used]]
+        names, reader = np.unique(readings.annotator[used], return_inverse=True)
+        if names.size < FEWEST:
+            return None
+        weight = sample.weight[case] / np.bincount(case, minlength=sample.rows.size)[case]
+        crossed = cls(sample, case, readings.label[used], reader, names.size, weight / float(weight.sum()))
+        several = int((crossed.cells.spread < 1 - _NOTHING).sum())
+        return None if 0 < several < FEWEST else crossed
+
+    @cached_property
+    def cells(self) -> "ReaderPatientCells":
+        """Readings of one reader and one patient together."""
+        sample = self.sample
+        patient = self.case if sample.cluster is None else sample.cluster[self.case]
+        keys, cell = np.unique(patient * self.n_readers + self.reader, return_inverse=True)
+        reader, patient = keys % self.n_readers, keys // self.n_readers
+        weight = sums_by_slot(cell, self.weight, keys.size)
+        of_reader = sums_by_slot(reader, weight, self.n_readers)
+        share = weight / of_reader[reader]
+        spread = sums_by_slot(reader, share**2, self.n_readers)
+        return ReaderPatientCells(cell, reader, patient, weight, of_reader, spread)
+
+    @cached_property
+    def partners(self) -> tuple[csr_array, FloatArray, FloatArray] | None:
+        """Shares of partners: Σ of the weight of r's readings by other readers, of r itself, and Σ of squared shares.
+
+        None where there are too many pairs; readers are then taken to meet at random.
+        """
+        n_labels = np.bincount(self.case, minlength=self.sample.rows.size)
+        if float((n_labels.astype(np.float64) ** 2).sum()) > _PAIRS:
+            return None
+        shape = (self.sample.rows.size, self.n_readers)
+        per_partner = self.weight / np.maximum(n_labels[self.case] - 1, 1)
+        met = csr_array((np.ones(self.case.size), (self.case, self.reader)), shape=shape)
+        weighed = csr_array((per_partner, (self.case, self.reader)), shape=shape)
+        shared = csr_array(weighed.T @ met)
+        shares = csr_array(shared.multiply(1 / self.cells.of_reader[:, None]))
+        own = shares.diagonal()
+        squares = np.asarray(shares.multiply(shares).sum(axis=1)).ravel() - own**2
+        return shares, own, squares
+
+    def part(self, terms: FloatArray, degree: int = 1) -> ReaderPart | None:
+        """Readers' part of the variance of the weighted mean of terms (m,), one per reading.
+
+        Args:
+            terms: of a degree 2, the mean over the other readers of the case.
+            degree: number of readers that a term of the estimate is about, 1 or 2.
+
+        Returns:
+            None where this cannot be told.
+        """
+        cells, weight = self.cells, self.weight
+        if (cells.spread > 1 - _NOTHING).all():  # of one patient each: readers differ where patients do
+            return NO_READERS
+        centred = terms - float(weight @ terms)
+        moved = np.bincount(cells.cell, weight * centred, cells.reader.size) / cells.of_reader[cells.reader]
+        shares, variance = self._component(moved)
+        usable = 1 - cells.spread
+        if degree == 2:
+            variance_share = float((shares * (1 - shares) * usable).sum())
+            of_pairs = self._distances(shares) * float(shares @ usable)
+            if of_pairs <= _NOTHING:
+                return None
+            variance *= variance_share / of_pairs
+        return ReaderPart(degree**2 * self._exposure() * variance, max(1 / float((shares**2).sum()) - degree, 1.0))
+
+    def _exposure(self) -> float:
+        """G: how much of what readers add is not in the variance by patients."""
+        cells = self.cells
+        of_patient = sums_by_slot(cells.patient, cells.weight, int(cells.patient.max()) + 1)
+        expected = cells.of_reader[cells.reader] * of_patient[cells.patient]
+        squares = float((cells.of_reader**2).sum())
+        within = float((cells.weight**2).sum() - 2 * cells.weight @ expected) + squares * float((of_patient**2).sum())
+        return max(squares - within, 0.0)
+
+    def _component(self, moved: FloatArray) -> tuple[FloatArray, float]:
+        """Weights λ (R,) of readers and σ² of what each cell adds to its reader's mean."""
+        cells = self.cells
+        usable = 1 - cells.spread
+        means = np.bincount(cells.reader, moved, self.n_readers)
+        squares = np.bincount(cells.reader, moved**2, self.n_readers)
+        variance, noise, shares = 0.0, 1.0, usable
+        for _ in range(_STEPS):
+            shares = usable / (variance + noise * cells.spread)
+            shares = shares / shares.sum()
+            by_patient = np.bincount(cells.patient, shares[cells.reader] * moved)
+            by_chance = float(shares @ squares - (by_patient**2).sum())
+            between = float(shares @ (means - shares @ means) ** 2)
+            apart = shares * (1 - shares)
+            variance = max(0.0, between - by_chance) / float(apart @ usable)
+            noise = max(by_chance / max(float(apart @ cells.spread), _NOTHING) - variance, 1e-9 * variance)
+            if noise <= 0:
+                break
+        return shares, variance
+
+    def _distances(self, shares: FloatArray) -> float:
+        """Σ_r λ_r |B_r − B̄|² for weights λ (R,)."""
+        if self.partners is None:
+            n = self.n_readers
+            return float((shares * (1 - shares)).sum()) * ((n - 2) / (n - 1)) ** 2
+        table, own, squares = self.partners
+        mean = shares + shares @ table - shares * own
+        return float(shares @ (1 + squares) - (mean**2).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class ReaderPatientCells:
+    """Readings of one reader and one patient together, C of them.
+
+    Attributes:
+        cell: (m,) of each reading.
+        reader: (C,).
+        patient: (C,).
+        weight: (C,) p_rc.
+        of_reader: (R,) p_r.
+        spread: (R,) Σ_c s_rc², 1 of a reader of one patient.
+    """
+
+    cell: npt.NDArray[np.intp]
+    reader: npt.NDArray[np.intp]
+    patient: npt.NDArray[np.intp]
+    weight: FloatArray
+    of_reader: FloatArray
+    spread: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,11 +274,13 @@ class ReadTerms:
         crossed: the readings.
         counts: (n, K) labels of the sample's cases.
         probs: (n, K) class probability estimates.
+        dpe: (n,) disagreement probabilities φ.
     """
 
     crossed: CrossedEffects
     counts: IntArray
     probs: FloatArray
+    dpe: FloatArray
 
     @cached_property
     def n_labels(self) -> FloatArray:
@@ -64,9 +317,9 @@ class ReadTerms:
         case, label, n = self.crossed.case, self.crossed.label, self.n_labels
         return np.asarray((n - self.counts[case, label]) / np.maximum(n - 1, 1))
 
-    def statistic(self, dpe: FloatArray) -> FloatArray:
-        """Terms of L_φ for probabilities (n,): (d − φ)², d whether two differ, mean over other readings."""
-        phi = dpe[self.crossed.case]
+    def statistic(self, probs: FloatArray | None = None) -> FloatArray:
+        """Terms of L_φ for φ or other probabilities (n,): (d − φ)², d whether two differ, mean over other readings."""
+        phi = (self.dpe if probs is None else probs)[self.crossed.case]
         return np.asarray(self.disagreement * (1 - 2 * phi) + phi**2)
 
     def agreement(self) -> FloatArray:
@@ -86,11 +339,167 @@ class ReadTerms:
         loss = float(weight @ squared)
         return np.asarray(-squared / constant - 2 * loss / constant**2 * frequencies[label])
 
-    def disagreement_skill(self, dpe: FloatArray) -> FloatArray:
+    def disagreement_skill(self) -> FloatArray:
         """Linearised terms of 1 − L_φ / (p(1 − p)), p the rate of disagreement."""
-        weight, differs, loss = self.crossed.weight, self.disagreement, self.statistic(dpe)
+        weight, differs, loss = self.crossed.weight, self.disagreement, self.statistic()
         rate = float(weight @ differs)
         constant = rate * (1 - rate)
         if constant <= 0:
             return np.zeros(weight.size)
         return np.asarray(-loss / constant + float(weight @ loss) / constant**2 * (1 - 2 * rate) * differs)
+
+
+#: Readers that are left out one by one; of more, this many groups of them.
+GROUPS = 50
+
+
+# entries (cases × groups that read them) that are worked on at once
+_CHUNK = 2**16
+
+
+#: Values (e, …) of label counts (e, K) of cases at positions (e,) of a sample.
+OfLabels = Callable[[IntArray, npt.NDArray[np.intp]], FloatArray]
+
+
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """Labels of a sample's cases without those of one reader, or of a group where there are many.
+
+    Attributes:
+        crossed: the readings.
+        counts: (n, K) labels of the sample's cases.
+        probs: (n, K) class probability estimates.
+        n_groups: G, of readers.
+        case: (E,) position in the sample, once for each group that read it.
+        group: (E,) that is left out.
+        left: (E, K) labels that remain.
+    """
+
+    crossed: CrossedEffects
+    counts: IntArray
+    probs: FloatArray
+    n_groups: int
+    case: npt.NDArray[np.intp]
+    group: npt.NDArray[np.intp]
+    left: IntArray
+
+    @classmethod
+    def of(cls, crossed: CrossedEffects, counts: IntArray, probs: FloatArray) -> "LeftOut":
+        """Leave out readers of cases with labels, probabilities (n, K); groups get those with most labels first."""
+        n_groups = min(crossed.n_readers, GROUPS)
+        group = np.empty(crossed.n_readers, dtype=np.intp)
+        group[np.argsort(-crossed.cells.of_reader, kind="stable")] = np.arange(crossed.n_readers) % n_groups
+        keys, entry = np.unique(crossed.case * n_groups + group[crossed.reader], return_inverse=True)
+        case = keys // n_groups
+        left = counts[case]
+        np.subtract.at(left, (entry, crossed.label), 1)
+        return cls(crossed, counts, probs, n_groups, case, keys % n_groups, left)
+
+    def means(self, terms: OfLabels, needed: int) -> FloatArray:
+        """Weighted means (G, …) over cases without each group.
+
+        Args:
+            terms: (e, …) of cases.
+            needed: labels that a case needs.
+        """
+
+        def columns(counts: IntArray, case: npt.NDArray[np.intp]) -> FloatArray:
+            values = terms(counts, case)
+            return np.column_stack([np.ones(len(values)), values])
+
+        sums = self.sums(columns, needed)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(sums[:, 1:] / sums[:, :1])
+
+    def sums(self, columns: OfLabels, needed: int) -> FloatArray:
+        """Weighted sums (G, P) over cases without each group.
+
+        Args:
+            columns: (e, P) of cases.
+            needed: labels that a case needs.
+        """
+        weight = self.crossed.sample.weight
+        before, _ = _with_labels(columns, needed, self.counts, np.arange(len(self.counts)))
+        after, _ = _with_labels(columns, needed, self.left, self.case)
+        moved = weight[self.case, None] * (after - before[self.case])
+        by_group = [np.bincount(self.group, column, self.n_groups) for column in moved.T]
+        return np.asarray(weight @ before + np.stack(by_group, axis=1))
+
+    def calibration(
+        self, freqs: OfLabels, probs: FloatArray, needed: int, slots: BinIndex, sums: BinSums, debias: Debias
+    ) -> FloatArray:
+        """CL (G,) without each group, in the pair form or the plug-in; arguments as in ``bins``."""
+        return calibration_of(self.bins(freqs, probs, needed, slots, sums), len(slots.edges), debias)
+
+    def bins(self, freqs: OfLabels, probs: FloatArray, needed: int, slots: BinIndex, sums: BinSums) -> BinSums:
+        """Sums (G, S) of every bin without each group, as far as CL follows from them.
+
+        What a patient's own pairs take off is as much of a bin's weight as with all readers: an error that is the same
+        whoever is left out, and so none of the variance.
+
+        Args:
+            freqs: frequencies (e, C).
+            probs: (n, C) of the sample's cases.
+            needed: labels that a case needs.
+            slots: bins of all columns.
+            sums: of all cases.
+        """
+        size, weight = len(slots), self.crossed.sample.weight
+        moved, gone = np.zeros(self.n_groups * size), np.zeros(self.n_groups * size)
+        for start in range(0, self.case.size, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            case, heavy = self.case[part], weight[self.case[part], None]
+            before, _ = _with_labels(freqs, needed, self.counts[case], case)
+            after, has = _with_labels(freqs, needed, self.left[part], case)
+            gap = probs[case]
+            slot = (self.group[part, None] * size + slots.index(gap)).ravel()
+            moved += np.bincount(slot, (heavy * ((after - gap) * has[:, None] - (before - gap))).ravel(), moved.size)
+            gone += np.bincount(slot, np.broadcast_to(heavy * (1 - has[:, None]), gap.shape).ravel(), gone.size)
+        mass = np.maximum(sums.weight - gone.reshape(-1, size), 0.0)
+        share = (mass / np.where(sums.weight > 0, sums.weight, 1.0)) ** 2
+        return replace(
+            sums,
+            weight=mass,
+            diff=sums.diff + moved.reshape(-1, size),
+            cell_weight_sq=share * sums.cell_weight_sq,
+            cell_diff_sq=share * sums.cell_diff_sq,
+        )
+
+    def part(self, without: FloatArray, variance: float) -> ReaderPart | None:
+        """Readers' part of the variance of an estimate.
+
+        Args:
+            without: (G,) the estimate without each group.
+            variance: of the estimate by patients.
+
+        Returns:
+            None where the estimate cannot do without a group.
+        """
+        if not np.isfinite(without).all():
+            return None
+        cells, count = self.crossed.cells, self.n_groups
+        of_patient = np.bincount(cells.patient, cells.weight)
+        twice = float((cells.weight**2).sum() / (of_patient**2).sum()) * variance
+        spread = (count - 1) / count * float(((without - without.mean()) ** 2).sum())
+        # readers of one patient each are told from patients by nothing
+        return ReaderPart(max(0.0, spread - twice), max(count - 2.0, 1.0)) if spread > 0 else NO_READERS
+
+
+def calibration_of(bins: BinSums, n_columns: int, debias: Debias) -> FloatArray:
+    """CL (G,) from sums (G, S) of bins of so many columns, in the pair form, or the plug-in."""
+    form: Debias = "none" if debias == "none" else "pair"
+    total = np.where(usable_bins(bins, form).any(axis=1), bins.weight.sum(axis=1) / n_columns, np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(contributions(bins, form).sum(axis=1) / total)
+
+
+def _with_labels(
+    values: OfLabels, needed: int, counts: IntArray, case: npt.NDArray[np.intp]
+) -> tuple[FloatArray, FloatArray]:
+    """Values (e, …) of cases with enough labels, 0 elsewhere, and which those are (e,)."""
+    enough = np.einsum("nk->n", counts) >= needed
+    rows = np.flatnonzero(enough)
+    some = values(counts[rows], case[rows])
+    result = np.zeros((len(counts), *some.shape[1:]))
+    result[rows] = some
+    return result, enough.astype(np.float64)

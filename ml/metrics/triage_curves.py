@@ -11,10 +11,8 @@ import numpy.typing as npt
 from scipy.special import xlogy
 
 from ml.dataframes import same_rows
-from ml.metrics.histograms import observed_disagreement
-from ml.metrics.inputs import check_clusters, check_weights
-from ml.metrics.intervals import SHARE
-from ml.metrics.jackknife import Estimate, Replicates, Sample, mean_replicates, select_sample, to_estimate
+from ml.metrics.cases import Sample, check_clusters, check_weights, observed_disagreement, select_sample
+from ml.metrics.jackknife import SHARE, Estimate, Replicates, mean_replicates, to_estimate
 from ml.util.arrays import FloatArray, as_class_probs, as_label_counts
 
 

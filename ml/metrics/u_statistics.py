@@ -16,12 +16,10 @@ import numpy.typing as npt
 from scipy.special import binom, gammaln
 
 from ml.distributions.families import PredictiveDistribution
-from ml.metrics.binning import Debias, Strategy
-from ml.metrics.histograms import statistic_terms
-from ml.metrics.inputs import Inputs
-from ml.metrics.intervals import SHARE
-from ml.metrics.jackknife import Estimate, Sample, mean_replicates, to_estimate
-from ml.metrics.reliability import Binned
+from ml.metrics.binned import Binned
+from ml.metrics.cases import Inputs, Sample, statistic_terms
+from ml.metrics.jackknife import SHARE, Estimate, mean_replicates, to_estimate
+from ml.metrics.sums import Debias, Strategy
 from ml.util.arrays import FloatArray, IntArray, as_label_counts
 
 #: Value of a statistic for the label counts (K,) of m annotators.

@@ -9,7 +9,7 @@ from ml.charts.rows import EpochMetrics, ShiftPoint
 from ml.images.preprocess import Orientation, PreprocessingDocument
 from ml.images.standard_shifts import STANDARD_SHIFTS
 from ml.metrics.jackknife import EstimateDocument
-from ml.metrics.skill import Verdict
+from ml.metrics.losses import Verdict
 from ml.release.training_index import TrainingDocument
 
 _BATCH_NORM = {"per-process": ", with batch normalisation over each process's part of it"}

@@ -8,7 +8,7 @@ import numpy as np
 from ml.charts.rows import ShiftPoint
 from ml.images.preprocess import Pixels
 from ml.images.standard_shifts import shifted, shifts_for
-from ml.metrics.histograms import agreement_terms
+from ml.metrics.cases import agreement_terms
 from ml.release.predictor import Prediction, Predictor
 from ml.util.arrays import FloatArray, IntArray
 

@@ -22,10 +22,10 @@ from ml.metrics import (
     expected_squared_loss,
 )
 from ml.metrics.jackknife import Estimate, ModelAssisted
-from ml.metrics.oracle_metrics import exact_metrics
+from ml.metrics.losses import exact_metrics
 from ml.metrics.paired_difference import paired_changes
 from ml.metrics.posterior_gain import exact_posterior_epistemic_loss, posterior_epistemic_loss, posterior_gain
-from ml.metrics.selection_designs import graded_probabilities, graded_scale
+from ml.metrics.selection import graded_probabilities, graded_scale
 from ml.metrics.triage_curves import net_benefit, triage_recall
 from ml.util.arrays import FloatArray, IntArray
 

@@ -29,9 +29,9 @@ from ml.datasets.base import ImageDataset
 from ml.datasets.blends import BLENDS, load_blend, read_blend_table
 from ml.distributions.families import EnsembleCpe, PredictiveDistribution, moment_matched, softmax_probs
 from ml.metrics import evaluate
-from ml.metrics.binning import Debias
-from ml.metrics.oracle_metrics import exact_metrics
+from ml.metrics.losses import exact_metrics
 from ml.metrics.posterior_gain import exact_posterior_epistemic_loss, posterior_epistemic_loss
+from ml.metrics.sums import Debias
 from ml.reproduce.setting import Setting, Truth
 from ml.training.augmentation import augment
 from ml.training.evaluation import full_precision_convolutions

@@ -13,7 +13,7 @@ from ml.charts.results import calibration_dispersion_map, method_chart, temperat
 from ml.charts.rows import MethodLosses, MethodPoint, TemperaturePoint, TriagePoint
 from ml.distributions.families import PredictiveDistribution, softmax_probs
 from ml.metrics import evaluate
-from ml.metrics.oracle_metrics import exact_metrics
+from ml.metrics.losses import exact_metrics
 from ml.reproduce.paper import CPE_TABLE, TABLE_1, TABLE_2, paper_numbers
 from ml.reproduce.scoring import triage_rows
 from ml.reproduce.setting import Reproduction, Setting

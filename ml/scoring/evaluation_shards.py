@@ -1,6 +1,6 @@
 """Sharded evaluation of long tables on any machine, safe to repeat.
 
-A part is a file of sums over groups of patients (``ml.metrics.group_sums``): 10⁹ labels become a few megabytes a part,
+A part is a file of sums over groups of patients (``ml.metrics.accumulator``): 10⁹ labels become a few megabytes a part,
 and the metrics with their intervals follow from the parts together. As with images, a part that is there is left.
 """
 
@@ -15,9 +15,9 @@ from zipfile import BadZipFile
 import numpy as np
 from pyarrow import parquet
 
-from ml.metrics.binning import Debias
 from ml.metrics.evaluation import MetricsDocument
-from ml.metrics.group_sums import GroupSums
+from ml.metrics.accumulator import GroupSums
+from ml.metrics.sums import Debias
 from ml.scoring.shards import EvaluationJob, ShardError, begin_job, create_file, require_all, require_job
 from ml.tables.reading import TableError
 from ml.tables.streaming import Streaming, document_of_sums, span_of

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ml.metrics import Evaluation, paired_changes
-from ml.metrics.binning import Debias
 from ml.metrics.evaluation import estimates_frame
 from ml.metrics.jackknife import Estimate
 from ml.metrics.ordinal import ranked_probability_change
+from ml.metrics.sums import Debias
 from ml.tables.evaluate import evaluate_cases
 from ml.tables.files import Predictions, TableError, TableSource
 from ml.tables.matching import BaselinePredictions, Cases, EvaluationOptions, Level, Missing, match_tables

@@ -11,9 +11,9 @@ import pyarrow as pa
 from ml.dataframes import column_names
 from ml.metrics import Evaluation
 from ml.metrics import evaluate as evaluate_arrays
-from ml.metrics.binning import Debias
 from ml.metrics.homogeneity_test import reader_warnings
 from ml.metrics.ordinal import ordinal_metrics
+from ml.metrics.sums import Debias
 from ml.metrics.triage_curves import uncertainty_scores
 from ml.tables.files import TableError, TableSource, case_column, check_predictions, place_of, read_table
 from ml.tables.matching import Cases, EvaluationOptions, Level, Missing, match_tables

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ml.annotations import Annotations
-from ml.metrics.binning import Debias
-from ml.metrics.crossed_effects import Readings
+from ml.metrics.reader_variance import Readings
+from ml.metrics.sums import Debias
 from ml.tables.files import (
     Labels,
     Place,

@@ -8,9 +8,9 @@ import numpy.typing as npt
 from ml.calibration.calibrators import Calibration, FitReport, calibrate
 from ml.calibration.scaling import Method, Scaling
 from ml.metrics import evaluate
-from ml.metrics.histograms import observed_disagreement
+from ml.metrics.cases import observed_disagreement
 from ml.metrics.jackknife import EstimateDocument
-from ml.metrics.skill import judge_disagreement
+from ml.metrics.losses import judge_disagreement
 from ml.release.card import CARD_METRICS, DisagreementDocument
 from ml.release.dropout_head import DropoutHead, Floats32
 from ml.training.run_folder import CachedOutputs, CalibrationReport, RunFolder

@@ -3,7 +3,7 @@
 Images of the calibration partition say how far activations reach; temperature, concentration head and the checks of
 whether an image is familiar are fitted anew to what the quantised network makes of the same cases, since its logits and
 features are others. Judged is on the test partition, to which nothing here is fitted, by what the gate calls harm
-(``ml.metrics.regression_check``): a release that is to be faster has to be no worse, not better.
+(``ml.metrics.paired_difference``): a release that is to be faster has to be no worse, not better.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,8 +23,7 @@ from ml.datasets.base import ImageDataset
 from ml.distributions.families import PredictiveDistribution
 from ml.images.image_quality_features import compute_quality_features
 from ml.metrics.jackknife import EstimateDocument
-from ml.metrics.paired_difference import paired_change, paired_changes
-from ml.metrics.regression_check import describe_regressions
+from ml.metrics.paired_difference import describe_regressions, paired_change, paired_changes
 from ml.release.artifact import HEAD_FILE, Release, ReleaseError, read_release, require_empty, write_release
 from ml.release.card import CardContents, DisagreementDocument, QuantizedDocument, ReferenceDocument, readme_text
 from ml.release.predictor import Predictor

@@ -9,7 +9,7 @@ from sqlalchemy import delete, select, update
 
 from app.audit.verify import verify_all
 from app.database.tables import Case, CasePrediction, DailyThreshold, ReadRequest, TriageDecision, utc_now
-from ml.metrics.selection_designs import graded_probabilities, graded_scale
+from ml.metrics.selection import graded_probabilities, graded_scale
 from tests.support.service import Service, cell_png
 
 PER_DAY, FLOOR = 4, 0.1

@@ -29,7 +29,7 @@ from app.triage.rules import (
 )
 from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe
-from ml.metrics.label_shift import mix_change_of_patients
+from ml.metrics.homogeneity_test import mix_change_of_patients
 
 RULE = TriageRule("disagreement", 0.2, 0.1, 0.02, 0.9, 5)
 SURE = DirichletCpe(np.array([[0.98, 0.01, 0.01]]), np.array([2.0]))

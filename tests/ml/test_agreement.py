@@ -61,7 +61,7 @@ def test_perfect_agreement_is_one_and_a_single_class_is_undefined() -> None:
 
 def test_alpha_rests_on_the_observed_disagreement() -> None:
     """Krippendorff's observed nominal disagreement is Σ n φ̂ / Σ n (docs/explanation)."""
-    from ml.metrics.histograms import observed_disagreement
+    from ml.metrics.cases import observed_disagreement
 
     counts = count_matrix(labels(3), 4)
     counts = counts[counts.sum(axis=1) >= 2]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2_contingency
 
-from ml.metrics.label_shift import ClassMixChange, mix_change_of_patients
+from ml.metrics.homogeneity_test import ClassMixChange, mix_change_of_patients
 from ml.util.arrays import FloatArray, IntArray
 
 SHARE = np.array([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ml.metrics.accumulator import GroupSums, group_numbers
 
 from ml.metrics import evaluate
-from ml.metrics.binning import Debias
-from ml.metrics.group_jackknife import GroupEvaluation, evaluate_groups
-from ml.metrics.group_sums import GroupSums, group_numbers
+from ml.metrics.evaluation import GroupEvaluation, evaluate_groups
 from ml.metrics.jackknife import Estimate
+from ml.metrics.sums import Debias
 from ml.util.arrays import FloatArray, IntArray
 
 FORMS: list[Debias] = ["pair", "paper", "none"]

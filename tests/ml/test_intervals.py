@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import beta, t
 
 from ml.metrics import disagreement_loss, epistemic_loss, expected_squared_loss, triage_recall
-from ml.metrics.intervals import SHARE, Bounds, degrees_of_freedom, skewed_interval, skewness
+from ml.metrics.jackknife import SHARE, Bounds, degrees_of_freedom, skewed_interval, skewness
 
 
 def spread(seed: int, count: int) -> tuple[np.ndarray, float]:

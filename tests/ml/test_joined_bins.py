@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pytest
 
 from ml.metrics import calibration_loss, evaluate
-from ml.metrics.jackknife import select_sample
-from ml.metrics.reliability import Binned, PairCounts
+from ml.metrics.binned import Binned, PairCounts
+from ml.metrics.cases import select_sample
 from tests.ml.test_metrics import draw
 
 Counts = npt.NDArray[np.int64]
@@ -77,7 +77,7 @@ def test_what_pairs_add_to_the_error_is_their_enumeration_and_counts_once(cluste
             psi = 2 * w[rows].sum() / (w.sum() * pairs) * above[h] * above[k]
             curvature += moved[h] * moved[k] * psi
             variance += psi**2 / 2
-    found = binned.quadratic_part(replicates)
+    found = binned.quadratic_part("pair", replicates)
     assert found.curvature == pytest.approx(curvature, rel=1e-9)
     assert found.variance == pytest.approx(variance, rel=1e-9)
     jackknife = replicates.standard_error()

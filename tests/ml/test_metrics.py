@@ -20,9 +20,9 @@ from ml.metrics import (
     evaluate,
     expected_squared_loss,
 )
-from ml.metrics.binning import Debias, bin_edges, bin_index, uniform_bin_index
-from ml.metrics.histograms import epistemic_terms, observed_disagreement, squared_terms
+from ml.metrics.cases import epistemic_terms, observed_disagreement, squared_terms
 from ml.metrics.jackknife import Estimate
+from ml.metrics.sums import Debias, bin_edges, bin_index, uniform_bin_index
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from ml.metrics import evaluate, paired_changes
-from ml.metrics.jackknife import mean_replicates, select_sample
+from ml.metrics.cases import select_sample
+from ml.metrics.jackknife import mean_replicates
 from ml.metrics.model_assisted import cross_fitted, model_assisted
 
 

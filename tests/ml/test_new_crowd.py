@@ -16,8 +16,8 @@ from ml.calibration.optimise import FitError
 from ml.calibration.scaling import Scaling
 from ml.distributions.families import DirichletCpe
 from ml.metrics import disagreement_loss
-from ml.metrics.histograms import observed_disagreement
-from ml.metrics.skill import judge_disagreement
+from ml.metrics.cases import observed_disagreement
+from ml.metrics.losses import judge_disagreement
 
 
 def shipped(mapped: Any = None) -> Calibration:

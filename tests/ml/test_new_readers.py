@@ -8,15 +8,13 @@ import pytest
 
 from ml.audit.sentences import _skill_sentences
 from ml.metrics import evaluate, paired_changes
-from ml.metrics.crossed_effects import CrossedEffects, Readings
-from ml.metrics.histograms import class_frequencies, epistemic_terms
-from ml.metrics.intervals import NO_READERS
-from ml.metrics.jackknife import Estimate, select_sample
+from ml.metrics.binned import Binned
+from ml.metrics.cases import class_frequencies, epistemic_terms, select_sample
+from ml.metrics.jackknife import NO_READERS, Estimate
 from ml.metrics.losses import calibration_loss
 from ml.metrics.ordinal import ordinal_metrics
-from ml.metrics.reader_jackknife import GROUPS, LeftOut
 from ml.metrics.reader_studies import percent_correct
-from ml.metrics.reliability import Binned
+from ml.metrics.reader_variance import GROUPS, CrossedEffects, LeftOut, Readings
 from ml.tables import evaluate as evaluate_any
 from ml.util.arrays import FloatArray, IntArray
 from tests.simulation.reader_worlds import Study, crossed, service, worlds

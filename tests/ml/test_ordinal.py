@@ -8,7 +8,6 @@ import pytest
 from scipy.stats import multinomial
 from statsmodels.stats import inter_rater
 
-from ml.metrics.binning import Debias
 from ml.metrics.ordinal import (
     epistemic_ranked_probability_score,
     ranked_probability_change,
@@ -16,6 +15,7 @@ from ml.metrics.ordinal import (
     ranked_probability_skill,
     weighted_kappa,
 )
+from ml.metrics.sums import Debias
 
 RNG = np.random.default_rng(3)
 N, K = 40, 4

@@ -23,8 +23,7 @@ from ml.datasets.base import ImageDataset
 from ml.datasets.cells import load_cells, simulate_cells
 from ml.datasets.cells_morphology import CLASSES
 from ml.metrics import evaluate
-from ml.metrics.paired_difference import paired_change
-from ml.metrics.regression_check import HARM_LIMIT, describe_regressions
+from ml.metrics.paired_difference import HARM_LIMIT, describe_regressions, paired_change
 from ml.release.artifact import FAMILIARITY_FILE, read_release, write_release
 from ml.release.device import clips_sums
 from ml.release.predictor import Predictor

@@ -20,7 +20,7 @@ from ml.calibration.joint_fit import (
     start_without_summaries,
 )
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, softmax_probs
-from ml.metrics.oracle_metrics import exact_metrics
+from ml.metrics.losses import exact_metrics
 
 
 def world(n: int, seed: int, members: int = 0) -> tuple[Any, Any, Any, Any]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml.metrics.selection_weights import quintiles, selection_weights
+from ml.metrics.selection import quintiles, selection_weights
 
 
 def test_by_hand() -> None:

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml.metrics import epistemic_loss
-from ml.metrics.histograms import epistemic_terms, observed_disagreement
-from ml.metrics.jackknife import select_sample
-from ml.metrics.selection_designs import (
+from ml.metrics.cases import epistemic_terms, observed_disagreement, select_sample
+from ml.metrics.selection import (
     disagreements_caught,
     graded_probabilities,
     graded_scale,

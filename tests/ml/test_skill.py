@@ -19,7 +19,7 @@ from ml.metrics import (
     expected_squared_loss,
     paired_changes,
 )
-from ml.metrics.skill import judge_disagreement
+from ml.metrics.losses import judge_disagreement
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -7,7 +7,7 @@ import pytest
 
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe
 from ml.metrics import disagreement_calibration_loss, disagreement_loss, evaluate
-from ml.metrics.histograms import observed_disagreement
+from ml.metrics.cases import observed_disagreement
 from ml.metrics.u_statistics import (
     disagreement_kernel,
     expected_statistic,

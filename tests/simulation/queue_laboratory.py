@@ -30,7 +30,7 @@ from app.metrics.load import load_dataset
 from app.triage.planning import ActivePolicy, plan_case
 from app.triage.queries import rule_of
 from ml.metrics import evaluate
-from ml.metrics.selection_weights import quintiles, selection_weights
+from ml.metrics.selection import quintiles, selection_weights
 from tests.simulation.laboratory import CLASSES, Laboratory, open_laboratory
 
 QUANTITIES = ("L", "EL", "L_D", "CL_D")

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.distributions.families import softmax_probs
-from ml.metrics.oracle_metrics import exact_metrics
+from ml.metrics.losses import exact_metrics
 from ml.util.arrays import FloatArray, IntArray
 
 K = 3

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ml.metrics.histograms import observed_disagreement, squared_terms, statistic_terms
+from ml.metrics.cases import observed_disagreement, squared_terms, statistic_terms
 from tests.simulation.gate_worlds import N_CASES, World, draw_partition, true_change, worlds
 
 TRUE = {

@@ -4,32 +4,249 @@ Cases run through in chunks whose cells stay in the processor's cache; the cases
 ``Sample``, so that no cell is ever split between chunks.
 """
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Set
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from itertools import pairwise
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
-from ml.metrics.binning import (
-    BinIndex,
-    BinSums,
-    Debias,
-    Strategy,
-    bins_lost,
-    calibration_sum,
-    contributions,
-    contributions_without,
-    merge_map,
-    singleton_weight,
-    sums_by_slot,
-    usable_bins,
+from ml.metrics.cases import Sample
+from ml.metrics.jackknife import (
+    LINEAR,
+    Estimate,
+    QuadraticPart,
+    Replicates,
+    binomial_interval,
+    ratio_replicates,
+    to_estimate,
 )
-from ml.metrics.cluster_bin_sums import Batch, ClusterBinSums
-from ml.metrics.evaluation import ReliabilityBin
-from ml.metrics.intervals import LINEAR, QuadraticPart, ReaderPart, binomial_interval
-from ml.metrics.jackknife import Estimate, Replicates, Sample, ratio_replicates, to_estimate
-from ml.util.arrays import FloatArray
+from ml.metrics.sums import Batch, BinIndex, BinSums, ClusterBinSums, Debias, Strategy, sums_by_slot
+from ml.util.arrays import FloatArray, IntArray
+
+
+class BinDocument(TypedDict):
+    """A ``ReliabilityBin`` as JSON values."""
+
+    low: float
+    high: float
+    n: int
+    mean_prob: float | None
+    mean_freq: float | None
+    freq_low: float | None
+    freq_high: float | None
+
+
+@dataclass(frozen=True)
+class ReliabilityBin:
+    """One row of a reliability diagram.
+
+    Attributes:
+        low: lower edge of the bin.
+        high: upper edge.
+        n: cases in it.
+        mean_prob: mean probability; None in an empty bin.
+        mean_freq: mean label frequency; None in an empty bin.
+        freq_low: lower end of the 95 % interval of the mean frequency; None in bins with one member.
+        freq_high: upper end.
+    """
+
+    low: float
+    high: float
+    n: int
+    mean_prob: float | None
+    mean_freq: float | None
+    freq_low: float | None
+    freq_high: float | None
+
+    def to_dict(self) -> BinDocument:
+        """Return it as JSON values."""
+        return {
+            "low": self.low,
+            "high": self.high,
+            "n": self.n,
+            "mean_prob": self.mean_prob,
+            "mean_freq": self.mean_freq,
+            "freq_low": self.freq_low,
+            "freq_high": self.freq_high,
+        }
+
+
+# Beyond one, the effective number of members at or below which a bin has no pairs: where all but one member weigh
+# nothing, rounding leaves a little more than none.
+_NO_PAIRS = 1e-9
+
+
+def _plugin(weight: FloatArray, cases: IntArray, diff: FloatArray) -> FloatArray:
+    return np.where(cases > 0, diff**2 / np.where(weight > 0, weight, 1.0), 0.0)
+
+
+def _has_pair(weight: FloatArray, cells: IntArray, cell_weight_sq: FloatArray) -> npt.NDArray[np.bool_]:
+    return np.asarray((cells >= 2) & (weight**2 - cell_weight_sq > _NO_PAIRS * cell_weight_sq))
+
+
+def _pair(
+    weight: FloatArray, cells: IntArray, diff: FloatArray, cell_weight_sq: FloatArray, cell_diff_sq: FloatArray
+) -> FloatArray:
+    usable = _has_pair(weight, cells, cell_weight_sq)
+    ratio = (diff**2 - cell_diff_sq) / np.where(usable, weight**2 - cell_weight_sq, 1.0)
+    return np.where(usable, weight * ratio, 0.0)
+
+
+def _has_variance(weight: FloatArray, cases: IntArray, weight_sq: FloatArray) -> npt.NDArray[np.bool_]:
+    return np.asarray((cases >= 2) & (weight**2 - weight_sq > _NO_PAIRS * weight_sq))
+
+
+def _paper(
+    weight: FloatArray, cases: IntArray, diff: FloatArray, weight_sq: FloatArray, freq: FloatArray, freq_sq: FloatArray
+) -> FloatArray:
+    usable = _has_variance(weight, cases, weight_sq)
+    weight = np.where(weight > 0, weight, 1.0)
+    spare = weight**2 / np.where(weight_sq > 0, weight_sq, 1.0) - 1
+    variance = freq_sq / weight - (freq / weight) ** 2
+    return np.where(usable, diff**2 / weight - weight * variance / np.where(usable, spare, 1.0), 0.0)
+
+
+#: Which bins a debiased form can use, by which sums.
+_USABLE: dict[Debias, tuple[Callable[..., npt.NDArray[np.bool_]], tuple[str, ...]]] = {
+    "pair": (_has_pair, ("weight", "cells", "cell_weight_sq")),
+    "paper": (_has_variance, ("weight", "cases", "weight_sq")),
+}
+
+
+#: How each form of CL follows from which sums.
+_FORMS: dict[Debias, tuple[Callable[..., FloatArray], tuple[str, ...]]] = {
+    "none": (_plugin, ("weight", "cases", "diff")),
+    "pair": (_pair, ("weight", "cells", "diff", "cell_weight_sq", "cell_diff_sq")),
+    "paper": (_paper, ("weight", "cases", "diff", "weight_sq", "freq", "freq_sq")),
+}
+
+
+def contributions(sums: BinSums, debias: Debias) -> FloatArray:
+    """Contribution of each bin to W·CL, W the total weight.
+
+    ``None``: A (c̄ − z̄)². ``"paper"`` (§4.1): minus A σ̄²/(m − 1), σ̄² the variance of μ̂ and m the effective
+    number of cases. ``"pair"``: A [(Σwd)² − Σ_cells(Σwd)²] / [(Σw)² − Σ_cells(Σw)²], unbiased because no cell
+    is paired with itself. The debiased forms give a bin with one member nothing; ``merge_map`` joins such bins first.
+
+    Raises:
+        ValueError: an unknown ``debias``.
+    """
+    form, names = _form(debias)
+    return form(*(getattr(sums, name) for name in names))
+
+
+def calibration_sum(sums: BinSums, debias: Debias) -> float:
+    """W·CL over bins; NaN if there are cases but no bin that the form can use."""
+    if (sums.weight > 0).any() and not usable_bins(sums, debias).any():
+        return float("nan")
+    return float(contributions(sums, debias).sum())
+
+
+def bins_lost(sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], debias: Debias) -> npt.NDArray[np.bool_] | None:
+    """Mask (M,) of the cells without which a debiased form cannot use their bin; None if no cell alone matters.
+
+    Args:
+        sums: of every bin.
+        cells: sums of M cells, by the names of ``BinSums``.
+        slot: (M,) bin of each cell.
+        debias: the form.
+    """
+    usable = usable_bins(sums, debias)
+    # a bin of three clusters stays usable without any one of them
+    if debias == "none" or (sums.weight[usable] ** 2 > 2.01 * sums.cell_weight_sq[usable]).any():
+        return None
+    is_usable, names = _USABLE[debias]
+    left = [getattr(sums, name).take(slot) - getattr(cells, name) for name in names]
+    return usable.take(slot) & ~is_usable(*left)
+
+
+def contributions_without(
+    sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], forms: Collection[Debias]
+) -> dict[Debias, FloatArray]:
+    """Contribution (M,) of each cell's bin once the cell is left out, in each form.
+
+    Args:
+        sums: of every bin.
+        cells: sums of M cells, by the names of ``BinSums``.
+        slot: (M,) bin of each cell.
+        forms: as in ``contributions``; what several need is worked out once.
+
+    Raises:
+        ValueError: an unknown form.
+    """
+    needed = {name for debias in forms for name in _form(debias)[1]}
+    # these cells may weigh as much as they have cases where others do not
+    even = cells.cases is cells.weight and np.array_equal(sums.cases, sums.weight)
+    twice = {"cases"} & needed if even else set()
+    left = {name: getattr(sums, name).take(slot) - getattr(cells, name) for name in needed - twice}
+    left |= {name: left["weight"] for name in twice}
+    by_debias = {}
+    for debias in forms:
+        form, names = _form(debias)
+        by_debias[debias] = form(*(left[name] for name in names))
+    return by_debias
+
+
+def _form(debias: Debias) -> tuple[Callable[..., FloatArray], tuple[str, ...]]:
+    if debias not in _FORMS:
+        raise ValueError(f"debias must be 'pair', 'paper' or 'none', got {debias!r}")
+    return _FORMS[debias]
+
+
+def is_debiased(debias: Debias) -> bool:
+    """Whether a form corrects the plug-in.
+
+    Raises:
+        ValueError: an unknown ``debias``.
+    """
+    _form(debias)
+    return debias != "none"
+
+
+def singleton_weight(sums: BinSums, debias: Debias) -> float:
+    """Weight in bins that a debiased form cannot use, because one member stands alone in them."""
+    return float(sums.weight[~usable_bins(sums, debias)].sum())
+
+
+def usable_bins(sums: BinSums, debias: Debias = "pair") -> npt.NDArray[np.bool_]:
+    """Mask of the bins that a form can use: a debiased one needs two cells, or cases, of positive weights."""
+    if debias == "none":
+        return np.asarray(sums.weight > 0)
+    is_usable, names = _USABLE[debias]
+    return is_usable(*(getattr(sums, name) for name in names))
+
+
+def merge_map(
+    usable: npt.NDArray[np.bool_], owner: npt.NDArray[np.intp], first: npt.NDArray[np.intp]
+) -> npt.NDArray[np.intp]:
+    """Slot (S,) to which each slot goes so that every bin has a pair, as far as there are pairs.
+
+    A bin without a pair says nothing alone. Left out it would take the most miscalibrated cases with it, since rare
+    probabilities are where predictions are bold. It joins the bins below it until there is a pair, from the high
+    end down, where bins are emptiest; what is left at the low end joins the last bin that was made.
+
+    Args:
+        usable: (S,) whether a slot has a pair.
+        owner: (S,) the only cluster of a slot without a pair, −1 where it is empty; any number ≥ 0 elsewhere.
+        first: (C + 1,) first slot of each column.
+    """
+    target = np.arange(usable.size)
+    for start, stop in pairwise(first.tolist()):
+        group: list[int] = []
+        last = None
+        for slot in range(stop - 1, start - 1, -1):
+            if owner[slot] < 0:
+                continue
+            group.append(slot)
+            if usable[slot] or len({int(owner[member]) for member in group}) > 1:
+                target[group], last, group = slot, slot, []
+        if group and last is not None:
+            target[group] = last
+    return target
+
 
 # half an interval below which differences are rounding
 _NO_SPREAD = 1e-9
@@ -42,23 +259,25 @@ class Binned:
     Attributes:
         sample: the cases.
         slots: bins of all columns.
-        debias: the form of CL that will be asked for, besides the plug-in.
+        forms: of CL that are asked for; those that rest on the same bins go through the cells together.
         bins: sums over all cells.
         cells: those of each batch.
-        joining: whether the pair form joins bins without a pair to others where weights differ, as evaluations do.
+        joins: whether the pair form joins bins without a pair to others, since few heavy cases stand for many.
     """
 
     sample: Sample
     slots: BinIndex
-    debias: Debias
+    forms: Set[Debias]
     bins: BinSums
     cells: list[ClusterBinSums] = field(default_factory=list)
-    joining: bool = False
+    joins: bool = False
 
     @classmethod
-    def empty(cls, sample: Sample, slots: BinIndex, debias: Debias, *, joining: bool = False) -> "Binned":
-        """Nothing yet; ``add`` takes the sample's cases chunk by chunk."""
-        return cls(sample, slots, debias, BinSums.zeros(len(slots)), joining=joining)
+    def empty(cls, sample: Sample, slots: BinIndex, forms: Set[Debias], *, joining: bool = False) -> "Binned":
+        """Nothing yet; ``add`` takes the sample's cases chunk by chunk; ``joining`` as in ``of``."""
+        weight = sample.weight
+        joins = joining and bool(weight.size) and bool((weight != weight[0]).any())
+        return cls(sample, slots, forms, BinSums.zeros(len(slots)), joins=joins)
 
     @classmethod
     def of(
@@ -68,7 +287,7 @@ class Binned:
         sample: Sample,
         n_bins: int,
         strategy: Strategy | FloatArray,
-        debias: Debias,
+        debias: Debias | Set[Debias],
         *,
         joining: bool = False,
     ) -> "Binned":
@@ -80,10 +299,11 @@ class Binned:
             sample: the cases.
             n_bins: bins of [0, 1].
             strategy: as in ``bin_edges``.
-            debias: the form that will be asked for, besides the plug-in.
-            joining: whether bins without a pair join others where weights differ.
+            debias: the form that will be asked for, or several.
+            joining: whether bins without a pair join others if weights differ, as in evaluations.
         """
-        binned = cls.empty(sample, BinIndex.of(probs, n_bins, strategy), debias, joining=joining)
+        forms = {debias} if isinstance(debias, str) else debias
+        binned = cls.empty(sample, BinIndex.of(probs, n_bins, strategy), forms, joining=joining)
         for part in binned.chunks():
             binned.add(part, freqs[part], probs[part])
         return binned
@@ -97,7 +317,7 @@ class Binned:
         alone = self.sample.cluster is None
         cluster = np.arange(part.start, part.stop) if self.sample.cluster is None else self.sample.cluster[part]
         batch = Batch(freqs, probs, self.sample.weight[part], self.slots, cluster, alone)
-        cells = batch.cells(squares=self.debias == "paper")
+        cells = batch.cells(squares="paper" in self.forms)
         self.bins = self.bins + (batch.sums() if alone else cells.sums(len(self.slots)))
         self.cells.append(cells)
         return batch
@@ -117,10 +337,14 @@ class Binned:
 
     def replicates(self, debias: Debias) -> Replicates:
         """CL over all columns, with its leave-one-cluster-out values; bins are joined as those of all cases are."""
-        return self.replicates_of({debias})[debias]
+        known = self._replicates_by_form
+        return known[debias] if debias in known else self._replicates_of({debias})[debias]
 
-    def replicates_of(self, forms: Set[Debias]) -> dict[Debias, Replicates]:
-        """The same in several forms; those that rest on the same bins go through the cells together."""
+    @cached_property
+    def _replicates_by_form(self) -> dict[Debias, Replicates]:
+        return self._replicates_of(self.forms)
+
+    def _replicates_of(self, forms: Set[Debias]) -> dict[Debias, Replicates]:
         joined = {debias for debias in forms if self.joins and debias == "pair"}
         return self._paired._replicates(joined) | self._replicates(forms - joined)
 
@@ -141,12 +365,6 @@ class Binned:
             taken[debias][n_lost[debias] == n_usable[debias]] = np.nan
         totals = {debias: calibration_sum(self.bins, debias) for debias in forms}
         return {debias: ratio_replicates(totals[debias], taken[debias], self.sample) for debias in forms}
-
-    @cached_property
-    def joins(self) -> bool:
-        """Whether bins without a pair join others: where weights differ, and few heavy cases stand for many."""
-        weight = self.sample.weight
-        return self.joining and bool(weight.size) and bool((weight != weight[0]).any())
 
     @property
     def _paired(self) -> "Binned":
@@ -174,7 +392,7 @@ class Binned:
         bins = self.bins.merged(target) if alone else BinSums.zeros(target.size)
         for part in [] if alone else cells:
             bins = bins + part.sums(target.size)
-        return Binned(self.sample, self.slots, self.debias, bins, cells)
+        return Binned(self.sample, self.slots, self.forms, bins, cells)
 
     def frequency_totals(self) -> FloatArray:
         """Weighted sums Σwμ̂ (C,) over all cases, one per class."""
@@ -190,24 +408,47 @@ class Binned:
             at = (cells.cluster.take(labelled) - low) * n_columns + column.take(cells.slot.take(labelled))
             yield sums_by_slot(at, cells.freq.take(labelled), (high - low) * n_columns).reshape(-1, n_columns)
 
+    def constant_loss(self) -> Replicates:
+        """Loss of the best constant, refitted without each cluster.
+
+        Of several columns the constant is the class frequencies c, whose L is 1 − Σc²; of one it is the rate p at
+        which an event occurs, whose squared loss is p(1 − p).
+        """
+        sample, total = self.sample, self.frequency_totals()
+        weight, own, squares = sample.total_weight, sample.cluster_weight, np.full(sample.n_clusters, np.nan)
+        if total.size == 1:
+            removed = np.concatenate([np.empty((0, 1)), *self.frequency_sums()])[:, 0]
+            rate = ratio_replicates(float(total[0]), removed, sample)
+            return Replicates(rate.value * (1 - rate.value), rate.without * (1 - rate.without))
+        if weight <= 0:
+            return Replicates(float("nan"), squares)
+        start = 0
+        for sums in self.frequency_sums():
+            part = slice(start, start := start + len(sums))
+            with np.errstate(invalid="ignore", divide="ignore"):
+                left = (total - sums) / (weight - own[part])[:, None]
+            squares[part] = np.einsum("gk,gk->g", left, left)
+        return Replicates(float(1 - ((total / weight) ** 2).sum()), 1 - squares)
+
     def singleton_mass(self, debias: Debias) -> float:
         """Share of the weight in bins that the debiased form cannot use alone, whether they join others or not."""
         weight = float(self.sample.weight.sum()) * len(self.slots.edges)
         return singleton_weight(self.bins, debias) / weight if weight > 0 else 0.0
 
-    def estimate(
-        self,
-        debias: Debias,
-        readers: Callable[[Replicates], ReaderPart | None] = lambda replicates: None,
-        replicates: Replicates | None = None,
-    ) -> Estimate:
-        """CL over all columns; ``readers`` says what they add to the error, ``replicates`` may be known already."""
-        replicates, lonely = replicates or self.replicates(debias), self.singleton_mass(debias)
-        # with even weights the jackknife alone covers, and is the interval that was published
-        quadratic = self._paired.quadratic_part(replicates) if debias == "pair" and self.joins else LINEAR
-        return to_estimate(replicates, self.sample, lonely, quadratic=quadratic, readers=readers(replicates))
+    def estimate(self, debias: Debias) -> Estimate:
+        """CL over all columns with its interval."""
+        replicates = self.replicates(debias)
+        quadratic = self.quadratic_part(debias, replicates)
+        return to_estimate(replicates, self.sample, self.singleton_mass(debias), quadratic=quadratic)
 
-    def quadratic_part(self, replicates: Replicates) -> QuadraticPart:
+    def quadratic_part(self, debias: Debias, replicates: Replicates) -> QuadraticPart:
+        """What pairs of clusters add to the error of CL.
+
+        With even weights the jackknife alone covers, and is the interval that was published.
+        """
+        return self._paired._quadratic_part(replicates) if debias == "pair" and self.joins else LINEAR
+
+    def _quadratic_part(self, replicates: Replicates) -> QuadraticPart:
         """Pairwise cluster contributions to the pair form's error: ψ_gh = 2 Σ_b c_b e_gb e_hb.
 
         e_gb is what cluster g's differences in bin b are above the bin's mean and c_b the factor of its pairs. Of the

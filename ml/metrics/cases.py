@@ -1,0 +1,415 @@
+"""Cases of an estimator: checked inputs, the sample that it can use, and the terms of each case."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.dataframes import by_class, same_rows
+from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
+
+_T = TypeVar("_T", bound=np.generic)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The cases that an estimator may use.
+
+    Attributes:
+        rows: their positions in the input; the cases of a cluster stand together, so that sums over clusters run
+            through memory once.
+        weight: (n,) instance weights.
+        cluster: (n,) cluster numbers 0..n_clusters−1, rising; None where every case is its own cluster.
+        n_clusters: number of clusters.
+        dropped: cases left out.
+        whole: whether these are all cases, in the order of the input.
+    """
+
+    rows: npt.NDArray[np.intp]
+    weight: FloatArray
+    cluster: npt.NDArray[np.intp] | None
+    n_clusters: int
+    dropped: int
+    whole: bool
+
+    def take(self, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
+        """Rows of these cases; not a copy where they are all."""
+        return values if self.whole else values[self.rows]
+
+    def per_cluster(self, values: FloatArray) -> FloatArray:
+        """Sum values (n,) within clusters."""
+        if self.cluster is None:
+            return values
+        return np.asarray(np.bincount(self.cluster, weights=values, minlength=self.n_clusters), dtype=np.float64)
+
+    @cached_property
+    def total_weight(self) -> float:
+        """Σw."""
+        return float(self.weight.sum())
+
+    @cached_property
+    def cluster_weight(self) -> FloatArray:
+        """Weight (n_clusters,) of each cluster."""
+        return self.per_cluster(self.weight)
+
+    @cached_property
+    def ess(self) -> float:
+        """Effective sample size (Σw)²/Σw²."""
+        return _effective(self.weight)
+
+    @cached_property
+    def effective_clusters(self) -> float:
+        """Effective number of clusters, the same by the weights of the clusters."""
+        return _effective(self.cluster_weight)
+
+
+def _effective(weight: FloatArray) -> float:
+    squares = float((weight**2).sum())
+    return float(weight.sum()) ** 2 / squares if squares > 0 else 0.0
+
+
+def select_sample(usable: npt.NDArray[np.bool_], weight: FloatArray | None, cluster: npt.NDArray[Any] | None) -> Sample:
+    """Select the usable cases; the others are counted as dropped."""
+    rows = np.flatnonzero(usable)
+    weights = np.ones(rows.size) if weight is None else weight[rows]
+    dropped = int(usable.size - rows.size)
+    if cluster is None:
+        return Sample(rows, weights, None, rows.size, dropped, dropped == 0)
+    names, whole = cluster[rows], dropped == 0
+    if (names[1:] < names[:-1]).any():
+        whole = False
+        order = np.argsort(names, kind="stable")
+        rows, weights, names = rows[order], weights[order], names[order]
+    numbers = _rising(names)
+    return Sample(rows, weights, numbers, int(numbers[-1]) + 1 if rows.size else 0, dropped, whole)
+
+
+def _rising(names: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Numbers (n,) 0, 1, … of names that stand together."""
+    numbers = np.zeros(names.size, dtype=np.intp)
+    np.cumsum(names[1:] != names[:-1], out=numbers[1:])
+    return numbers
+
+
+def numbers_of(names: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Numbers (n,) 0, 1, … of names in their order, which need not be sorted where they rise already."""
+    if (names[1:] < names[:-1]).any():
+        return np.unique(names, return_inverse=True)[1]
+    return _rising(names)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Checked label counts (N, K), probabilities (N, K), weights (N,), clusters (N,) and, if known, class names."""
+
+    counts: IntArray
+    probs: FloatArray
+    weight: FloatArray | None
+    cluster: npt.NDArray[np.generic] | None
+    classes: list[str] | None = None
+
+    @classmethod
+    def of_scores(
+        cls,
+        label_counts: npt.ArrayLike,
+        scores: npt.ArrayLike,
+        name: str,
+        sample_weight: npt.ArrayLike | None,
+        cluster: npt.ArrayLike | None,
+    ) -> "Inputs":
+        """Check what estimators of one probability per case take; it is the only column of ``probs``.
+
+        Raises:
+            ValueError: shapes that do not match, or values out of range.
+        """
+        same_rows(**{"label_counts": label_counts, name: scores, "sample_weight": sample_weight, "cluster": cluster})
+        counts = as_label_counts(label_counts)
+        probs = as_vector(scores, len(counts), name, 0.0, 1.0)[:, None]
+        return cls(counts, probs, check_weights(sample_weight, len(counts)), check_clusters(cluster, len(counts)))
+
+    @classmethod
+    def of_disagreement(
+        cls,
+        label_counts: npt.ArrayLike,
+        disagreement_probs: npt.ArrayLike,
+        sample_weight: npt.ArrayLike | None,
+        cluster: npt.ArrayLike | None,
+    ) -> "tuple[Inputs, FloatArray]":
+        """Check what estimators of the disagreement probability take, which look at no class probabilities.
+
+        Returns:
+            The inputs, with the label frequencies for class probabilities, and the disagreement probabilities (N,).
+
+        Raises:
+            ValueError: shapes that do not match, or values out of range.
+        """
+        data = cls.of_scores(label_counts, disagreement_probs, "disagreement_probs", sample_weight, cluster)
+        return replace(data, probs=class_frequencies(data.counts)), data.probs[:, 0]
+
+    @cached_property
+    def n_labels(self) -> IntArray:
+        """Labels (N,) of each case."""
+        return np.asarray(np.einsum("nk->n", self.counts))
+
+    def frequencies(self, rows: slice | npt.NDArray[np.intp]) -> FloatArray:
+        """Label frequencies μ̂ (n, K) of some cases."""
+        return class_frequencies(self.counts[rows], self.n_labels[rows])
+
+    def sample(self, min_labels: int) -> Sample:
+        """Select the cases with that many labels."""
+        return select_sample(self.n_labels >= min_labels, self.weight, self.cluster)
+
+
+def check_inputs(
+    label_counts: npt.ArrayLike,
+    class_probs: npt.ArrayLike,
+    sample_weight: npt.ArrayLike | None,
+    cluster: npt.ArrayLike | None,
+    classes: list[str] | None = None,
+) -> Inputs:
+    """Check what every estimator takes; columns of tables are matched by class name.
+
+    Raises:
+        ValueError: shapes or names that do not match, or values out of range.
+    """
+    same_rows(label_counts=label_counts, class_probs=class_probs, sample_weight=sample_weight, cluster=cluster)
+    counted, predicted, names = by_class(label_counts, class_probs, classes)
+    counts, probs = as_label_counts(counted), as_class_probs(predicted)
+    if probs.shape != counts.shape:
+        raise ValueError(f"class_probs {probs.shape} and label_counts {counts.shape} must have one shape")
+    weights, clusters = check_weights(sample_weight, len(counts)), check_clusters(cluster, len(counts))
+    return Inputs(counts, probs, weights, clusters, names)
+
+
+def first_labels(
+    data: Inputs, first_label_counts: npt.ArrayLike, class_probs: npt.ArrayLike, classes: list[str] | None
+) -> Inputs:
+    """Inputs of one-label estimators, where these are not all labels.
+
+    Args:
+        data: of all labels.
+        first_label_counts: (N, K) those of the labels that are used.
+        class_probs: (N, K) as they were given, to match columns by name.
+        classes: K names.
+
+    Raises:
+        ValueError: another shape or other names, or a label that is not among all.
+    """
+    counted = as_label_counts(by_class(first_label_counts, class_probs, classes)[0])
+    if counted.shape != data.counts.shape:
+        raise ValueError(f"first_label_counts {counted.shape} and label_counts {data.counts.shape} must have one shape")
+    more = counted > data.counts
+    if more.any():
+        strange = np.flatnonzero(more.any(axis=1))
+        raise ValueError(
+            f"first_label_counts must be some of label_counts, but row {strange[0]} has more labels of a class, "
+            f"{strange.size} in all"
+        )
+    return replace(data, counts=counted)
+
+
+def check_weights(sample_weight: npt.ArrayLike | None, length: int) -> FloatArray | None:
+    """Check instance weights (N,), not negative."""
+    if sample_weight is None:
+        return None
+    return as_vector(sample_weight, length, "sample_weight", 0.0, np.finfo(np.float64).max)
+
+
+def check_clusters(cluster: npt.ArrayLike | None, length: int) -> npt.NDArray[np.generic] | None:
+    """Check cluster names (N,).
+
+    Raises:
+        ValueError: another shape.
+    """
+    if cluster is None:
+        return None
+    names = np.asarray(cluster)
+    if names.shape != (length,):
+        raise ValueError(f"cluster must have shape ({length},), got {names.shape}")
+    return names
+
+
+def class_frequencies(label_counts: IntArray, n_labels: IntArray | None = None) -> FloatArray:
+    """Empirical class frequencies μ̂ = y / n (N, K), n (N,) counted where it is not known; zero rows without a label."""
+    totals = np.einsum("nk->n", label_counts) if n_labels is None else n_labels
+    return np.asarray(label_counts / np.maximum(totals, 1)[:, None])
+
+
+def squared_terms(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
+    """Terms (N, K) of L: (μ̂ − z)² + μ̂(1 − μ̂), the mean squared loss over the case's own labels."""
+    freqs = class_frequencies(label_counts)
+    return np.asarray((freqs - class_probs) ** 2 + freqs * (1 - freqs))
+
+
+def epistemic_terms(label_counts: IntArray, class_probs: FloatArray, debias: bool) -> FloatArray:
+    """Terms (N, K) of EL: (μ̂ − z)² − μ̂(1 − μ̂)/(n − 1), or without the correction; n ≥ 2."""
+    freqs = class_frequencies(label_counts)
+    plugin: FloatArray = (freqs - class_probs) ** 2
+    if not debias:
+        return plugin
+    return np.asarray(plugin - freqs * (1 - freqs) / (label_counts.sum(axis=1, keepdims=True) - 1))
+
+
+def epistemic_sums(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
+    """The same summed over the classes (N, 2): without the correction and with it."""
+    n_labels = np.einsum("nk->n", label_counts)
+    freqs = class_frequencies(label_counts, n_labels)
+    gap = freqs - class_probs
+    plugin: FloatArray = np.einsum("nk,nk->n", gap, gap)
+    correction = (1 - np.einsum("nk,nk->n", freqs, freqs)) / (n_labels - 1)
+    return np.stack([plugin, plugin - correction], axis=1)
+
+
+def observed_disagreement(label_counts: IntArray) -> FloatArray:
+    """Share φ̂ (N,) of pairs of a case's labels that differ, 1 − Σ y(y − 1)/(n(n − 1)); n ≥ 2.
+
+    >>> observed_disagreement(np.array([[2, 1], [2, 0]])).round(3)
+    array([0.667, 0.   ])
+    """
+    totals = label_counts.sum(axis=1)
+    same = (label_counts * (label_counts - 1)).sum(axis=1)
+    return np.asarray((totals * (totals - 1) - same) / (totals * (totals - 1)))
+
+
+@dataclass(frozen=True)
+class Leaders:
+    """Largest value of each row (N,), the first class that has it (N,), and how many classes have it (N,)."""
+
+    first: npt.NDArray[np.intp]
+    largest: npt.NDArray[Any]
+    equal: npt.NDArray[np.intp]
+
+    @classmethod
+    def of(cls, values: FloatArray | IntArray) -> "Leaders":
+        """Leaders of the rows of values (N, K).
+
+        >>> Leaders.of(np.array([[0.5, 0.5, 0.0], [0.2, 0.1, 0.7]])).equal
+        array([2, 1])
+        """
+        # by columns: along rows as short as these are, NumPy takes longer to begin than to compare
+        columns = np.ascontiguousarray(values.T)
+        n_classes, largest = len(columns), columns.max(axis=0)
+        leading = columns == largest
+        places = np.arange(n_classes, 0, -1, dtype=np.min_scalar_type(n_classes))  # one byte, as a rule
+        first = n_classes - (leading * places[:, None]).max(axis=0).astype(np.intp)
+        equal = np.add.reduce(leading, axis=0, dtype=places.dtype)
+        return cls(first, largest, equal.astype(np.intp))
+
+    def take(self, rows: slice | npt.NDArray[np.intp]) -> "Leaders":
+        """Some of the rows."""
+        return Leaders(self.first[rows], self.largest[rows], self.equal[rows])
+
+
+def agreement_terms(freqs: FloatArray, class_probs: FloatArray, leaders: Leaders | None = None) -> FloatArray:
+    """Share (N,) of a case's labels, by their frequencies (N, K), that name the most probable class; leaders share."""
+    leaders = leaders or Leaders.of(class_probs)
+    result = np.asarray(freqs[np.arange(len(freqs)), leaders.first], dtype=np.float64)
+    tied = np.flatnonzero(leaders.equal > 1)
+    leading = class_probs[tied] == leaders.largest[tied, None]
+    result[tied] = np.where(leading, freqs[tied], 0.0).sum(axis=1) / leaders.equal[tied]
+    return result
+
+
+def accuracy_terms(
+    label_counts: FloatArray | IntArray, class_probs: FloatArray, leaders: Leaders | None = None
+) -> FloatArray:
+    """Indicator (N,) that the most probable class is the most frequent label; ties share."""
+    leaders, most = leaders or Leaders.of(class_probs), Leaders.of(label_counts)
+    named = label_counts[np.arange(len(label_counts)), leaders.first] == most.largest
+    tied = np.flatnonzero(leaders.equal > 1)
+    both = (class_probs[tied] == leaders.largest[tied, None]) & (label_counts[tied] == most.largest[tied, None])
+    result = np.asarray(named / most.equal, dtype=np.float64)
+    result[tied] = both.sum(axis=1) / (leaders.equal[tied] * most.equal[tied])
+    return result
+
+
+def statistic_terms(observed: FloatArray, predicted: FloatArray) -> FloatArray:
+    """Terms (N,) of the squared loss for a binary event: (û − p)² + û(1 − û), û its U-statistic."""
+    return np.asarray((observed - predicted) ** 2 + observed * (1 - observed))
+
+
+@dataclass(frozen=True)
+class CaseTerms:
+    """Per-case terms (n,) of the means, for cases with at least one label.
+
+    Attributes:
+        n_labels: labels of a case.
+        plugin: plug-in terms of EL, Σ_k (μ̂ − z)².
+        spread: Σ_k μ̂(1 − μ̂).
+        agreement: share of the case's labels that name the most probable class; equal leaders share.
+        hits: whether the most probable class is the most frequent label, equal leaders sharing on both sides; 0 below
+            three labels.
+        max_rule: 1 − max f, the chance that a label is not the most probable class.
+        gini_rule: 1 − Σf², the quadratic entropy, the chance that two labels differ if f were the truth.
+        dpe: disagreement probability φ.
+    """
+
+    n_labels: FloatArray
+    plugin: FloatArray
+    spread: FloatArray
+    agreement: FloatArray
+    hits: FloatArray
+    max_rule: FloatArray
+    gini_rule: FloatArray
+    dpe: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        freqs: FloatArray,
+        class_probs: FloatArray,
+        gap: FloatArray,
+        n_labels: IntArray | FloatArray,
+        dpe: FloatArray,
+    ) -> "CaseTerms":
+        """Terms of cases.
+
+        Args:
+            freqs: μ̂ (n, K).
+            class_probs: z (n, K).
+            gap: μ̂ − z (n, K).
+            n_labels: (n,) of each case; infinite if the frequencies are the truth.
+            dpe: φ (n,).
+        """
+        hits, enough = np.zeros(len(freqs)), n_labels >= 3
+        many = slice(None) if enough.all() else np.flatnonzero(enough)  # a slice copies nothing
+        leaders = Leaders.of(class_probs)
+        hits[many] = accuracy_terms(freqs[many], class_probs[many], leaders.take(many))
+        return cls(
+            n_labels=n_labels.astype(np.float64),
+            plugin=np.einsum("nk,nk->n", gap, gap),
+            spread=1 - np.einsum("nk,nk->n", freqs, freqs),
+            agreement=agreement_terms(freqs, class_probs, leaders),
+            hits=hits,
+            max_rule=1 - leaders.largest,
+            gini_rule=1 - np.einsum("nk,nk->n", class_probs, class_probs),
+            dpe=dpe,
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence["CaseTerms"]) -> "CaseTerms":
+        """Terms of consecutive cases as one."""
+        return cls(*(np.concatenate([np.empty(0), *(getattr(p, f.name) for p in parts)]) for f in fields(cls)))
+
+    @cached_property
+    def loss(self) -> FloatArray:
+        """Terms of L."""
+        return self.plugin + self.spread
+
+    @cached_property
+    def epistemic(self) -> FloatArray:
+        """Terms of EL, unbiased; n ≥ 2 labels."""
+        return self.plugin - self.spread / (self.n_labels - 1)
+
+    @cached_property
+    def observed_disagreement(self) -> FloatArray:
+        """Share φ̂ of pairs of a case's labels that differ; n ≥ 2 labels."""
+        return self.spread / (1 - 1 / self.n_labels)
+
+    @cached_property
+    def disagreement_loss(self) -> FloatArray:
+        """Terms of L_φ; n ≥ 2 labels."""
+        return statistic_terms(self.observed_disagreement, self.dpe)

@@ -1,0 +1,262 @@
+"""Metrics as data: the mean, the bins and the constant that each follows from, the labels it needs, and its range.
+
+The evaluation of arrays, sums over groups, the accumulator, paired differences and exact truth read this list. A source
+knows its means, its calibration losses and the losses of its best constants; the rest is here.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from ml.distributions.families import gini
+from ml.metrics.binned import Binned
+from ml.metrics.cases import CaseTerms, Sample, accuracy_terms, epistemic_sums, statistic_terms
+from ml.metrics.jackknife import (
+    LINEAR,
+    SHARE,
+    SQUARED_LOSS,
+    Bounds,
+    Estimate,
+    ReaderPart,
+    Replicates,
+    root,
+    to_estimate,
+)
+from ml.metrics.reader_variance import ReadTerms
+from ml.metrics.sums import Debias
+from ml.util.arrays import FloatArray, IntArray
+
+#: Frequencies and probabilities in bins: of the classes, or of the disagreement of two annotators.
+Bins = Literal["classes", "disagreement"]
+
+# a loss of the constant at or below which nothing was left to predict, but rounding
+_NOTHING = 1e-12
+
+
+@dataclass(frozen=True)
+class CaseMean:
+    """A mean over cases.
+
+    Attributes:
+        order: labels that a case needs.
+        terms: (n,) of cases.
+        of_reading: (m,) the same, reading by reader; None if it is no mean over readings.
+        of_counts: (e,) the same from label counts and probabilities (e, K), to leave readers out.
+    """
+
+    order: int
+    terms: Callable[[CaseTerms], FloatArray]
+    of_reading: Callable[[ReadTerms], FloatArray] | None = None
+    of_counts: Callable[[IntArray, FloatArray], FloatArray] | None = None
+
+
+def _less_rule(rule: Callable[[CaseTerms], FloatArray], by_probs: Callable[[FloatArray], FloatArray]) -> CaseMean:
+    """L_φ less that of a rule that class probabilities alone suggest; negative is better."""
+    return CaseMean(
+        2,
+        lambda terms: terms.disagreement_loss - statistic_terms(terms.observed_disagreement, rule(terms)),
+        lambda reads: reads.statistic() - reads.statistic(by_probs(reads.probs)),
+    )
+
+
+MEANS: dict[str, CaseMean] = {
+    "agreement": CaseMean(1, lambda terms: terms.agreement, ReadTerms.agreement),
+    "L": CaseMean(1, lambda terms: terms.loss, lambda reads: reads.squared),
+    "EL": CaseMean(
+        2,
+        lambda terms: terms.epistemic,
+        lambda reads: reads.epistemic(True),
+        lambda counts, probs: epistemic_sums(counts, probs)[:, 1],
+    ),
+    "EL_plugin": CaseMean(
+        2,
+        lambda terms: terms.plugin,
+        lambda reads: reads.epistemic(False),
+        lambda counts, probs: epistemic_sums(counts, probs)[:, 0],
+    ),
+    "L_D": CaseMean(2, lambda terms: terms.disagreement_loss, ReadTerms.statistic),
+    "L_D_minus_max": _less_rule(lambda terms: terms.max_rule, lambda probs: 1 - probs.max(axis=1)),
+    "L_D_minus_gini": _less_rule(lambda terms: terms.gini_rule, gini),
+    "accuracy": CaseMean(3, lambda terms: terms.hits, of_counts=accuracy_terms),
+}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric: a mean, a calibration loss, a mean less a calibration loss, a skill, or the root of another one.
+
+    Attributes:
+        name: in evaluations.
+        order: labels that a case needs; weights of order 1 belong to metrics that need one.
+        mean: name among ``MEANS``.
+        bins: whose calibration loss it is, or is taken off the mean.
+        skill: whether it is 1 less the mean over the loss of the best constant of its bins.
+        plugin: whether it is in the plug-in form, whatever form an evaluation asks for.
+        curved: whether its interval allows for pairs of clusters, which make CL a curved function of them.
+        root_of: metric whose root it is.
+        bounds: its range; None for signed quantities.
+    """
+
+    name: str
+    order: int
+    mean: str | None = None
+    bins: Bins | None = None
+    skill: bool = False
+    plugin: bool = False
+    curved: bool = False
+    root_of: str | None = None
+    bounds: Bounds | None = None
+
+    def form(self, debias: Debias) -> Debias:
+        """Form of the metric in an evaluation of a form."""
+        return "none" if self.plugin else debias
+
+    @property
+    def own_bins(self) -> Bins:
+        """Bins of a metric that has some.
+
+        Raises:
+            ValueError: it has none.
+        """
+        if self.bins is None:
+            raise ValueError(f"{self.name} has no bins")
+        return self.bins
+
+    def mean_name(self, debias: Debias) -> str | None:
+        """Name of the mean in a form: EL has a plug-in."""
+        return "EL_plugin" if self.mean == "EL" and self.form(debias) == "none" else self.mean
+
+
+METRICS = (
+    Metric("agreement", 1, mean="agreement", bounds=SHARE),
+    Metric("L", 1, mean="L", bounds=SQUARED_LOSS),
+    Metric("skill", 1, mean="L", bins="classes", skill=True),
+    Metric("CL", 1, bins="classes", curved=True),
+    Metric("CL_plugin", 1, bins="classes", plugin=True),
+    Metric("CE", 1, root_of="CL"),
+    Metric("EL", 2, mean="EL"),
+    Metric("EL_plugin", 2, mean="EL", plugin=True, bounds=SQUARED_LOSS),
+    Metric("CL_paired", 2, bins="classes"),
+    Metric("DL", 2, mean="EL", bins="classes"),
+    Metric("DL_plugin", 2, mean="EL", bins="classes", plugin=True),
+    Metric("L_D", 2, mean="L_D", bounds=SHARE),
+    Metric("skill_D", 2, mean="L_D", bins="disagreement", skill=True),
+    Metric("CL_D", 2, bins="disagreement", curved=True),
+    Metric("CL_D_plugin", 2, bins="disagreement", plugin=True),
+    Metric("CE_D", 2, root_of="CL_D"),
+    Metric("L_D_minus_max", 2, mean="L_D_minus_max"),
+    Metric("L_D_minus_gini", 2, mean="L_D_minus_gini"),
+    Metric("accuracy", 3, mean="accuracy", bounds=SHARE),
+)
+BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
+
+
+class ValueSource(Protocol):
+    """Cases of which every metric follows, each value with what it would be without each cluster."""
+
+    def mean(self, name: str) -> Replicates:
+        """A mean among ``MEANS``."""
+        ...
+
+    def calibration(self, bins: Bins, order: int, debias: Debias) -> Replicates:
+        """CL of the cases with so many labels."""
+        ...
+
+    def constant_loss(self, bins: Bins, order: int) -> Replicates:
+        """Loss of the best constant: the class frequencies, or the rate of disagreement."""
+        ...
+
+
+class BinnedSource(ABC):
+    """A source that has its cases in bins, of which intervals follow too."""
+
+    @abstractmethod
+    def sample(self, order: int) -> Sample:
+        """The cases with so many labels."""
+
+    @abstractmethod
+    def mean(self, name: str) -> Replicates:
+        """A mean among ``MEANS``."""
+
+    @abstractmethod
+    def binned(self, bins: Bins, order: int) -> Binned:
+        """Bins of the cases with so many labels; the same object each time."""
+
+    def calibration(self, bins: Bins, order: int, debias: Debias) -> Replicates:
+        """CL of the cases with so many labels."""
+        return self.binned(bins, order).replicates(debias)
+
+    def constant_loss(self, bins: Bins, order: int) -> Replicates:
+        """Loss of the best constant: the class frequencies, or the rate of disagreement."""
+        return self.binned(bins, order).constant_loss()
+
+    def readers(self, metric: Metric, debias: Debias, replicates: Replicates) -> ReaderPart | None:
+        """What readers add to the error of a metric in a form; None if that is not known."""
+        return None
+
+
+def metric_replicates(metric: Metric, source: ValueSource, debias: Debias) -> Replicates:
+    """Compute a metric that is no root, with its leave-one-cluster-out values."""
+    form, mean = metric.form(debias), metric.mean_name(debias)
+    if mean is None:
+        return source.calibration(metric.own_bins, metric.order, form)
+    if metric.skill:
+        return skill_replicates(source.mean(mean), source.constant_loss(metric.own_bins, metric.order))
+    if metric.bins is not None:
+        return source.mean(mean) - source.calibration(metric.bins, metric.order, form)
+    return source.mean(mean)
+
+
+def metric_values(source: ValueSource, debias: Debias) -> dict[str, float]:
+    """Compute the value of every metric, by name."""
+    values: dict[str, float] = {}
+    for metric in METRICS:
+        if metric.root_of is None:
+            values[metric.name] = metric_replicates(metric, source, debias).value
+        else:
+            values[metric.name] = float(np.sqrt(np.maximum(values[metric.root_of], 0.0)))
+    return values
+
+
+def metric_estimate(metric: Metric, source: BinnedSource, debias: Debias) -> Estimate:
+    """Estimate a metric that is no root, with its interval."""
+    form, replicates = metric.form(debias), metric_replicates(metric, source, debias)
+    lonely, quadratic = 0.0, LINEAR
+    if metric.bins is not None and not metric.skill:
+        binned = source.binned(metric.bins, metric.order)
+        lonely = binned.singleton_mass(form)
+        quadratic = binned.quadratic_part(form, replicates) if metric.curved else LINEAR
+    return to_estimate(
+        replicates,
+        source.sample(metric.order),
+        lonely,
+        bounds=metric.bounds,
+        quadratic=quadratic,
+        readers=source.readers(metric, form, replicates),
+    )
+
+
+def metric_estimates(source: BinnedSource, debias: Debias, metrics: Iterable[Metric] = METRICS) -> dict[str, Estimate]:
+    """Estimate metrics, by name; a root follows the metric whose root it is."""
+    estimates: dict[str, Estimate] = {}
+    for metric in metrics:
+        if metric.root_of is None:
+            estimates[metric.name] = metric_estimate(metric, source, debias)
+        else:
+            estimates[metric.name] = root(estimates[metric.root_of])
+    return estimates
+
+
+def skill_score(loss: float, constant: float) -> float:
+    """1 − loss / loss of the constant; NaN if the constant loses nothing, or nothing is known."""
+    return 1 - loss / constant if constant > _NOTHING else float("nan")
+
+
+def skill_replicates(loss: Replicates, constant: Replicates) -> Replicates:
+    """The same with its leave-one-cluster-out values."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        without = np.where(constant.without > _NOTHING, 1 - loss.without / constant.without, np.nan)
+    return Replicates(skill_score(loss.value, constant.value), without)

@@ -1,0 +1,354 @@
+"""Sources of every metric: cases in memory, and sums over groups of patients.
+
+From groups follows the delete-a-group jackknife: each group in turn is left out. With G groups drawn by chance its
+standard error is that of the delete-one jackknife up to the chance of how patients fell into groups, a share of about
+1/√(2(G − 1)), for which Student's t with G − 1 degrees of freedom makes up (Kott 2001, J. Off. Statist. 17:521).
+"""
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.distributions.families import gini
+from ml.metrics.accumulator import ORDERS, TABLES_OF, GroupSums, table_of, weights_differ
+from ml.metrics.binned import Binned, is_debiased
+from ml.metrics.cases import CaseTerms, Inputs, Sample, class_frequencies, observed_disagreement
+from ml.metrics.definitions import (
+    BY_NAME,
+    MEANS,
+    BinnedSource,
+    Bins,
+    Metric,
+    metric_estimate,
+)
+from ml.metrics.jackknife import Estimate, ReaderPart, Replicates, mean_replicates, ratio_replicates
+from ml.metrics.reader_variance import CrossedEffects, LeftOut, OfLabels, Readings, ReadTerms, calibration_of
+from ml.metrics.sums import BinIndex, BinSums, ClusterBinSums, Debias, Strategy
+from ml.util.arrays import FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class CasePass:
+    """The n cases with enough labels, after one pass over them.
+
+    Attributes:
+        sample: the cases.
+        binned: label frequencies and probabilities by class.
+        terms: of the means over cases.
+        class_terms: (2, K) sums over cases with two labels of w(μ̂ − z)² and wμ̂(1 − μ̂)/(n − 1).
+    """
+
+    sample: Sample
+    binned: Binned
+    terms: CaseTerms
+    class_terms: FloatArray
+
+
+class ArraySource(BinnedSource):
+    """Cases in memory.
+
+    Args:
+        first: cases with the labels and weights of metrics that need one label.
+        second: the same of metrics that need two.
+        dpe: (N,) disagreement probabilities φ.
+        forms: of CL that are asked for.
+        classes_in_bins: whether the class probabilities are put into bins, which means over cases do not need.
+        n_bins: bins of [0, 1].
+        strategy: as in ``bin_edges``.
+        joining: whether bins without a pair join others if weights differ, as in evaluations.
+        readings: who gave which label, for the intervals for new readers.
+    """
+
+    def __init__(
+        self,
+        first: Inputs,
+        second: Inputs,
+        dpe: FloatArray,
+        forms: Set[Debias],
+        *,
+        classes_in_bins: bool = True,
+        n_bins: int = 15,
+        strategy: Strategy | FloatArray = "uniform",
+        joining: bool = False,
+        readings: Readings | None = None,
+    ) -> None:
+        self.first, self.second, self.dpe, self.forms = first, second, dpe, forms
+        self.n_bins, self.strategy, self.joining, self.classes_in_bins = n_bins, strategy, joining, classes_in_bins
+        self.readings = None if readings is None else readings.check(*second.counts.shape)
+        self._readers: dict[int, SampleReaders | None] = {}
+
+    @cached_property
+    def labelled(self) -> CasePass:
+        """Cases with a label."""
+        return self._pass(self.first, 1, paired=self._alike)
+
+    @cached_property
+    def paired(self) -> CasePass:
+        """Cases with two labels; those with one where every case has two."""
+        return self.labelled if self._alike else self._pass(self.second, 2, paired=True)
+
+    @cached_property
+    def _alike(self) -> bool:
+        first, second = self.first, self.second
+        same = second.counts is first.counts and second.weight is first.weight
+        return same and not bool((first.n_labels == 1).any())
+
+    def _pass(self, data: Inputs, order: int, *, paired: bool) -> CasePass:
+        sample = data.sample(order)
+        # uniform bins need no probabilities, which are a copy where some cases are left out
+        uniform = isinstance(self.strategy, str) and self.strategy == "uniform"
+        slots = BinIndex.of(data.probs[:0] if uniform else sample.take(data.probs), self.n_bins, self.strategy)
+        binned = Binned.empty(sample, slots, self.forms, joining=self.joining)
+        parts, class_terms = [], np.zeros((2, data.probs.shape[1]))
+        for part in binned.chunks():
+            rows, weight = part if sample.whole else sample.rows[part], sample.weight[part]
+            probs, n_labels, freqs = data.probs[rows], data.n_labels[rows], data.frequencies(rows)
+            gap = binned.add(part, freqs, probs).gap if self.classes_in_bins else freqs - probs
+            if paired:
+                class_terms[0] += weight @ gap**2
+                class_terms[1] += (weight / np.maximum(n_labels - 1, 1)) @ (freqs * (1 - freqs))
+            parts.append(CaseTerms.of(freqs, probs, gap, n_labels, self.dpe[rows]))
+        return CasePass(sample, binned, CaseTerms.joined(parts), class_terms)
+
+    @cached_property
+    def _many(self) -> Sample:
+        return self.second.sample(3)
+
+    @cached_property
+    def disagreement(self) -> Binned:
+        """Observed disagreement and its probability in bins."""
+        sample, observed = self.paired.sample, self.paired.terms.observed_disagreement[:, None]
+        predicted = sample.take(self.dpe)[:, None]
+        return Binned.of(observed, predicted, sample, self.n_bins, self.strategy, self.forms, joining=self.joining)
+
+    def sample(self, order: int) -> Sample:
+        """The cases with so many labels."""
+        return self._many if order == 3 else (self.labelled if order == 1 else self.paired).sample
+
+    def terms(self, name: str, order: int) -> FloatArray:
+        """Terms (n,) of a mean of the cases with so many labels."""
+        terms = (self.labelled if order == 1 else self.paired).terms
+        values = MEANS[name].terms(terms)
+        # cases with three labels stand among those with two in the same order
+        return values[terms.n_labels >= 3] if order == 3 else values
+
+    def mean(self, name: str) -> Replicates:
+        """A mean among ``MEANS``."""
+        order = MEANS[name].order
+        return mean_replicates(self.terms(name, order), self.sample(order))
+
+    def binned(self, bins: Bins, order: int) -> Binned:
+        """Bins of the cases with so many labels."""
+        if bins == "disagreement":
+            return self.disagreement
+        return (self.labelled if order == 1 else self.paired).binned
+
+    def readers_of(self, order: int) -> "SampleReaders | None":
+        """Readings of the cases with so many labels; None if annotators are unknown or fewer than three."""
+        if order not in self._readers:
+            self._readers[order] = SampleReaders.of(self, order)
+        return self._readers[order]
+
+    def readers(self, metric: Metric, debias: Debias, replicates: Replicates) -> ReaderPart | None:
+        """What readers add to the error of a metric in a form."""
+        readers = self.readers_of(metric.order)
+        return None if readers is None else readers.part(metric, debias, replicates)
+
+
+class SampleReaders:
+    """Readings of the cases with so many labels."""
+
+    def __init__(self, source: ArraySource, reads: ReadTerms, order: int) -> None:
+        self.source, self.reads, self.order = source, reads, order
+        self._bins: dict[Bins, BinSums] = {}
+
+    @classmethod
+    def of(cls, source: ArraySource, order: int) -> "SampleReaders | None":
+        """Readings of a source's cases; None if annotators are unknown or fewer than three."""
+        data, sample = source.first if order == 1 else source.second, source.sample(order)
+        if source.readings is None:
+            return None
+        crossed = CrossedEffects.of(source.readings, sample, len(data.counts), first=order == 1)
+        if crossed is None:
+            return None
+        arrays = (sample.take(data.counts), sample.take(data.probs), sample.take(source.dpe))
+        return cls(source, ReadTerms(crossed, *arrays), order)
+
+    @cached_property
+    def left_out(self) -> LeftOut:
+        """Labels without each reader."""
+        return LeftOut.of(self.reads.crossed, self.reads.counts, self.reads.probs)
+
+    def terms(self, name: str) -> FloatArray:
+        """Terms (m,) of a mean that is one over readings.
+
+        Raises:
+            ValueError: it is none.
+        """
+        of_reading = MEANS[name].of_reading
+        if of_reading is None:
+            raise ValueError(f"{name} is no mean over readings")
+        return of_reading(self.reads)
+
+    def part(self, metric: Metric, debias: Debias, replicates: Replicates) -> ReaderPart | None:
+        """What readers add to the error of a metric in a form; None if that is not known."""
+        name = metric.mean_name(debias)
+        mean = None if name is None else MEANS[name]
+        if metric.skill:
+            skill = ReadTerms.skill if metric.bins == "classes" else ReadTerms.disagreement_skill
+            return self.reads.crossed.part(skill(self.reads), metric.order)
+        if name is not None and mean is not None and mean.of_reading is not None and metric.bins is None:
+            return self.reads.crossed.part(self.terms(name), mean.order)
+        error = replicates.standard_error()
+        if error is None:
+            return None
+        without = np.zeros(self.left_out.n_groups)
+        if mean is not None:
+            without = without + self._mean_without(mean.of_counts)
+        if metric.bins is not None:
+            lost = self.calibration_without(metric.bins, debias)
+            without = lost if mean is None else without - lost
+        return self.left_out.part(without, error**2)
+
+    def _mean_without(self, of_counts: Callable[..., FloatArray] | None) -> FloatArray:
+        if of_counts is None:
+            raise ValueError("the mean cannot be computed without a reader")
+        left = self.left_out
+        return np.asarray(left.means(lambda counts, case: of_counts(counts, left.probs[case]), self.order)[:, 0])
+
+    def calibration_without(self, bins: Bins, debias: Debias) -> FloatArray:
+        """CL (G,) without each reader."""
+        binned = self.source.binned(bins, self.order)
+        if bins not in self._bins:
+            probs = self.left_out.probs if bins == "classes" else self.reads.dpe[:, None]
+            self._bins[bins] = self.left_out.bins(_OF_LABELS[bins], probs, self.order, binned.slots, binned.bins)
+        return calibration_of(self._bins[bins], len(binned.slots.edges), debias)
+
+
+def _frequencies(counts: npt.NDArray[np.int64], case: npt.NDArray[np.intp]) -> FloatArray:
+    return class_frequencies(counts)
+
+
+def _pairs_that_differ(counts: npt.NDArray[np.int64], case: npt.NDArray[np.intp]) -> FloatArray:
+    return observed_disagreement(counts)[:, None]
+
+
+_OF_LABELS: dict[Bins, OfLabels] = {"classes": _frequencies, "disagreement": _pairs_that_differ}
+
+
+def source_of_one(
+    metric: Metric,
+    data: Inputs,
+    dpe: FloatArray | None,
+    *,
+    n_bins: int = 15,
+    strategy: Strategy | FloatArray = "uniform",
+    debias: Debias = "pair",
+) -> ArraySource:
+    """Cases in memory as the source of one metric."""
+    phi, classes_in_bins = gini(data.probs) if dpe is None else dpe, metric.bins == "classes"
+    return ArraySource(data, data, phi, {debias}, classes_in_bins=classes_in_bins, n_bins=n_bins, strategy=strategy)
+
+
+def estimate_one(
+    name: str,
+    data: Inputs,
+    dpe: FloatArray | None = None,
+    *,
+    n_bins: int = 15,
+    strategy: Strategy | FloatArray = "uniform",
+    debias: Debias = "pair",
+) -> Estimate:
+    """Estimate one metric of cases in memory, by its name among ``METRICS``.
+
+    Raises:
+        ValueError: an unknown ``debias`` or ``strategy``.
+    """
+    is_debiased(debias)
+    metric = BY_NAME[name]
+    source = source_of_one(metric, data, dpe, n_bins=n_bins, strategy=strategy, debias=debias)
+    return metric_estimate(metric, source, debias)
+
+
+@dataclass(frozen=True)
+class _Groups(Sample):
+    """Groups in the place of the cases of a ``Sample``."""
+
+    n: int
+    # effective number of those
+    cases_ess: float
+
+    @property
+    def ess(self) -> float:
+        """Effective number of cases."""
+        return self.cases_ess
+
+    @property
+    def effective_clusters(self) -> float:
+        """Effective number of cases where each is its own cluster, else of groups."""
+        return self.cases_ess if self.cluster is None else super().effective_clusters
+
+
+class GroupSource(BinnedSource):
+    """Replicates of ``GroupSums``, a group left out of each."""
+
+    def __init__(self, first: GroupSums, second: GroupSums, debias: Debias) -> None:
+        self._sums = {1: first, 2: second, 3: second}
+        self._debias = debias
+        self._present = {order: np.flatnonzero(self._sums[order].used[order]) for order in ORDERS}
+        self._samples = {order: self._sample(order) for order in ORDERS}
+        self._tables: dict[tuple[Bins, int], Binned] = {}
+
+    def _sample(self, order: int) -> _Groups:
+        """Groups that have a case with enough labels."""
+        here, sums = self._present[order], self._sums[order]
+        weight, square = sums.weight[order][here], float(sums.weight_sq[order].sum())
+        n, ess = int(sums.used[order].sum()), float(weight.sum()) ** 2 / square if square > 0 else 0.0
+        rows = np.arange(here.size)
+        return _Groups(
+            rows, weight, rows if sums.by_patient else None, here.size, sums.n_cases - n, whole=True, n=n, cases_ess=ess
+        )
+
+    def sample(self, order: int) -> _Groups:
+        """Groups that have a case with so many labels."""
+        return self._samples[order]
+
+    def mean(self, name: str) -> Replicates:
+        """A mean among ``MEANS``."""
+        order = MEANS[name].order
+        removed = self._sums[order].sums[name][self._present[order]]
+        return ratio_replicates(float(removed.sum()), removed, self._samples[order])
+
+    def binned(self, bins: Bins, order: int) -> Binned:
+        """Bins of the cases with so many labels."""
+        if (bins, order) not in self._tables:
+            self._tables[bins, order] = self._bin(bins, order)
+        return self._tables[bins, order]
+
+    def _bin(self, bins: Bins, order: int) -> Binned:
+        """Tables of the cases with so many labels as the groups' cells."""
+        sums, sample, table = self._sums[order], self._samples[order], table_of(self._sums[order], bins, order)
+        slots = sums.slots[TABLES_OF[bins, order][0]]
+        grid = {f.name: getattr(table, f.name).reshape(sums.n_units, -1)[self._present[order]] for f in fields(table)}
+        group, slot = np.nonzero(grid["cases"])
+        column = {name: values[group, slot] for name, values in grid.items()}
+        cells = ClusterBinSums(
+            slot.astype(np.int32),
+            group.astype(np.int32),
+            column["cases"].astype(np.int32),
+            *(column[name] for name in ("weight", "freq", "diff", "weight_sq", "freq_sq")),
+        )
+        if not sums.by_patient:  # each case is its own cluster and may pair with any other
+            squares = {f"pair_{name}": column[f"cell_{name}"] for name in ("weight_sq", "diff_sq")}
+            cells = replace(cells, **squares)
+        return Binned(
+            sample,
+            slots,
+            {self._debias, "none"},
+            cells.sums(len(slots)),
+            [cells] if slot.size else [],
+            joins=weights_differ(table),
+        )

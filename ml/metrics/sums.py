@@ -1,0 +1,460 @@
+"""Table of sums by unit and bin, from which every calibration loss follows by subtraction and addition.
+
+A *cell* is what one cluster (patient) puts into one bin; without clusters every case is its own cluster. The evaluation
+in memory keeps the cells, from which intervals and diagrams follow; an accumulator keeps the sums by bin, and of the
+cells what the clustered pair form needs.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.util.arrays import FloatArray, IntArray
+
+Debias = Literal["pair", "paper", "none"]
+
+
+Strategy = Literal["uniform", "quantile"]
+
+
+# (case, slot) pairs of a chunk whose cells are kept: small arrays come from memory that the process has, larger ones
+# are asked for, and cleared, anew each time
+_CHUNK = 2**20
+
+
+#: The same where only sums are kept: of fewer, calling NumPy takes as long as what it does.
+SUMMED = 2**21
+
+
+@dataclass(frozen=True)
+class BinSums:
+    """Sums over cells with probabilities z, frequencies μ̂, weights w and differences d = μ̂ − z.
+
+    ``cell_weight_sq`` and ``cell_diff_sq`` are sums over cells of (Σw)² and (Σwd)²; every other field is a
+    sum over cases. Fields share one shape.
+    """
+
+    cells: IntArray
+    cases: IntArray
+    weight: FloatArray
+    freq: FloatArray
+    prob: FloatArray
+    diff: FloatArray
+    freq_sq: FloatArray
+    weight_sq: FloatArray
+    cell_weight_sq: FloatArray
+    cell_diff_sq: FloatArray
+
+    def __add__(self, other: "BinSums") -> "BinSums":
+        return BinSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def take(self, slots: slice) -> "BinSums":
+        """Sums of some slots."""
+        return BinSums(*(getattr(self, f.name)[slots] for f in fields(self)))
+
+    def merged(self, target: npt.NDArray[np.intp]) -> "BinSums":
+        """Sums of slots that go to others, where no two slots that are joined share a cluster."""
+        sums = (np.bincount(target, getattr(self, f.name), target.size) for f in fields(self))
+        kinds = (getattr(self, f.name).dtype for f in fields(self))
+        return BinSums(*(column.astype(kind) for column, kind in zip(sums, kinds, strict=True)))
+
+    @classmethod
+    def zeros(cls, size: int) -> "BinSums":
+        """Sums (size,) of nothing."""
+        counts, sums = np.zeros(size, dtype=np.int64), np.zeros(size)
+        return cls(counts, counts, *[sums] * (len(fields(cls)) - 2))
+
+
+def bin_edges(probs: FloatArray, n_bins: int, strategy: Strategy | FloatArray) -> FloatArray:
+    """Edges of equal-width bins, of quantile bins of the given probabilities (N,), or edges frozen before.
+
+    Quantiles of the data that are judged make bins that move with the data. To compare releases or months, take
+    edges from a reference once, ``bin_edges(reference, n_bins, "quantile")``, and give those.
+
+    Raises:
+        ValueError: ``n_bins`` below one, an unknown strategy, or edges that do not rise from 0 to 1.
+    """
+    if n_bins < 1:
+        raise ValueError(f"n_bins must be at least 1, got {n_bins}")
+    if isinstance(strategy, np.ndarray):
+        rising = strategy.ndim == 1 and strategy.size >= 2 and bool((np.diff(strategy) > 0).all())
+        if not (rising and strategy[0] == 0 and strategy[-1] == 1):
+            raise ValueError("frozen bin edges must rise from 0 to 1")
+        return strategy.astype(np.float64)
+    if strategy == "uniform":
+        # each edge is the correctly rounded b / n_bins, so that 0.6 opens the tenth of 15 bins
+        return np.arange(n_bins + 1) / n_bins
+    if strategy != "quantile":
+        raise ValueError(f"strategy must be 'uniform', 'quantile' or edges, got {strategy!r}")
+    inner = np.quantile(probs, np.arange(1, n_bins) / n_bins) if probs.size else np.empty(0)
+    return np.unique(np.concatenate(([0.0], inner, [1.0])))
+
+
+def bin_index(probs: FloatArray, edges: FloatArray) -> npt.NDArray[np.intp]:
+    """Index (N,) of the bin [a, b) that contains each probability; the last bin is closed."""
+    index = np.searchsorted(edges, probs, side="right") - 1
+    return np.clip(index, 0, len(edges) - 2)
+
+
+def uniform_bin_index(probs: FloatArray, n_bins: int) -> npt.NDArray[np.int32]:
+    """Equal-width bin of each probability, as ``bin_index`` gives it, without a search.
+
+    Multiplying rounds, so that a probability next to an edge may land one bin off; those few are looked up.
+    """
+    scaled = probs * n_bins
+    index = scaled.astype(np.int32)
+    np.minimum(index, n_bins - 1, out=index)
+    # an edge is within a few ulp of a whole number; everything else is safely inside its bin
+    from_whole = np.rint(scaled)
+    from_whole -= scaled
+    np.abs(from_whole, out=from_whole)
+    near = from_whole < 1e-9
+    if near.any():
+        index[near] = bin_index(probs[near], bin_edges(np.empty(0), n_bins, "uniform"))
+    return index
+
+
+def sums_by_slot(slot: npt.NDArray[np.intp], values: npt.NDArray[Any], size: int) -> FloatArray:
+    """Sums (size,) of values, any shape, that fall into slots (M,) in the same order."""
+    return np.asarray(np.bincount(slot, values.ravel(), size), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class BinIndex:
+    """Bins of all columns, numbered through.
+
+    Attributes:
+        edges: of each column.
+        first: (C + 1,) first slot of each column.
+        uniform: whether all bins are of one width.
+    """
+
+    edges: tuple[FloatArray, ...]
+    first: npt.NDArray[np.intp]
+    uniform: bool
+
+    @classmethod
+    def of(cls, probs: FloatArray, n_bins: int, strategy: Strategy | FloatArray) -> "BinIndex":
+        """Bins of columns of probabilities (n, C)."""
+        edges = tuple(bin_edges(prob, n_bins, strategy) for prob in probs.T)
+        first = np.cumsum([0, *(len(column) - 1 for column in edges)])
+        return cls(edges, first, isinstance(strategy, str) and strategy == "uniform")
+
+    def __len__(self) -> int:
+        return int(self.first[-1])
+
+    def index(self, probs: FloatArray) -> npt.NDArray[np.intp]:
+        """Slot (n, C) of each probability."""
+        if self.uniform:
+            index = uniform_bin_index(probs, len(self.edges[0]) - 1)
+            index += self.first[:-1].astype(np.int32)  # half as wide: quicker, until sums need it wide
+            return index.astype(np.intp)
+        columns = [bin_index(prob, edges) for prob, edges in zip(probs.T, self.edges, strict=True)]
+        return np.stack(columns, axis=1) + self.first[:-1]
+
+    def chunks(self, n: int, cluster: npt.NDArray[np.intp] | None, pairs: int = _CHUNK) -> Iterator[slice]:
+        """Consecutive cases (n,) of so many (case, slot) pairs, never parting those of a cluster."""
+        step, start = max(1, pairs // len(self)), 0
+        while start < n:
+            stop = min(start + step, n)
+            if cluster is not None:
+                stop = int(np.searchsorted(cluster, cluster[stop - 1], side="right"))
+            yield slice(start, stop)
+            start = stop
+
+
+@dataclass(frozen=True)
+class ClusterBinSums:
+    """Sums of M (cluster, slot) cells, by the names of ``BinSums``; the squares only where they were asked for.
+
+    The pair form pairs no two cases of a cell. If it may pair any two (``may_pair``), each case is a cell of its own,
+    and ``pair_weight_sq`` and ``pair_diff_sq`` are sums of its squares.
+    """
+
+    slot: npt.NDArray[np.int32]
+    cluster: npt.NDArray[np.int32]
+    cases: npt.NDArray[Any]  # the weight itself, where every case weighs one
+    weight: FloatArray
+    freq: FloatArray
+    diff: FloatArray
+    weight_sq: FloatArray | None = None
+    freq_sq: FloatArray | None = None
+    pair_weight_sq: FloatArray | None = None
+    pair_diff_sq: FloatArray | None = None
+
+    @property
+    def may_pair(self) -> bool:
+        """Whether the pair form may pair cases of one cell."""
+        return self.pair_weight_sq is not None
+
+    @property
+    def cells(self) -> npt.NDArray[Any] | int:
+        """Cells that the pair form sees in each: one, or one for each case."""
+        return self.cases if self.may_pair else 1
+
+    @property
+    def cell_weight_sq(self) -> FloatArray:
+        """(Σw)² of each, or Σw²."""
+        return self.weight**2 if self.pair_weight_sq is None else self.pair_weight_sq
+
+    @property
+    def cell_diff_sq(self) -> FloatArray:
+        """(Σwd)² of each, or Σ(wd)²."""
+        return self.diff**2 if self.pair_diff_sq is None else self.pair_diff_sq
+
+    @classmethod
+    def joined(cls, parts: Sequence["ClusterBinSums"]) -> "ClusterBinSums":
+        """Cells of all parts; a column that one does not have is left out."""
+        columns = ([getattr(part, f.name) for part in parts] for f in fields(cls))
+        joined: list[Any] = [None if any(c is None for c in column) else np.concatenate(column) for column in columns]
+        return cls(*joined)
+
+    def gathered(self, n_slots: int) -> "ClusterBinSums":
+        """The same with one cell for each cluster and slot, in their order."""
+        key = self.cluster.astype(np.int64) * n_slots + self.slot
+        order = np.argsort(key, kind="stable")  # quick where long runs are in order already
+        ordered = key[order]
+        starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+        columns = (getattr(self, f.name) for f in fields(self)[2:])
+        sums: list[Any] = [
+            column if column is None or not column.size else np.add.reduceat(column[order], starts)
+            for column in columns
+        ]
+        keys = ordered[starts]
+        return ClusterBinSums((keys % n_slots).astype(np.int32), (keys // n_slots).astype(np.int32), *sums)
+
+    def merged(self, target: npt.NDArray[np.intp], *, alone: bool) -> "ClusterBinSums":
+        """Cells of slots that go to others, for the pair form: a cluster has one cell in each, in any order.
+
+        Args:
+            target: (S,) slot to which each slot goes.
+            alone: whether every case is its own cluster, which no two slots of a column share.
+        """
+        moved = replace(self, slot=target[self.slot].astype(np.int32))
+        joined = (np.bincount(target, minlength=target.size) > 1)[moved.slot]
+        if (alone and not self.may_pair) or not joined.any():
+            return moved
+        together = moved.take(np.flatnonzero(joined)).gathered(target.size)
+        return ClusterBinSums.joined([moved.take(np.flatnonzero(~joined)), together])
+
+    def take(self, rows: npt.NDArray[np.intp]) -> "ClusterBinSums":
+        """Some of the cells."""
+        columns = (getattr(self, f.name) for f in fields(self))
+        some: list[Any] = [None if column is None else column[rows] for column in columns]
+        return ClusterBinSums(*some)
+
+    def sums(self, n_slots: int) -> BinSums:
+        """Sums over the cells of each slot (n_slots,)."""
+        at = self.slot.astype(np.intp)
+        freq, diff = sums_by_slot(at, self.freq, n_slots), sums_by_slot(at, self.diff, n_slots)
+        # what nobody asked for must not pass for a sum
+        cases = sums_by_slot(at, self.cases, n_slots)
+        weight_sq, freq_sq = (
+            np.full(n_slots, np.nan) if values is None else sums_by_slot(at, values, n_slots)
+            for values in (self.weight_sq, self.freq_sq)
+        )
+        return BinSums(
+            cells=np.bincount(at, self.cells if self.may_pair else None, n_slots).astype(np.int64),
+            cases=cases.astype(np.int64),
+            weight=cases if self.weight is self.cases else sums_by_slot(at, self.weight, n_slots),
+            freq=freq,
+            prob=freq - diff,
+            diff=diff,
+            freq_sq=freq_sq,
+            weight_sq=weight_sq,
+            cell_weight_sq=sums_by_slot(at, self.cell_weight_sq, n_slots),
+            cell_diff_sq=sums_by_slot(at, self.cell_diff_sq, n_slots),
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A chunk of cases processed together.
+
+    Attributes:
+        freq: (n, C) label frequencies μ̂, a column per class.
+        prob: (n, C) probabilities z.
+        weight: (n,) instance weights.
+        slots: bins of the columns.
+        cluster: (n,) number of each case's cluster; of the case itself where ``alone``.
+        alone: whether every case is its own cluster.
+    """
+
+    freq: FloatArray
+    prob: FloatArray
+    weight: FloatArray
+    slots: BinIndex
+    cluster: npt.NDArray[np.intp]
+    alone: bool
+
+    @cached_property
+    def slot(self) -> npt.NDArray[np.intp]:
+        """Slot (n, C) of each probability."""
+        return self.slots.index(self.prob)
+
+    @cached_property
+    def gap(self) -> FloatArray:
+        """μ̂ − z (n, C)."""
+        return self.freq - self.prob
+
+    @cached_property
+    def _unit(self) -> bool:
+        """Whether every weight is one: nothing needs to be multiplied then."""
+        return bool((self.weight == 1).all())
+
+    @cached_property
+    def _diff(self) -> FloatArray:
+        return self.gap if self._unit else self.weight[:, None] * self.gap
+
+    def sums(self) -> BinSums:
+        """Sums over cases in each slot, every case being a cell.
+
+        Frequencies are mostly zero, so their sums visit only the entries with labels.
+        """
+        at, size = self.slot.ravel(), len(self.slots)
+        cases = np.bincount(at, minlength=size)
+        labelled = np.flatnonzero(self.freq.ravel() != 0)
+        freqs = scaled = self.freq.ravel()[labelled]
+        weight = weight_sq = cases.astype(np.float64)
+        if not self._unit:
+            weights = np.broadcast_to(self.weight[:, None], self.prob.shape)
+            weight, weight_sq = sums_by_slot(at, weights, size), sums_by_slot(at, weights**2, size)
+            scaled = self.weight[labelled // self.freq.shape[1]] * freqs
+        at_labels = at[labelled]
+        freq, diff = sums_by_slot(at_labels, scaled, size), sums_by_slot(at, self._diff, size)
+        return BinSums(
+            cells=cases,
+            cases=cases,
+            weight=weight,
+            freq=freq,
+            prob=freq - diff,
+            diff=diff,
+            freq_sq=sums_by_slot(at_labels, scaled * freqs, size),
+            weight_sq=weight_sq,
+            cell_weight_sq=weight_sq,
+            cell_diff_sq=sums_by_slot(at, self._diff**2, size),
+        )
+
+    def cells(self, *, squares: bool = False) -> ClusterBinSums:
+        """Cells of the batch, by cluster and slot.
+
+        Args:
+            squares: also the sums that the paper's form of CL needs.
+        """
+        weights = np.broadcast_to(self.weight[:, None], self.prob.shape)
+        weighted = self.freq if self._unit else weights * self.freq
+        entries = [weights, weighted, self._diff]
+        if squares:
+            entries += [weights**2, weighted * self.freq]
+        slot: npt.NDArray[np.intp]
+        cluster: npt.NDArray[np.signedinteger[Any]]
+        cases: npt.NDArray[np.signedinteger[Any]]
+        if self.alone:
+            slot, cluster = self.slot.ravel(), np.repeat(self.cluster.astype(np.int32), self.prob.shape[1])
+            cases = np.broadcast_to(np.int32(1), slot.shape)
+            sums = [entry.ravel() for entry in entries]
+            if self._unit:
+                sums[0] = np.broadcast_to(1.0, slot.shape)
+        else:
+            keys, cell, cases = numbered_cells(self.cluster, self.slot, len(self.slots))
+            cluster = keys // len(self.slots)
+            slot = keys - cluster * len(self.slots)  # a third of what the remainder takes
+            cluster += int(self.cluster.min())
+            sums = [sums_by_slot(cell, entry, keys.size) for entry in entries[1:]]
+            if self._unit:  # a cell weighs as much as it has cases
+                weight = cases.astype(np.float64)
+                return ClusterBinSums(slot.astype(np.int32), cluster.astype(np.int32), weight, weight, *sums)
+            sums.insert(0, sums_by_slot(cell, weights, keys.size))
+        return ClusterBinSums(
+            slot.astype(np.int32), cluster.astype(np.int32, copy=False), cases.astype(np.int32), *sums
+        )
+
+
+def numbered_cells(
+    cluster: npt.NDArray[np.intp], slot: npt.NDArray[np.intp], n_slots: int
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Number the (cluster, slot) cells that occur, without sorting: memory of n_slots for each cluster.
+
+    Args:
+        cluster: (n,) cluster numbers.
+        slot: (n, C) slot of each case in each of C columns.
+        n_slots: number of slots.
+
+    Returns:
+        Key cluster · n_slots + slot (M,) of each cell, the lowest cluster counted as 0; the cell (n · C,) of each
+        entry; and entries (M,) of each cell.
+    """
+    if cluster.size == 0:
+        nothing = np.empty(0, dtype=np.intp)
+        return nothing, nothing, nothing
+    first, last = int(cluster.min()), int(cluster.max())
+    key = ((cluster - first)[:, None] * n_slots + slot).ravel()
+    entries = np.bincount(key, minlength=(last - first + 1) * n_slots)
+    keys = np.flatnonzero(entries > 0)  # of booleans, which is several times quicker
+    number = np.empty(entries.size, dtype=np.intp)
+    number[keys] = np.arange(keys.size)
+    return keys, number.take(key), entries.take(keys)
+
+
+class NamedCells:
+    """Sums of the (cluster, slot) cells of clusters with names; memory grows with the cells that occur.
+
+    Args:
+        n_slots: number of slots.
+    """
+
+    def __init__(self, n_slots: int) -> None:
+        self.n_slots = n_slots
+        self.numbers: dict[str, int] = {}
+        self._parts: list[ClusterBinSums] = []
+
+    def add(self, names: npt.NDArray[Any] | list[str], cells: ClusterBinSums) -> None:
+        """Add cells, whose clusters are numbers of names (G,)."""
+        occurs = np.bincount(cells.cluster, minlength=len(names)) > 0
+        numbers = np.zeros(len(names), dtype=np.int32)
+        for number in np.flatnonzero(occurs).tolist():
+            numbers[number] = self.numbers.setdefault(str(names[number]), len(self.numbers))
+        self._parts.append(replace(cells, cluster=numbers[cells.cluster]))
+        if sum(len(part.slot) for part in self._parts[1:]) > len(self._parts[0].slot):  # amortised: doubles at least
+            self._parts = [self.gathered()]
+
+    def gathered(self) -> ClusterBinSums:
+        """Sums of all cells, by cluster."""
+        empty, none = np.empty(0), np.empty(0, dtype=np.int32)
+        parts = self._parts or [ClusterBinSums(none, none, empty, empty, empty, empty)]
+        return ClusterBinSums.joined(parts).gathered(self.n_slots)
+
+    def merge(self, other: "NamedCells") -> None:
+        """Add another's sums; clusters of the same name are one."""
+        self.add(list(other.numbers), other.gathered())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the sums that the pair form needs as JSON values."""
+        cells = self.gathered()
+        return {
+            "clusters": list(self.numbers),
+            "keys": (cells.cluster.astype(np.int64) * self.n_slots + cells.slot).tolist(),
+            "weight": cells.weight.tolist(),
+            "diff": cells.diff.tolist(),
+        }
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any], n_slots: int) -> "NamedCells":
+        """Read back what ``to_dict`` wrote.
+
+        Raises:
+            ValueError: fields of different lengths.
+        """
+        keys = np.array(document["keys"], dtype=np.int64)
+        weight, diff = (np.array(document[name], dtype=np.float64) for name in ("weight", "diff"))
+        names = document["clusters"]
+        if not keys.shape == weight.shape == diff.shape or (keys.size and keys.max() >= len(names) * n_slots):
+            raise ValueError("cluster sums do not fit each other")
+        cells, unknown = cls(n_slots), np.zeros(keys.size)
+        slot, cluster = (keys % n_slots).astype(np.int32), (keys // n_slots).astype(np.int32)
+        cells.add(names, ClusterBinSums(slot, cluster, unknown, weight, unknown, diff))
+        return cells
