@@ -1,9 +1,10 @@
 """Bias of the pair form of CL under triage, where bins without a pair are left out, not counted, or joined to others.
 
-    python -m benchmarks.pair_form --runs 8000 --out FILE.json
+    python -m experiments.pair_form --runs 8000 --out FILE.json
 
-Simulated laboratories (``tests/simulation/laboratory.py``), a tenth of the cases read twice for certain and a tenth of
-the others; CL on cases with two labels and CL_φ, 15 bins; what is true comes from cases with known probabilities.
+Simulated laboratories (``experiments/worlds/laboratory.py``), a tenth of the cases read twice for certain and a
+tenth of the others; CL on cases with two labels and CL_φ, 15 bins; the truth comes from cases with known
+probabilities.
 """
 
 import argparse
@@ -12,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.worlds.laboratory import AUDIT_RATE, CLASSES, open_laboratory
 from ml.metrics import exact_metrics
 from ml.metrics.binning import contributions, usable_bins
 from ml.metrics.histograms import class_frequencies, observed_disagreement
 from ml.metrics.jackknife import select_sample
 from ml.metrics.reliability import Binned
-from tests.simulation.laboratory import AUDIT_RATE, CLASSES, open_laboratory
 
 FORMS = ("left out", "not counted", "joined")
 
