@@ -14,7 +14,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help lock run clients golden languages test test-slow test-all test-under-load sabotage coverage mutation lint bench bench-quick gpu sbom screenshots clean
+.PHONY: help lock run clients golden languages test test-slow test-all test-under-load sabotage coverage mutation lint bench bench-quick experiments-quick gpu sbom screenshots clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -41,7 +41,7 @@ lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/oxlint --quiet -D correctness -D suspicious -A require-post-message-target-origin --deny-warnings --ignore-pattern '**/vendor/**' app/web/static tests/javascript
-	$(VENV)/bin/mypy $(addprefix -p ,secondread app ml tests benchmarks tools)
+	$(VENV)/bin/mypy $(addprefix -p ,secondread app ml tests benchmarks experiments tools)
 
 test: $(VENV)/.installed-dev
 	$(PYTEST) -m "not slow and not heavy and not gpu"
@@ -109,6 +109,10 @@ bench: $(VENV)/.installed-dev
 # make bench-quick   whether they still run, in a few minutes and without peers; its figures mean nothing, and nothing is saved
 bench-quick: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.table --quick
+
+# make experiments-quick   whether the experiments still run, with few rounds; their figures mean nothing, and nothing is saved
+experiments-quick: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m experiments
 
 # make gpu   train and score on a CUDA device, beside the CPU
 gpu: $(if $(filter $(VENV)/bin/python,$(GPU_PYTHON)),$(VENV)/.installed-dev)

@@ -215,7 +215,8 @@ def test_every_command_in_the_documents_exists_with_its_options() -> None:
 
 
 def test_links_between_documents_resolve() -> None:
-    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *DOCS.rglob("*.md")]
+    names = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md", "experiments/README.md")
+    documents = [*(ROOT / name for name in names), *DOCS.rglob("*.md")]
     for document in documents:
         for target, _, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(#([^)\s]+))?\)", document.read_text()):
             path = document.parent / target if target else document

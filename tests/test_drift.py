@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.drifted_stain import live
+from experiments.worlds.drifted_stain import live
 
 
 @pytest.mark.heavy

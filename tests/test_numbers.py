@@ -19,7 +19,7 @@ from tools.document_numbers import (
 )
 
 PAGES = [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))]
-DOCUMENTS = ("README.md", "benchmarks/README.md", *PAGES)
+DOCUMENTS = ("README.md", "benchmarks/README.md", "experiments/README.md", *PAGES)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

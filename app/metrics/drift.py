@@ -23,7 +23,7 @@ FEATURE_LIMIT = 0.5
 #: Probability of chance below which a share is warned about.
 P_LIMIT = 0.001
 #: The mix of labels: probability of chance, and total variation, that are warned about. In simulated laboratories with
-#: patients who differ this alarms without drift less than once in 1,000 looks (`benchmarks/class_mix.py`).
+#: patients who differ this alarms without drift less than once in 1,000 looks (`experiments/class_mix.py`).
 MIX_P_LIMIT, MIX_LIMIT = 0.0003, 0.05
 # patients from whom a variance between patients can be told, for so small a probability
 _MIN_CLUSTERS = 20

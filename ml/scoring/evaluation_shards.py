@@ -15,8 +15,8 @@ from zipfile import BadZipFile
 import numpy as np
 from pyarrow import parquet
 
-from ml.metrics.evaluation import MetricsDocument
 from ml.metrics.accumulator import GroupSums
+from ml.metrics.evaluation import MetricsDocument
 from ml.metrics.sums import Debias
 from ml.scoring.shards import EvaluationJob, ShardError, begin_job, create_file, require_all, require_job
 from ml.tables.reading import TableError

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from ml.metrics.evaluation import MetricsDocument, evaluate_groups
 from ml.metrics.accumulator import GroupSums
+from ml.metrics.evaluation import MetricsDocument, evaluate_groups
 from ml.metrics.sums import Debias
 from ml.tables.files import Labels, Place, Predictions, TableError, align, case_column, check_labels, check_predictions
 from ml.tables.matching import EvaluationOptions, aligned_counts, aligned_first_counts, aligned_weights

@@ -5,7 +5,7 @@ import pytest
 
 from app.metrics.cohort import CohortQuery, build_cohort
 from app.metrics.secondary_statistics import simulate_designs
-from tests.simulation.laboratory import AUDIT_RATE, columns_of, open_laboratory, planned
+from experiments.worlds.laboratory import AUDIT_RATE, columns_of, open_laboratory, planned
 
 
 def test_designs_are_compared_at_one_budget() -> None:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ml.metrics.accumulator import GroupSums, group_numbers
 
 from ml.metrics import evaluate
+from ml.metrics.accumulator import GroupSums, group_numbers
 from ml.metrics.evaluation import GroupEvaluation, evaluate_groups
 from ml.metrics.jackknife import Estimate
 from ml.metrics.sums import Debias

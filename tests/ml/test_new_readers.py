@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.worlds.reader_worlds import Study, crossed, service, worlds
 from ml.audit.sentences import _skill_sentences
 from ml.metrics import evaluate, paired_changes
 from ml.metrics.binned import Binned
@@ -17,7 +18,6 @@ from ml.metrics.reader_studies import percent_correct
 from ml.metrics.reader_variance import GROUPS, CrossedEffects, LeftOut, Readings
 from ml.tables import evaluate as evaluate_any
 from ml.util.arrays import FloatArray, IntArray
-from tests.simulation.reader_worlds import Study, crossed, service, worlds
 
 LEANING = worlds()[0]
 

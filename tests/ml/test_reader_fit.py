@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from benchmarks.reader_worlds import N_CLASSES, World, world
+from experiments.worlds.named_reader_worlds import N_CLASSES, World, world
 from ml.annotations import Annotations
 from ml.annotators.choosing import choose_readers
 from ml.annotators.confusions import ReaderModel

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from ml.metrics.accumulator import group_numbers
 from pyarrow import parquet
 
+from ml.metrics.accumulator import group_numbers
 from ml.tables import EvaluationOptions
 from ml.tables import evaluate as evaluate_tables
 from ml.tables.files import TableError, write_table

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from app.recalibration.gate_decision import AnnotatorStability
+from experiments.worlds.gate_worlds import N_ANNOTATORS, Partition, Predictor, World, draw_partition, worlds
 from ml.metrics.paired_difference import Change, paired_change, shifts_of
 from ml.util.arrays import FloatArray
-from tests.simulation.gate_worlds import N_ANNOTATORS, Partition, Predictor, World, draw_partition, worlds
 
 
 def change_of(world: World, candidate: Predictor, judging: Partition, without: int | None = None) -> Change:

@@ -35,8 +35,8 @@ from app.metrics.load import load_dataset
 from app.triage.assignment import redraw_annotator
 from app.triage.planning import ActivePolicy, plan_case
 from app.triage.queries import rule_of
+from experiments.worlds.laboratory import CLASSES, open_laboratory
 from ml.util.arrays import FloatArray, IntArray
-from tests.simulation.laboratory import CLASSES, open_laboratory
 
 #: L: squared error of the first answer; EL: squared error against pairs; A: agreement with the leading class; D: share
 #: of pairs who differ.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.simulation.queue_laboratory import QUANTITIES, Bias, Habits, QueueLaboratory, biases
+from experiments.worlds.queue_laboratory import QUANTITIES, Bias, Habits, QueueLaboratory, biases
 
 
 def simulated(n_laboratories: int, n_cases: int, habits: Habits) -> dict[str, dict[str, Bias]]:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from experiments.worlds.queue_laboratory import Bias
 from tests.simulation.drawn_laboratory import PEOPLE, QUANTITIES, DrawnLaboratory, Person
-from tests.simulation.queue_laboratory import Bias
 
 #: The same people, and nobody is away.
 ALL_COME = tuple(replace(person, away=range(0)) for person in PEOPLE)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.simulation.gate_trials import Looks, joined, passes
-from tests.simulation.gate_worlds import World, draw_partition, worlds
+from experiments.worlds.gate_trials import Looks, joined, passes
+from experiments.worlds.gate_worlds import World, draw_partition, worlds
 
 #: Runs of the heavy test.
 MANY = 1_000

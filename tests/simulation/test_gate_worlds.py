@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from experiments.worlds.gate_worlds import N_CASES, World, draw_partition, true_change, worlds
 from ml.metrics.cases import observed_disagreement, squared_terms, statistic_terms
-from tests.simulation.gate_worlds import N_CASES, World, draw_partition, true_change, worlds
 
 TRUE = {
     "better by .047 in both": (-0.047, -0.047),

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from experiments.worlds.monitored_years import CALIBRATED, WORLDS, YEAR, World, alarm_days, series, year
 from ml.metrics.betting_monitor import LEVEL
-from tests.simulation.monitored_years import CALIBRATED, WORLDS, YEAR, World, alarm_days, series, year
 
 CHANGED, FOLLOWED = 100, 100
 

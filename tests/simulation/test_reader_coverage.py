@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.reader_coverage import ASKED, Panel, coverage, run
-from tests.simulation.reader_worlds import DESIGNS, Design, truths, world_of, worlds
+from experiments.reader_coverage import ASKED, Panel, coverage, run
+from experiments.worlds.reader_worlds import DESIGNS, Design, truths, world_of, worlds
 
 
 def panel(name: str, design: Design, readers: int, runs: int) -> Panel:

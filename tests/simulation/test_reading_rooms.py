@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.reading_rooms import MEDIAN_SECONDS, SPREAD, TWICE, Costs, Room, demand, erlang_c
+from experiments.reading_rooms import MEDIAN_SECONDS, SPREAD, TWICE, Costs, Room, demand, erlang_c
 
 MEAN_READING = MEDIAN_SECONDS * math.exp(SPREAD**2 / 2)
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from benchmarks.reading_rooms import RESULTS, newest
-from benchmarks.scale import CELLS, per_cell, shown, tables
+from experiments import RESULTS
+from experiments.reading_rooms import newest
+from experiments.scale import CELLS, per_cell, shown, tables
 from tools.document_numbers import ROOT
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.simulation.laboratory import live, table
+from experiments.worlds.laboratory import live, table
 
 
 @pytest.mark.slow

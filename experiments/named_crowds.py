@@ -1,12 +1,12 @@
 """What it is worth to know who said it, on real labels: nodules by position, photographs by worker.
 
-    python -m benchmarks.named_crowds --save
+    python -m experiments.named_crowds --save
 
 - **Nodules**: malignancy by four radiologists. The four positions are other persons from one patient to the next, so
   that names must be found worthless, and must cost nothing. Each of five folds of patients is judged once; of the
   others three fit the regression and one fits calibration, matrices and gate (halves).
 - **CIFAR-10N**: 747 workers by number, three labels per photograph. 10,000 photographs train a small network (that of
-  ``benchmarks.new_crowd``), others calibrate it and fit the matrices, others are the gate's, others are judged.
+  ``experiments.new_crowd``), others calibrate it and fit the matrices, others are the gate's, others are judged.
   Photographs were given out in blocks of ten, which are the clusters.
 
 ``kind`` is what left-out labels chose, ``gain`` the fall of the log loss of a label given the others of its case, on
@@ -20,12 +20,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.new_crowd import TRAINED, Patches
+from experiments import RESULTS
+from experiments.new_crowd import TRAINED, Patches
 from ml.annotations import Annotations
 from ml.annotators.choosing import ALIKE, choose_readers
 from ml.annotators.fitting import held_out_gain
@@ -149,7 +149,7 @@ def main() -> None:
     document["cifar10n"] = cifar10n(options.cases, options.seed).judged()
     print("CIFAR-10N", json.dumps(document["cifar10n"], indent=1))
     if options.save:
-        path = Path(__file__).parent / "results" / f"{date.today()}_named_crowds.json"
+        path = RESULTS / f"{date.today()}_named_crowds.json"
         path.write_text(json.dumps(document, indent=1) + "\n")
 
 

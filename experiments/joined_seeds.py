@@ -1,7 +1,7 @@
 """The tables of Mix-MNIST over seeds that were reproduced one by one, by networks or machines that no longer exist.
 
     secondread reproduce mix-mnist --seed 6 --seeds 1 --out somewhere
-    python -m benchmarks.joined_seeds somewhere/mix-mnist.json elsewhere/mix-mnist.json --save mix-mnist_seeds
+    python -m experiments.joined_seeds somewhere/mix-mnist.json elsewhere/mix-mnist.json --save mix-mnist_seeds
 
 Numbers of each seed are those of its own document; means, spreads and the comparison with the paper are made anew.
 """
@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from experiments import RESULTS
 from ml.reproduce.synthetic import Row
 from ml.reproduce.synthetic_report import TITLES, gathered, tables, verdicts
 
@@ -42,7 +43,7 @@ def joined(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
         **further,
     }
     title = f"# {TITLES[first['name']]}, Tables 1 and 2: seeds {', '.join(map(str, sorted(seeds)))}"
-    how = "Each seed was reproduced by itself (`python -m benchmarks.joined_seeds`). Mean ± spread over seeds."
+    how = "Each seed was reproduced by itself (`python -m experiments.joined_seeds`). Mean ± spread over seeds."
     return document, "\n\n".join([title, how, text, tables(first["name"], gathered(rows))]) + "\n"
 
 
@@ -55,7 +56,7 @@ def main() -> None:
     document, text = joined([json.loads(path.read_text()) for path in options.documents])
     print(text)
     if options.save:
-        folder = Path(__file__).parent / "results" / f"{date.today()}_{options.save}"
+        folder = RESULTS / f"{date.today()}_{options.save}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{document['name']}.json").write_text(json.dumps(document, indent=1) + "\n")
         (folder / f"{document['name']}.md").write_text(text)

@@ -1,8 +1,8 @@
 """Do intervals for new readers hold what new readers would say? Beside them, those for the readers who read.
 
-    python -m benchmarks.reader_coverage --runs 2000 --save
+    python -m experiments.reader_coverage --runs 2000 --save
 
-Five populations of readers (tests/simulation/reader_worlds.py), 5, 8 or 15 of them, who all read all of 300 cases, or
+Five populations of readers (experiments/worlds/reader_worlds.py), 5, 8 or 15 of them, who all read all of 300 cases, or
 of whom one reads each of 2,000 cases and a second those of high φ and a tenth of the others. The metrics are those of
 ``evaluate`` and ``--against``, by patient. A run that was ended goes on where it stopped when it is asked for again.
 """
@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress
 
+from experiments import RESULTS
+from experiments.worlds.reader_worlds import DESIGNS, Design, Study, World, truths, worlds
 from ml.metrics import Estimate, Readings, evaluate, paired_changes
-from tests.simulation.reader_worlds import DESIGNS, Design, Study, World, truths, worlds
 
 READERS = (5, 8, 15)
 N_BINS = 10
@@ -162,7 +163,7 @@ def summary(found: list[Panel]) -> dict[str, Any]:
 
 
 def save(found: list[Panel], aims: dict[str, dict[str, float]]) -> None:
-    """Keep the figures in ``results/``."""
+    """Keep the figures in ``benchmarks/results``."""
     document = {"date": date.today().isoformat(), "goal": GOAL, "summary": summary(found), "truths": aims}
     _path().write_text(json.dumps(document | {"panels": [asdict(row) for row in found]}, indent=1) + "\n")
 
@@ -184,13 +185,15 @@ def table(found: list[Panel]) -> str:
 
 
 def _path() -> Path:
-    return Path(__file__).parent / "results" / f"{date.today().isoformat()}_reader_coverage.json"
+    return RESULTS / f"{date.today().isoformat()}_reader_coverage.json"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200, help="of each panel")
-    parser.add_argument("--save", action="store_true", help="keep the figures in results/, and go on from there")
+    parser.add_argument(
+        "--save", action="store_true", help="keep the figures in benchmarks/results, and resume from there"
+    )
     options = parser.parse_args()
     path = _path()
     found = list(panels())

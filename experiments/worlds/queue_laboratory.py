@@ -29,9 +29,9 @@ from app.metrics.dataset import EvaluationDataset
 from app.metrics.load import load_dataset
 from app.triage.planning import ActivePolicy, plan_case
 from app.triage.queries import rule_of
+from experiments.worlds.laboratory import CLASSES, Laboratory, open_laboratory
 from ml.metrics import evaluate
 from ml.metrics.selection import quintiles, selection_weights
-from tests.simulation.laboratory import CLASSES, Laboratory, open_laboratory
 
 QUANTITIES = ("L", "EL", "L_D", "CL_D")
 AUDIT_RATE, SELECTED, DUE_DAYS = 0.25, 0.2, 7

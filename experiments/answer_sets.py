@@ -2,12 +2,12 @@
 
 Beside what is served: every cell counted alike, sets calibrated on the majority's class, the score 1 − f, the
 randomised cumulative score, the smallest set whose predicted probabilities sum to 90 %, and all classes. ``--save``
-keeps the rows in ``results/``; ``--runs`` is where the network of CIFAR-10H lies, or is trained (four epochs of the
-compact network).
+keeps the rows in ``benchmarks/results``; ``--runs`` contains the network of CIFAR-10H, which is trained if it is
+missing (four epochs of the compact network).
 """
 
+import argparse
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -16,6 +16,7 @@ from typing import TypedDict
 
 import numpy as np
 
+from experiments import RESULTS
 from ml.calibration import calibrate as fit_calibration
 from ml.conformal import MISSES, calibrate, patient_masses, scores
 from ml.distributions.families import DirichletCpe, PredictiveDistribution
@@ -208,10 +209,10 @@ def laboratory(rng: np.random.Generator, n_patients: int) -> Cells:
     return Cells(patients, prior, counts, triaged(prior))
 
 
-def simulated(n_patients: int) -> list[Row]:
+def simulated(n_patients: int, runs: int = RUNS) -> list[Row]:
     """New laboratories, answers and one further patient group each time."""
     table: Table = {}
-    for run in range(RUNS):
+    for run in range(runs):
         rng = np.random.default_rng([run, n_patients])
         cells = laboratory(rng, n_patients + 20)
         one_split(cells, cells.patients < n_patients, rng, table)
@@ -284,13 +285,20 @@ def markdown(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    runs = Path(sys.argv[sys.argv.index("--runs") + 1]) if "--runs" in sys.argv else Path("runs/answer_sets")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, default=Path("runs/answer_sets"), help="of the network of CIFAR-10H")
+    parser.add_argument("--quick", action="store_true", help="only the simulated laboratories, a few of them")
+    parser.add_argument("--save", action="store_true", help="keep the rows in benchmarks/results")
+    options = parser.parse_args()
+    if options.quick:
+        print(markdown(simulated(9, runs=4)))
+        return
     rows = [row for n_patients in (9, 30, 100) for row in simulated(n_patients)]
     rows += split_in_half("nodules", nodules())
-    rows += split_in_half("CIFAR-10H", photographs(runs))
+    rows += split_in_half("CIFAR-10H", photographs(options.runs))
     print(markdown(rows))
-    if "--save" in sys.argv:
-        path = Path(__file__).parent / "results" / f"{date.today().isoformat()}_answer_sets"
+    if options.save:
+        path = RESULTS / f"{date.today().isoformat()}_answer_sets"
         path.with_suffix(".json").write_text(json.dumps({"rows": rows}, indent=1, ensure_ascii=False) + "\n")
         path.with_suffix(".md").write_text(f"# Sets for the next answer\n\n{NOTES}\n\n{markdown(rows)}\n")
 

@@ -1,6 +1,6 @@
 """A day of up to 10⁴ annotators in four cities, simulated event by event: who waits for what, and which wall is first.
 
-    python -m benchmarks.reading_rooms --save
+    python -m experiments.reading_rooms --save
 
 Costs per request are those of ``unit_costs.py``. Assumed, not measured: reading takes log-normal time with a median of
 6 s; a city reads for ten hours from eight o'clock local time, a quarter of the annotators in each; twenty scanners send
@@ -24,8 +24,8 @@ import numpy as np
 from rich.progress import Progress
 
 from app.database.engine import MAX_OVERFLOW, POOL_SIZE
+from experiments import RESULTS
 
-RESULTS = Path(__file__).parent / "results"
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "reading_rooms.svg"
 CITIES = {"Helsinki": 2, "São Paulo": -3, "San Francisco": -8, "Tokyo": 9}  # hours from UTC in winter
 OPENS, HOURS = 8, 10

@@ -1,6 +1,6 @@
 """What shift costs a release, and which detector notices it: kinds left out, strengths at random.
 
-``python -m benchmarks.shift RUN [--save] [--images 304] [--source originals enlarged simulated]``: RUN is a finished
+``python -m experiments.shift RUN [--save] [--images 304] [--source originals enlarged simulated]``: RUN is a finished
 and calibrated run on the data set pbc or, for ``simulated``, on cells. Checks are fitted on its validation cells and
 put on a scale by its test cells without those that are tried out, so that false alarms are those of new cells.
 ``originals``: the 304 photographs of about 360 px at hand, shifted and then cropped and averaged as an upload is.
@@ -27,6 +27,7 @@ from typing import TypedDict, cast
 import numpy as np
 from PIL import Image, ImageFilter
 
+from experiments import RESULTS
 from ml.datasets.base import datasets_folder
 from ml.datasets.cells import simulate_cells
 from ml.datasets.pbc import load_pbc
@@ -42,7 +43,7 @@ from ml.training.run_folder import RunFolder
 from ml.util.arrays import FloatArray
 from ml.util.files import read_json
 
-COMMAND = "python -m benchmarks.shift RUN --save"
+COMMAND = "python -m experiments.shift RUN --save"
 HARMFUL, HARMLESS, LARGEST, BINS = 0.10, 0.03, 1.5, 3
 BEFORE, NOW = "features, one distance (before)", "all checks"
 DETECTORS: dict[str, tuple[str, ...]] = {
@@ -318,12 +319,12 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=304)
     parser.add_argument("--source", nargs="*", default=["originals", "enlarged"])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save", action="store_true", help="keep the figures in results/, after each source")
+    parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results, after each source")
     asked = parser.parse_args()
     folder = RunFolder(asked.run)
     known = simulated if "simulated" in asked.source else photographs
     tried = {name: found for name, found in known(asked.images, asked.seed).items() if name in asked.source}
-    path = Path(__file__).parent / "results" / f"{date.today()}_shift.json"
+    path = RESULTS / f"{date.today()}_shift.json"
     with TemporaryDirectory() as temporary:
         predictor = Predictor(export_run(folder, Path(temporary) / "release"), threads=1, device="cpu")
         judge = Judge(folder, predictor, {case for images in tried.values() for case in images.cases})

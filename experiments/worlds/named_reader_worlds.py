@@ -1,4 +1,4 @@
-"""Simulated laboratories whose annotators differ, for ``benchmarks.named_readers``; written before any fit was.
+"""Simulated laboratories whose annotators differ, for ``experiments.named_readers``; written before any fit was.
 
 Five situations, each made in two ways: by the model's own mechanism (an annotator turns an opinion into an answer by a
 matrix of confusions) and by another one (annotators whose log-odds are shifted and noisy, or who shift the borders of

@@ -1,6 +1,6 @@
 """Fifty double reads of another crowd: CIFAR-10N (three quick labels) to CIFAR-10H (about 51 careful ones).
 
-``python -m benchmarks.new_crowd [--draws 200] [--reads 50] [--save]``. A small network stands for VGG16, to run
+``python -m experiments.new_crowd [--draws 200] [--reads 50] [--save]``. A small network stands for VGG16, to run
 on a processor in minutes: rectified responses to random whitened patches, pooled over quarters (Coates, Lee and Ng
 2011), and a multinomial regression, trained on 10,000 photographs with CIFAR-10N's labels, calibrated on 7,500 others
 with the same crowd's. Then each draw takes photographs with two CIFAR-10H labels each; what is learned from them is
@@ -10,11 +10,11 @@ judged on 4,000 other photographs with all labels, beside the constant learned f
 import argparse
 import json
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from experiments import RESULTS
 from ml.calibration.calibration import Calibration
 from ml.calibration.calibrators import calibrate
 from ml.calibration.domain_adaptation import adapt_calibration
@@ -125,7 +125,7 @@ def main() -> None:
     for name, value in summary.items():
         print(f"{name:42s} {value:.4f}")
     if options.save:
-        path = Path(__file__).parent / "results" / f"{date.today()}_new_crowd.json"
+        path = RESULTS / f"{date.today()}_new_crowd.json"
         document = {"what": __doc__.splitlines()[0], "versions": versions(), "summary": summary, "rows": rows}
         path.write_text(json.dumps(document, indent=1) + "\n")
 

@@ -1,9 +1,10 @@
 """Bias of the pair form of CL under triage, where bins without a pair are left out, not counted, or joined to others.
 
-    python -m benchmarks.pair_form --runs 8000 --out FILE.json
+    python -m experiments.pair_form --runs 8000 --out FILE.json
 
-Simulated laboratories (``tests/simulation/laboratory.py``), a tenth of the cases read twice for certain and a tenth of
-the others; CL on cases with two labels and CL_φ, 15 bins; what is true comes from cases with known probabilities.
+Simulated laboratories (``experiments/worlds/laboratory.py``), a tenth of the cases read twice for certain and a
+tenth of the others; CL on cases with two labels and CL_φ, 15 bins; the truth comes from cases with known
+probabilities.
 """
 
 import argparse
@@ -12,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.worlds.laboratory import AUDIT_RATE, CLASSES, open_laboratory
 from ml.metrics import exact_metrics
 from ml.metrics.binned import Binned, contributions, usable_bins
 from ml.metrics.cases import class_frequencies, observed_disagreement, select_sample
-from tests.simulation.laboratory import AUDIT_RATE, CLASSES, open_laboratory
 
 FORMS = ("left out", "not counted", "joined")
 

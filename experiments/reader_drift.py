@@ -1,6 +1,6 @@
 """How often the alarm on an annotator rings without reason, and how soon it rings with one.
 
-    python -m benchmarks.reader_drift --years 200 --save
+    python -m experiments.reader_drift --years 200 --save
 
 Simulated years of a laboratory of five annotators, each with the same number of patients per day. Beside the alarm the
 simplest thing that could do the job: each week a one-sided t test at .05 of the week against all weeks before it.
@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 import scipy.stats
 
+from experiments import RESULTS
 from ml.annotators.drift import drift_paths, excess_log_loss, weekly_bands
 from ml.metrics.betting_monitor import LEVEL, TOLERANCE
 from ml.util.arrays import FloatArray, IntArray
@@ -122,7 +122,7 @@ def report(years: int, runs: int) -> str:
     lines = [
         "# The alarm on an annotator who changes",
         "",
-        f"`python -m benchmarks.reader_drift --years {years} --shifts {runs} --save`: {READERS} annotators,",
+        f"`python -m experiments.reader_drift --years {years} --shifts {runs} --save`: {READERS} annotators,",
         f"{K} classes, looked at every day. Tolerance {TOLERANCE:g} nats per label, level {LEVEL:g} a year, shared by",
         "all annotators. Of the last one a share of the answers is the next class from the middle of the year on.",
         "*t test*: one-sided at .05, each week against all weeks before it. ± is the Monte-Carlo standard error.",
@@ -181,7 +181,7 @@ def main() -> None:
     text = report(arguments.years, arguments.shifts)
     print(text)
     if arguments.save:
-        path = Path(__file__).parent / "results" / f"{date.today().isoformat()}_reader_drift.md"
+        path = RESULTS / f"{date.today().isoformat()}_reader_drift.md"
         path.write_text(text)
 
 

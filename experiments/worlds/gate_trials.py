@@ -10,9 +10,9 @@ from app.metrics.cohort import Cohort, CohortQuery, build_cohort
 from app.metrics.dataset import EvaluationDataset
 from app.recalibration.evidence import measure_paired_change
 from app.recalibration.gate_decision import GateDecision, GateEvidence, judge_annotator_dependence, judge_overall
+from experiments.worlds.gate_worlds import CLASSES, N_ANNOTATORS, Partition, Predictor, World, draw_partition
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.paired_difference import Change, shifts_of
-from tests.simulation.gate_worlds import CLASSES, N_ANNOTATORS, Partition, Predictor, World, draw_partition
 
 #: What the attempts of one run see: new labels each time, those and all earlier ones, or the same again.
 Looks = Literal["new", "growing", "same"]

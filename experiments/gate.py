@@ -1,9 +1,9 @@
 """Operating characteristics of the gate: how often it passes candidates whose worth is known.
 
-    python -m benchmarks.gate --runs 1000 --save
+    python -m experiments.gate --runs 1000 --save
 
 Five annotators, 1,000 cases in each partition, a tenth read twice for certain and a tenth of the others for audit
-(tests/simulation/gate_worlds.py). The candidates are judged by the code that the service calls. A run that was ended
+(experiments/worlds/gate_worlds.py). The candidates are judged by the code that the service calls. A run that was ended
 goes on where it stopped when it is asked for again.
 """
 
@@ -19,12 +19,13 @@ import numpy as np
 from scipy.stats import norm
 
 from app.recalibration.gate_decision import FALSE_REFUSALS
+from experiments import RESULTS
+from experiments.worlds.gate_trials import Looks, leaning, passes
+from experiments.worlds.gate_worlds import N_ANNOTATORS, World, worlds
 from ml.charts.reliability import write_chart
 from ml.charts.results import gate_chart
 from ml.charts.rows import PassRow
 from ml.metrics.jackknife import binomial_interval
-from tests.simulation.gate_trials import Looks, leaning, passes
-from tests.simulation.gate_worlds import N_ANNOTATORS, World, worlds
 
 LOOKS: dict[Looks, str] = {
     "new": "new labels each time",
@@ -140,8 +141,8 @@ def main() -> None:
     parser.add_argument("--looks-runs", type=int, default=0, help="of ten attempts on the same and on growing labels")
     parser.add_argument("--save", action="store_true", help="keep numbers, table and chart in benchmarks/results")
     asked = parser.parse_args()
-    command = f"python -m benchmarks.gate --runs {asked.runs} --looks-runs {asked.looks_runs} --save"
-    out = Path(__file__).parent / "results" / f"{date.today().isoformat()}_gate"
+    command = f"python -m experiments.gate --runs {asked.runs} --looks-runs {asked.looks_runs} --save"
+    out = RESULTS / f"{date.today().isoformat()}_gate"
     kept = json.loads((out / "gate.json").read_text()) if asked.save and (out / "gate.json").is_file() else {}
     rows = {(row["world"], row["looks"]): Passed(**row) for row in kept.get("worlds", [])}
     wanted: list[tuple[World, Looks, int]] = [(world, "new", asked.runs) for world in worlds()]

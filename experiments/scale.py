@@ -1,6 +1,6 @@
 """The tables of ``docs/scale.md``, from the newest results of ``unit_costs.py`` and ``reading_rooms.py``.
 
-    python -m benchmarks.scale --save
+    python -m experiments.scale --save
 
 What 10³, 10⁶ and 10⁹ cells cost is a product of the costs of one, a straight line far beyond what was measured. Each
 cell is stored, read 1.2 times, predicted again once, scored once in a shard, and evaluated once.
@@ -10,7 +10,8 @@ import argparse
 from datetime import date
 from typing import Any
 
-from benchmarks.reading_rooms import RESULTS, TWICE, newest
+from experiments import RESULTS
+from experiments.reading_rooms import TWICE, newest
 
 CELLS = (10**3, 10**6, 10**9)
 _STEPS = {"s": ((86_400, "days"), (3_600, "h"), (1, "s")), "B": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))}

@@ -8,12 +8,12 @@ every morning or every week, with the same tolerance and without one.
 import argparse
 import sys
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 
+from experiments import RESULTS
+from experiments.worlds.monitored_years import PER_DAY, WORLDS, YEAR, World, alarm_days, series, year, z_test_day
 from ml.metrics.betting_monitor import FLOOR, LEVEL, N_REFERENCE, TOLERANCE
-from tests.simulation.monitored_years import PER_DAY, WORLDS, YEAR, World, alarm_days, series, year, z_test_day
 
 TOLERANCES = (0.02, 0.05, 0.1)
 CHANGED, FOLLOWED = 120, 180
@@ -88,9 +88,9 @@ def at_the_edge(years: int) -> str:
     lines = [
         "# The alarm on the log score, at the edge of what it tolerates",
         "",
-        f"`python -m benchmarks.monitor --edge --years {years} --save`: the score is worse by exactly the tolerance of",
-        f"{TOLERANCE:g} nats per label from day {begin} on, the end of the reference period; the level is {LEVEL:g} a",
-        "year. ± is the Monte-Carlo standard error.",
+        f"`python -m experiments.monitor --edge --years {years} --save`: the score is worse by exactly the tolerance",
+        f"of {TOLERANCE:g} nats per label from day {begin} on, the end of the reference period; the level is {LEVEL:g}",
+        "a year. ± is the Monte-Carlo standard error.",
         "",
         "| laboratory | years with an alarm |",
         "|---|---|",
@@ -111,7 +111,7 @@ def report(years: int, runs: int) -> str:
     lines = [
         "# The alarm on the log score",
         "",
-        f"`python -m benchmarks.monitor --years {years} --shifts {runs} --save`: simulated laboratories, forty cases",
+        f"`python -m experiments.monitor --years {years} --shifts {runs} --save`: simulated laboratories, forty cases",
         f"a day, looked at every morning. Log loss clipped at {FLOOR:g}; tolerance {TOLERANCE:g} nats per label;",
         f"reference period {N_REFERENCE:,} patients; level {LEVEL:g} a year, shared by all patients and those of each",
         "site.",
@@ -160,7 +160,7 @@ def main() -> None:
     print(text)
     if arguments.save:
         name = f"{date.today().isoformat()}_monitor{'_edge' if arguments.edge else ''}.md"
-        (Path(__file__).parent / "results" / name).write_text(text)
+        (RESULTS / name).write_text(text)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ Next to the test that counts labels as independent, two for each case that is re
 import argparse
 import sys
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import chi2_contingency
 
 from app.metrics.drift import MIX_LIMIT, MIX_P_LIMIT, P_LIMIT
+from experiments import RESULTS
 from ml.metrics.homogeneity_test import mix_change_of_patients
 from ml.util.arrays import FloatArray, IntArray
 
@@ -51,7 +51,7 @@ def table(looks: int) -> str:
     lines = [
         "# False alarms and power of the test of the label mix",
         "",
-        f"`python -m benchmarks.class_mix --looks {looks} --save`: eight classes, patients whose own mixes",
+        f"`python -m experiments.class_mix --looks {looks} --save`: eight classes, patients whose own mixes",
         f"spread around the common one (Dirichlet, concentration {SPREAD:g}), a reference of {N_REFERENCE:,} labels of",
         f"patients alike. An alarm: p < {MIX_P_LIMIT:g} and total variation > {MIX_LIMIT:g}. *0.1.0*: all labels as",
         f"independent, p < {P_LIMIT:g}. Power: a tenth of all labels moved from the first class to the second.",
@@ -83,7 +83,7 @@ def main() -> None:
     text = table(arguments.looks)
     print(text)
     if arguments.save:
-        (Path(__file__).parent / "results" / f"{date.today().isoformat()}_class_mix.md").write_text(text)
+        (RESULTS / f"{date.today().isoformat()}_class_mix.md").write_text(text)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Errors from groups of patients beside those from patients: their ratio, the coverage of intervals, and memory.
 
-    python -m benchmarks.group_jackknife --runs 1000 --save
+    python -m experiments.group_jackknife --runs 1000 --save
 
 Cells of a patient share the patient's class probabilities. Beside each interval of groups stands the one by patients of
 the same draw (``evaluate`` in memory, every patient left out in turn); the truth is the mean of 400 further draws, with
@@ -14,14 +14,14 @@ import subprocess
 import sys
 import time
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ml.metrics.accumulator import GroupSums
 from rich.progress import Progress
 
+from experiments import RESULTS
 from ml.metrics import Estimate, evaluate
+from ml.metrics.accumulator import GroupSums
 from ml.metrics.evaluation import evaluate_groups
 from ml.util.arrays import FloatArray, IntArray
 
@@ -111,7 +111,7 @@ def through(rows: int) -> dict[str, float]:
 def memory() -> list[dict[str, float]]:
     found = []
     for rows in ROWS:
-        command = [sys.executable, "-m", "benchmarks.group_jackknife", "--through", str(rows)]
+        command = [sys.executable, "-m", "experiments.group_jackknife", "--through", str(rows)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         found.append(json.loads(done.stdout))
         print(found[-1], flush=True)
@@ -122,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--through", type=int, help="go through so many rows and print the peak of memory")
-    parser.add_argument("--save", action="store_true", help="keep the figures in results/")
+    parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results")
     options = parser.parse_args()
     if options.through:
         print(json.dumps(through(options.through)))
@@ -146,7 +146,7 @@ def main() -> None:
         "memory": memory(),
     }
     if options.save:
-        path = Path(__file__).parent / "results" / f"{date.today().isoformat()}_group_jackknife.json"
+        path = RESULTS / f"{date.today().isoformat()}_group_jackknife.json"
         path.write_text(json.dumps(document, indent=1) + "\n")
 
 

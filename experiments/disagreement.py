@@ -1,6 +1,6 @@
 """The disagreement probability that is served beside the paper's, and the posterior after one label.
 
-``python -m benchmarks.disagreement [--nodules 5] [--outputs NAME=outputs.npz …] [--save]``: lung nodules by several
+``python -m experiments.disagreement [--nodules 5] [--outputs NAME=outputs.npz …] [--save]``: lung nodules by several
 splits into patients (fitted here), and cached outputs of runs: ``mix-mnist`` and ``cells`` are judged by their exact
 truth, others by their labels. An ensemble of 20 dropout heads (members of the last layers) beside the network where
 the file ``head_layers.npz`` lies next to the outputs. CL_φ is signed and pair-debiased.
@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from experiments import RESULTS
 from ml.calibration.calibrators import FitReport, calibrate
 from ml.datasets.blends import BLENDS, load_blend, read_blend_table
 from ml.datasets.cells import load_cells
@@ -33,7 +34,6 @@ from ml.util.arrays import FloatArray, IntArray
 from ml.util.splits import split_partitions
 
 WAYS = {"paper": False, "served": True}
-RESULTS = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True)

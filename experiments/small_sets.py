@@ -1,6 +1,6 @@
 """The default training on two small sets beside logistic regression on colour histograms, over grouped splits.
 
-``python -m benchmarks.small_sets [--save] [--splits 5] [--cells 400]``: real blood cells of eight types in natural
+``python -m experiments.small_sets [--save] [--splits 5] [--cells 400]``: real blood cells of eight types in natural
 proportions (one label each; the source names no patients, so that each cell is its own group), and simulated cells of
 40 patients with rare classes (two labels each). Each split trains as ``secondread train`` does by default, with light
 augmentation, with that and twice the steps, as it did before there were passes (13 epochs of batches of 128), and with
@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
+from experiments import RESULTS
 from ml.calibration.calibrators import Calibration
 from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.base import ImageDataset
@@ -155,7 +156,7 @@ def summary(rows: list[dict[str, float]]) -> dict[str, float | int]:
 
 def keep(path: Path, name: str, way: str, rows: list[dict[str, float]]) -> None:
     """Write what is known so far; other sets and ways in the file stay."""
-    document = read_json(path) if path.is_file() else {"command": "python -m benchmarks.small_sets --save", "sets": {}}
+    document = read_json(path) if path.is_file() else {"command": "python -m experiments.small_sets --save", "sets": {}}
     document["sets"].setdefault(name, {})[way] = {"splits": rows, "mean": summary(rows)}
     path.write_text(json.dumps(document, indent=2) + "\n")
 
@@ -166,11 +167,11 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=400)
     parser.add_argument("--sets", nargs="*", default=["blood cells", "simulated"])
     parser.add_argument("--ways", nargs="*", default=list(WAYS))
-    parser.add_argument("--save", action="store_true", help="keep the figures in results/, after each split")
+    parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results, after each split")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     makers = {"blood cells": (load_pbc, blood_cells), "simulated": (lambda: load_cells(2500, seed=100), rare_cells)}
-    path = Path(__file__).parent / "results" / f"{date.today().isoformat()}_small_sets.json"
+    path = RESULTS / f"{date.today().isoformat()}_small_sets.json"
     for name in asked.sets:
         load, make = makers[name]
         whole = load()

@@ -3,10 +3,10 @@
 import argparse
 import sys
 from datetime import date
-from pathlib import Path
 
+from experiments import RESULTS
+from experiments.worlds.laboratory import Outcome, live, table
 from ml.util.files import write_json
-from tests.simulation.laboratory import Outcome, live, table
 
 FIRST_SEED = 1000
 
@@ -26,7 +26,7 @@ def main() -> None:
     for name, row in rows.items():
         print(f"{name:<4}" + "".join(f"{key} {value:+9.4f}  " for key, value in row.items()))
     if arguments.save:
-        path = Path(__file__).parent / "results" / f"{date.today().isoformat()}_selection.json"
+        path = RESULTS / f"{date.today().isoformat()}_selection.json"
         write_json(path, {"laboratories": arguments.laboratories, "cases": arguments.cases, "rows": rows})
 
 

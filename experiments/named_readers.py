@@ -1,12 +1,11 @@
 """What it is worth to know who said it: simulated laboratories, annotators by name against annotators taken as alike.
 
-    python -m benchmarks.named_readers --runs 20 --save
+    python -m experiments.named_readers --runs 20 --save
 
-The worlds are those of ``benchmarks.reader_worlds``, half of them made by another mechanism than the model's. A
-network is calibrated on 800 cases by the paper's way; matrices are fitted on the same, chosen by left-out labels, and
-used only where 800 cases more say so (``ml.annotators.fitting``). Judged on 1,500 further cases by what is known
-there: the
-population's answers. All cases have one to three labels.
+The worlds are those of ``experiments.worlds.named_reader_worlds``, half of them made by another mechanism than the
+model's. A network is calibrated on 800 cases by the paper's way; matrices are fitted on the same, chosen by left-out
+labels, and used only where 800 cases more say so (``ml.annotators.fitting``). Judged on 1,500 further cases by what is
+known there: the population's answers. All cases have one to three labels.
 """
 
 import argparse
@@ -14,11 +13,11 @@ import json
 import resource
 import time
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks.reader_worlds import MECHANISMS, N_CLASSES, READERS, SITUATIONS, World, world
+from experiments import RESULTS
+from experiments.worlds.named_reader_worlds import MECHANISMS, N_CLASSES, READERS, SITUATIONS, World, world
 from ml.annotations import Annotations
 from ml.annotators.choosing import Choice, choose_readers
 from ml.annotators.confusions import ReaderModel
@@ -151,13 +150,13 @@ def main() -> None:
                 )
     if arguments.save:
         document = {
-            "command": f"python -m benchmarks.named_readers --runs {arguments.runs} --save",
+            "command": f"python -m experiments.named_readers --runs {arguments.runs} --save",
             "cases": {"calibration": CALIBRATION, "gate": GATE, "judged": JUDGED},
             "rows": table,
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "versions": versions(),
         }
-        path = Path(__file__).parent / "results" / f"{date.today()}_named_readers.json"
+        path = RESULTS / f"{date.today()}_named_readers.json"
         path.write_text(json.dumps(document, indent=1) + "\n")
         print(f"saved {path}")
 

@@ -5,8 +5,9 @@ from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from experiments import RESULTS
+from experiments.worlds.drifted_stain import AFTER, BEFORE, live
 from ml.util.files import write_json
-from tests.simulation.drifted_stain import AFTER, BEFORE, live
 
 
 def main() -> None:
@@ -20,7 +21,7 @@ def main() -> None:
     passed, reasons = drift.report["gate"]["passed"], drift.report["gate"]["reasons"]
     print("the gate lets it pass" if passed else f"the gate refuses: {'; '.join(reasons)}")
     if arguments.save:
-        path = Path(__file__).parent / "results" / f"{date.today().isoformat()}_stain.json"
+        path = RESULTS / f"{date.today().isoformat()}_stain.json"
         cases = {"before": BEFORE, "drifted": AFTER, "evaluated": drift.report["n_evaluated"]}
         write_json(path, {"cases": cases, "rows": drift.rows(), "gate": {"passed": passed, "reasons": reasons}})
 

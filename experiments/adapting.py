@@ -1,6 +1,6 @@
 """How often the gate passes what few double reads teach: a laboratory whose annotators are not the release's.
 
-    python -m benchmarks.adapting --runs 100 --save
+    python -m experiments.adapting --runs 100 --save
 
 A small release (tests/support/tiny_release.py) made of simulated cells and annotators. A laboratory reads cells of its
 own twice, by two of five annotators; half of its patients calibrate and half judge. Fits, fits without each annotator
@@ -29,6 +29,7 @@ from app.recalibration.gate_decision import GateEvidence
 from app.recalibration.service import RecalibrationInputs, fit_candidate, judge_candidate
 from app.recalibration.training_data import StoredOutputs, count_case_labels
 from app.releases.schemas import RecalibrationMethod
+from experiments import RESULTS
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cells
 from ml.distributions.families import gini
@@ -186,9 +187,9 @@ def main() -> None:
     parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     asked = parser.parse_args()
-    path = Path(__file__).parent / "results" / f"{date.today()}_adapting.json"
+    path = RESULTS / f"{date.today()}_adapting.json"
     reads, methods = " ".join(map(str, asked.reads)), " ".join(asked.methods)
-    command = f"python -m benchmarks.adapting --runs {asked.runs} --reads {reads} --methods {methods} --save"
+    command = f"python -m experiments.adapting --runs {asked.runs} --reads {reads} --methods {methods} --save"
     rows: list[dict[str, float | str]] = []
     with TemporaryDirectory() as folder:
         for crowd, made in laboratories(Path(folder)).items():

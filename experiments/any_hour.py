@@ -8,9 +8,9 @@ compared, on the same evening, with what complete labelling by the same annotato
 import argparse
 import sys
 from datetime import date
-from pathlib import Path
 
-from tests.simulation.queue_laboratory import QUANTITIES, Bias, Habits, QueueLaboratory, biases
+from experiments import RESULTS
+from experiments.worlds.queue_laboratory import QUANTITIES, Bias, Habits, QueueLaboratory, biases
 
 RETRACTIONS = (0.0, 0.1, 0.2)
 
@@ -28,7 +28,7 @@ def table(n_laboratories: int, n_cases: int) -> str:
     lines = [
         "# Metrics while reads are open and labels are taken back",
         "",
-        f"`python -m benchmarks.any_hour --laboratories {n_laboratories} --cases {n_cases} --save`: relative bias,",
+        f"`python -m experiments.any_hour --laboratories {n_laboratories} --cases {n_cases} --save`: relative bias,",
         f"mean of {n_laboratories} laboratories of {n_cases} cases ± its Monte-Carlo standard error. One reader every",
         "day, a second one day a week (last seen four days before the evening of the estimate), three times the cases",
         "on every fifth day, 3 % of reads declined; 20 % of cases selected by triage and 25 % of the others read twice",
@@ -54,7 +54,7 @@ def main() -> None:
     text = table(arguments.laboratories, arguments.cases)
     print(text)
     if arguments.save:
-        (Path(__file__).parent / "results" / f"{date.today().isoformat()}_any_hour.md").write_text(text)
+        (RESULTS / f"{date.today().isoformat()}_any_hour.md").write_text(text)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Who passes a qualification? Simulated laboratories, and readers who are alike, guess, or confuse two classes.
 
-    python -m benchmarks.qualification --runs 200 --save
+    python -m experiments.qualification --runs 200 --save
 
 Cells with a Dirichlet prior of their own are labelled by three annotators, and by up to two more while no class leads
 with .8. Of those a balanced set is chosen, a fifth of it borderline. Each run makes a laboratory, a set and one reader
@@ -11,10 +11,10 @@ import argparse
 import json
 from dataclasses import asdict, dataclass
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 
+from experiments import RESULTS
 from ml.agreement.qualification import balanced_choice, judge_answers, slip_rate
 from ml.util.arrays import FloatArray, IntArray
 
@@ -116,12 +116,12 @@ def table(rows: list[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200, help="of each panel")
-    parser.add_argument("--save", action="store_true", help="keep the figures in results/")
+    parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results")
     options = parser.parse_args()
     rows = [panel(*which, options.runs) for which in PANELS]
     print(table(rows))
     if options.save:
-        path = Path(__file__).parent / "results" / f"{date.today().isoformat()}_qualification.json"
+        path = RESULTS / f"{date.today().isoformat()}_qualification.json"
         path.write_text(json.dumps({"runs": options.runs, "panels": [asdict(row) for row in rows]}, indent=1) + "\n")
 
 
