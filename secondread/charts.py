@@ -35,13 +35,15 @@ def plot_reliability(evaluation: Evaluation, of: str = "all classes") -> "ChartT
         An Altair chart: ``chart.save("reliability.svg")``.
 
     Raises:
-        ValueError: the evaluation has no such class.
+        ValueError: no evaluation, or it has no such class.
 
     >>> import secondread
     >>> evaluation = secondread.evaluate([[2, 1], [0, 3]], [[0.7, 0.3], [0.2, 0.8]], classes=["benign", "malignant"])
     >>> plot_reliability(evaluation, "malignant").to_dict()["vconcat"][0]["title"]
     'malignant'
     """
+    if not isinstance(evaluation, Evaluation):
+        raise ValueError(f"evaluation must be what secondread.evaluate returns, got {type(evaluation).__name__}")
     diagrams = {"all classes": evaluation.class_bins, "disagreement": evaluation.disagreement_bins}
     diagrams |= {row.name: row.bins for row in evaluation.classes}
     if of not in diagrams:

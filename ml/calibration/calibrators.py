@@ -19,7 +19,7 @@ from ml.calibration.concentration import ConcentrationHead, HeadKind, choose_hea
 from ml.calibration.fit_report import FitDocument, FitReport, JointFit
 from ml.calibration.optimise import FitError
 from ml.calibration.refining import RefinementChoice, refine
-from ml.calibration.scaling import Method, Scaling, choose_scaling
+from ml.calibration.scaling import METHODS, Method, Scaling, choose_scaling
 from ml.calibration.summaries import Summaries
 from ml.calibration.variants import PLAIN, Outputs, start_without_summaries
 from ml.dataframes import same_rows
@@ -82,9 +82,11 @@ def calibrate(
     scores, counts = as_logits(logits), as_label_counts(label_counts)
     hidden = as_features(features, scores)
     refuse_probabilities(scores)
-    if scores.shape[-2:] != counts.shape or len(groups) != len(counts):
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
+    if scores.shape[-2:] != counts.shape or np.shape(groups) != counts.shape[:1]:
         raise ValueError(
-            f"logits {scores.shape}, label_counts {counts.shape} and {len(groups)} groups must be of the same "
+            f"logits {scores.shape}, label_counts {counts.shape} and groups {np.shape(groups)} must be of the same "
             "cases and classes"
         )
     if len(counts) < 10 or counts.sum() == 0:

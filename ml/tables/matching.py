@@ -72,8 +72,10 @@ class Options:
         """Refuse what is no column or no choice.
 
         Raises:
-            TableError: a column that is not named, or an unknown word.
+            TableError: a number of bins below 1, a column that is not named, or an unknown word.
         """
+        if isinstance(self.n_bins, bool) or not isinstance(self.n_bins, int | np.integer) or self.n_bins < 1:
+            raise TableError(f"n_bins must be a whole number of at least 1, got {self.n_bins!r}")
         for name in ("weights", "weights2", "cluster"):
             column = getattr(self, name)
             if column is not None and not isinstance(column, str):
@@ -349,10 +351,14 @@ def aligned_weights(labels: Labels, name: str | None, rows: npt.NDArray[np.intp]
     if name is None or not labels.case_ids:
         return None
     values = case_column(labels, name, where)
+    wrong = [not _is_weight(value) for value in labels.columns[name]]
+    fail_at(where, wrong, name, "weights must be positive numbers:", labels.columns[name])
+    return np.where(rows >= 0, values[rows], values[0]).astype(np.float64)  # the filler is never used
+
+
+def _is_weight(value: Any) -> bool:
+    """Whether a value is a positive finite number."""
     try:
-        numbers = np.where(rows >= 0, values[rows], values[0]).astype(np.float64)  # the filler is never used
-    except ValueError as exc:
-        raise TableError(f"{where}: column {name!r}: weights must be numbers: {exc}") from exc
-    if not (np.isfinite(numbers).all() and (numbers > 0).all()):
-        raise TableError(f"{where}: column {name!r}: weights must be positive")
-    return numbers
+        return bool(np.isfinite(float(value))) and float(value) > 0
+    except (TypeError, ValueError):
+        return False

@@ -16,7 +16,18 @@ from ml.metrics.binning import Debias
 from ml.metrics.evaluation import MetricsDocument
 from ml.metrics.group_jackknife import evaluate_groups
 from ml.metrics.group_sums import GroupSums
-from ml.tables.files import Labels, Place, Predictions, TableError, align, case_column, check_labels, check_predictions
+from ml.tables.files import (
+    Labels,
+    Place,
+    Predictions,
+    TableError,
+    align,
+    case_column,
+    check_labels,
+    check_predictions,
+    probability_columns,
+    text_cells,
+)
 from ml.tables.matching import aligned_counts, aligned_first_counts, aligned_weights
 from ml.tables.sorted_spans import Span, labels_of, predictions_of, whole_span
 from ml.tables.trained_cells import TRAINED_ON
@@ -64,7 +75,7 @@ def _sorted_ids(table: pa.Table, path: Path, last: str, *, strictly: bool) -> li
         raise TableError(f"{path}: column 'case_id' is missing; there are {', '.join(table.column_names)}")
     if "finding" in table.column_names:
         raise TableError(f"{path}: has several findings, and --stream evaluates one: leave it out")
-    ids = table.column("case_id").cast(pa.string()).to_pylist()
+    ids = text_cells(table, "case_id", path)
     before = last
     for case in ids:
         if not case:
@@ -82,6 +93,7 @@ def _joined(
     labels: _SortedLabels | None = None
     last, done = span.after, span.first
     for batch in predictions_of(span, predictions_path, rows):
+        probability_columns(batch, predictions_path)
         ids = _sorted_ids(batch, predictions_path, last, strictly=True)
         if not ids:
             continue
