@@ -219,7 +219,11 @@ def _match(finding: str | None, tables: list[_Table], options: Options) -> Cases
         for one in tables[1:]
     ]
     labelled = check_labels(labels.table, labels.place, judged[0][0].classes)
-    rounded = [_renormalised(side, place) for side, place in judged if side.renormalised is not None]
+    rounded = [
+        renormalised_warning(side.renormalised, len(side.case_ids), where)
+        for side, where in judged
+        if side.renormalised is not None
+    ]
     labelled, place, (predicted, *others), notes = without_trained_cells(labelled, labels.place, judged)
     stray = tuple(without_prediction(labelled, predicted))
     dropped = options.missing == "drop"
@@ -244,12 +248,10 @@ def _match(finding: str | None, tables: list[_Table], options: Options) -> Cases
     )
 
 
-def _renormalised(predictions: Predictions, place: Place) -> str:
-    """A sentence about rows that were divided by their sum."""
-    missed = predictions.renormalised
-    n, most = (0, 0.0) if missed is None else (missed.size, float(missed.max()))
-    share = f"{n:,} of {len(predictions.case_ids):,} rows"
-    return f"{place}: {share} were renormalised; their sums were up to {most:.2g} from 1"
+def renormalised_warning(missed: FloatArray, n_rows: int, where: Where) -> str:
+    """A sentence about rows that were divided by their sums, which were so far (R,) from 1."""
+    share = f"{missed.size:,} of {n_rows:,} rows"
+    return f"{where}: {share} were renormalised; their sums were up to {missed.max():.2g} from 1"
 
 
 def _complement(labels: _Table, predictions: _Table) -> str:

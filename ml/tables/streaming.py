@@ -28,7 +28,7 @@ from ml.tables.files import (
     probability_columns,
     text_cells,
 )
-from ml.tables.matching import aligned_counts, aligned_first_counts, aligned_weights
+from ml.tables.matching import aligned_counts, aligned_first_counts, aligned_weights, renormalised_warning
 from ml.tables.sorted_spans import Span, labels_of, predictions_of, whole_span
 from ml.tables.trained_cells import TRAINED_ON
 from ml.util.arrays import FloatArray, IntArray
@@ -88,7 +88,7 @@ def _sorted_ids(table: pa.Table, path: Path, last: str, *, strictly: bool) -> li
 
 
 def _joined(
-    labels_path: Path, predictions_path: Path, span: Span, rows: int
+    labels_path: Path, predictions_path: Path, span: Span, rows: int, renormalise: bool
 ) -> Iterator[tuple[Predictions, Labels | None]]:
     labels: _SortedLabels | None = None
     last, done = span.after, span.first
@@ -98,7 +98,8 @@ def _joined(
         if not ids:
             continue
         last = ids[-1]
-        predictions = check_predictions(batch, _part(predictions_path, done, len(ids)))
+        place = _part(predictions_path, done, len(ids))
+        predictions = check_predictions(batch, place, renormalise=renormalise)
         if "yes" in predictions.columns.get(TRAINED_ON, ()):
             raise TableError(
                 f"{predictions_path}: column {TRAINED_ON}: the release was trained on some of the cells; take their "
@@ -133,7 +134,12 @@ class Streaming:
     cluster: str | None = None
 
     def sums(
-        self, span: Span, observer: Callable[[int], None] = lambda cases: None, *, batch_rows: int = BATCH_ROWS
+        self,
+        span: Span,
+        observer: Callable[[int], None] = lambda cases: None,
+        *,
+        batch_rows: int = BATCH_ROWS,
+        renormalised: list[FloatArray] | None = None,
     ) -> tuple[GroupSums, GroupSums]:
         """Sums over groups of patients, by the weights (and the labels) of order 1 and of order 2.
 
@@ -141,12 +147,17 @@ class Streaming:
             span: part of the tables.
             observer: called with the cases done.
             batch_rows: rows of a batch.
+            renormalised: takes the distances from 1 of the sums of rows that rounding keeps from 1, which are divided
+                by them; None refuses such rows.
 
         Raises:
             TableError: a table cannot be used or is not sorted.
         """
         sums: list[GroupSums] = []
-        for predictions, labels in _joined(self.labels, self.predictions, span, batch_rows):
+        joined = _joined(self.labels, self.predictions, span, batch_rows, renormalised is not None)
+        for predictions, labels in joined:
+            if renormalised is not None and predictions.renormalised is not None:
+                renormalised.append(predictions.renormalised)
             if not sums:
                 by_patient = self.cluster is not None
                 sums = [GroupSums(len(predictions.classes), self.n_bins, by_patient=by_patient) for _ in range(2)]
@@ -182,6 +193,7 @@ def evaluate_stream(
     weights: str | None = None,
     weights2: str | None = None,
     cluster: str | None = None,
+    renormalise: bool = False,
     batch_rows: int = BATCH_ROWS,
     observer: Callable[[int], None] = lambda cases: None,
 ) -> MetricsDocument:
@@ -195,6 +207,7 @@ def evaluate_stream(
         weights: column of LABELS with inverse probabilities of having a label.
         weights2: the same of having two labels.
         cluster: column of LABELS that names the patient.
+        renormalise: divide rows whose sum rounding keeps from 1 (by at most 0.001) by that sum, with a warning.
         batch_rows: rows of a batch.
         observer: called with the cases done.
 
@@ -206,8 +219,13 @@ def evaluate_stream(
         TableError: a table cannot be used or is not sorted.
     """
     stream = Streaming(labels_path, predictions_path, n_bins, weights, weights2, cluster)
-    first, second = stream.sums(whole_span(predictions_path), observer, batch_rows=batch_rows)
-    return document_of_sums(first, second, debias)
+    missed: list[FloatArray] | None = [] if renormalise else None
+    first, second = stream.sums(whole_span(predictions_path), observer, batch_rows=batch_rows, renormalised=missed)
+    document = document_of_sums(first, second, debias)
+    if missed:
+        warning = renormalised_warning(np.concatenate(missed), first.n_cases, predictions_path)
+        document["warnings"] = [warning, *document["warnings"]]
+    return document
 
 
 def document_of_sums(first: GroupSums, second: GroupSums, debias: Debias) -> MetricsDocument:
