@@ -210,9 +210,14 @@ def _numbers(values: Any, key: Any, what: str) -> npt.NDArray[Any]:
     try:
         column = np.asarray(values[key])
         # nullable columns of pandas are objects
-        return column.astype(np.float64) if column.dtype == object else column
+        numbers = column.astype(np.float64) if column.dtype.kind in "OUS" else column
     except (TypeError, ValueError) as exc:
         raise ValueError(f"column {str(key)!r} of {what} cannot be read as numbers: {exc}") from exc
+    if numbers.ndim != 1 or numbers.dtype.kind not in "biuf":
+        raise ValueError(
+            f"column {str(key)!r} of {what} must have one number per row, got {column.dtype} {column.shape}"
+        )
+    return numbers
 
 
 def _shown(names: Sequence[str]) -> str:

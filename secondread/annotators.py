@@ -1,7 +1,6 @@
 """Models of named annotators: their confusion matrices, the posterior of labels that they gave, and their drift."""
 
-from ml.agreement.long_labels import LongLabels
-
+from ml.annotations import Annotations
 from ml.annotators.choosing import Choice, choose_readers
 from ml.annotators.confusions import ReaderModel
 from ml.annotators.drift import WeekBand, drift_paths, excess_log_loss, weekly_bands
@@ -10,9 +9,9 @@ from ml.annotators.posterior import NamedPosterior, Opinions, answer_distributio
 from ml.annotators.sentences import describe_annotator_habit
 
 __all__ = [
+    "Annotations",
     "Choice",
     "HeldOutGain",
-    "LongLabels",
     "NamedPosterior",
     "Opinions",
     "ReaderModel",

@@ -12,7 +12,7 @@ from ml.dataframes import by_class, column_names, same_rows
 from ml.distributions.families import gini
 from ml.metrics import Evaluation, triage_recall, uncertainty_scores
 from ml.tables.files import TableError, TableSource
-from ml.tables.matching import Options, match_tables
+from ml.tables.matching import EvaluationOptions, match_tables
 from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 
 if TYPE_CHECKING:
@@ -35,13 +35,15 @@ def plot_reliability(evaluation: Evaluation, of: str = "all classes") -> "ChartT
         An Altair chart: ``chart.save("reliability.svg")``.
 
     Raises:
-        ValueError: the evaluation has no such class.
+        ValueError: no evaluation, or it has no such class.
 
     >>> import secondread
     >>> evaluation = secondread.evaluate([[2, 1], [0, 3]], [[0.7, 0.3], [0.2, 0.8]], classes=["benign", "malignant"])
     >>> plot_reliability(evaluation, "malignant").to_dict()["vconcat"][0]["title"]
     'malignant'
     """
+    if not isinstance(evaluation, Evaluation):
+        raise ValueError(f"evaluation must be what secondread.evaluate returns, got {type(evaluation).__name__}")
     diagrams = {"all classes": evaluation.class_bins, "disagreement": evaluation.disagreement_bins}
     diagrams |= {row.name: row.bins for row in evaluation.classes}
     if of not in diagrams:
@@ -96,7 +98,7 @@ def _triage_inputs(
     if isinstance(labels, str | Path) or "case_id" in (column_names(labels) or ()):
         if disagreement_probs is not None:
             raise ValueError("tables have disagreement_prob in a column: leave the argument out")
-        matched = match_tables(labels, predictions, Options(cluster=cluster))  # type: ignore[arg-type]
+        matched = match_tables(labels, predictions, EvaluationOptions(cluster=cluster))  # type: ignore[arg-type]
         if len(matched) != 1 or matched[0].finding is not None:
             raise TableError("the tables have a column 'finding': plot one finding at a time")
         cases = matched[0]

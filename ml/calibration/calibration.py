@@ -187,6 +187,12 @@ class Calibration:
         scaled, hidden = self._scaled(logits, features)
         if scaled.ndim not in {2, 3}:
             raise ValueError(f"logits must have shape (N, K) or (S, N, K), got {scaled.shape}")
+        if self.concentration is not None and np.shape(hidden)[-1:] != self.concentration.weight.shape:
+            n_extra = 0 if self.refinement.summaries is None else N_SUMMARIES
+            raise ValueError(
+                f"features must have {self.concentration.weight.size - n_extra} columns, as in the fit, got shape "
+                f"{np.shape(features)}"
+            )
         constant = self.constant_disagreement
         stated = None if constant is None else np.full(scaled.shape[-2], constant)
         if self.concentration is None:

@@ -21,7 +21,7 @@ from ml.calibration.domain_adaptation import AdaptationDocument
 from ml.calibration.joint_fit import LabelledOutputs, fit_jointly, joint_loss
 from ml.calibration.optimise import FitError
 from ml.calibration.refining import RefinementChoice, refine_calibration
-from ml.calibration.scaling import Choice, Method, Scaling, choose_scaling
+from ml.calibration.scaling import METHODS, Choice, Method, Scaling, choose_scaling
 from ml.dataframes import same_rows
 from ml.distributions.families import softmax_probs
 from ml.util.arrays import as_features, as_label_counts, as_logits, refuse_probabilities
@@ -121,9 +121,11 @@ def calibrate(
     scores, counts = as_logits(logits), as_label_counts(label_counts)
     hidden = as_features(features, scores)
     refuse_probabilities(scores)
-    if scores.shape[-2:] != counts.shape or len(groups) != len(counts):
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
+    if scores.shape[-2:] != counts.shape or np.shape(groups) != counts.shape[:1]:
         raise ValueError(
-            f"logits {scores.shape}, label_counts {counts.shape} and {len(groups)} groups must be of the same "
+            f"logits {scores.shape}, label_counts {counts.shape} and groups {np.shape(groups)} must be of the same "
             "cases and classes"
         )
     if len(counts) < 10 or counts.sum() == 0:

@@ -18,7 +18,7 @@ commands = typer.Typer()
 def adapt(
     release: Annotated[Path, typer.Argument(help="Release folder.")],
     images: Annotated[Path, typer.Option(help="Folder of images, or a table with columns case_id and file.")],
-    labels: Annotated[Path, typer.Option(help="LABELS table of your annotators, .csv or .parquet.")],
+    labels: Annotated[Path, typer.Option(help="LABELS table of your annotators, .csv, .csv.gz or .parquet.")],
     out: Annotated[Path, typer.Option(help="Release folder to make.")],
     cluster: Annotated[
         str | None, typer.Option(help="Column of LABELS that names the patient; `patient` where left out.")

@@ -12,7 +12,7 @@ from ml.cli.shared import Json, emit, say
 from ml.util.number_format import finite, probability
 
 TABLES_HELP = """
-Tables are CSV (UTF-8, commas) or Parquet, by extension; cases are matched by case_id.
+Tables are CSV (UTF-8, commas; also .csv.gz) or Parquet, by extension; cases are matched by case_id.
 
 LABELS, one row per label, or where annotators are unknown one per case:
 
@@ -31,8 +31,8 @@ With --binary one column such as prob:present is enough.
 More examples, ties and fractional counts: docs/reference/tables.md.
 """
 
-LabelsFile = Annotated[Path, typer.Option(help="LABELS table, .csv or .parquet.")]
-PredictionsFile = Annotated[Path, typer.Option(help="PREDICTIONS table, .csv or .parquet.")]
+LabelsFile = Annotated[Path, typer.Option(help="LABELS table, .csv, .csv.gz or .parquet.")]
+PredictionsFile = Annotated[Path, typer.Option(help="PREDICTIONS table, .csv, .csv.gz or .parquet.")]
 Bins = Annotated[int, typer.Option(min=1, help="Equal-width bins.")]
 Form = Annotated[Literal["pair", "paper", "none"], typer.Option(help="How CL is corrected: pair, paper or none.")]
 Weights = Annotated[str | None, typer.Option(help="Column of LABELS: weights of order 1.")]
@@ -107,8 +107,8 @@ def evaluate(
     if stream or shard is not None or out is not None:
         kept = {"--plots": plots, "--report": report, "--against": against, "--missing": missing == "drop"}
         kept |= {"--binary": binary, "--level": level == "ordinal"}
-        if renormalise:
-            raise typer.BadParameter("--stream and --shard read rows as they are: renormalise the table before")
+        if renormalise and (shard is not None or out is not None):
+            raise typer.BadParameter("a shard reads rows as they are: renormalise the table before")
         for name in [name for name, value in kept.items() if value]:
             given = "--stream" if shard is None else "--shard"
             raise typer.BadParameter(f"{given} goes through the tables once and keeps no cases; leave {name} out")
@@ -195,6 +195,8 @@ def _in_one_pass(
         raise typer.BadParameter("a shard does not depend on --debias: give it to `evaluate-finish`")
     with _show_row_progress("evaluating", "cases") as observe:
         if shard is None or out is None:
+            from ml.metrics.evaluation import metrics_table
+
             document = evaluate_stream(labels, predictions, options, observer=observe)
             emit(document, as_json, metrics_table(document))
             return
@@ -233,7 +235,7 @@ def evaluate_finish(
 
 @commands.command()
 def sort(
-    table: Annotated[Path, typer.Argument(help="LABELS or PREDICTIONS, .csv or .parquet, of any length.")],
+    table: Annotated[Path, typer.Argument(help="LABELS or PREDICTIONS, .csv, .csv.gz or .parquet, of any length.")],
     out: Annotated[Path, typer.Option(help="Parquet file to write.")],
     memory: Annotated[
         str | None, typer.Option(help="Memory to sort in, such as 4GB; more lies on disk. Else most of what there is.")
@@ -298,7 +300,9 @@ def reproduce(
 
 @commands.command()
 def agreement(
-    labels: Annotated[Path, typer.Option(help="LABELS table, .csv or .parquet; counts where annotators are unknown.")],
+    labels: Annotated[
+        Path, typer.Option(help="LABELS table, .csv, .csv.gz or .parquet; counts where annotators are unknown.")
+    ],
     cluster: Annotated[str | None, typer.Option(help="Column that names the patient.")] = None,
     level: Annotated[
         Literal["nominal", "ordinal"], typer.Option(help="ordinal: ordinal alpha and quadratically weighted kappa.")

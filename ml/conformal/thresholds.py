@@ -27,9 +27,14 @@ _ROUNDING = 1e-9
 def fewest_patients(misses: float = MISSES) -> int:
     """Patients without whom there is no threshold: the smallest n ≥ 1/α − 1.
 
+    Raises:
+        ValueError: α outside (0, 1).
+
     >>> fewest_patients(0.1), fewest_patients(0.05)
     (9, 19)
     """
+    if not 0 < misses < 1:
+        raise ValueError(f"misses must lie between 0 and 1, got {misses}")
     return math.ceil((1 - misses) / misses - _ROUNDING)
 
 

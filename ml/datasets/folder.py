@@ -2,7 +2,7 @@
 
 ::
 
-    DIR/labels.csv (or .parquet)   case_id, annotator, label  or  case_id, count:<class>…
+    DIR/labels.csv                 (or .csv.gz, .parquet) case_id, annotator, label  or  case_id, count:<class>…
                                    optional: file, patient, partition (train, valid, calibration, test),
                                    patient_hmac (of the service that exported the cells)
     DIR/images/<case_id>.png       or .jpg, .jpeg, .tif, .tiff, or the path in column `file`
@@ -25,14 +25,15 @@ from ml.util.arrays import IntArray
 from ml.util.splits import stratified_partitions
 
 SHARES = {"train": 0.6, "valid": 0.1, "calibration": 0.1, "test": 0.2}
+_LABELS = ("labels.csv", "labels.csv.gz", "labels.parquet")
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
 
 
 def _labels_path(folder: Path) -> Path:
-    for name in ("labels.csv", "labels.parquet"):
+    for name in _LABELS:
         if (folder / name).is_file():
             return folder / name
-    raise TableError(f"{folder}: contains neither labels.csv nor labels.parquet")
+    raise TableError(f"{folder}: contains none of {', '.join(_LABELS)}")
 
 
 def _classes(folder: Path, codes: list[str]) -> tuple[ClassInfo, ...]:

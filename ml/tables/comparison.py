@@ -59,6 +59,7 @@ class Comparison:
             ImportError: pandas is not installed.
         """
         frame = estimates_frame(self.changes).rename(columns={"value": "change"})
+        frame["p_of_fall"] = [estimate.p_of_fall for estimate in self.changes.values()]
         for name, side in (("second", self.second), ("first", self.first)):
             frame.insert(0, name, [side.metrics[metric].value for metric in self.changes])
         return frame

@@ -68,8 +68,12 @@ def evaluate(
     0.3125
     """
     if _has_cases(labels) != _has_cases(predictions):
-        lacking = "predictions have" if _has_cases(labels) else "labels have"
-        raise ValueError(f"{lacking} no column 'case_id' to match cases by: give it to both tables, or to neither")
+        lacking, table = ("predictions have", predictions) if _has_cases(labels) else ("labels have", labels)
+        present = ", ".join(column_names(table) or ["none: they are arrays"])
+        raise ValueError(
+            f"{lacking} no column 'case_id' to match cases by (there are {present}): give it to both tables, or to "
+            "neither"
+        )
     columns: Any = {"weights": weights, "weights2": weights2, "cluster": cluster}
     if _has_cases(labels):
         if disagreement_probs is not None or classes is not None:
@@ -83,6 +87,12 @@ def evaluate(
             "binary, renormalise and missing are about tables with case_id: of arrays give both classes of every case, "
             "in rows that sum to 1"
         )
+    EvaluationOptions(n_bins=n_bins, level=level)  # refuses what is no choice
+    for name, values in columns.items():
+        if isinstance(values, str):
+            raise ValueError(f"{name} names a column of LABELS: with arrays give a value per case (N,), got {values!r}")
+    if classes is not None and len(set(classes)) < len(classes):
+        raise ValueError(f"classes must be different names, got {', '.join(map(str, classes))}")
     arrays: tuple[Any, Any] = labels, predictions
     evaluation = evaluate_arrays(*arrays, disagreement_probs, n_bins=n_bins, debias=debias, classes=classes, **columns)
     if level == "nominal":

@@ -8,6 +8,7 @@ in any order.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ from ml.tables.reading import (
     place_of,
     read_batches,
     read_table,
+    text_cells,
     text_column,
     write_table,
 )
@@ -57,6 +59,7 @@ __all__ = [
     "read_predictions",
     "read_table",
     "rows_of_labels",
+    "text_cells",
     "text_column",
     "without_prediction",
     "write_table",
@@ -128,9 +131,9 @@ def check_predictions(
     table: pa.Table, where: Where, *, complement: str | None = None, renormalise: bool = False
 ) -> Predictions:
     """Check a PREDICTIONS table, or a part of one; arguments and errors as in ``read_predictions``."""
+    names = probability_columns(table, where, binary=complement is not None)
     case_ids = text_column(table, "case_id", where)
     fail_at(where, find_repeats(case_ids), "case_id", "duplicated case", case_ids)
-    names = probability_columns(table, where, binary=complement is not None)
     probs = np.stack([number_column(table, name, where) for name in names], axis=1)
     for k, name in enumerate(names):
         fail_at(where, (probs[:, k] < 0) | (probs[:, k] > 1), name, "not a probability:", probs[:, k].tolist())
@@ -164,10 +167,14 @@ def probability_columns(table: pa.Table, where: Where, *, binary: bool = False) 
         TableError: another number of them.
     """
     names = [name for name in table.column_names if name.startswith("prob:")]
+    if not names:
+        if is_wide(table) or {"annotator", "label"} & set(table.column_names):
+            raise TableError(f"{where}: this is a table of LABELS, and PREDICTIONS are needed here: were they swapped?")
+        raise TableError(f"{where}: there is no column prob:<class>; there are {', '.join(table.column_names)}")
     if binary and len(names) != 1:
         raise TableError(f"{where}: with --binary one column prob:<class> is needed, found {len(names)}")
     if not binary and len(names) < 2:
-        hint = "; --binary takes one, whose complement is the other class" if names else ""
+        hint = "; --binary takes one, whose complement is the other class"
         raise TableError(f"{where}: at least two columns prob:<class> are needed, found {len(names)}{hint}")
     return names
 
@@ -229,7 +236,9 @@ def check_labels(table: pa.Table, where: Where, classes: Sequence[str] | None = 
     class_names = classes_of_labels(table, where) if classes is None else list(classes)
     number = {name: k for k, name in enumerate(class_names)}
     problem = f"unknown class (known: {', '.join(class_names)}):"
-    fail_at(where, [label not in number for label in labels], "label", problem, labels)
+    unknown = [label not in number for label in labels]
+    hint = _spelled_alike(labels[unknown.index(True)], class_names) if True in unknown else ""
+    fail_at(where, unknown, "label", problem, labels, hint)
     problem = f"labels this case twice (tied answers: {_TIES}):"
     fail_at(where, find_repeats(list(zip(case_ids, annotators, strict=True))), "annotator", problem, annotators)
     order = {case: i for i, case in enumerate(dict.fromkeys(case_ids))}
@@ -240,9 +249,23 @@ def check_labels(table: pa.Table, where: Where, classes: Sequence[str] | None = 
     return Labels(list(order), class_names, counts, rows, _further_columns(table), annotators, numbers)
 
 
+def _spelled_alike(name: str, known: Sequence[str]) -> str:
+    """The end of a message about an unknown name that differs from a known one in what people do not see."""
+    for other in known:
+        if other.strip() == name.strip():
+            return f"; it differs from {other!r} in spaces"
+        if normalize("NFC", other) == normalize("NFC", name):
+            return f"; it differs from {other!r} in how accents are stored (Unicode NFC and NFD)"
+        if other.strip().casefold() == name.strip().casefold():
+            return f"; it differs from {other!r} in capitals"
+    return ""
+
+
 def _annotators(table: pa.Table, where: Where) -> list[str]:
     """Names of a long table."""
     if "annotator" not in table.column_names:
+        if any(name.startswith("prob:") for name in table.column_names):
+            raise TableError(f"{where}: this is a table of PREDICTIONS, and LABELS are needed here: were they swapped?")
         raise TableError(
             f"{where}: column 'annotator' is missing; there are {', '.join(table.column_names)}. Where annotators "
             "are not known, give one row per case with columns count:<class>"
@@ -256,7 +279,8 @@ def _wide_labels(table: pa.Table, case_ids: list[str], where: Where, classes: Se
     class_names = codes if classes is None else list(classes)
     unknown = [name for name in codes if name not in class_names]
     if unknown:
-        raise TableError(f"{where}: column count:{unknown[0]}: unknown class (known: {', '.join(class_names)})")
+        hint = _spelled_alike(unknown[0], class_names)
+        raise TableError(f"{where}: column count:{unknown[0]}: unknown class (known: {', '.join(class_names)}){hint}")
     counts = np.zeros((len(case_ids), len(class_names)), dtype=np.int64)
     for name in codes:
         values = number_column(table, f"count:{name}", where)
@@ -279,7 +303,8 @@ def case_column(labels: Labels, name: str, where: Where) -> npt.NDArray[Any]:
         TableError: no such column, a missing value, or one that varies within a case.
     """
     if name not in labels.columns:
-        raise TableError(f"{where}: column {name!r} is missing; there are {', '.join(labels.columns) or 'none'}")
+        others = ", ".join(labels.columns) or "only the columns that every table of LABELS has"
+        raise TableError(f"{where}: column {name!r} is missing; there are {others}")
     values = labels.columns[name]
     fail_at(where, [value is None for value in values], name, "the value is missing:", values)
     per_case = dict(zip(reversed(labels.rows.tolist()), reversed(values), strict=True))
@@ -297,8 +322,8 @@ def align(labels: Labels, predictions: Predictions, where: Where) -> npt.NDArray
     stray = without_prediction(labels, predictions)
     if stray:
         raise TableError(
-            f"{where}: case {stray[0]!r} has a label but no prediction, {len(stray)} in all; "
-            "--missing drop leaves them out and names them"
+            f"{where}: case {stray[0]!r} has a label but no prediction, {len(stray)} in all"
+            f"{_spelled_alike(stray[0], predictions.case_ids)}; --missing drop leaves them out and names them"
         )
     return rows_of_labels(labels, predictions)
 

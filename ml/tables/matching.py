@@ -75,8 +75,10 @@ class EvaluationOptions:
         """Refuse what is no column or no choice.
 
         Raises:
-            TableError: a column that is not named, or an unknown word.
+            TableError: a number of bins below 1, a column that is not named, or an unknown word.
         """
+        if isinstance(self.n_bins, bool) or not isinstance(self.n_bins, int | np.integer) or self.n_bins < 1:
+            raise TableError(f"n_bins must be a whole number of at least 1, got {self.n_bins!r}")
         for name in ("weights", "weights2", "cluster"):
             column = getattr(self, name)
             if column is not None and not isinstance(column, str):
@@ -226,7 +228,11 @@ def _match(finding: str | None, tables: list[_Table], options: EvaluationOptions
         for one in tables[1:]
     ]
     labelled = check_labels(labels.table, labels.place, judged[0][0].classes)
-    rounded = [_renormalised(side, place) for side, place in judged if side.renormalised is not None]
+    rounded = [
+        renormalised_warning(side.renormalised, len(side.case_ids), where)
+        for side, where in judged
+        if side.renormalised is not None
+    ]
     labelled, place, (predicted, *others), notes = without_trained_cells(labelled, labels.place, judged)
     stray = tuple(without_prediction(labelled, predicted))
     dropped = options.missing == "drop"
@@ -251,12 +257,10 @@ def _match(finding: str | None, tables: list[_Table], options: EvaluationOptions
     )
 
 
-def _renormalised(predictions: Predictions, place: Place) -> str:
-    """A sentence about rows that were divided by their sum."""
-    missed = predictions.renormalised
-    n, most = (0, 0.0) if missed is None else (missed.size, float(missed.max()))
-    share = f"{n:,} of {len(predictions.case_ids):,} rows"
-    return f"{place}: {share} were renormalised; their sums were up to {most:.2g} from 1"
+def renormalised_warning(missed: FloatArray, n_rows: int, where: Where) -> str:
+    """A sentence about rows that were divided by their sums, which were so far (R,) from 1."""
+    share = f"{missed.size:,} of {n_rows:,} rows"
+    return f"{where}: {share} were renormalised; their sums were up to {missed.max():.2g} from 1"
 
 
 def _complement(labels: _Table, predictions: _Table) -> str:
@@ -389,13 +393,17 @@ def aligned_weights(labels: Labels, name: str | None, rows: npt.NDArray[np.intp]
     if name is None or not labels.case_ids:
         return None
     values = case_column(labels, name, where)
+    wrong = [not _is_weight(value) for value in labels.columns[name]]
+    fail_at(where, wrong, name, "weights must be positive numbers:", labels.columns[name])
+    return np.where(rows >= 0, values[rows], values[0]).astype(np.float64)  # the filler is never used
+
+
+def _is_weight(value: Any) -> bool:
+    """Whether a value is a positive finite number."""
     try:
-        numbers = np.where(rows >= 0, values[rows], values[0]).astype(np.float64)  # the filler is never used
-    except ValueError as exc:
-        raise TableError(f"{where}: column {name!r}: weights must be numbers: {exc}") from exc
-    if not (np.isfinite(numbers).all() and (numbers > 0).all()):
-        raise TableError(f"{where}: column {name!r}: weights must be positive")
-    return numbers
+        return bool(np.isfinite(float(value))) and float(value) > 0
+    except (TypeError, ValueError):
+        return False
 
 
 def by_finding(table: pa.Table, place: Place) -> dict[str, tuple[pa.Table, Place]]:

@@ -87,6 +87,8 @@ class Place:
         return row if self.rows is None else int(self.rows[row])
 
 
+_SAVE_AS_UTF_8 = "save it as 'CSV UTF-8 (comma delimited)'"
+_LONGEST_HEADER = 65536
 # first bytes of a compressed file
 _GZIP = b"\x1f\x8b"
 #: What a message is about.
@@ -122,10 +124,13 @@ def read_table(source: TableSource, *, in_order: bool = False) -> pa.Table:
         table, name = _read_file(path), str(path)
     else:
         table, name = _from_memory(source, in_order), type(source).__name__
-    repeated = sorted({column for column in table.column_names if table.column_names.count(column) > 1})
-    if repeated:
-        raise TableError(f"{name}: there are several columns {repeated[0]!r}")
+    _refuse_repeated(table.column_names, name)
     return table
+
+
+def _refuse_repeated(names: list[str], where: str) -> None:
+    if len(set(names)) < len(names):
+        raise TableError(f"{where}: there are several columns {max(names, key=names.count)!r}")
 
 
 def refuse_empty_file(table: pa.Table, source: TableSource) -> None:
@@ -145,12 +150,46 @@ def _read_file(path: Path) -> pa.Table:
             return parquet.read_table(path)
         return csv.read_csv(path, convert_options=_CONVERT)
     except (pa.ArrowInvalid, OSError) as exc:
-        raise TableError(f"{path}: {exc}") from exc
+        raise TableError(_explained(path, exc)) from exc
+
+
+def _explained(path: Path, exc: Exception) -> str:
+    """The message about a file that Arrow cannot read, with row and column if they can be named."""
+    try:
+        fault = _fault_of_text(path) if table_kind(path) == ".csv" else None
+    except (OSError, EOFError, zlib.error, text_csv.Error):
+        fault = None
+    return f"{path}: {fault or exc}"
+
+
+def _fault_of_text(path: Path) -> str | None:
+    """The first row of a CSV file that is not UTF-8, or has more or fewer cells than the header."""
+    with (
+        _open_bytes(path) as raw,
+        TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="") as text,
+    ):
+        rows = text_csv.reader(text)
+        header = next(rows, [])
+        for cells in rows:
+            broken = [place for place, cell in enumerate(cells) if not cell.isascii() and _is_broken(cell)]
+            if broken:
+                column = header[broken[0]] if broken[0] < len(header) else f"number {broken[0] + 1}"
+                shown = cells[broken[0]].encode("utf-8", errors="surrogateescape").decode("utf-8", errors="replace")
+                return f"row {rows.line_num}, column {column}: {shown!r} is not UTF-8: {_SAVE_AS_UTF_8}"
+            if cells and len(cells) != len(header):
+                shown = ",".join(cells)[:80]
+                return f"row {rows.line_num}: {len(cells)} cells, and the header has {len(header)}: {shown!r}"
+    return None
+
+
+def _is_broken(cell: str) -> bool:
+    """Whether bytes of a cell were no UTF-8."""
+    return any("\udc80" <= character <= "\udcff" for character in cell)
 
 
 def _from_memory(source: ArrowTable | Mapping[str, Any], in_order: bool) -> pa.Table:
     try:
-        table = pa.table(dict(source) if isinstance(source, Mapping) else source)
+        table = _of_columns(source) if isinstance(source, Mapping) else pa.table(source)
         # so that not even a tie between classes depends on where a column stands
         order = range(table.num_columns)
         return table if in_order else table.select(sorted(order, key=table.column_names.__getitem__))
@@ -159,24 +198,46 @@ def _from_memory(source: ArrowTable | Mapping[str, Any], in_order: bool) -> pa.T
         raise TableError(f"{type(source).__name__} cannot be read as a table ({kinds}): {exc}") from exc
 
 
+def _of_columns(source: Mapping[str, Any]) -> pa.Table:
+    """A table of a mapping of columns."""
+    columns: dict[str, Any] = {}
+    for name, values in source.items():
+        try:
+            columns[name] = pa.array(values) if isinstance(values, list | tuple | np.ndarray) else values
+        except (pa.ArrowException, TypeError, ValueError) as exc:
+            raise ValueError(f"column {name!r}: {exc}") from exc
+    return pa.table(columns)
+
+
 def read_batches(path: Path, rows: int) -> Iterator[pa.Table]:
     """Read a CSV or Parquet file in batches of about that many rows, for files larger than memory.
 
     Raises:
-        TableError: as ``read_table``.
+        TableError: as ``read_table``, or the file has no rows.
     """
     _check_file(path)
+    names, n_rows = list[str](), 0
     try:
-        if table_kind(path) == ".parquet":
-            with parquet.ParquetFile(path) as file:
-                yield from grouped_batches(file, rows, range(file.num_row_groups))
-        else:
-            # about 200 characters a row; Arrow cuts at whole rows
-            options = csv.ReadOptions(block_size=200 * rows)
-            with csv.open_csv(path, read_options=options, convert_options=_CONVERT) as reader:
-                yield from (pa.Table.from_batches([batch]) for batch in reader)
+        for table in _batches(path, rows):
+            names, n_rows = table.column_names, n_rows + table.num_rows
+            _refuse_repeated(names, str(path))
+            yield table
     except (pa.ArrowInvalid, OSError) as exc:
-        raise TableError(f"{path}: {exc}") from exc
+        raise TableError(_explained(path, exc)) from exc
+    if not n_rows:
+        names = names or (parquet.read_schema(path).names if table_kind(path) == ".parquet" else _csv_names(path))
+        raise TableError(f"{path}: the table has columns ({', '.join(names)}) and no rows")
+
+
+def _batches(path: Path, rows: int) -> Iterator[pa.Table]:
+    if table_kind(path) == ".parquet":
+        with parquet.ParquetFile(path) as file:
+            yield from grouped_batches(file, rows, range(file.num_row_groups))
+        return
+    # about 200 characters a row; Arrow cuts at whole rows
+    options = csv.ReadOptions(block_size=200 * rows)
+    with csv.open_csv(path, read_options=options, convert_options=_CONVERT) as reader:
+        yield from (pa.Table.from_batches([batch]) for batch in reader)
 
 
 def grouped_batches(file: parquet.ParquetFile, rows: int, groups: Iterable[int]) -> Iterator[pa.Table]:
@@ -272,8 +333,7 @@ _LINE_BYTES = 200
 def _csv_names(path: Path) -> list[str]:
     with csv.open_csv(path, convert_options=_CONVERT) as reader:
         names = list(reader.schema.names)
-    if len(set(names)) < len(names):
-        raise TableError(f"{path}: there are several columns {max(names, key=names.count)!r}")
+    _refuse_repeated(names, str(path))
     return names
 
 
@@ -295,27 +355,38 @@ def _check_file(path: Path) -> None:
     if not path.is_file():
         raise TableError(f"{path}: no such file")
     if table_kind(path) == ".csv":
-        _check_delimiter(path)
+        _check_header(path)
 
 
-def _check_delimiter(path: Path) -> None:
-    """Refuse a file whose columns are not separated by commas, as spreadsheets write in half of the world."""
+def _check_header(path: Path) -> None:
+    """Refuse a file without a header in UTF-8, or with columns that no commas separate, as many spreadsheets write."""
     try:
         with _open_bytes(path) as file:
-            start = file.readline(65536)
+            start = file.readline(_LONGEST_HEADER)
+            rest = file.read(1)
     except (OSError, EOFError, zlib.error) as exc:
         raise TableError(f"{path}: cannot be decompressed: {exc}") from exc
     if start.startswith(_GZIP):
         raise TableError(f"{path}: the file is compressed: name it {path.name}.gz")
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise TableError(f"{path}: row 1: the file is UTF-16: save it as 'CSV UTF-8 (comma delimited)'")
-    header = start.decode("utf-8", errors="replace")
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in start:
+        raise TableError(f"{path}: row 1: the file is UTF-16: {_SAVE_AS_UTF_8}")
+    if not start.strip():
+        raise TableError(f"{path}: row 1: there is no header with names of columns")
+    try:
+        header = start.decode("utf-8")
+    except UnicodeDecodeError as exc:
+        column = start[: exc.start].count(b",") + 1
+        raise TableError(f"{path}: row 1, column number {column}: a name is not UTF-8: {_SAVE_AS_UTF_8}") from exc
     other = max(_DELIMITERS, key=header.count)
     if "," not in header and header.count(other):
         raise TableError(
             f"{path}: row 1: columns are separated by {_DELIMITERS[other]} ({other!r}), and commas are expected: save "
             "the file with commas between columns and points in numbers ('CSV UTF-8 (comma delimited)'), or as Parquet"
         )
+    # Arrow cannot read a line that nothing ends
+    if not rest and len(start) < _LONGEST_HEADER and "\n" not in header and "\r" not in header:
+        names = header.removeprefix("\ufeff").strip()
+        raise TableError(f"{path}: the table has columns ({', '.join(names.split(','))}) and no rows")
 
 
 def empty_where_nan(values: FloatArray) -> FloatArray:
@@ -387,9 +458,25 @@ def text_column(table: pa.Table, name: str, where: Where) -> list[str]:
     """
     if name not in table.column_names:
         raise TableError(f"{where}: column {name!r} is missing; there are {', '.join(table.column_names)}")
-    values = table.column(name).cast(pa.string()).to_pylist()
+    values = text_cells(table, name, where)
     fail_at(where, [not value for value in values], name, "the value is missing:", [value or None for value in values])
     return [str(value) for value in values]
+
+
+def text_cells(table: pa.Table, name: str, where: Where) -> list[str | None]:
+    """Values of a column as text, None in empty cells.
+
+    Raises:
+        TableError: the cells are structs, lists or bytes that are no text.
+    """
+    column = table.column(name)
+    try:
+        return list(column.cast(pa.string()).to_pylist())
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        values = column.to_pylist()
+        problem = f"a cell must be one text or number, and the column is of {column.type}:"
+        fail_at(where, [value is not None for value in values], name, problem, [str(value)[:60] for value in values])
+        return [None for _ in values]
 
 
 def number_column(table: pa.Table, name: str, where: Where) -> FloatArray:
@@ -400,9 +487,9 @@ def number_column(table: pa.Table, name: str, where: Where) -> FloatArray:
     """
     column = table.column(name)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        values = column.cast(pa.string()).to_pylist()
+        values = text_cells(table, name, where)
         fail_at(where, np.array([not _is_number(v) for v in values], dtype=bool), name, "not a number:", values)
-        return np.array([float(v) for v in values], dtype=np.float64)
+        return np.array([float(v or "nan") for v in values], dtype=np.float64)
     numbers = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
     fail_at(where, ~np.isfinite(numbers), name, "not a finite number:", column.to_pylist())
     return numbers

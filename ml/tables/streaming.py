@@ -22,8 +22,25 @@ from pyarrow import parquet
 from ml.metrics.accumulator import GroupSums
 from ml.metrics.evaluation import MetricsDocument, evaluate_groups
 from ml.metrics.sums import Debias
-from ml.tables.files import Labels, Place, Predictions, TableError, align, case_column, check_labels, check_predictions
-from ml.tables.matching import EvaluationOptions, aligned_counts, aligned_first_counts, aligned_weights
+from ml.tables.files import (
+    Labels,
+    Place,
+    Predictions,
+    TableError,
+    align,
+    case_column,
+    check_labels,
+    check_predictions,
+    probability_columns,
+    text_cells,
+)
+from ml.tables.matching import (
+    EvaluationOptions,
+    aligned_counts,
+    aligned_first_counts,
+    aligned_weights,
+    renormalised_warning,
+)
 from ml.tables.reading import count_rows, grouped_batches, read_batches, read_rows, table_kind
 from ml.tables.trained_cells import TRAINED_ON
 from ml.util.arrays import FloatArray, IntArray
@@ -189,7 +206,7 @@ def _sorted_ids(table: pa.Table, path: Path, last: str, *, strictly: bool) -> li
         raise TableError(f"{path}: column 'case_id' is missing; there are {', '.join(table.column_names)}")
     if "finding" in table.column_names:
         raise TableError(f"{path}: has several findings, and --stream evaluates one: leave it out")
-    ids = table.column("case_id").cast(pa.string()).to_pylist()
+    ids = text_cells(table, "case_id", path)
     before = last
     for case in ids:
         if not case:
@@ -202,16 +219,18 @@ def _sorted_ids(table: pa.Table, path: Path, last: str, *, strictly: bool) -> li
 
 
 def _joined(
-    labels_path: Path, predictions_path: Path, span: Span, rows: int
+    labels_path: Path, predictions_path: Path, span: Span, rows: int, renormalise: bool
 ) -> Iterator[tuple[Predictions, Labels | None]]:
     labels: _SortedLabels | None = None
     last, done = span.after, span.first
     for batch in predictions_of(span, predictions_path, rows):
+        probability_columns(batch, predictions_path)
         ids = _sorted_ids(batch, predictions_path, last, strictly=True)
         if not ids:
             continue
         last = ids[-1]
-        predictions = check_predictions(batch, _part(predictions_path, done, len(ids)))
+        place = _part(predictions_path, done, len(ids))
+        predictions = check_predictions(batch, place, renormalise=renormalise)
         if "yes" in predictions.columns.get(TRAINED_ON, ()):
             raise TableError(
                 f"{predictions_path}: column {TRAINED_ON}: the release was trained on some of the cells; take their "
@@ -240,7 +259,12 @@ class Streaming:
     options: EvaluationOptions = field(default_factory=EvaluationOptions)
 
     def sums(
-        self, span: Span, observer: Callable[[int], None] = lambda cases: None, *, batch_rows: int = BATCH_ROWS
+        self,
+        span: Span,
+        observer: Callable[[int], None] = lambda cases: None,
+        *,
+        batch_rows: int = BATCH_ROWS,
+        renormalised: list[FloatArray] | None = None,
     ) -> tuple[GroupSums, GroupSums]:
         """Sums over groups of patients, by the weights (and the labels) of order 1 and of order 2.
 
@@ -248,13 +272,18 @@ class Streaming:
             span: part of the tables.
             observer: called with the cases done.
             batch_rows: rows of a batch.
+            renormalised: takes the distances from 1 of the sums of rows that rounding keeps from 1, which are divided
+                by them; None refuses such rows.
 
         Raises:
             TableError: a table cannot be used or is not sorted.
         """
         sums: list[GroupSums] = []
         options = self.options
-        for predictions, labels in _joined(self.labels, self.predictions, span, batch_rows):
+        joined = _joined(self.labels, self.predictions, span, batch_rows, renormalised is not None)
+        for predictions, labels in joined:
+            if renormalised is not None and predictions.renormalised is not None:
+                renormalised.append(predictions.renormalised)
             if not sums:
                 by_patient = options.cluster is not None
                 sums = [GroupSums(len(predictions.classes), options.n_bins, by_patient=by_patient) for _ in range(2)]
@@ -306,8 +335,14 @@ def evaluate_stream(
         TableError: a table cannot be used or is not sorted.
     """
     options = options or EvaluationOptions()
-    sums = Streaming(labels, predictions, options).sums(WHOLE, observer, batch_rows=batch_rows)
-    return document_of_sums(*sums, options.debias)
+    missed: list[FloatArray] | None = [] if options.renormalise else None
+    stream = Streaming(labels, predictions, options)
+    first, second = stream.sums(WHOLE, observer, batch_rows=batch_rows, renormalised=missed)
+    document = document_of_sums(first, second, options.debias)
+    if missed:
+        warning = renormalised_warning(np.concatenate(missed), first.n_cases, predictions)
+        document["warnings"] = [warning, *document["warnings"]]
+    return document
 
 
 def document_of_sums(first: GroupSums, second: GroupSums, debias: Debias) -> MetricsDocument:

@@ -32,11 +32,11 @@ def as_label_counts(label_counts: npt.ArrayLike) -> IntArray:
         ValueError: not two-dimensional, not whole numbers, negative, or a table with named columns.
     """
     refuse_names(label_counts, "label_counts")
-    counts = np.asarray(label_counts)
+    counts = _as_array(label_counts, "label_counts")
     if counts.ndim != 2 or counts.shape[1] < 2:
         raise ValueError(f"label_counts must have shape (N, K) with K >= 2, got {counts.shape}")
     if counts.dtype.kind not in "iub":
-        values = np.asarray(counts, dtype=np.float64)
+        values = _numbers(counts, "label_counts")
         # abs() < 2**53 is false for NaN and infinity too
         bad = ~((values == np.floor(values)) & (np.abs(values) < 2**53)).all(axis=1)
         if bad.any():
@@ -55,7 +55,7 @@ def as_class_probs(class_probs: npt.ArrayLike, name: str = "class_probs") -> Flo
             further than 1e-6 from one, or a table with named columns.
     """
     refuse_names(class_probs, name)
-    probs = np.asarray(class_probs, dtype=np.float64)
+    probs = _numbers(class_probs, name)
     if probs.ndim < 2 or probs.shape[-1] < 2:
         raise ValueError(f"{name} must have shape (..., N, K) with K >= 2, got {probs.shape}")
     rows = probs.reshape(-1, probs.shape[-1])
@@ -107,6 +107,13 @@ def as_features(features: npt.ArrayLike, logits: FloatArray) -> FloatArray:
     return values
 
 
+def _as_array(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError) as exc:
+        raise ValueError(f"{name} cannot be read as an array of numbers: {exc}") from exc
+
+
 def _numbers(values: npt.ArrayLike, name: str) -> FloatArray:
     try:
         return np.asarray(values, dtype=np.float64)
@@ -139,7 +146,7 @@ def as_vector(values: npt.ArrayLike, length: int, name: str, low: float, high: f
     Raises:
         ValueError: another shape, NaN, or a value out of range.
     """
-    vector = np.asarray(values, dtype=np.float64)
+    vector = _numbers(values, name)
     if vector.shape != (length,):
         raise ValueError(f"{name} must have shape ({length},), got {vector.shape}")
     bad = ~((vector >= low) & (vector <= high))

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import secondread
+from ml.tables.streaming import evaluate_stream
 
 LABELS = pd.DataFrame(
     {
@@ -91,6 +92,7 @@ def test_the_changes_between_two_tables_are_a_table() -> None:
     assert list(frame.index) == list(result.changes)
     assert (frame["second"] - frame["first"]).to_numpy() == pytest.approx(frame["change"].to_numpy(), abs=1e-12)
     assert frame.loc["L", "low"] == result.changes["L"].low
+    assert frame.loc["L", "p_of_fall"] == result.changes["L"].p_of_fall
 
 
 def test_dawid_and_skene_read_a_table_a_matrix_of_names_and_one_of_numbers_alike(tmp_path: Path) -> None:
@@ -161,6 +163,13 @@ def test_rows_that_rounding_keeps_from_one_are_renormalised_on_request(rounding:
     ]
     done = subprocess.run([*command, "--renormalise"], cwd=tmp_path, capture_output=True, text=True)
     assert f"warning: p.csv: {off} of 30 rows were renormalised" in done.stdout, done.stderr
+    for name, one in (("p", table), ("l", LABELS)):
+        one.sort_values("case_id").to_csv(tmp_path / f"{name}.csv", index=False)
+    streamed = evaluate_stream(tmp_path / "l.csv", tmp_path / "p.csv", renormalise=True, batch_rows=7)
+    assert streamed["warnings"][0] == f"{tmp_path / 'p.csv'}: " + found.warnings[0].removeprefix("PREDICTIONS: ")
+    assert streamed["metrics"]["L"]["value"] == pytest.approx(found.metrics["L"].value)
+    with pytest.raises(secondread.TableError, match="do not sum to 1 but to"):
+        evaluate_stream(tmp_path / "l.csv", tmp_path / "p.csv")
     wrong = table.assign(**{"prob:blast": table["prob:blast"] * 0.9})
     with pytest.raises(secondread.TableError, match="do not sum to 1 but to"):
         secondread.evaluate(LABELS, wrong, renormalise=True)

@@ -1,5 +1,6 @@
 """Data sets: simulated cells whose truth is known, and the real ones."""
 
+import gzip
 import zipfile
 from pathlib import Path
 
@@ -153,6 +154,9 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
     assert dataset.label_counts.tolist() == [[1, 1], [0, 1], [1, 0]]
     assert [info.code for info in dataset.classes] == ["x", "y"]
     assert dataset.partition[0] == dataset.partition[1]
+    (tmp_path / "mine" / "labels.csv").unlink()
+    (tmp_path / "mine" / "labels.csv.gz").write_bytes(gzip.compress(labels.encode()))
+    assert (load_folder(tmp_path / "mine", size=16).label_counts == dataset.label_counts).all()
     (tmp_path / "mine" / "classes.csv").write_text("code,name,group\ny,Why,Letters\nx,Ex,\n")
     named = load_folder(tmp_path / "mine", size=16)
     assert [info.to_dict() for info in named.classes] == [

@@ -133,8 +133,8 @@ def test_memory_does_not_grow_with_the_table_and_nothing_but_the_answer_is_print
     [
         ("case,annotator,label\na,b,c\n", "column 'case_id' is missing"),
         ("case_id;annotator;label\na;b;c\n", "columns are separated by semicolons"),
-        ("case_id,annotator,label\na,b,c\n" + "a,b\n", "Expected 3 columns, got 2"),
-        ("case_id,annotator,label\n" + "a,b,c\n" * 3_000_000 + "a,b\n", "Expected 3 columns, got 2"),
+        ("case_id,annotator,label\na,b,c\n" + "a,b\n", "row 3: 2 cells, and the header has 3: 'a,b'"),
+        ("case_id,annotator,label\n" + "a,b,c\n" * 3_000_000 + "a,b\n", "row 3000002: 2 cells, and the header has 3"),
     ],
 )
 def test_what_cannot_be_read_is_said_and_nothing_is_written(tmp_path: Path, text: str, problem: str) -> None:
