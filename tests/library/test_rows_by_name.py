@@ -96,7 +96,7 @@ BY_CLASS = {
     "sets",
 }
 #: A label of each of two annotators of every case.
-LONG = secondread.annotators.LongLabels(
+LONG = secondread.annotators.Annotations(
     np.repeat(np.arange(N), 2), np.tile([0, 1], N), (F.cumsum(axis=1) > 0.5).argmax(axis=1).repeat(2), N, 2, K
 )
 MODEL = secondread.annotators.ReaderModel.alike(K)
@@ -169,7 +169,7 @@ HAVE_ROWS = {"DirichletCpe", "DirichletMixtureCpe", "EnsembleCpe", "Moments", "P
 EXEMPT = {
     "annotators.Choice": "a result",
     "annotators.HeldOutGain": "a result",
-    "annotators.LongLabels": "numbers of rows, annotators and classes",
+    "annotators.Annotations": "numbers of rows, annotators and classes",
     "annotators.NamedPosterior": "a result",
     "annotators.Opinions": "made of a distribution",
     "annotators.ReaderModel": "parameters, one matrix per annotator",

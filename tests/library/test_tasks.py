@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import secondread
+from ml.tables.matching import EvaluationOptions
 from ml.tables.streaming import evaluate_stream
 
 LABELS = pd.DataFrame(
@@ -165,7 +166,9 @@ def test_rows_that_rounding_keeps_from_one_are_renormalised_on_request(rounding:
     assert f"warning: p.csv: {off} of 30 rows were renormalised" in done.stdout, done.stderr
     for name, one in (("p", table), ("l", LABELS)):
         one.sort_values("case_id").to_csv(tmp_path / f"{name}.csv", index=False)
-    streamed = evaluate_stream(tmp_path / "l.csv", tmp_path / "p.csv", renormalise=True, batch_rows=7)
+    streamed = evaluate_stream(
+        tmp_path / "l.csv", tmp_path / "p.csv", EvaluationOptions(renormalise=True), batch_rows=7
+    )
     assert streamed["warnings"][0] == f"{tmp_path / 'p.csv'}: " + found.warnings[0].removeprefix("PREDICTIONS: ")
     assert streamed["metrics"]["L"]["value"] == pytest.approx(found.metrics["L"].value)
     with pytest.raises(secondread.TableError, match="do not sum to 1 but to"):
