@@ -13,9 +13,12 @@ from scipy.special import expit, logsumexp
 from ml.dataframes import refuse_tables
 from ml.util.arrays import FloatArray, IntArray
 
+# cases at once, which bounds the memory of the steps of long sequences
+_BLOCK = 65_536
+
 
 def log_probs_of(class_probs: FloatArray) -> FloatArray:
-    """Ln f, −∞ if f is zero."""
+    """Logarithm of f, −∞ if f is zero."""
     with np.errstate(divide="ignore"):
         return np.log(class_probs)
 
@@ -54,7 +57,12 @@ def dirichlet_multinomial_nll(
         log_concentration: (..., N).
     """
     refuse_tables(label_counts=label_counts, log_class_probs=log_class_probs, log_concentration=log_concentration)
-    return DirichletMultinomial(label_counts, log_class_probs)(log_concentration)[0]
+    nll = np.empty(log_class_probs.shape[:-1])
+    for start in range(0, len(label_counts), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        likelihood = DirichletMultinomial(label_counts[rows], log_class_probs[..., rows, :])
+        nll[..., rows] = likelihood(log_concentration[..., rows])[0]
+    return nll
 
 
 @dataclass(frozen=True)
