@@ -27,7 +27,7 @@ from ml.datasets.base import ImageDataset
 from ml.datasets.cells import load_cells
 from ml.images.pixel_cache import PackStore, decode_files
 from ml.images.preprocess import Preprocessing
-from ml.training.device_data import DeviceData
+from ml.training.data import DeviceData
 from ml.training.learner import Learner
 from ml.training.run_folder import TrainConfig
 from ml.training.train import choose_precision

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from ml.datasets.cells import load_cells
-from ml.training.device_data import DeviceData
+from ml.training.data import DeviceData
 from ml.training.learner import Learner
 from ml.training.processes import started_processes
 from ml.training.run_folder import TrainConfig

@@ -155,9 +155,9 @@ def train(
     """Train a network on images and label histograms (stage 1); started by torchrun, several processes share it."""
     import torch
 
+    from ml.training.data import EPOCHS, augmentation_for, batch_for, passes_for
     from ml.training.processes import started_processes
     from ml.training.run_folder import TrainConfig
-    from ml.training.small_sets import EPOCHS, augmentation_for, batch_for, passes_for
     from ml.training.train import choose_device, choose_precision
 
     if threads is not None:
@@ -230,7 +230,7 @@ def _train(
 
 def _announce_training(dataset: "ImageDataset", what: str) -> None:
     """Announce the training, and warn of too small parts."""
-    from ml.training.small_sets import describe_shortages
+    from ml.training.data import describe_shortages
 
     for sentence in describe_shortages(dataset):
         say(f"small: {sentence}")
@@ -240,7 +240,7 @@ def _announce_training(dataset: "ImageDataset", what: str) -> None:
 def _report(best: "EpochMetrics", out: Path, as_json: bool) -> None:
     """The best epoch, and the network beside the simple baseline."""
     from ml.release.card import baseline_verdict
-    from ml.training.per_class_report import trained_beside_baseline
+    from ml.training.report import trained_beside_baseline
     from ml.training.run_folder import RunFolder
 
     text = f"best epoch {best['epoch'] + 1}: validation loss {best['valid_loss']:.4f} nats per label, "
@@ -335,8 +335,8 @@ def export(
     from rich.progress import Progress
 
     from ml.training.export import export_run
+    from ml.training.release_checks import ShiftTrial
     from ml.training.run_folder import RunFolder
-    from ml.training.shift_trial import ShiftTrial
 
     say("exporting to ONNX")
     pixels = None if other is None else _other_pixels(other)

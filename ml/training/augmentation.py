@@ -1,16 +1,19 @@
-"""Batch augmentation on the training device.
+"""Augmentation on the device: light, and wide with other laboratories' stain, magnification, focus and framing.
 
-Random numbers are drawn on the CPU, so that a seed means the same on every device.
+Of the wide augmentation about half of the images stay as they are, so that a network learns those that nothing has
+interpolated as well as without the others; in each way about two thirds of the others are changed. Random numbers are
+drawn on the CPU, so that a seed means the same on every device.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
 from ml.images.augmented_views import COLOUR_GAIN, COLOUR_OFFSET, UPRIGHT_SHIFT, UPRIGHT_TURN, UPRIGHT_ZOOM
-from ml.images.preprocess import Orientation
+from ml.images.preprocess import Orientation, Preprocessing
 
 
 def augment(images: Tensor, orientation: Orientation, generator: Generator) -> Tensor:
@@ -81,3 +84,112 @@ def _matrices(count: int, generator: Generator) -> Tensor:
     first = torch.stack([mirror * cos, -sin, 2 * UPRIGHT_SHIFT * uniform[:, 2]], dim=1)
     second = torch.stack([mirror * sin, cos, 2 * UPRIGHT_SHIFT * uniform[:, 3]], dim=1)
     return torch.stack([first, second], dim=1)
+
+
+#: Largest change: factor of magnification, shift of the centre (share of the side), σ of defocus (share of the side),
+#: factor of optical density, turn of the hue (1 for the whole circle), and σ of each channel's own density.
+MAGNIFICATION, FRAMING, FOCUS, DENSITY, HUE, CHANNEL = 1.3, 0.12, 1 / 40, 1.3, 0.09, 0.05
+#: Share of images that vary at all, and of those the share in which each way does.
+_VARIED, _EACH = 0.5, 2 / 3
+_REACH = 3
+
+
+def augment_stain_and_optics(
+    images: Tensor, preprocessing: Preprocessing, orientation: Orientation, generator: Generator
+) -> Tensor:
+    """Augment stain, magnification, focus and framing of normalised images (N, C, H, W).
+
+    Args:
+        images: network inputs.
+        preprocessing: that normalised them.
+        orientation: ``fixed`` images stay as they are, and ``upright`` ones are moved and scaled elsewhere.
+        generator: CPU generator, so that a seed means the same on every device.
+    """
+    if orientation == "fixed":
+        return images
+
+    def changed(chosen: Tensor) -> Tensor:
+        if orientation == "any":
+            chosen = reframe_images(chosen, generator)
+        chosen = blur_images(chosen, generator)
+        return restain_images(chosen, preprocessing, generator) if images.shape[1] == 3 else chosen
+
+    return _change_some_images(images, _VARIED, generator, changed)
+
+
+def _uniform(shape: tuple[int, ...], generator: Generator) -> Tensor:
+    return 2 * torch.rand(shape, generator=generator) - 1
+
+
+def _change_some_images(
+    images: Tensor, share: float, generator: Generator, change: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Images of which about a share are changed; in a small batch that may be none."""
+    rows = (torch.rand(len(images), generator=generator) < share).nonzero().flatten().to(images.device)
+    result = images.clone()
+    if len(rows):
+        result[rows] = change(result[rows])
+    return result
+
+
+def reframe_images(images: Tensor, generator: Generator) -> Tensor:
+    """Magnified or reduced, and off centre; what comes into view mirrors the image."""
+
+    def change(chosen: Tensor) -> Tensor:
+        uniform = _uniform((len(chosen), 3), generator)
+        scale = torch.exp(uniform[:, 0] * math.log(MAGNIFICATION))
+        zero = torch.zeros_like(scale)
+        first = torch.stack([scale, zero, 2 * FRAMING * uniform[:, 1]], dim=1)
+        second = torch.stack([zero, scale, 2 * FRAMING * uniform[:, 2]], dim=1)
+        grid = functional.affine_grid(
+            torch.stack([first, second], dim=1).to(images), list(chosen.shape), align_corners=False
+        )
+        return functional.grid_sample(chosen, grid, padding_mode="reflection", align_corners=False)
+
+    return _change_some_images(images, _EACH, generator, change)
+
+
+def blur_images(images: Tensor, generator: Generator) -> Tensor:
+    """Blurred by a Gaussian of a width of each image's own."""
+
+    def change(chosen: Tensor) -> Tensor:
+        sigma = torch.rand(len(chosen), generator=generator) * FOCUS * min(images.shape[2:])
+        steps = torch.arange(-_REACH, _REACH + 1)
+        kernel = torch.exp(-steps.square() / (2 * sigma[:, None].clamp(min=1e-3).square()))
+        kernel = (kernel / kernel.sum(1, keepdim=True)).to(images)
+        for axis in (2, 3):
+            pads = [_REACH if axis == 3 else 0] * 2 + [_REACH if axis == 2 else 0] * 2
+            wide, length = functional.pad(chosen, pads, mode="replicate"), images.shape[axis]
+            chosen = kernel[:, 0, None, None, None] * wide.narrow(axis, 0, length)
+            for k in range(1, len(steps)):
+                chosen.addcmul_(kernel[:, k, None, None, None], wide.narrow(axis, k, length))
+        return chosen
+
+    return _change_some_images(images, _EACH, generator, change)
+
+
+def restain_images(images: Tensor, preprocessing: Preprocessing, generator: Generator) -> Tensor:
+    """Scale stain density and channels, and rotate the hue, of each image.
+
+    Densities are multiplied (Beer and Lambert), the hue is turned around the grey axis.
+    """
+    mean, std = (torch.tensor(values).to(images)[:, None, None] for values in (preprocessing.mean, preprocessing.std))
+
+    def change(chosen: Tensor) -> Tensor:
+        uniform = _uniform((len(chosen), 2), generator)
+        own = CHANNEL * torch.randn((len(chosen), 3), generator=generator)
+        factor = torch.exp(uniform[:, :1] * math.log(DENSITY) + own).to(images)[:, :, None, None]
+        light = (chosen * std + mean).clamp(1 / 256, 1)
+        matrix = _hue_matrix(2 * math.pi * HUE * uniform[:, 1]).to(images)
+        turned = torch.einsum("nij,njhw->nihw", matrix, light.pow(factor)).clamp(0, 1)
+        return (turned - mean) / std
+
+    return _change_some_images(images, _EACH, generator, change)
+
+
+def _hue_matrix(angle: Tensor) -> Tensor:
+    """Rotations (N, 3, 3) of colours around the grey axis (Rodrigues)."""
+    cos, sin = torch.cos(angle)[:, None, None], torch.sin(angle)[:, None, None]
+    root = 1 / math.sqrt(3)
+    cross = torch.tensor([[0.0, -root, root], [root, 0.0, -root], [-root, root, 0.0]])
+    return cos * torch.eye(3) + (1 - cos) / 3 + sin * cross

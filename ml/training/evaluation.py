@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ml.training.device_data import DeviceData
+from ml.training.data import DeviceData
 from ml.training.losses import count_weighted_nll
 from ml.training.networks import Network
 from ml.training.processes import ALONE, Processes

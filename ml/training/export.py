@@ -21,11 +21,10 @@ from ml.release.device import open_session
 from ml.release.dropout_head import DropoutHead
 from ml.release.training_index import INDEX_FILE, TrainingIndex
 from ml.training.fused import Calibrated, Fused, output_names
-from ml.training.known_images import add_checks
 from ml.training.networks import Network
-from ml.training.per_class_report import report_classes
+from ml.training.release_checks import ShiftTrial, add_checks, tried_shifts
+from ml.training.report import report_classes
 from ml.training.run_folder import CalibrationReport, RunDocument, RunFolder
-from ml.training.shift_trial import ShiftTrial, tried_shifts
 from ml.training.train import load_trained
 from ml.util.files import read_json
 

@@ -15,13 +15,12 @@ from torch import Tensor
 from torch.optim.optimizer import StateDict
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ml.training.augmentation import augment, shift
-from ml.training.device_data import DeviceData
+from ml.training.augmentation import augment, augment_stain_and_optics, shift
+from ml.training.data import DeviceData
 from ml.training.losses import balancing_weights, count_weighted_nll
 from ml.training.networks import Network, build_network, read_backbone_weights
 from ml.training.processes import ALONE, Processes
 from ml.training.run_folder import TrainConfig
-from ml.training.stain_and_optics_augmentation import augment_stain_and_optics
 
 Tensors = tuple[Tensor, ...] | list[Tensor]
 

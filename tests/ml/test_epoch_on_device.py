@@ -11,9 +11,9 @@ from torch import Tensor
 
 from benchmarks import gpu
 from ml.datasets.base import ImageDataset
-from ml.training import checkpoint
+from ml.training import train as training
 from ml.training.augmentation import augment
-from ml.training.device_data import DeviceData
+from ml.training.data import DeviceData
 from ml.training.evaluation import validate
 from ml.training.learner import Learner, StepReport
 from ml.training.losses import count_weighted_nll
@@ -82,8 +82,8 @@ def test_validation_is_the_mean_over_labels(cells: ImageDataset) -> None:
 def test_large_checkpoints_are_written_now_and_then_and_lose_nothing_but_time(
     cells: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "LARGE", 0)
-    monkeypatch.setattr(checkpoint, "_AT_LEAST", 1e6)
+    monkeypatch.setattr(training, "LARGE", 0)
+    monkeypatch.setattr(training, "_AT_LEAST", 1e6)
     config = quick_config(epochs=4)
     whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
     train(cells, config, whole, device=CPU)

@@ -8,8 +8,7 @@ from torch import Tensor
 from ml.datasets.cells import simulate_cells
 from ml.images.preprocess import Preprocessing, fit_normalisation
 from ml.images.standard_shifts import turned_hue
-from ml.training.run_folder import TrainConfig
-from ml.training.stain_and_optics_augmentation import (
+from ml.training.augmentation import (
     DENSITY,
     _hue_matrix,
     augment_stain_and_optics,
@@ -17,6 +16,7 @@ from ml.training.stain_and_optics_augmentation import (
     reframe_images,
     restain_images,
 )
+from ml.training.run_folder import TrainConfig
 
 SIDE = 32
 PIXELS = np.stack([cell.pixels for cell in simulate_cells(64, seed=8, size=SIDE)])

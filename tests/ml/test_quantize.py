@@ -27,8 +27,7 @@ from ml.metrics.paired_difference import HARM_LIMIT, describe_regressions, paire
 from ml.release.artifact import FAMILIARITY_FILE, read_release, write_release
 from ml.release.device import clips_sums
 from ml.release.predictor import Predictor
-from ml.training.quantize import require_pairs
-from ml.training.quantized_cases import cases_for
+from ml.training.quantize import cases_for, require_pairs
 from ml.training.quantized_graph import quantize_graph
 from tests.support.command import run_here
 

@@ -18,8 +18,8 @@ from ml.release.card import shifts_section
 from ml.release.predictor import Predictor
 from ml.release.shift_suite import OTHER, UNSHIFTED, shift_suite
 from ml.training.export import export_run
+from ml.training.release_checks import ShiftTrial
 from ml.training.run_folder import RunFolder
-from ml.training.shift_trial import ShiftTrial
 from tests.support.tiny_release import with_familiarity
 
 CELLS = simulate_cells(24, seed=31, size=32)

@@ -14,12 +14,8 @@ from ml.datasets.base import ClassInfo, ImageDataset
 from ml.datasets.cells import load_cells, simulate_cells
 from ml.images.preprocess import Preprocessing
 from ml.release.card import baseline_verdict
-from ml.training import baseline as simple
-from ml.training.baseline import Baseline, compare_with_baseline, fit_baseline, histograms
-from ml.training.losses import balancing_weights, count_weighted_nll
-from ml.training.per_class_report import class_recalls, report_classes
-from ml.training.run_folder import RunFolder
-from ml.training.small_sets import (
+from ml.training import report as simple
+from ml.training.data import (
     EPOCHS,
     MIN_STEPS,
     augmentation_for,
@@ -29,6 +25,9 @@ from ml.training.small_sets import (
     passes_for,
     require_two,
 )
+from ml.training.losses import balancing_weights, count_weighted_nll
+from ml.training.report import Baseline, class_recalls, compare_with_baseline, fit_baseline, histograms, report_classes
+from ml.training.run_folder import RunFolder
 from tests.support.command import run_here
 from tests.support.images import encode
 

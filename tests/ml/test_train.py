@@ -23,7 +23,7 @@ from ml.release.predictor import Predictor
 from ml.release.score import predict_files
 from ml.training.augmentation import augment, shift
 from ml.training.calibrate import calibrate_run
-from ml.training.device_data import DeviceData
+from ml.training.data import DeviceData
 from ml.training.export import ParityError, check_parity, export_run, to_onnx
 from ml.training.learner import StepReport, average_weights
 from ml.training.losses import count_weighted_nll
