@@ -12,13 +12,11 @@ from PIL import Image
 
 from ml.calibration.calibrators import Calibration
 from ml.charts.rows import ShiftPoint
-from ml.images.image_quality_features import feature_columns
-from ml.images.image_statistics import optical_density
+from ml.images.image_quality_features import feature_columns, optical_density
 from ml.images.preprocess import Pixels, Preprocessing
 from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, HEAD_FILE, write_release
 from ml.release.card import CardContents, ReferenceDocument
-from ml.release.feature_distance import fit_feature_distance
-from ml.release.ood_detector import DetectorInputs, fit_ood_detector
+from ml.release.ood_detector import DetectorInputs, fit_feature_distance, fit_ood_detector
 from ml.release.predictor import Predictor
 from ml.release.shift_suite import shift_suite
 from ml.training.run_folder import CachedOutputs, RunFolder
