@@ -16,7 +16,7 @@ QUICK = {
     "named_readers": "--runs 1 --readers 2 --situations alike",
     "pair_form": "--runs 4 --cases 200 --out /dev/null",
     "qualification": "--runs 2",
-    "reader_coverage": "--runs 2",
+    "reader_coverage": "--runs 1",
     "reader_drift": "--years 2 --shifts 2",
     "scale": "",
     "selection": "--laboratories 2 --cases 300",

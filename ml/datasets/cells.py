@@ -85,13 +85,16 @@ def _morphology(index: int, seed: int) -> tuple[Morphology, np.random.Generator]
 
 
 def _drawn_by(processes: int, count: int, seed: int, size: int) -> Pixels | None:
-    """Pictures (count, size, size, 3) of the first cells, drawn by so many processes; None where one of them fails."""
+    """Pictures (count, size, size, 3) of the first cells, drawn by so many processes; None where one of them fails.
+
+    A cell depends on its number and the seed alone, so that it does not matter which process draws it.
+    """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     ends = [count * k // processes for k in range(processes + 1)]
     with ThreadPoolExecutor(processes) as pool:
 
         def draw(first: int, last: int) -> bytes:
-            command = [sys.executable, "-m", "ml.datasets.cells_drawn", *map(str, (first, last, seed, size))]
+            command = [sys.executable, "-m", "ml.datasets.cells", *map(str, (first, last, seed, size))]
             done = subprocess.run(command, env=environment, capture_output=True, check=False)  # noqa: S603
             return done.stdout if done.returncode == 0 else b""
 
@@ -140,3 +143,15 @@ def load_cells(count: int = 6000, seed: int = 0, annotators: AnnotatorPool | Non
         true_probs=true_probs,
         pixel_digests=[pixel_digest(cell.pixels) for cell in cells],
     )
+
+
+def main() -> None:
+    """Write the pixels of cells from the first to before the last, of a seed and a size, to stdout."""
+    first, last, seed, size = map(int, sys.argv[1:])
+    for index in range(first, last):
+        sys.stdout.buffer.write(simulate_cell(index, seed=seed, size=size).pixels.tobytes())
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from pathlib import Path
 
 from ml.datasets.base import ImageDataset
@@ -35,6 +36,7 @@ def load_dataset(data: str, options: dict[str, int], observer: Observer = ignore
         raise ValueError(f"{data!r} is neither a folder nor one of the data sets {', '.join(DATASET_NAMES)}")
     load = loaders[data] if data in loaders else partial(folder.load_folder, Path(data), observer=observer)
     try:
-        return load(**options)
+        signature(load).bind(**options)
     except TypeError as exc:
         raise ValueError(f"data set {data!r} does not take these options: {', '.join(options)} ({exc})") from exc
+    return load(**options)

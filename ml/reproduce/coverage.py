@@ -1,9 +1,9 @@
-"""Simulation study of estimator bias and interval coverage with known truth.
-
-A simulation with known truth.
+"""Simulation study with known truth: bias of every estimator, coverage of every interval.
 
 Four panels: independent cases and cases of patients who share an error, all read twice or more; and cases of patients
-of which a service reads a fifth twice, by the all-or-audit design and by the graded one, weighted back.
+of which a service reads a fifth twice, by the all-or-audit design and by the graded one, weighted back. Predictions are
+overconfident and noisy, so that no loss is zero; the candidate of a paired comparison is another prediction of the same
+cases.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,12 +11,168 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from ml.agreement.coefficients import krippendorff_alpha
 from ml.charts.results import coverage_chart
 from ml.charts.rows import CoverageRow
+from ml.distributions.families import DirichletCpe, softmax_probs
+from ml.metrics import (
+    calibration_loss,
+    disagreement_calibration_loss,
+    disagreement_loss,
+    dispersion_loss,
+    epistemic_loss,
+    evaluate,
+    expected_squared_loss,
+)
 from ml.metrics.jackknife import Estimate, ModelAssisted
-from ml.reproduce.coverage_worlds import Simulated, designs, draw, estimate_service_design, of_everybody, truths
+from ml.metrics.losses import exact_metrics
+from ml.metrics.paired_difference import paired_changes
+from ml.metrics.posterior_gain import exact_posterior_epistemic_loss, posterior_epistemic_loss, posterior_gain
+from ml.metrics.selection import graded_probabilities, graded_scale
+from ml.metrics.triage_curves import net_benefit, triage_recall
 from ml.reproduce.setting import Reproduction, Setting
+from ml.util.arrays import FloatArray, IntArray
+
+K, N_BINS = 3, 10
+CASES_PER_PATIENT = 10
+CAPACITY, THRESHOLD = 0.3, 0.2
+#: Share of the cases that a service reads twice, and the least probability of a second read by either design: that of
+#: a service whose policy does not say another.
+READ_TWICE, AUDIT_RATE = 0.2, 0.1
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Simulated cases.
+
+    Attributes:
+        true_probs: (N, K).
+        prior: predictions.
+        candidate: other predictions of the same cases.
+        counts: (N, K) labels.
+        patients: (N,) or None.
+        weights2: (N,) inverse probabilities of a second label, where not everybody got one; 1 without it.
+    """
+
+    true_probs: FloatArray
+    prior: DirichletCpe
+    candidate: DirichletCpe
+    counts: IntArray
+    patients: npt.NDArray[np.int64] | None
+    weights2: FloatArray | None = None
+
+    @property
+    def probs(self) -> FloatArray:
+        """Predicted class probabilities (N, K)."""
+        return self.prior.class_probs
+
+    @property
+    def dpe(self) -> FloatArray:
+        """Predicted disagreement probabilities (N,)."""
+        return self.prior.disagreement_probs
+
+
+#: π (N,) of cases by their disagreement probabilities (N,).
+Design = Callable[[FloatArray], FloatArray]
+
+
+def draw(n_cases: int, rng: np.random.Generator, *, clustered: bool, design: Design | None = None) -> Simulated:
+    """Draw cases with two, three or five labels, or with one and by a design a second.
+
+    Args:
+        n_cases: N.
+        rng: source of randomness.
+        clustered: ten cases of each patient, whose true class probabilities shift together.
+        design: probability of a second label.
+    """
+    seen = rng.normal(0, 1.5, (n_cases, K))
+    patients = np.arange(n_cases) // CASES_PER_PATIENT if clustered else None
+    shift = rng.normal(0, 0.8, (n_cases, K))
+    if patients is not None:
+        shift = 0.5 * shift + rng.normal(0, 0.7, (patients[-1] + 1, K))[patients]
+    q = softmax_probs(seen + shift)
+    labels = rng.choice([2, 3, 5], n_cases)
+    counts = np.asarray(rng.multinomial(labels, q), dtype=np.int64)
+    prior = DirichletCpe(softmax_probs(1.4 * seen), rng.normal(0.8, 0.3, n_cases))
+    candidate = DirichletCpe(softmax_probs(1.1 * seen + rng.normal(0, 0.3, seen.shape)), prior.log_concentration + 0.4)
+    if design is None:
+        return Simulated(q, prior, candidate, counts, patients)
+    pi = design(prior.disagreement_probs)
+    twice = rng.random(n_cases) < pi
+    counts = np.asarray(rng.multinomial(1 + twice, q), dtype=np.int64)
+    return Simulated(q, prior, candidate, counts, patients, np.where(twice, 1 / pi, 1.0))
+
+
+def designs(rng: np.random.Generator, size: int) -> dict[str, Design]:
+    """Both designs at one budget, set by cases of earlier days."""
+    earlier = draw(size, rng, clustered=False).dpe
+    threshold = float(np.quantile(earlier, 1 - (READ_TWICE - AUDIT_RATE) / (1 - AUDIT_RATE)))
+    scale = graded_scale(earlier, READ_TWICE, AUDIT_RATE)
+    return {
+        "all or audit": lambda dpe: np.where(dpe > threshold, 1.0, AUDIT_RATE),
+        "graded": lambda dpe: graded_probabilities(dpe, scale, AUDIT_RATE),
+    }
+
+
+Estimator = Callable[[Simulated], Estimate]
+#: Everything that is estimated where cases are read by everybody.
+ESTIMATORS: dict[str, Estimator] = {
+    "L": lambda s: expected_squared_loss(s.counts, s.probs, cluster=s.patients),
+    "EL": lambda s: epistemic_loss(s.counts, s.probs, cluster=s.patients),
+    "CL": lambda s: calibration_loss(s.counts, s.probs, n_bins=N_BINS, cluster=s.patients),
+    "DL": lambda s: dispersion_loss(s.counts, s.probs, n_bins=N_BINS, cluster=s.patients),
+    "L_φ": lambda s: disagreement_loss(s.counts, s.dpe, cluster=s.patients),
+    "CL_φ": lambda s: disagreement_calibration_loss(s.counts, s.dpe, n_bins=N_BINS, cluster=s.patients),
+    "gain EL − EL′": lambda s: posterior_gain(s.counts, s.prior, cluster=s.patients),
+    "EL′": lambda s: posterior_epistemic_loss(s.counts, s.prior, cluster=s.patients),
+    "Krippendorff α": lambda s: krippendorff_alpha(s.counts, cluster=s.patients),
+    "triage recall": lambda s: triage_recall(s.counts, s.dpe, [CAPACITY], cluster=s.patients)[0],
+    "net benefit": lambda s: net_benefit(s.counts, s.dpe, CAPACITY, THRESHOLD, cluster=s.patients),
+}
+
+ASSISTED = ", model-assisted"
+_NAMES = {"L": "L", "CL": "CL", "EL": "EL", "CL_paired": "CL, two labels", "DL": "DL", "L_D": "L_φ", "CL_D": "CL_φ"}
+
+
+def of_everybody(sample: Simulated) -> Mapping[str, Estimate]:
+    """Every estimator, where cases have two labels or more."""
+    return {name: estimator(sample) for name, estimator in ESTIMATORS.items()}
+
+
+def estimate_service_design(sample: Simulated) -> Mapping[str, Estimate | ModelAssisted]:
+    """Estimates of a service from cases that its design had read twice."""
+    weights2, patients = sample.weights2, sample.patients
+    metrics = evaluate(
+        sample.counts, sample.probs, sample.dpe, n_bins=N_BINS, weights2=weights2, cluster=patients
+    ).metrics
+    estimates = {label: metrics[name] for name, label in _NAMES.items()}
+    before, after = ((side.class_probs, side.disagreement_probs) for side in (sample.prior, sample.candidate))
+    changes = paired_changes(sample.counts, before, after, n_bins=N_BINS, weights2=weights2, cluster=patients)
+    estimates |= {f"Δ{_NAMES[name]}": changes[name] for name in ("L", "EL", "L_D")}
+    estimates["triage recall"] = triage_recall(
+        sample.counts, sample.dpe, [CAPACITY], sample_weight=weights2, cluster=patients
+    )[0]
+    assisted = {name + ASSISTED: row.model_assisted for name, row in estimates.items() if row.model_assisted}
+    return {**estimates, **assisted}
+
+
+def truths(large: Simulated) -> dict[str, float]:
+    """True value of each estimator's target, from many cases with known probabilities."""
+    exact, other = (
+        exact_metrics(large.true_probs, side.class_probs, side.disagreement_probs, n_bins=N_BINS)
+        for side in (large.prior, large.candidate)
+    )
+    aims = {label: exact[name].value for name, label in _NAMES.items() if name in exact}
+    aims |= {"CL, two labels": aims["CL"], "DL": aims["EL"] - aims["CL"]}
+    aims |= {f"Δ{_NAMES[name]}": other[name].value - exact[name].value for name in ("L", "EL", "L_D")}
+    aims["EL′"] = exact_posterior_epistemic_loss(large.counts, large.true_probs, large.prior).value
+    aims["gain EL − EL′"] = aims["EL"] - aims["EL′"]
+    for name in ("Krippendorff α", "triage recall", "net benefit"):
+        aims[name] = ESTIMATORS[name](large).value
+    return aims | {name + ASSISTED: value for name, value in aims.items()}
+
 
 SIZES, SERVICE_SIZES = (100, 1_000), (500, 2_000)
 RUNS, SERVICE_RUNS, QUICK_RUNS = 1_000, 4_000, 40

@@ -185,3 +185,12 @@ def test_unknown_data_and_options_are_refused(tmp_path: Path) -> None:
         load_dataset("nonsense", {})
     with pytest.raises(ValueError, match="does not take"):
         load_dataset("pbc", {"size": 3})
+
+
+def test_an_error_of_a_loader_is_not_blamed_on_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_cells(count: int = 1) -> None:
+        raise TypeError("a bug")
+
+    monkeypatch.setattr("ml.datasets.cells.load_cells", load_cells)
+    with pytest.raises(TypeError, match="a bug"):
+        load_dataset("cells", {"count": 2})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ml.distributions.families import EnsembleCpe
-from ml.reproduce import coverage, coverage_worlds, debias, human_labels
+from ml.reproduce import coverage, debias, human_labels
 from ml.reproduce.paper import CPE_TABLE, TABLE_1, TABLE_2, paper_numbers
 from ml.reproduce.report import NAMES, reproduce
 from ml.reproduce.setting import Setting
@@ -64,7 +64,7 @@ def test_coverage_quick(tmp_path: Path) -> None:
     document = quick("coverage", tmp_path)
     whole("coverage", tmp_path, document)
     everybody = {row["estimator"] for row in document["rows"] if row["panel"] == "by patient"}
-    assert everybody == set(coverage_worlds.ESTIMATORS)
+    assert everybody == set(coverage.ESTIMATORS)
     assert min(row["coverage"] for row in document["rows"]) > 0.75
 
 
