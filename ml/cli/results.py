@@ -187,16 +187,17 @@ def _in_one_pass(
     from ml.metrics.evaluation import metrics_table
     from ml.scoring.evaluation_shards import evaluate_shard
     from ml.scoring.shards import parse_shard
+    from ml.tables.reading import require_rows
     from ml.tables.streaming import Streaming, evaluate_stream
 
     if (shard is None) != (out is None):
         raise typer.BadParameter("--shard i/n needs --out, a folder of shards, and --out needs --shard")
     if shard is not None and options.debias != "pair":
         raise typer.BadParameter("a shard does not depend on --debias: give it to `evaluate-finish`")
+    for table in (labels, predictions):
+        require_rows(table)
     with _show_row_progress("evaluating", "cases") as observe:
         if shard is None or out is None:
-            from ml.metrics.evaluation import metrics_table
-
             document = evaluate_stream(labels, predictions, options, observer=observe)
             emit(document, as_json, metrics_table(document))
             return

@@ -200,32 +200,38 @@ def _from_memory(source: ArrowTable | Mapping[str, Any], in_order: bool) -> pa.T
 
 def _of_columns(source: Mapping[str, Any]) -> pa.Table:
     """A table of a mapping of columns."""
-    columns: dict[str, Any] = {}
+    columns = list[Any]()
     for name, values in source.items():
         try:
-            columns[name] = pa.array(values) if isinstance(values, list | tuple | np.ndarray) else values
+            columns.append(pa.array(values) if isinstance(values, list | tuple | np.ndarray) else values)
         except (pa.ArrowException, TypeError, ValueError) as exc:
             raise ValueError(f"column {name!r}: {exc}") from exc
-    return pa.table(columns)
+    return pa.table(dict(zip(source, columns, strict=True)))
 
 
 def read_batches(path: Path, rows: int) -> Iterator[pa.Table]:
     """Read a CSV or Parquet file in batches of about that many rows, for files larger than memory.
 
     Raises:
-        TableError: as ``read_table``, or the file has no rows.
+        TableError: as ``read_table``.
     """
     _check_file(path)
-    names, n_rows = list[str](), 0
     try:
         for table in _batches(path, rows):
-            names, n_rows = table.column_names, n_rows + table.num_rows
-            _refuse_repeated(names, str(path))
+            _refuse_repeated(table.column_names, str(path))
             yield table
     except (pa.ArrowInvalid, OSError) as exc:
         raise TableError(_explained(path, exc)) from exc
-    if not n_rows:
-        names = names or (parquet.read_schema(path).names if table_kind(path) == ".parquet" else _csv_names(path))
+
+
+def require_rows(path: Path) -> None:
+    """Refuse a file that has a header and no rows, of which the first batch is read.
+
+    Raises:
+        TableError: as ``read_table``, or the file has no rows.
+    """
+    if not any(table.num_rows for table in islice(read_batches(path, _STREAMED_ROWS), 1)):
+        names = parquet.read_schema(path).names if table_kind(path) == ".parquet" else _csv_names(path)
         raise TableError(f"{path}: the table has columns ({', '.join(names)}) and no rows")
 
 

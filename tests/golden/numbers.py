@@ -147,11 +147,8 @@ def tables(world: World, by_arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 def streamed(world: World) -> Any:
     """The evaluation of sorted tables in batches, by sums over groups."""
-    table = world.labels_table
-    if not table["case_id"]:  # a file of labels needs rows
-        table = {"case_id": world.case_ids} | {f"count:{name}": [0] * world.n_cases for name in world.classes}
     with TemporaryDirectory() as name:
-        labels = write_csv(table, Path(name) / "labels.csv")
+        labels = write_csv(world.labels_table, Path(name) / "labels.csv")
         predictions = write_csv(world.predictions_table(complete=True), Path(name) / "predictions.csv")
         options = EvaluationOptions(world.n_bins, world.debias, **world.columns)
         document: Mapping[str, Any] = evaluate_stream(labels, predictions, options, batch_rows=17)

@@ -185,9 +185,14 @@ def test_every_dotted_name_of_the_documents_can_be_imported() -> None:
 
 
 def _can_be_imported(name: str) -> bool:
-    """Whether a dotted name is a module, or something in a module."""
-    module, _, attribute = name.rpartition(".")
-    try:
-        return hasattr(import_module(module), attribute) or import_module(name) is not None
-    except ModuleNotFoundError:
-        return False
+    """Whether a dotted name is a module, something in a module, or an attribute of that."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            value = import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[length:]:
+            value = getattr(value, attribute, None)
+        return value is not None
+    return False
