@@ -11,20 +11,22 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
+import altair as alt
 import numpy as np
+from altair.typing import ChartType
 from scipy.stats import norm
 
 from app.recalibration.gate_decision import FALSE_REFUSALS
 from experiments import RESULTS
 from experiments.worlds.gate_trials import Looks, leaning, passes
 from experiments.worlds.gate_worlds import N_ANNOTATORS, World, worlds
-from ml.charts.reliability import write_chart
-from ml.charts.results import gate_chart
-from ml.charts.rows import PassRow
+from ml.charts.reliability import GREY, apply_chart_style, write_chart
+from ml.charts.results import SERIES
 from ml.metrics.jackknife import binomial_interval
 
 LOOKS: dict[Looks, str] = {
@@ -36,6 +38,27 @@ LOOKS: dict[Looks, str] = {
 ROUND, READINGS = 100, 200
 #: Standard errors at which both readings of the rule of stability are compared.
 LIMITS = (2.0, float(norm.isf(FALSE_REFUSALS / (2 * N_ANNOTATORS))))
+
+
+@dataclass(frozen=True)
+class PassRow:
+    """Pass rate of a gate for candidates of one kind.
+
+    Attributes:
+        world: what the candidates are.
+        share: of runs that passed.
+        low: lower end of its 95 % interval.
+        high: upper end.
+        wanted_low: least share that is wanted.
+        wanted_high: largest share.
+    """
+
+    world: str
+    share: float
+    low: float
+    high: float
+    wanted_low: float
+    wanted_high: float
 
 
 @dataclass(frozen=True)
@@ -116,6 +139,21 @@ def readings_table(rows: list[dict[str, float | str]]) -> str:
         shares = " | ".join(f"{float(row[name]):.1%}" for name in names)
         lines.append(f"| {row['world']} | {row['runs']} | {shares} |")
     return "\n".join(lines)
+
+
+def gate_chart(rows: Sequence[PassRow]) -> ChartType:
+    """Share of candidates that a gate passes, with 95 % bars; in grey what is wanted."""
+    base = alt.Chart(alt.Data(values=[asdict(row) for row in rows])).encode(
+        y=alt.Y("world:N", sort=None, title=None, axis=alt.Axis(labelLimit=300))
+    )
+    scale = alt.Scale(domain=[0, 1])
+    x = alt.X("share:Q", title="share of runs that pass", scale=scale, axis=alt.Axis(format="%"))
+    target_bars = base.mark_bar(opacity=0.25, color=GREY, height=14).encode(
+        x=alt.X("wanted_low:Q", scale=scale), x2="wanted_high:Q"
+    )
+    bars = base.mark_rule(color=SERIES[0]).encode(x="low:Q", x2="high:Q")
+    points = base.mark_point(filled=True, size=60, color=SERIES[0], opacity=1).encode(x=x)
+    return apply_chart_style(alt.layer(target_bars, bars, points).properties(width=380, height=26 * len(rows)))
 
 
 def save(out: Path, command: str, rows: list[Passed], stability: list[dict[str, float | str]]) -> None:

@@ -17,7 +17,6 @@ from ml.charts.rows import (
     MethodLosses,
     MethodPoint,
     Optimum,
-    PassRow,
     ShiftPoint,
     TemperaturePoint,
     ThinningRow,
@@ -228,18 +227,3 @@ def coverage_chart(rows: Sequence[CoverageRow]) -> ChartType:
     return apply_chart_style(
         panel.facet(column=alt.Column("panel:N", title=None, sort=None), data=alt.Data(values=values))
     )
-
-
-def gate_chart(rows: Sequence[PassRow]) -> ChartType:
-    """Share of candidates that a gate passes, with 95 % bars; in grey what is wanted."""
-    base = alt.Chart(alt.Data(values=[asdict(row) for row in rows])).encode(
-        y=alt.Y("world:N", sort=None, title=None, axis=alt.Axis(labelLimit=300))
-    )
-    scale = alt.Scale(domain=[0, 1])
-    x = alt.X("share:Q", title="share of runs that pass", scale=scale, axis=alt.Axis(format="%"))
-    target_bars = base.mark_bar(opacity=0.25, color=GREY, height=14).encode(
-        x=alt.X("wanted_low:Q", scale=scale), x2="wanted_high:Q"
-    )
-    bars = base.mark_rule(color=SERIES[0]).encode(x="low:Q", x2="high:Q")
-    points = base.mark_point(filled=True, size=60, color=SERIES[0], opacity=1).encode(x=x)
-    return apply_chart_style(alt.layer(target_bars, bars, points).properties(width=380, height=26 * len(rows)))

@@ -161,24 +161,3 @@ class CoverageRow:
     above: float
     below: float
     runs: int
-
-
-@dataclass(frozen=True)
-class PassRow:
-    """Pass rate of a gate for candidates of one kind.
-
-    Attributes:
-        world: what the candidates are.
-        share: of runs that passed.
-        low: lower end of its 95 % interval.
-        high: upper end.
-        wanted_low: least share that is wanted.
-        wanted_high: largest share.
-    """
-
-    world: str
-    share: float
-    low: float
-    high: float
-    wanted_low: float
-    wanted_high: float
