@@ -151,12 +151,12 @@ class Calibrator:
         if (features is None) != (self._n_features is None):
             raise ValueError(f"features must be {'given' if self._n_features else 'left out'}, as they were in fit")
         hidden = _constant(scores) if features is None else as_features(features, scores)
-        for what, found, expected in (
+        for what, actual, expected in (
             ("classes", scores.shape[-1], self._n_classes),
             ("features", hidden.shape[-1], self._n_features or hidden.shape[-1]),
         ):
-            if found != expected:
-                raise ValueError(f"there are {found} {what}, and the calibrator was fitted on {expected}")
+            if actual != expected:
+                raise ValueError(f"there are {actual} {what}, and the calibrator was fitted on {expected}")
         return self.calibration_.apply(scores, hidden)
 
     def predict_proba(

@@ -28,7 +28,7 @@ def plot_reliability(evaluation: Evaluation, of: str = "all classes") -> "ChartT
     """Draw observed frequency against predicted probability, with 95 % intervals, over a histogram of the cases.
 
     Args:
-        evaluation: what ``secondread.evaluate`` returned.
+        evaluation: result of ``secondread.evaluate``.
         of: a class, ``all classes`` pooled, or ``disagreement`` of two annotators.
 
     Returns:

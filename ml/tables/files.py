@@ -249,9 +249,9 @@ def check_labels(table: pa.Table, where: Where, classes: Sequence[str] | None = 
     return Labels(list(order), class_names, counts, rows, _further_columns(table), annotators, numbers)
 
 
-def _spelled_alike(name: str, known: Sequence[str]) -> str:
-    """The end of a message about an unknown name that differs from a known one in what people do not see."""
-    for other in known:
+def _spelled_alike(name: str, names: Sequence[str]) -> str:
+    """The end of a message about an unknown name that differs from one of the names only in ways hard to see."""
+    for other in names:
         if other.strip() == name.strip():
             return f"; it differs from {other!r} in spaces"
         if normalize("NFC", other) == normalize("NFC", name):

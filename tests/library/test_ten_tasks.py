@@ -1,4 +1,4 @@
-"""The ten tasks of docs/reference/tasks.md: each runs, has at most six lines, and as many as the page's table says."""
+"""The ten tasks of docs/reference/tasks.md: each runs, in at most six lines, as many as the table there states."""
 
 import re
 from collections.abc import Callable
