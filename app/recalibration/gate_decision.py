@@ -19,7 +19,14 @@ from scipy.special import ndtr, ndtri
 from app.recalibration.preconditions import describe_required_cases
 from ml.messages import Message, joined, listed, messages
 from ml.metrics.jackknife import Estimate, ModelAssisted
-from ml.metrics.paired_difference import Change, describe_regression, describe_regressions, is_estimated, losses_of, shifts_of
+from ml.metrics.paired_difference import (
+    Change,
+    describe_regression,
+    describe_regressions,
+    is_estimated,
+    losses_of,
+    shifts_of,
+)
 
 #: Probability that a candidate of annotators who are alike is refused because it seems to lean on one of them.
 FALSE_REFUSALS = 0.025

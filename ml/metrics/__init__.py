@@ -4,7 +4,17 @@ from ml.metrics.accumulator import Accumulator
 from ml.metrics.binned import ReliabilityBin
 from ml.metrics.evaluation import ClassEvaluation, Evaluation, evaluate
 from ml.metrics.jackknife import Estimate
-from ml.metrics.losses import calibration_loss, class_skill, disagreement_calibration_loss, disagreement_loss, disagreement_skill, dispersion_loss, epistemic_loss, exact_metrics, expected_squared_loss
+from ml.metrics.losses import (
+    calibration_loss,
+    class_skill,
+    disagreement_calibration_loss,
+    disagreement_loss,
+    disagreement_skill,
+    dispersion_loss,
+    epistemic_loss,
+    exact_metrics,
+    expected_squared_loss,
+)
 from ml.metrics.ordinal import (
     epistemic_ranked_probability_score,
     ranked_probability_score,

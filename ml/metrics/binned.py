@@ -14,7 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.metrics.cases import Sample
-from ml.metrics.jackknife import LINEAR, Estimate, QuadraticPart, Replicates, binomial_interval, ratio_replicates, to_estimate
+from ml.metrics.jackknife import (
+    LINEAR,
+    Estimate,
+    QuadraticPart,
+    Replicates,
+    binomial_interval,
+    ratio_replicates,
+    to_estimate,
+)
 from ml.metrics.sums import Batch, BinIndex, BinSums, ClusterBinSums, Debias, Strategy, sums_by_slot
 from ml.util.arrays import FloatArray, IntArray
 

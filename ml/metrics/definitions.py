@@ -14,7 +14,17 @@ import numpy as np
 from ml.distributions.families import gini
 from ml.metrics.binned import Binned
 from ml.metrics.cases import CaseTerms, Sample, accuracy_terms, epistemic_sums, statistic_terms
-from ml.metrics.jackknife import LINEAR, SHARE, SQUARED_LOSS, Bounds, Estimate, ReaderPart, Replicates, root, to_estimate
+from ml.metrics.jackknife import (
+    LINEAR,
+    SHARE,
+    SQUARED_LOSS,
+    Bounds,
+    Estimate,
+    ReaderPart,
+    Replicates,
+    root,
+    to_estimate,
+)
 from ml.metrics.reader_variance import ReadTerms
 from ml.metrics.sums import Debias
 from ml.util.arrays import FloatArray, IntArray

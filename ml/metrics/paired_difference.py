@@ -10,7 +10,15 @@ from ml.dataframes import same_rows
 from ml.messages import Message
 from ml.metrics.cases import Sample, check_inputs, check_weights, first_labels
 from ml.metrics.definitions import BY_NAME, MEANS, Metric, metric_replicates
-from ml.metrics.jackknife import Estimate, EstimateDocument, ModelAssisted, ReaderPart, Replicates, mean_replicates, to_estimate
+from ml.metrics.jackknife import (
+    Estimate,
+    EstimateDocument,
+    ModelAssisted,
+    ReaderPart,
+    Replicates,
+    mean_replicates,
+    to_estimate,
+)
 from ml.metrics.model_assisted import TwoPhaseSample, prediction_features
 from ml.metrics.reader_variance import Readings
 from ml.metrics.sources import ArraySource
