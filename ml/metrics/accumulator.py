@@ -128,7 +128,10 @@ class UnitSums:
             shapes = f"label_counts {counts.shape} and class_probs {probs.shape}"
             raise ValueError(f"{shapes} must both be (N, {self.n_classes})")
         size = len(counts)
-        weights, dpe = check_weights(weight, size), gini(probs) if disagreement_probs is None else disagreement_probs
+        weights, dpe = (
+            check_weights(weight, size, "weight"),
+            gini(probs) if disagreement_probs is None else disagreement_probs,
+        )
         return _Cases(
             counts,
             probs,
@@ -365,10 +368,12 @@ class Accumulator(UnitSums):
         return np.array([values.sum()])
 
     def _add_table(self, table: str, cases: _Cases, freqs: FloatArray, probs: FloatArray) -> Batch:
-        batch = Batch(freqs, probs, cases.weight, self.slots[table], cases.unit, alone=self.cells is None)
+        # the clusters of the chunk alone: cells are numbered in memory of all slots for each cluster
+        present, number = np.unique(cases.unit, return_inverse=True)
+        batch = Batch(freqs, probs, cases.weight, self.slots[table], number, alone=self.cells is None)
         self.tables[table] = self.tables[table] + batch.sums()
         if self.cells is not None:
-            self.cells[table].add(self._names, batch.cells())
+            self.cells[table].add(self._names[present], batch.cells())
         return batch
 
     def merge(self, other: "Accumulator") -> "Accumulator":
@@ -408,8 +413,8 @@ class Accumulator(UnitSums):
             "n_cases": self.n_cases,
             "n_labels": self.n_labels,
             "used": [int(self.used[order][0]) for order in ORDERS],
-            "weight": [float(self.weight[order][0]) for order in ORDERS],
-            "sums": {name: float(values[0]) for name, values in self.sums.items()},
+            "weight": [_known(self.weight[order]) for order in ORDERS],
+            "sums": {name: _known(values) for name, values in self.sums.items()},
             "tables": {
                 name: {f.name: getattr(table, f.name).tolist() for f in fields(BinSums)}
                 for name, table in self.tables.items()
@@ -431,9 +436,10 @@ class Accumulator(UnitSums):
             acc.classes = document["classes"]
             acc.n_cases, acc.n_labels = document["n_cases"], document["n_labels"]
             for order, used, weight in zip(ORDERS, document["used"], document["weight"], strict=True):
-                acc.used[order][0], acc.weight[order][0] = used, weight
+                acc.used[order][0], acc.weight[order][0] = used, np.nan if weight is None else weight
             for name in MEANS:
-                acc.sums[name][0] = document["sums"][name]
+                total = document["sums"][name]
+                acc.sums[name][0] = np.nan if total is None else total
             for name, empty in acc.tables.items():
                 acc.tables[name] = _read_table(document["tables"][name], empty)
             if document["cells"] is not None:
@@ -451,6 +457,7 @@ class _Totals:
 
     def __init__(self, sums: Accumulator) -> None:
         self.sums = sums
+        self._tables: dict[tuple[Bins, int], Binned] = {}
 
     def mean(self, name: str) -> Replicates:
         """A mean among ``MEANS``."""
@@ -459,7 +466,9 @@ class _Totals:
 
     def calibration(self, bins: Bins, order: int, debias: Debias) -> Replicates:
         """CL of the cases with so many labels, in a form."""
-        return Replicates(self._binned(bins, order).value(debias), np.empty(0))
+        if (bins, order) not in self._tables:
+            self._tables[bins, order] = self._binned(bins, order)
+        return Replicates(self._tables[bins, order].value(debias), np.empty(0))
 
     def constant_loss(self, bins: Bins, order: int) -> Replicates:
         """Loss of the best constant."""
@@ -487,6 +496,11 @@ class _Totals:
             one, self.sums.weight[order], cluster, 1, self.sums.n_cases - int(self.sums.used[order][0]), whole=True
         )
         return Binned(sample, slots, set(), table, cells, joins=weights_differ(table))
+
+
+def _known(total: FloatArray) -> float | None:
+    """A sum of one unit as a JSON value: None if it is not a number."""
+    return None if np.isnan(total[0]) else float(total[0])
 
 
 def _read_table(document: dict[str, list[float]], empty: BinSums) -> BinSums:

@@ -99,7 +99,7 @@ class ArraySource(BinnedSource):
     def _pass(self, data: Inputs, order: int, *, paired: bool) -> CasePass:
         sample = data.sample(order)
         # uniform bins need no probabilities, which are a copy where some cases are left out
-        uniform = isinstance(self.strategy, str) and self.strategy == "uniform"
+        uniform = not self.classes_in_bins or (isinstance(self.strategy, str) and self.strategy == "uniform")
         slots = BinIndex.of(data.probs[:0] if uniform else sample.take(data.probs), self.n_bins, self.strategy)
         binned = Binned.empty(sample, slots, self.forms, joining=self.joining)
         parts, class_terms = [], np.zeros((2, data.probs.shape[1]))

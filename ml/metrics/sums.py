@@ -410,36 +410,47 @@ class NamedCells:
     def __init__(self, n_slots: int) -> None:
         self.n_slots = n_slots
         self.numbers: dict[str, int] = {}
-        self._parts: list[ClusterBinSums] = []
+        # key cluster · n_slots + slot of each cell, Σw and Σwd
+        self._parts: list[tuple[IntArray, FloatArray, FloatArray]] = []
 
     def add(self, names: npt.NDArray[Any] | list[str], cells: ClusterBinSums) -> None:
-        """Add cells, whose clusters are numbers of names (G,)."""
-        occurs = np.bincount(cells.cluster, minlength=len(names)) > 0
-        numbers = np.zeros(len(names), dtype=np.int32)
-        for number in np.flatnonzero(occurs).tolist():
-            numbers[number] = self.numbers.setdefault(str(names[number]), len(self.numbers))
-        self._parts.append(replace(cells, cluster=numbers[cells.cluster]))
-        if sum(len(part.slot) for part in self._parts[1:]) > len(self._parts[0].slot):  # amortised: doubles at least
-            self._parts = [self.gathered()]
+        """Add cells, whose clusters are numbers of names (G,), each of which occurs."""
+        numbers = np.array([self.numbers.setdefault(str(name), len(self.numbers)) for name in names], dtype=np.int64)
+        self._parts.append((numbers[cells.cluster] * self.n_slots + cells.slot, cells.weight, cells.diff))
+        if sum(len(part[0]) for part in self._parts[1:]) > len(self._parts[0][0]):  # amortised: doubles at least
+            self._parts = [self._gathered()]
+
+    def _gathered(self) -> tuple[IntArray, FloatArray, FloatArray]:
+        """Keys that rise, with the sums of each."""
+        if not self._parts:
+            return np.empty(0, dtype=np.int64), np.empty(0), np.empty(0)
+        keys, weight, diff = (np.concatenate(column) for column in zip(*self._parts, strict=True))
+        if len(keys) == 0:
+            return keys, weight, diff
+        order = np.argsort(keys, kind="stable")  # quick where long runs are in order already
+        ordered = keys[order]
+        starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+        return ordered[starts], np.add.reduceat(weight[order], starts), np.add.reduceat(diff[order], starts)
 
     def gathered(self) -> ClusterBinSums:
-        """Sums of all cells, by cluster."""
-        empty, none = np.empty(0), np.empty(0, dtype=np.int32)
-        parts = self._parts or [ClusterBinSums(none, none, empty, empty, empty, empty)]
-        return ClusterBinSums.joined(parts).gathered(self.n_slots)
+        """Sums of all cells, by cluster; frequencies and numbers of cases are not kept."""
+        keys, weight, diff = self._gathered()
+        unknown = np.broadcast_to(0.0, keys.shape)
+        slot, cluster = (keys % self.n_slots).astype(np.int32), (keys // self.n_slots).astype(np.int32)
+        return ClusterBinSums(slot, cluster, unknown, weight, unknown, diff)
 
     def merge(self, other: "NamedCells") -> None:
         """Add another's sums; clusters of the same name are one."""
         self.add(list(other.numbers), other.gathered())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sums that the pair form needs as JSON values."""
-        cells = self.gathered()
+        """Return the sums as JSON values."""
+        keys, weight, diff = self._gathered()
         return {
             "clusters": list(self.numbers),
-            "keys": (cells.cluster.astype(np.int64) * self.n_slots + cells.slot).tolist(),
-            "weight": cells.weight.tolist(),
-            "diff": cells.diff.tolist(),
+            "keys": keys.tolist(),
+            "weight": weight.tolist(),
+            "diff": diff.tolist(),
         }
 
     @classmethod
@@ -449,12 +460,11 @@ class NamedCells:
         Raises:
             ValueError: fields of different lengths.
         """
+        cells = cls(n_slots)
+        cells.numbers = {str(name): number for number, name in enumerate(document["clusters"])}
         keys = np.array(document["keys"], dtype=np.int64)
         weight, diff = (np.array(document[name], dtype=np.float64) for name in ("weight", "diff"))
-        names = document["clusters"]
-        if not keys.shape == weight.shape == diff.shape or (keys.size and keys.max() >= len(names) * n_slots):
+        if not keys.shape == weight.shape == diff.shape or (keys.size and keys.max() >= len(cells.numbers) * n_slots):
             raise ValueError("cluster sums do not fit each other")
-        cells, unknown = cls(n_slots), np.zeros(keys.size)
-        slot, cluster = (keys % n_slots).astype(np.int32), (keys // n_slots).astype(np.int32)
-        cells.add(names, ClusterBinSums(slot, cluster, unknown, weight, unknown, diff))
+        cells._parts.append((keys, weight, diff))
         return cells
