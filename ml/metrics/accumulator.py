@@ -120,7 +120,7 @@ class UnitSums:
         label_counts: npt.ArrayLike,
         class_probs: npt.ArrayLike,
         disagreement_probs: npt.ArrayLike | None,
-        weight: npt.ArrayLike | None,
+        sample_weight: npt.ArrayLike | None,
     ) -> _Cases:
         """Check cases before anything is added, all of them in the first unit."""
         counts, probs = as_label_counts(label_counts), as_class_probs(class_probs)
@@ -129,7 +129,7 @@ class UnitSums:
             raise ValueError(f"{shapes} must both be (N, {self.n_classes})")
         size = len(counts)
         weights, dpe = (
-            check_weights(weight, size, "weight"),
+            check_weights(sample_weight, size),
             gini(probs) if disagreement_probs is None else disagreement_probs,
         )
         return _Cases(
@@ -229,7 +229,7 @@ class GroupSums(UnitSums):
         label_counts: npt.ArrayLike,
         class_probs: npt.ArrayLike,
         disagreement_probs: npt.ArrayLike | None = None,
-        weight: npt.ArrayLike | None = None,
+        sample_weight: npt.ArrayLike | None = None,
         *,
         units: npt.ArrayLike,
     ) -> None:
@@ -239,14 +239,14 @@ class GroupSums(UnitSums):
             label_counts: (N, K) label histograms.
             class_probs: (N, K) class probability estimates.
             disagreement_probs: (N,) DPEs; 1 − Σf² where left out.
-            weight: (N,) instance weights.
+            sample_weight: (N,) instance weights.
             units: (N,) patient of each case, or the case's own name; it decides the group.
 
         Raises:
             ValueError: shapes that do not match, or values out of range; nothing is added then.
         """
         same_rows(label_counts=label_counts, class_probs=class_probs, disagreement_probs=disagreement_probs)
-        cases = self._check(label_counts, class_probs, disagreement_probs, weight)
+        cases = self._check(label_counts, class_probs, disagreement_probs, sample_weight)
         names = check_clusters(units, len(cases.counts))
         numbers = group_numbers([] if names is None else names.tolist(), self.n_units)
         self._add(replace(cases, unit=numbers))
@@ -333,7 +333,7 @@ class Accumulator(UnitSums):
         label_counts: npt.ArrayLike,
         class_probs: npt.ArrayLike,
         disagreement_probs: npt.ArrayLike | None = None,
-        weight: npt.ArrayLike | None = None,
+        sample_weight: npt.ArrayLike | None = None,
         cluster: npt.ArrayLike | None = None,
     ) -> None:
         """Add cases.
@@ -342,18 +342,18 @@ class Accumulator(UnitSums):
             label_counts: (N, K) label histograms.
             class_probs: (N, K) class probability estimates; where both are tables, classes are matched by name.
             disagreement_probs: (N,) DPEs; 1 − Σf² where left out.
-            weight: (N,) instance weights.
+            sample_weight: (N,) instance weights.
             cluster: (N,) patient of each case; all updates have one or none has.
 
         Raises:
             ValueError: shapes or class names that do not match, or values out of range; nothing is added then.
         """
         columns = {"label_counts": label_counts, "class_probs": class_probs, "disagreement_probs": disagreement_probs}
-        same_rows(**columns, weight=weight, cluster=cluster)
+        same_rows(**columns, sample_weight=sample_weight, cluster=cluster)
         counted, predicted, classes = by_class(label_counts, class_probs)
         if self.n_cases and classes != self.classes:
             raise ValueError(f"the classes are {classes}, and those of the cases before are {self.classes}")
-        cases = self._check(counted, predicted, disagreement_probs, weight)
+        cases = self._check(counted, predicted, disagreement_probs, sample_weight)
         names = check_clusters(cluster, len(cases.counts))
         if self.n_cases and (names is None) != (self.cells is None):
             raise ValueError("either all cases come with a cluster or none does")

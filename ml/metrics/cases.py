@@ -211,11 +211,11 @@ def first_labels(
     return replace(data, counts=counted)
 
 
-def check_weights(sample_weight: npt.ArrayLike | None, length: int, name: str = "sample_weight") -> FloatArray | None:
-    """Check instance weights (N,), not negative; messages call them by a name."""
+def check_weights(sample_weight: npt.ArrayLike | None, length: int) -> FloatArray | None:
+    """Check instance weights (N,), not negative."""
     if sample_weight is None:
         return None
-    return as_vector(sample_weight, length, name, 0.0, np.finfo(np.float64).max)
+    return as_vector(sample_weight, length, "sample_weight", 0.0, np.finfo(np.float64).max)
 
 
 def check_clusters(cluster: npt.ArrayLike | None, length: int) -> npt.NDArray[np.generic] | None:

@@ -78,7 +78,6 @@ BY_ROW: dict[str, Any] = {
     "sets": F > 0.3,
     "thresholds": OTHER_DPE,
     "true_probs": TRUTH,
-    "weight": RNG.uniform(1, 2, N),
     "weights": RNG.uniform(1, 2, N),
     "weights2": RNG.uniform(1, 2, N),
     "week": np.arange(N) // 20,

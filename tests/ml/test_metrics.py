@@ -326,15 +326,20 @@ def test_bad_input_is_named(y: object, f: object, what: str) -> None:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_an_accumulator_with_clusters_equals_the_clustered_estimators_and_merges(weighted: bool) -> None:
+@pytest.mark.parametrize("chunk", [None, 500], ids=["one chunk", "several"])
+def test_an_accumulator_with_clusters_equals_the_clustered_estimators_and_merges(
+    weighted: bool, chunk: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if chunk is not None:  # (case, slot) pairs, so that clusters are parted
+        monkeypatch.setattr("ml.metrics.accumulator.SUMMED", chunk)
     y, f = draw(20, n=300)
     rng = np.random.default_rng(20)
     patient = np.array([f"patient {p}" for p in rng.integers(0, 25, 300)])
     w = rng.uniform(0.5, 3, 300) if weighted else None
     whole, left, right = Accumulator(3), Accumulator(3), Accumulator(3)
-    whole.update(y, f, weight=w, cluster=patient)
+    whole.update(y, f, sample_weight=w, cluster=patient)
     for part, rows in ((left, slice(0, 90)), (left, slice(90, 130)), (right, slice(130, 300))):
-        part.update(y[rows], f[rows], weight=None if w is None else w[rows], cluster=patient[rows])
+        part.update(y[rows], f[rows], sample_weight=None if w is None else w[rows], cluster=patient[rows])
     merged = Accumulator.from_dict(json.loads(json.dumps(left.to_dict()))).merge(right)
     document = evaluate(y, f, weights=w, weights2=w, cluster=patient).to_dict()["metrics"]
     for acc in (whole, merged):
