@@ -34,7 +34,7 @@ from ml.tables.files import (
 )
 from ml.tables.matching import annotations_of, by_finding, read_annotations
 from ml.tables.reading import refuse_empty_file
-from ml.util.arrays import FloatArray, IntArray
+from ml.util.arrays import FloatArray, IntArray, require_whole
 
 #: Pairs of annotators with fewer shared cases are left out, and counted.
 MIN_SHARED = 5
@@ -78,6 +78,16 @@ class AgreementOptions:
     classes: Sequence[str] | None = None
     min_shared: int = MIN_SHARED
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no choice.
+
+        Raises:
+            ValueError: an unknown level, or no whole number of shared cases.
+        """
+        if self.level not in {"nominal", "ordinal"}:
+            raise ValueError(f"level must be nominal or ordinal, got {self.level!r}")
+        require_whole(self.min_shared, "min_shared", 1)
 
 
 def measure_agreement(

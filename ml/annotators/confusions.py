@@ -79,7 +79,7 @@ class ReaderModel(EqualByValue):
         Raises:
             ValueError: another version, or a field is missing, misshapen or not finite.
         """
-        version = document.get("version")
+        version = document.get("version") if isinstance(document, dict) else None
         if version != READER_MODEL_VERSION:
             raise ValueError(f"model of readers of version {version!r}, expected {READER_MODEL_VERSION}")
         model = from_document(cls, document)

@@ -20,7 +20,7 @@ from ml.metrics.cases import CaseTerms, Sample, check_clusters, check_weights, c
 from ml.metrics.definitions import MEANS, Bins, metric_values
 from ml.metrics.jackknife import Replicates
 from ml.metrics.sums import SUMMED, Batch, BinIndex, BinSums, Debias, NamedCells, sums_by_slot
-from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
+from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector, require_whole
 
 #: Groups of patients: a standard error by them varies by 1/√(2 · 399), 3.5 %, about the one by patients.
 N_GROUPS = 400
@@ -102,8 +102,7 @@ class UnitSums:
     """
 
     def __init__(self, n_classes: int, n_bins: int, n_units: int) -> None:
-        if n_classes < 2:
-            raise ValueError(f"n_classes must be at least 2, got {n_classes}")
+        require_whole(n_classes, "n_classes", 2)
         self.n_classes, self.n_bins, self.n_units = n_classes, n_bins, n_units
         self.n_cases = 0
         self.n_labels = 0

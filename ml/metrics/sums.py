@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ml.util.arrays import FloatArray, IntArray
+from ml.util.arrays import FloatArray, IntArray, require_whole
 
 Debias = Literal["pair", "paper", "none"]
 
@@ -78,8 +78,7 @@ def bin_edges(probs: FloatArray, n_bins: int, strategy: Strategy | FloatArray) -
     Raises:
         ValueError: ``n_bins`` below one, an unknown strategy, or edges that do not rise from 0 to 1.
     """
-    if n_bins < 1:
-        raise ValueError(f"n_bins must be at least 1, got {n_bins}")
+    require_whole(n_bins, "n_bins", 1)
     if isinstance(strategy, np.ndarray):
         rising = strategy.ndim == 1 and strategy.size >= 2 and bool((np.diff(strategy) > 0).all())
         if not (rising and strategy[0] == 0 and strategy[-1] == 1):

@@ -34,7 +34,7 @@ from ml.tables.files import (
 )
 from ml.tables.reading import refuse_empty_file
 from ml.tables.trained_cells import without_trained_cells
-from ml.util.arrays import FloatArray, IntArray
+from ml.util.arrays import FloatArray, IntArray, require_whole
 
 Level = Literal["nominal", "ordinal"]
 #: What is done with a case that has a label and no prediction.
@@ -77,8 +77,10 @@ class EvaluationOptions:
         Raises:
             TableError: a number of bins below 1, a column that is not named, or an unknown word.
         """
-        if isinstance(self.n_bins, bool) or not isinstance(self.n_bins, int | np.integer) or self.n_bins < 1:
-            raise TableError(f"n_bins must be a whole number of at least 1, got {self.n_bins!r}")
+        try:
+            require_whole(self.n_bins, "n_bins", 1)
+        except ValueError as exc:
+            raise TableError(str(exc)) from exc
         for name in ("weights", "weights2", "cluster"):
             column = getattr(self, name)
             if column is not None and not isinstance(column, str):

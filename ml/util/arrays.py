@@ -25,6 +25,16 @@ def first_offender(bad: npt.ArrayLike) -> str:
     return f"first at row {rows[0]}, {rows.size} in all"
 
 
+def require_whole(value: object, name: str, least: int) -> None:
+    """Refuse what is no whole number of at least so much.
+
+    Raises:
+        ValueError: it is none; the message calls it by the name.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
 def as_label_counts(label_counts: npt.ArrayLike) -> IntArray:
     """Check label counts (N, K) and return them as int64.
 

@@ -92,6 +92,26 @@ LIBRARY: dict[str, tuple[Callable[[], object], str]] = {
     "no bins": (arrays(n_bins=0), "n_bins must be a whole number of at least 1, got 0"),
     "half a bin": (arrays(n_bins=2.5), "n_bins must be a whole number of at least 1, got 2.5"),
     "bins as text": (arrays(n_bins="15"), "n_bins must be a whole number of at least 1, got '15'"),
+    "half a bin of a loss": (
+        lambda: secondread.calibration_loss(Y, F, n_bins=2.5),  # type: ignore[arg-type]
+        "n_bins must be a whole number of at least 1, got 2.5",
+    ),
+    "classes as text": (
+        lambda: secondread.metrics.Accumulator("3"),  # type: ignore[arg-type]
+        "n_classes must be a whole number of at least 2, got '3'",
+    ),
+    "no shared case": (
+        lambda: secondread.measure_agreement(LABELS, min_shared=0),
+        "min_shared must be a whole number of at least 1, got 0",
+    ),
+    "unknown level of agreement": (
+        lambda: secondread.measure_agreement(LABELS, level="interval"),  # type: ignore[arg-type]
+        "level must be nominal or ordinal, got 'interval'",
+    ),
+    "no model of readers": (
+        lambda: annotators.ReaderModel.from_dict(None),  # type: ignore[arg-type]
+        "model of readers of version None",
+    ),
     "unknown debias": (arrays(debias=True), "debias must be 'pair', 'paper' or 'none', got True"),
     "unknown level": (arrays(level="interval"), "level must be nominal or ordinal, got 'interval'"),
     "too few names": (arrays(classes=["a"]), "classes must name 3 classes, got 1"),
