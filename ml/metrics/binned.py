@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Iterator, Set
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from ml.documents import to_document
 from ml.metrics.cases import Sample
 from ml.metrics.jackknife import (
     LINEAR,
@@ -63,15 +64,7 @@ class ReliabilityBin:
 
     def to_dict(self) -> BinDocument:
         """Return it as JSON values."""
-        return {
-            "low": self.low,
-            "high": self.high,
-            "n": self.n,
-            "mean_prob": self.mean_prob,
-            "mean_freq": self.mean_freq,
-            "freq_low": self.freq_low,
-            "freq_high": self.freq_high,
-        }
+        return cast(BinDocument, to_document(self))
 
 
 # Beyond one, the effective number of members at or below which a bin has no pairs: where all but one member weigh

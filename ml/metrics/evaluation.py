@@ -6,10 +6,10 @@ too uneven, or the selection was not what they say.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from html import escape
 from math import isnan
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from scipy.special import stdtrit
 
 from ml.dataframes import same_rows
 from ml.distributions.families import gini
+from ml.documents import named, to_document
 from ml.messages import Message, messages
 from ml.metrics.accumulator import GroupSums
 from ml.metrics.binned import BinDocument, PairCounts, ReliabilityBin
@@ -70,19 +71,14 @@ class ClassEvaluation:
         bins: its reliability diagram.
     """
 
-    name: str
-    calibration_loss: float | None
-    epistemic_loss: float | None
+    name: str = field(metadata=named("class"))
+    calibration_loss: float | None = field(metadata=named("CL"))
+    epistemic_loss: float | None = field(metadata=named("EL"))
     bins: tuple[ReliabilityBin, ...]
 
     def to_dict(self) -> ClassEvaluationDocument:
         """Return it as JSON values."""
-        return {
-            "class": self.name,
-            "CL": self.calibration_loss,
-            "EL": self.epistemic_loss,
-            "bins": [row.to_dict() for row in self.bins],
-        }
+        return cast(ClassEvaluationDocument, to_document(self))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -122,18 +118,7 @@ class Evaluation(EqualByValue):
 
     def to_dict(self) -> EvaluationDocument:
         """Return the JSON document of ``secondread evaluate --json``."""
-        return {
-            "n_cases": self.n_cases,
-            "n_labels": self.n_labels,
-            "n_classes": self.n_classes,
-            "n_bins": self.n_bins,
-            "debias": self.debias,
-            "metrics": {name: estimate.to_dict() for name, estimate in self.metrics.items()},
-            "classes": [row.to_dict() for row in self.classes],
-            "class_bins": [row.to_dict() for row in self.class_bins],
-            "disagreement_bins": [row.to_dict() for row in self.disagreement_bins],
-            "warnings": list(self.warnings),
-        }
+        return cast(EvaluationDocument, to_document(self))
 
     def summary(self) -> str:
         """Return a table of the metrics with their intervals as text, and the warnings."""
@@ -175,7 +160,7 @@ def estimates_frame(estimates: Mapping[str, Estimate]) -> Any:
 
     whole = {"n": pa.int64(), "dropped": pa.int64(), "clipped": pa.bool_()}
     columns = {"metric": pa.array(list(estimates))}
-    for name in (field.name for field in fields(Estimate) if field.name not in {"model_assisted", "p_of_fall"}):
+    for name in (f.name for f in fields(Estimate) if f.name not in {"model_assisted", "p_of_fall"}):
         values = [getattr(estimate, name) for estimate in estimates.values()]
         columns[name] = pa.array(values, whole.get(name, pa.float64()))
     return pa.table(columns).to_pandas().set_index("metric")

@@ -7,13 +7,14 @@ interval of many clusters that are alike: Student's t with the degrees of freedo
 where the quantity has a range.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypedDict
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, expit, logit, stdtr, stdtrit
 
+from ml.documents import LEFT_OUT, to_document
 from ml.metrics.cases import Sample
 from ml.util.arrays import EqualByValue, FloatArray
 
@@ -242,13 +243,11 @@ class ModelAssisted(EqualByValue):
     se: float | None
     low: float | None
     high: float | None
-    p_of_fall: float | None = None
+    p_of_fall: float | None = field(default=None, metadata=LEFT_OUT)
 
     def to_dict(self) -> ModelAssistedDocument:
         """Return it as JSON values: NaN becomes None."""
-        ends = (self.value, self.se, self.low, self.high)
-        value, se, low, high = (_finite(end) for end in ends)
-        return {"value": value, "se": se, "low": low, "high": high}
+        return cast(ModelAssistedDocument, to_document(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,7 +289,7 @@ class Estimate(EqualByValue):
     horvitz_thompson: float | None = None
     largest_weight: float | None = None
     model_assisted: ModelAssisted | None = None
-    p_of_fall: float | None = None
+    p_of_fall: float | None = field(default=None, metadata=LEFT_OUT)
     low_new: float | None = None
     high_new: float | None = None
 
@@ -305,22 +304,7 @@ class Estimate(EqualByValue):
 
     def to_dict(self) -> EstimateDocument:
         """Return it as JSON values: NaN becomes None."""
-        return {
-            "value": _finite(self.value),
-            "se": _finite(self.se),
-            "low": _finite(self.low),
-            "high": _finite(self.high),
-            "n": self.n,
-            "dropped": self.dropped,
-            "ess": _finite(self.ess),
-            "clipped": self.clipped,
-            "singleton_mass": self.singleton_mass,
-            "horvitz_thompson": _finite(self.horvitz_thompson),
-            "largest_weight": _finite(self.largest_weight),
-            "model_assisted": None if self.model_assisted is None else self.model_assisted.to_dict(),
-            "low_new": _finite(self.low_new),
-            "high_new": _finite(self.high_new),
-        }
+        return cast(EstimateDocument, to_document(self))
 
 
 def _finite(value: float | None) -> float | None:

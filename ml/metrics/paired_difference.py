@@ -1,12 +1,13 @@
 """Paired differences of metrics between two predictions of the same cases."""
 
 from dataclasses import dataclass, field, replace
-from typing import TypedDict
+from typing import TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from ml.dataframes import same_rows
+from ml.documents import LEFT_OUT, named, to_document
 from ml.messages import Message
 from ml.metrics.cases import Sample, check_inputs, check_weights, first_labels
 from ml.metrics.definitions import BY_NAME, MEANS, Metric, metric_replicates
@@ -43,14 +44,14 @@ class Change(EqualByValue):
         chance: (2,) standard error that labels alone would give either, if they came as the prediction before says.
     """
 
-    loss: Estimate
-    disagreement_loss: Estimate
-    parts: FloatArray = field(repr=False, compare=False)
-    chance: FloatArray = field(repr=False, compare=False)
+    loss: Estimate = field(metadata=named("L"))
+    disagreement_loss: Estimate = field(metadata=named("L_D"))
+    parts: FloatArray = field(repr=False, compare=False, metadata=LEFT_OUT)
+    chance: FloatArray = field(repr=False, compare=False, metadata=LEFT_OUT)
 
     def to_dict(self) -> ChangeDocument:
         """Return it as JSON values."""
-        return {"L": self.loss.to_dict(), "L_D": self.disagreement_loss.to_dict()}
+        return cast(ChangeDocument, to_document(self))
 
 
 def paired_change(
