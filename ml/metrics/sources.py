@@ -5,7 +5,7 @@ standard error is that of the delete-one jackknife up to the chance of how patie
 1/√(2(G − 1)), for which Student's t with G − 1 degrees of freedom makes up (Kott 2001, J. Off. Statist. 17:521).
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Set
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -16,14 +16,7 @@ from ml.distributions.families import gini
 from ml.metrics.accumulator import ORDERS, TABLES_OF, GroupSums, table_of, weights_differ
 from ml.metrics.binned import Binned, is_debiased
 from ml.metrics.cases import CaseTerms, Inputs, Sample, class_frequencies, observed_disagreement
-from ml.metrics.definitions import (
-    BY_NAME,
-    MEANS,
-    BinnedSource,
-    Bins,
-    Metric,
-    metric_estimate,
-)
+from ml.metrics.definitions import BY_NAME, MEANS, BinnedSource, Bins, Metric, metric_estimate
 from ml.metrics.jackknife import Estimate, ReaderPart, Replicates, mean_replicates, ratio_replicates
 from ml.metrics.reader_variance import CrossedEffects, LeftOut, OfLabels, Readings, ReadTerms, calibration_of
 from ml.metrics.sums import BinIndex, BinSums, ClusterBinSums, Debias, Strategy
@@ -141,9 +134,15 @@ class ArraySource(BinnedSource):
         return mean_replicates(self.terms(name, order), self.sample(order))
 
     def binned(self, bins: Bins, order: int) -> Binned:
-        """Bins of the cases with so many labels."""
+        """Bins of the cases with so many labels.
+
+        Raises:
+            ValueError: the class probabilities were not put into bins.
+        """
         if bins == "disagreement":
             return self.disagreement
+        if not self.classes_in_bins:  # empty bins would pass for a calibration loss of nothing
+            raise ValueError("the class probabilities were not put into bins")
         return (self.labelled if order == 1 else self.paired).binned
 
     def readers_of(self, order: int) -> "SampleReaders | None":
@@ -196,27 +195,27 @@ class SampleReaders:
     def part(self, metric: Metric, debias: Debias, replicates: Replicates) -> ReaderPart | None:
         """What readers add to the error of a metric in a form; None if that is not known."""
         name = metric.mean_name(debias)
-        mean = None if name is None else MEANS[name]
         if metric.skill:
             skill = ReadTerms.skill if metric.bins == "classes" else ReadTerms.disagreement_skill
             return self.reads.crossed.part(skill(self.reads), metric.order)
-        if name is not None and mean is not None and mean.of_reading is not None and metric.bins is None:
-            return self.reads.crossed.part(self.terms(name), mean.order)
+        if name is not None and metric.bins is None and MEANS[name].of_reading is not None:
+            return self.reads.crossed.part(self.terms(name), MEANS[name].order)
         error = replicates.standard_error()
         if error is None:
             return None
-        without = np.zeros(self.left_out.n_groups)
-        if mean is not None:
-            without = without + self._mean_without(mean.of_counts)
-        if metric.bins is not None:
-            lost = self.calibration_without(metric.bins, debias)
-            without = lost if mean is None else without - lost
+        if name is None:
+            without = self.calibration_without(metric.own_bins, debias)
+        elif metric.bins is None:
+            without = self._mean_without(name)
+        else:
+            without = self._mean_without(name) - self.calibration_without(metric.bins, debias)
         return self.left_out.part(without, error**2)
 
-    def _mean_without(self, of_counts: Callable[..., FloatArray] | None) -> FloatArray:
+    def _mean_without(self, name: str) -> FloatArray:
+        """A mean (G,) without each reader."""
+        of_counts, left = MEANS[name].of_counts, self.left_out
         if of_counts is None:
-            raise ValueError("the mean cannot be computed without a reader")
-        left = self.left_out
+            raise ValueError(f"{name} cannot be computed without a reader")
         return np.asarray(left.means(lambda counts, case: of_counts(counts, left.probs[case]), self.order)[:, 0])
 
     def calibration_without(self, bins: Bins, debias: Debias) -> FloatArray:
