@@ -19,10 +19,19 @@ def write_bytes_atomically(path: Path, data: bytes | memoryview) -> None:
 
 @contextmanager
 def temporary_path(target: Path) -> Iterator[Path]:
-    """Yield a temporary path beside a file, removed at the end; two writers never share one."""
+    """Yield a temporary path beside a file, removed at the end; two writers never share one.
+
+    Raises:
+        OSError: the file cannot be written, which is named also if the disk is full.
+    """
     path = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
         yield path
+    except OSError as exc:
+        if exc.errno is None or exc.filename is not None:
+            raise
+        # a write that fails does not know the name of its file
+        raise OSError(exc.errno, exc.strerror, str(target)) from exc
     finally:
         path.unlink(missing_ok=True)
 
