@@ -28,6 +28,10 @@ from app.jobs.workers import HEARTBEAT_SECONDS, forget_worker, record_heartbeat,
 
 #: Connections of the job engine to PostgreSQL, above those of the service, its lock and its listener.
 ENGINE_CONNECTIONS = 8
+#: Each queue is polled on its own: at twice a second, ten of them cost an idle worker an eighth of a core.
+_POLL_SECONDS = 2.0
+#: On SQLite the end waits for the sleep of a listener to notifications that nothing here sends.
+_LISTENER_SECONDS = 0.5
 _UPKEEP = "upkeep"
 _TIDY_SECONDS = 3600.0
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -53,7 +57,7 @@ class JobExecutor:
         context: ServiceContext,
         kinds: Mapping[str, JobFunction],
         schedules: Mapping[str, JobSchedule] | None = None,
-        poll_seconds: float = 0.5,
+        poll_seconds: float = _POLL_SECONDS,
     ) -> None:
         self.context, self.schedules = context, schedules or {}
         self.runner = JobRunner(context, kinds, worker_ids(context.settings))
@@ -106,8 +110,7 @@ class JobExecutor:
             application_version="1",
             run_migrations=url.startswith("sqlite"),  # on PostgreSQL the owner of the tables has run them
             serializer=DBOSPortableJSONSerializer(),
-            # nobody sends notifications; on SQLite the end waits for this sleep
-            notification_listener_polling_interval_sec=self._poll_seconds,
+            notification_listener_polling_interval_sec=min(self._poll_seconds, _LISTENER_SECONDS),
             log_level="WARNING",
         )
 
