@@ -353,17 +353,17 @@ def test_the_architecture_page_names_every_folder() -> None:
         assert re.search(rf"^\s*{name or top}(\.py)?[/*]?", tree, re.MULTILINE) or f" {name}.py" in tree, room
 
 
-def test_every_decision_is_in_the_index_with_a_status() -> None:
+def test_every_decision_is_short_and_in_the_index() -> None:
     index = (DOCS / "decisions" / "README.md").read_text()
     files = sorted((DOCS / "decisions").glob("[0-9]*.md"))
     assert [int(path.name[:4]) for path in files] == list(range(1, len(files) + 1))
-    for path in files:
+    for number, path in enumerate(files, 1):
         text = path.read_text()
-        assert re.search(
-            r"^- Date: \d{4}-\d\d-\d\d\n- Status: (accepted|superseded by \[\d+\]\(\S+\))$", text, re.MULTILINE
-        )
-        assert all(f"## {part}" in text for part in ("Context", "Decision", "Consequence")), path.name
-        assert f"]({path.name})" in index, path.name
+        title = re.match(rf"# {number}\. (.+)\n\n- Date: \d{{4}}-\d\d-\d\d\n", text)
+        assert title is not None, path.name
+        assert re.findall("^## (.+)$", text, re.MULTILINE) == ["Context", "Options tried", "Decision"], path.name
+        assert f"| {number} | [{title[1]}]({path.name}) |" in index, path.name
+        assert len(text.splitlines()) <= 40, path.name
 
 
 def test_pictures_in_git_are_those_that_documents_show() -> None:
