@@ -14,7 +14,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help lock run clients golden languages test test-slow test-all test-under-load sabotage coverage mutation lint bench bench-quick experiments-quick gpu sbom screenshots clean
+.PHONY: help lock run clients golden languages test test-ci test-all test-under-load sabotage coverage mutation lint bench bench-quick experiments-quick gpu sbom screenshots clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -59,14 +59,14 @@ golden: $(VENV)/.installed-dev
 languages: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m tools.catalogues
 
-# make test-slow   the tests that `make test` leaves out for the time they take: whole days in a browser, killed workers, fuzzing
-test-slow: $(VENV)/.installed-dev
-	$(PYTEST) -m "slow and not heavy and not gpu"
+# make test-ci   what CI runs after `make test`: kills, the adversary, all routes on PostgreSQL, two servers, fuzzing, the browser
+test-ci: $(VENV)/.installed-dev
+	$(PYTEST) -m "ci and slow and not heavy and not gpu"
 
-# make test-all   all of them, the long simulations and runs as well, every test of the service on both databases, and the mutants
+# make test-all   before a release: every test on both databases, long runs, controls undone, mutants, benchmarks and experiments
 test-all: lint
 	$(PYTEST) --all-databases -m "not gpu"
-	$(MAKE) mutation
+	$(MAKE) sabotage mutation bench-quick experiments-quick
 
 # make lock   pin what the images install by digest, to the versions of constraints.txt; needs uv
 lock:
@@ -76,7 +76,7 @@ lock:
 	    --no-annotate --no-header --no-emit-index-url -o docker/requirements-$$runtime.lock || exit 1; \
 	done
 
-# make coverage   branches that `make test` and `make test-slow` go through, and the lines that it does not
+# make coverage   branches that the tests go through but for the long ones, and the lines that it does not
 coverage: $(VENV)/.installed-dev
 	$(PYTEST) -m "not heavy and not gpu" --cov --cov-report=term
 
@@ -91,9 +91,9 @@ test-under-load: $(VENV)/.installed-dev
 	  trap "kill $$pids" EXIT INT TERM; \
 	  SECONDREAD_TEST_PATIENCE=10 $(PYTEST) -m "not heavy and not gpu"
 
-# make sabotage   undo each control of the service by a patch, and see its test fail
+# make sabotage   undo each control of the service while its test runs, and see the test fail
 sabotage: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.sabotage
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --sabotage -m "not gpu"
 
 # make sbom   what is installed with which licence, as CycloneDX: secondread.cdx.json
 sbom: $(VENV)/.installed

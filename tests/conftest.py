@@ -8,7 +8,7 @@ migrations, snapshots, jobs, what a text may contain) it is marked ``both_databa
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +17,7 @@ from tests.support.chromium import FLAGS, find_chromium
 from tests.support.label_queries import bypasses, watch_label_queries
 from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.process import RUNNING
+from tests.support.sabotage import call_undone, keep_marked
 from tests.support.shared import build_once
 from tests.support.waiting import PATIENCE, stretch_database_deadlines
 
@@ -105,6 +106,7 @@ def _no_process_outlives_its_test() -> Iterator[None]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-databases", action="store_true", help="run every test of the service on PostgreSQL too")
+    parser.addoption("--sabotage", action="store_true", help="undo each control, and see its test fail")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -119,11 +121,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What is slow on one database is quick on the other."""
+    if config.getoption("sabotage"):
+        keep_marked(items)
     for item in items:
         if item.get_closest_marker("slow_on_second_database") and "postgresql" in item.nodeid:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """Call the test of a control without it, where that is asked for."""
+    if pyfuncitem.config.getoption("sabotage"):
+        return (yield from call_undone(pyfuncitem))
+    return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ def fuzz(made: Installation, token: str | None, phases: str, examples: int) -> s
 
 
 def slow(*values: object) -> object:
-    return pytest.param(*values, marks=pytest.mark.slow)
+    return pytest.param(*values, marks=[pytest.mark.slow, pytest.mark.ci])
 
 
 def heavy(*values: object) -> object:

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from app.recalibration import gate_decision
 from app.recalibration.gate_decision import (
     ERROR_RATE,
     GateEvidence,
@@ -16,6 +17,7 @@ from app.recalibration.gate_decision import (
 )
 from ml.metrics.jackknife import Estimate, p_value_decrease, skewed_interval
 from ml.metrics.paired_difference import Change, paired_change
+from tests.support.sabotage import undone
 
 N, K, PATIENTS = 240, 3, 60
 CLUSTER = np.repeat(np.arange(PATIENTS), N // PATIENTS)
@@ -151,6 +153,13 @@ def test_with_fewer_than_three_annotators_it_works_and_says_what_it_could_not_ch
     assert any("leans on one annotator cannot be checked" in text for text in found.findings)
 
 
+@undone(
+    "T18",
+    "a candidate that one annotator carries alone is refused",
+    gate_decision.AnnotatorStability,
+    "reasons",
+    lambda *_: [],
+)
 def test_who_carries_a_change_alone_is_named() -> None:
     good, nothing = change(-0.3, 0.0), change(0.0, 0.0)
     found = judge_annotator_dependence(

@@ -144,6 +144,7 @@ def on_this_machine(name: str, part: Part, two_roles: Installation, bucket: str,
     return made
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [of_compose, of_kubernetes])
 def test_processes_with_these_settings_are_one_service(

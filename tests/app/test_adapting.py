@@ -26,8 +26,6 @@ from tests.support.images import encode
 from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png, put_release, store
 
-pytestmark = [pytest.mark.both_databases, pytest.mark.slow_on_second_database]
-
 
 def quarrelsome(true_probs: FloatArray) -> FloatArray:
     """Label distributions of a crowd that differs about twice as often."""
@@ -104,7 +102,6 @@ def _serves(service: Service, release_id: str, calibration: Calibration) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.one_database
 def test_the_gate_leaves_each_annotator_out_of_an_adapted_fit(service: Service) -> None:
     collect_double_reads(service, 120, readers=5)
     done = adapted(service)
@@ -125,7 +122,6 @@ def test_too_few_double_reads_are_refused_with_their_number(service: Service) ->
     assert "more cases read twice" in failed["error"]
 
 
-@pytest.mark.one_database
 def test_a_champion_without_a_concentration_head_is_refused(
     service: Service, tiny_release: Path, tmp_path: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from sqlalchemy import select
 
 from app.database.tables import Annotator, Case
@@ -43,9 +42,6 @@ def two_opinions(service: Service, codes: list[str], n: int = 3) -> list[str]:
     return cases
 
 
-@pytest.mark.slow_on_second_database
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 def test_taking_a_label_back_after_the_reveal_changes_no_estimate_and_is_reported(service: Service) -> None:
     codes = twice(service)
     cases = two_opinions(service, codes)
@@ -89,8 +85,6 @@ def test_who_gives_in_after_the_reveal_keeps_their_blind_opinion_in_the_posterio
     assert (report["n_revised"], report["n_retracted"]) == (1, 0)
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 def test_a_label_of_an_outside_system_changes_no_weight_of_others(service: Service) -> None:
     codes = twice(service, threshold=0.99, audit_rate=0.999999)
     for i in range(4):

@@ -7,8 +7,6 @@ from datetime import timedelta
 from html import unescape
 from pathlib import Path
 
-import pytest
-
 import app
 from app.audit.sentences import WORDS
 from app.database.tables import utc_now
@@ -31,7 +29,6 @@ def read_one(service: Service) -> str:
     return case
 
 
-@pytest.mark.both_databases
 def test_events_say_who_did_what_with_links(service: Service) -> None:
     case = read_one(service)
     name = service.get("viewer", "/v1/releases").json()["items"][0]["classes"][0]["name"]
@@ -49,7 +46,6 @@ def test_events_say_who_did_what_with_links(service: Service) -> None:
     assert lines(service.get("admin", "/audit", params={"about": "nothing of this name"}).text) == []
 
 
-@pytest.mark.both_databases
 def test_events_are_found_by_day_and_come_as_a_file(service: Service) -> None:
     read_one(service)
     today, tomorrow = (utc_now() + timedelta(days=days) for days in (0, 1))

@@ -15,7 +15,6 @@ from tests.support.process import free_port
 from tests.support.service import Service, cell_png
 
 
-@pytest.mark.both_databases
 def test_what_one_process_stores_another_reads(two: tuple[Service, Service], tmp_path: Path) -> None:
     one, other = two
     assert one.get(None, "/readyz").json()["storage"] == "ok"

@@ -60,7 +60,6 @@ def faults(service: Service) -> list[str]:
         return verify_all(session, service.context).faults
 
 
-@pytest.mark.both_databases
 def test_a_worker_with_another_home_imports_what_was_sent_and_nothing_of_it_stays(two: Two) -> None:
     one, other = two
     import_id = send(one, packed({f"{i}.png": cell_png(i) for i in range(3)})).json()["id"]
@@ -167,7 +166,6 @@ def test_nothing_is_accepted_that_cannot_be_put_into_the_bucket(
     assert one.get("admin", "/v1/jobs").json()["items"] == []
 
 
-@pytest.mark.both_databases
 def test_a_frozen_evaluation_made_by_one_is_read_through_the_other(
     two: Two, bucket: str, buckets: BucketServer
 ) -> None:
@@ -204,7 +202,6 @@ def test_what_a_killed_worker_left_of_an_evaluation_is_never_taken_and_swept(two
     assert faults(other) == []
 
 
-@pytest.mark.both_databases
 def test_a_snapshot_of_one_worker_is_used_by_all(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = two
     collect(one, [cell_png(i) for i in range(4)], patients=True)

@@ -88,7 +88,6 @@ def test_a_stored_case_gives_its_prediction_again_bit_for_bit(service: Service) 
         assert again["log_concentration"] == case["prediction"]["log_concentration"]
 
 
-@pytest.mark.both_databases
 def test_a_case_keeps_what_came_with_it(service: Service) -> None:
     fields = {"patient": "p1", "site": "Å-Lab", "metadata": json.dumps({"stain": "May-Grünwald"})}
     case = service.add_case("case-1", **fields)
@@ -109,7 +108,6 @@ def test_same_image_again_is_200_another_image_is_409_a_twin_is_flagged(service:
     assert twin["same_image_as"] == first["id"]
 
 
-@pytest.mark.both_databases
 def test_idempotency_key_is_required_replayed_and_not_reused(service: Service) -> None:
     files = {"image": ("x.png", cell_png())}
     without = service.call("admin", "POST", "/v1/cases", files=files, data={"external_id": "a"})
@@ -213,7 +211,6 @@ def test_missing_things_are_404(populated: Service) -> None:
     assert populated.get("viewer", "/v1/nothing").json()["type"] == "urn:secondread:problem:not-found"
 
 
-@pytest.mark.both_databases
 def test_a_case_without_a_prediction_stays_visible_and_is_wanted_first(service: Service) -> None:
     """No upload makes one; a laboratory's own import into the tables, or a future release, may."""
     from sqlalchemy import select

@@ -51,7 +51,6 @@ def archives(service: Service) -> list[Path]:
     return list((service.context.settings.home / "imports").iterdir())
 
 
-@pytest.mark.both_databases
 def test_a_check_says_what_the_dry_run_says_and_the_import_does_it(service: Service, tmp_path: Path) -> None:
     collect(service, [cell_png(number) for number in range(2)], patients=False)
     source = archive(tmp_path)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from app.accounts import people
 from app.audit.verify import verify_all
 from app.database.tables import AuditEvent
 from app.metrics.cohort import CohortQuery, build_cohort
@@ -15,11 +16,13 @@ from app.metrics.queries import LabelRow
 from app.recalibration.evidence import exclude_annotator
 from tests.app.test_people import first_password
 from tests.faults.rounds import Rounds
+from tests.support.sabotage import undone
 from tests.support.service import Service
 
 DAY = timedelta(days=1)
 
 
+@undone("F10", "a clock that is set back extends no session", people, "SEEN_EVERY", timedelta(days=9999))
 @pytest.mark.parametrize("shift", [DAY, -DAY])
 def test_a_session_is_not_extended_by_a_clock_that_is_set(service: Service, shift: timedelta) -> None:
     cookie = first_password(service, "anna")

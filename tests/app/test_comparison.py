@@ -89,7 +89,6 @@ def test_triage_by_capacity_and_the_record_of_what_was_shown_go_by_the_champion(
     assert [str(release_id) for release_id in shown] == [case["prediction"]["release"]]
 
 
-@pytest.mark.both_databases
 def test_a_promoted_network_predicts_the_old_cases_that_it_can_see(service: Service, dropout_release: Path) -> None:
     cases = [service.add_case(f"case-{number}", cell_png(number)) for number in range(3)]
     with service.context.database.read() as session:

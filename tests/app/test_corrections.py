@@ -47,7 +47,6 @@ def n_labels(service: Service) -> int:
     return count
 
 
-@pytest.mark.both_databases
 def test_a_slip_is_corrected_blind_and_only_the_last_answer_counts(service: Service) -> None:
     once(service)
     case, codes = service.add_case(), classes_of(service)
@@ -128,7 +127,6 @@ def test_nobody_corrects_what_is_not_their_answer(service: Service) -> None:
     assert labels(service) == [("anna", codes[0])]
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize("agree", [False, True])
 def test_adjudication_is_asked_for_by_final_labels_alone(service: Service, agree: bool) -> None:
     once(service, threshold=0.0, adjudicate_below=0.999)
@@ -212,7 +210,6 @@ def test_a_late_answer_is_corrected_as_late(service: Service) -> None:
     assert judging(service) == []
 
 
-@pytest.mark.both_databases
 def test_an_open_case_of_a_provisional_label_is_left_out_of_the_weighted_cohort(service: Service) -> None:
     once(service)
     for number in range(3):

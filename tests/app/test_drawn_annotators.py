@@ -119,7 +119,6 @@ def test_of_more_than_ten_a_keyed_panel_of_ten_is_drawn_from_each_week() -> None
     assert choose_weekly_panel(key, monday, people[:10]) == people[:10]
 
 
-@pytest.mark.both_databases
 def test_no_probability_is_below_a_tenth(service: Service) -> None:
     drawing(service, *(f"reader {number}" for number in range(12)))
     case = service.add_case()
@@ -127,7 +126,6 @@ def test_no_probability_is_below_a_tenth(service: Service) -> None:
     assert_drawn_by_the_key(service)
 
 
-@pytest.mark.both_databases
 def test_a_read_is_asked_only_of_people_who_may_read_blind(service: Service) -> None:
     drawing(service, "cleo", "dora")
     context = service.context
@@ -149,7 +147,6 @@ def test_nobody_is_drawn_for_a_case_whose_twin_is_theirs(service: Service) -> No
     assert set(asked_of(service, third["id"])) == {None}  # nobody is left: anybody who may
 
 
-@pytest.mark.both_databases
 def test_who_declines_passes_the_read_to_another_who_is_drawn_among_the_rest(service: Service) -> None:
     drawing(service, "cleo", "dora")
     case = service.add_case()
@@ -176,7 +173,6 @@ def test_who_declines_passes_the_read_to_another_who_is_drawn_among_the_rest(ser
     assert_drawn_by_the_key(service)
 
 
-@pytest.mark.both_databases
 def test_reads_of_an_annotator_who_left_are_drawn_again(service: Service) -> None:
     drawing(service, "cleo", "dora")
     case = service.add_case()
@@ -193,7 +189,6 @@ def test_reads_of_an_annotator_who_left_are_drawn_again(service: Service) -> Non
     assert_drawn_by_the_key(service)
 
 
-@pytest.mark.both_databases
 def test_what_is_overdue_may_be_taken_by_anybody_and_is_told(service: Service) -> None:
     drawing(service, "cleo", "dora", due_days=7)
     case = service.add_case()
@@ -246,7 +241,6 @@ def test_a_forged_draw_is_found(service: Service) -> None:
     assert sum(fault.startswith(f"reader_draws {draw.id}: not as audit event") for fault in faults(service)) == 1
 
 
-@pytest.mark.both_databases
 def test_an_adjudication_is_asked_of_whose_label_teaches_most_per_waiting_read(service: Service) -> None:
     codes = classes_of(service)
     drawing(service, "careful", "careless", adjudicate_below=0.999999, max_labels=4)

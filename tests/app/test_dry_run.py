@@ -73,7 +73,6 @@ def archive(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.both_databases
 def test_a_dry_run_stores_nothing_and_the_import_does_what_it_said(service: Service, tmp_path: Path) -> None:
     collect(service, [cell_png(number) for number in range(2)], patients=False)
     source = archive(tmp_path)

@@ -112,7 +112,6 @@ def test_a_service_whose_labels_are_all_of_one_class_shows_its_numbers_and_freez
     assert service.get("viewer", f"/v1/evaluations/{asked['id']}").json()["error"] is None
 
 
-@pytest.mark.both_databases
 def test_a_frozen_evaluation_is_of_one_moment(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(4):
         store(service, f"case-{number}", cell_png(number), {"r": 0, "s": 1}, patient=f"p{number}")
@@ -179,8 +178,6 @@ def reading(service: Service, who: str, codes: list[str], limit: int = 1000) -> 
     return limit
 
 
-@pytest.mark.slow_on_second_database
-@pytest.mark.both_databases
 def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Service, tmp_path: Path) -> None:
     from app.metrics.cohort import CohortQuery
     from app.metrics.service import collected_tables
@@ -239,7 +236,6 @@ def test_what_nobody_could_tell_is_told_as_a_rate_and_raises_the_other_weights(s
     assert document["metrics"]["EL"]["largest_weight"] > 1
 
 
-@pytest.mark.both_databases
 def test_agreement_over_http(service: Service) -> None:
     assert service.get("viewer", "/v1/agreement").json()["n_labels"] == 0
     collect(service, [cell_png(i) for i in range(16)], patients=True)

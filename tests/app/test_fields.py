@@ -43,7 +43,6 @@ def faults(service: Service) -> list[str]:
     return found
 
 
-@pytest.mark.both_databases
 def test_a_field_is_stored_beside_the_image_and_sent_as_it_is(service: Service) -> None:
     case = service.add_case("case-1", cell_png(1), field=around())
     assert case["has_field"] is True
@@ -90,7 +89,6 @@ def test_cells_of_one_field_are_no_twins(service: Service) -> None:
     assert service.add_case("case-4", around(), patient="r")["same_image_as"] is None
 
 
-@pytest.mark.both_databases
 def test_another_field_under_a_known_external_id_is_refused(service: Service) -> None:
     service.add_case("with", cell_png(1), field=around())
     service.add_case("without", cell_png(2))
@@ -189,7 +187,6 @@ def test_annotators_are_told_of_the_field_by_their_own_handle(service: Service) 
     assert service.get("ben", read["field"]).status_code == 404
 
 
-@pytest.mark.both_databases
 def test_erasing_removes_a_field_that_nobody_else_has(service: Service) -> None:
     context = service.context
     shared = around(60)

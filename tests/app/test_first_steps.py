@@ -26,8 +26,6 @@ def states(page: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("who", ["admin", "viewer"])
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 def test_no_page_is_a_dead_end_without_a_release(empty: Service, who: str) -> None:
     for path in PAGES:
         answer = empty.get(who, path, headers=dict(HTML))

@@ -19,14 +19,14 @@ from app.database.tables import ReleaseRow, utc_now
 from app.job_table import FUNCTIONS
 from app.jobs.executor import JobExecutor
 from app.jobs.handle import RunningJob, WorkerStoppingError
+from app.releases import gate_verdicts
 from app.releases.gate_verdicts import count_attempts, first_champion_id
 from app.releases.queries import existing_release, served_sha256
 from ml.release.artifact import read_release, write_release
 from tests.support.jobs import work_off
+from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png, put_release, store
 from tests.support.waiting import wait_until
-
-pytestmark = [pytest.mark.both_databases, pytest.mark.slow_on_second_database]
 
 N_CASES, READERS = 24, 3
 #: log temperatures: of a release that is too sure, and of one that is not
@@ -126,6 +126,7 @@ def test_a_release_trained_elsewhere_goes_through_the_gate(
     assert promote(service, better).status_code == 200
 
 
+@undone("T18", "every attempt on a champion asks for more evidence", gate_verdicts, "count_attempts", lambda *_: 0)
 def test_trying_again_costs_and_neither_names_nor_roll_backs_give_it_back(
     laboratory: Service, tiny_release: Path, tmp_path: Path
 ) -> None:

@@ -20,7 +20,6 @@ def imported(service: Service, data: bytes) -> dict[str, Any]:
     return shown
 
 
-@pytest.mark.both_databases
 def test_a_row_that_says_something_else_than_its_case_tells_so(service: Service) -> None:
     header, image = MANIFEST, {"a.png": cell_png(1), "b.png": cell_png(2)}
     first = 'a.png,one,p1,north,"{""slide"": ""7""}"\nb.png,two,p2,north,\n'
@@ -42,7 +41,6 @@ def test_a_row_that_says_something_else_than_its_case_tells_so(service: Service)
     assert "weicht von dem ab, was gespeichert ist: patient, site, metadata" in german
 
 
-@pytest.mark.both_databases
 def test_every_file_of_an_archive_becomes_a_row_or_is_named_with_the_reason(service: Service) -> None:
     files = {
         "slideA/1.png": cell_png(1),

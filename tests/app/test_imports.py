@@ -57,7 +57,6 @@ def example() -> bytes:
     )
 
 
-@pytest.mark.both_databases
 def test_each_row_becomes_a_case_or_a_reason(service: Service) -> None:
     asked = send(service, example())
     assert (asked.status_code, asked.json()["state"]) == (202, "queued")
@@ -259,7 +258,6 @@ def test_two_archives_at_once_do_not_share_a_file(tmp_path: Path) -> None:
         assert (first.path.read_bytes(), second.path.read_bytes()) == (small, other)
 
 
-@pytest.mark.both_databases
 def test_an_archive_is_deleted_once_nobody_needs_it(service: Service) -> None:
     """After success at once; after a failure a week later, since trying it again goes on where it stopped."""
     done, failed = (send(service, packed({f"{name}.png": cell_png(number)})) for number, name in enumerate("ab"))

@@ -194,8 +194,6 @@ def looked_at(service: Service, at: datetime) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 def test_a_champion_that_became_worse_is_said_first(service: Service, begin: datetime) -> None:
     early, late = (looked_at(service, begin + timedelta(days=days, hours=2)) for days in (24, 37))
     (before,), (after,) = early["score_monitor"], late["score_monitor"]
@@ -216,7 +214,6 @@ def test_a_champion_that_became_worse_is_said_first(service: Service, begin: dat
 
 
 @pytest.mark.slow
-@pytest.mark.both_databases
 def test_the_alarm_is_shown_and_frozen_and_stays_until_a_champion_is_promoted(
     service: Service, begin: datetime
 ) -> None:

@@ -114,8 +114,6 @@ def _uuid(text: str) -> Any:
     return UUID(text)
 
 
-@pytest.mark.slow_on_second_database
-@pytest.mark.both_databases
 def test_what_a_release_was_trained_on_is_found_under_any_name_and_judges_nothing(
     service: Service, tiny_release: Path, tmp_path: Path
 ) -> None:

@@ -50,8 +50,6 @@ def reading(service: Service, who: str = "anna", name: str = "me") -> dict[str, 
     return document
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 def test_the_page_is_of_last_monday_and_counts_in_tens(service: Service, next_week: Clock) -> None:
     twice(service)
     read_by_two(service, 13)

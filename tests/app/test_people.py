@@ -145,7 +145,6 @@ def test_signing_out_clears_images_of_patients_from_the_browser(service: Service
     assert kept == "private, max-age=1800, immutable"
 
 
-@pytest.mark.both_databases
 def test_sessions_end_when_idle_and_when_old(service: Service) -> None:
     cookie = first_password(service, "anna")
     for column, age in (("seen_at", auth.SESSION_IDLE), ("created_at", auth.SESSION_LIFETIME)):

@@ -4,7 +4,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,8 +95,6 @@ def test_the_week_that_has_not_ended_is_not_looked_at() -> None:
     assert compute_reader_drift(columns, ["anna", "ben"], MONDAY, MONDAY + timedelta(days=3)) == []
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 def test_an_annotator_who_changed_is_told_to_those_who_manage(service: Service) -> None:
     """Twelve patients per day; from day 24 on half of the answers are of another class than the predicted one.
 
@@ -123,7 +120,6 @@ def test_an_annotator_who_changed_is_told_to_those_who_manage(service: Service) 
     assert page.text.count('<circle class="mean"') == len(found["weeks"])
 
 
-@pytest.mark.both_databases
 def test_before_any_week_has_ended_nothing_is_shown(service: Service) -> None:
     assert service.get("admin", "/v1/reader-drift").json() == {"items": []}
     assert "From week to week" not in service.get("admin", "/readers").text

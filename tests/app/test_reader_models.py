@@ -106,7 +106,6 @@ def test_somebody_unknown_weighs_like_the_population_and_no_label_like_the_predi
     assert posterior(service, case)["reader_model"] == 1
 
 
-@pytest.mark.both_databases
 def test_only_what_held_out_labels_speak_for_can_be_used(service: Service) -> None:
     version = put_model(service, two_readers(len(codes_of(service))), passed=False)
     refused = switch(service, version, 0)
@@ -119,7 +118,6 @@ def test_only_what_held_out_labels_speak_for_can_be_used(service: Service) -> No
     assert service.get("admin", "/v1/reader-models").json()["in_use"] is None
 
 
-@pytest.mark.both_databases
 def test_where_the_switch_is_can_be_read_before_it_is_moved(service: Service) -> None:
     empty = service.get("admin", SWITCH)
     assert empty.json() == {"version": None, "serves": False, "revision": 0}
@@ -152,7 +150,6 @@ def test_what_is_held_of_colleagues_is_for_managers(service: Service, who: str) 
     assert service.call(who, "PUT", SWITCH, json={"version": version, "reason": "x"}).status_code == 403
 
 
-@pytest.mark.both_databases
 def test_a_version_tells_what_it_holds_of_each_annotator(service: Service) -> None:
     codes = codes_of(service)
     shown = service.get("admin", f"/v1/reader-models/{put_model(service, two_readers(len(codes)))}").json()

@@ -44,7 +44,6 @@ def fill(context: ServiceContext, n: int, leaning: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.both_databases
 def test_metrics_warn_as_evaluate_does_on_the_frozen_tables(service: Service) -> None:
     fill(service.context, 120, leaning=0.6)
     service.written_past = True

@@ -14,7 +14,6 @@ from ml.distributions.families import DirichletCpe
 from tests.support.service import Service, cell_png, fill_practice, fill_references, fill_repeats, fill_targets
 
 
-@pytest.mark.both_databases
 def test_posterior_is_the_closed_form_of_the_stored_prior(service: Service) -> None:
     case = service.add_case()
     classes, prior = case["prediction"]["classes"], case["prediction"]
@@ -130,7 +129,6 @@ def test_a_form_of_another_site_is_refused(service: Service) -> None:
     assert len(service.get("viewer", f"/v1/cases/{case['id']}/labels").json()["items"]) == 1
 
 
-@pytest.mark.both_databases
 def test_a_label_is_given_once_and_only_for_oneself(service: Service) -> None:
     case = service.add_case()
     code = case["prediction"]["classes"][0]

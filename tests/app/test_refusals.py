@@ -15,7 +15,6 @@ def refused(service: Service) -> tuple[str, list[str]]:
     return asked["id"], failed["error"].split("\n")
 
 
-@pytest.mark.both_databases
 def test_too_few_labels_say_how_many_more_are_needed_and_nobody_tries_again_in_vain(service: Service) -> None:
     for number in range(3):
         store(service, f"case-{number}", cell_png(number), {"reader": 1}, patient=f"p{number}")
@@ -37,7 +36,6 @@ def test_too_few_labels_say_how_many_more_are_needed_and_nobody_tries_again_in_v
 
 
 @pytest.mark.slow
-@pytest.mark.one_database
 def test_a_change_beyond_the_plan_says_before_and_after_and_which_limit_it_would_need(service: Service) -> None:
     plan = service.context.settings.home / "plan.json"
     plan.write_text('{"min_labelled_cases": 20, "max_mean_log_concentration_change": 0.0001}')

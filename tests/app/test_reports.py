@@ -37,8 +37,6 @@ def losses(page: str) -> dict[str, tuple[float, int]]:
     return {name: (float(value.replace("−", "-")), int(n.replace(",", ""))) for name, value, n in found}
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 @pytest.mark.parametrize("asked", [{}, ALL, {"partition": "calibration"}])
 def test_the_parts_of_the_loss_add_up_on_the_page(service: Service, asked: dict[str, str]) -> None:
     collect(service, [cell_png(number) for number in range(24)], patients=True)
@@ -79,8 +77,6 @@ def test_a_page_request_never_computes_a_report(service: Service, monkeypatch: p
     assert (len(made), n_jobs(service)) == (2, 2)
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 def test_a_report_is_made_anew_once_something_has_changed_and_not_too_often(service: Service) -> None:
     collect(service, [cell_png(number) for number in range(8)], patients=True)
     page = report_page(service, **ALL)
@@ -138,8 +134,6 @@ def test_a_site_that_no_case_has_is_refused(service: Service) -> None:
     assert n_jobs(service) == 0
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 def test_targets_are_set_by_admins_and_only_added_to(service: Service) -> None:
     collect(service, [cell_png(number) for number in range(12)], patients=True)
     assert "Target: at least 60 %" in report_page(service, **ALL)

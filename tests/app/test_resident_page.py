@@ -3,7 +3,6 @@
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from sqlalchemy import select, update
 
 from app.audit.verify import verify_all
@@ -35,8 +34,6 @@ def read_twice(service: Service, **fields: Any) -> None:
     set_policy(service, **{"threshold": 0.0, "audit_rate": 1.0, "reveal": "after_case_closed"} | fields)
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 def test_cases_ahead_are_as_many_as_one_may_hold_and_nothing_but_pixels(service: Service) -> None:
     once(service)
     for number in range(MAX_LEASES + 2):
@@ -88,8 +85,6 @@ def test_a_case_is_read_from_when_the_page_shows_it(service: Service) -> None:
     assert 7 <= seconds < 200
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 def test_a_second_choice_and_a_flag_are_kept_with_the_answer_and_count_nowhere(service: Service) -> None:
     once(service)
     plain, said = service.add_case("plain"), service.add_case("said", cell_png(1))
@@ -118,8 +113,6 @@ def test_a_second_choice_and_a_flag_are_kept_with_the_answer_and_count_nowhere(s
         assert verify_all(session, service.context).faults == []
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 def test_what_was_settled_is_shown_once_and_only_then(service: Service) -> None:
     read_twice(service)
     service.add_case()
@@ -160,8 +153,6 @@ def test_a_case_that_nobody_else_has_read_is_not_listed(service: Service) -> Non
     assert "Nothing new" in service.get("anna", "/settled", headers={"Accept": "text/html"}).text
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 def test_a_flag_on_the_same_class_is_a_correction_that_nobody_counts_as_a_slip(service: Service) -> None:
     """Back, a flag, and the same key: the flag is kept, and the next correction finds its place."""
     once(service)
@@ -190,8 +181,6 @@ def test_a_flag_on_the_same_class_is_a_correction_that_nobody_counts_as_a_slip(s
     assert [(one.before, one.after, one.count) for one in counted.directions] == [(codes[0], codes[1], 1)]
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 def test_after_a_long_break_cases_have_their_time_again_and_slips_can_be_corrected(service: Service) -> None:
     """All three leases ran out: they are given anew, and an answer by the name of before keeps its corrections."""
     once(service)

@@ -66,7 +66,6 @@ def one(collector: Collector, name: str, trace: str | None = None) -> KeptSpan:
 
 
 @pytest.mark.slow
-@pytest.mark.both_databases
 def test_a_request_its_prediction_and_its_job_are_one_trace(
     database_url: str, tmp_path: Path, small_release: Path, collector: Collector
 ) -> None:

@@ -47,7 +47,6 @@ def assert_withheld(prediction: dict[str, Any]) -> None:
     assert (triage["decision"], triage["pi"], triage["expected_gain"]) == ("second_read", 1, None)
 
 
-@pytest.mark.both_databases
 def test_phi_and_intervals_are_withheld_everywhere_until_two_labels(checking: Service) -> None:
     stateless = checking.post("viewer", "/v1/predictions", files={"image": ("x.png", STRANGE)}).json()
     case = checking.add_case("strange", STRANGE)

@@ -32,8 +32,6 @@ def test_cases_are_found_by_a_part_of_their_name_and_by_a_site_that_is_offered(s
     assert "Show all cases" in page
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 def test_the_same_image_under_another_id_is_told_on_both(service: Service) -> None:
     first = service.add_case("first", cell_png(1), patient="p1")
     second = service.add_case("second", cell_png(1), patient="p2")
@@ -44,8 +42,6 @@ def test_the_same_image_under_another_id_is_told_on_both(service: Service) -> No
     assert f'href="/cases/{second["id"]}" title="second">same image as second' in page
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 def test_the_cases_of_a_day_are_as_many_while_one_of_them_is_held(service: Service) -> None:
     for number in range(3):
         service.add_case(f"case {number}", cell_png(number))

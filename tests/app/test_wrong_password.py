@@ -49,8 +49,6 @@ def beside(page: str, name: str) -> str:
     return unescape(said[1])
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 def test_a_wrong_password_at_a_promotion_keeps_the_page_and_what_was_typed(service: Service, release: str) -> None:
     cookie, before = first_password(service, "admin"), champion(service)
     for typed in ("not it", ""):

@@ -59,6 +59,7 @@ def sign_in(person: Person, made: Installation, name: str) -> None:
     page.wait_for_url("**/account")
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_an_answer_of_one_person_waits_through_the_session_of_another(browser: Browser, several: Installation) -> None:
     """Offline, the tab closed, another person signed in: review of the pages, 1."""

@@ -47,6 +47,7 @@ def focus(page: Page) -> str:
     return found
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "n"), [("anna", CASES), pytest.param("emil", 200, marks=pytest.mark.heavy)])
 def test_a_day_by_keyboard_alone(browser: Browser, many: Installation, name: str, n: int) -> None:
@@ -134,6 +135,7 @@ def test_notes_are_written_and_not_taken_for_keys(browser: Browser, many: Instal
     assert page.input_value("form[action$=label] textarea") == "blue sun, 12 granules"
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.parametrize("arrives", [False, True])
 def test_a_cut_connection_stores_exactly_one_label(browser: Browser, many: Installation, arrives: bool) -> None:

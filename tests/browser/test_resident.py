@@ -82,6 +82,7 @@ def shown(page: Page) -> str:
     return str(page.evaluate("document.querySelector('[data-read]')?.dataset.case ?? ''"))
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "n"), [("anna", 24), pytest.param("emil", 200, marks=pytest.mark.heavy)])
 def test_slips_are_corrected_blind_and_nothing_moves(browser: Browser, blind: Installation, name: str, n: int) -> None:
@@ -292,6 +293,7 @@ def test_cannot_tell_waits_for_a_regret(browser: Browser, blind: Installation) -
     assert emil.faults == []
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_cases_are_never_leased_to_whoever_else_has_signed_in(browser: Browser, blind: Installation) -> None:
     """Anna's page is open, Ben signs in beside it: her page gets no case of his, and says so."""

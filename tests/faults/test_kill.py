@@ -22,6 +22,8 @@ from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.waiting import patient, wait_until
 
+SHORT = [pytest.mark.slow, pytest.mark.ci]
+
 LABELLERS, UPLOADERS, CASES = 12, 4, 12
 Request = tuple[str, dict[str, Any]]
 
@@ -133,7 +135,7 @@ def writers(made: Installation, keys: dict[str, str], folder: Path, over: thread
     return uploaders + labellers
 
 
-@pytest.mark.parametrize("kills", [pytest.param(3, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("kills", [pytest.param(3, marks=SHORT), pytest.param(100, marks=pytest.mark.heavy)])
 def test_what_was_acknowledged_outlives_every_kill(
     made: Installation, tmp_path: Path, tiny_release: Path, kills: int, request: pytest.FixtureRequest
 ) -> None:
@@ -165,7 +167,7 @@ def test_what_was_acknowledged_outlives_every_kill(
     )
 
 
-@pytest.mark.parametrize("stops", [pytest.param(3, marks=pytest.mark.slow), pytest.param(15, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("stops", [pytest.param(3, marks=SHORT), pytest.param(15, marks=pytest.mark.heavy)])
 def test_what_was_acknowledged_outlives_every_stop_of_postgresql(
     own_postgres: PostgresServer, tmp_path: Path, tiny_release: Path, stops: int
 ) -> None:

@@ -242,7 +242,7 @@ def run(
     ("n", "bound"),
     # with few cases chance alone reaches far: the quick variant asks only that nothing is told plainly
     [
-        pytest.param(24, None, id="quick", marks=pytest.mark.slow),
+        pytest.param(24, None, id="quick", marks=[pytest.mark.slow, pytest.mark.ci]),
         pytest.param(2000, 0.56, id="full", marks=pytest.mark.heavy),
     ],
 )

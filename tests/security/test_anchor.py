@@ -15,6 +15,7 @@ from app.database.tables.append_only import drop_replace_trigger
 from app.maintenance.backup import restore_backup, write_backup
 from tests.support.chain import all_events, relink
 from tests.support.command import run_here
+from tests.support.sabotage import undone
 from tests.support.service import KEY, Service, cell_png
 
 
@@ -73,6 +74,7 @@ def test_heads_are_added_once_each_and_lie_in_the_chain(anchored: Service) -> No
     assert is_signed(report.public_key, before[0]["head"], before[0]["signature"])
 
 
+@undone("T21", "a head outside that the chain has lost is named", events, "contains_head", lambda *_: True)
 def test_a_cut_end_is_found_by_the_file_alone_and_nothing_is_added_to_it(anchored: Service) -> None:
     cut(anchored, 1)
     before = heads(anchored)

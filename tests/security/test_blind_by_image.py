@@ -14,8 +14,10 @@ from app.accounts.people import add_key, hash_secret
 from app.cases.blindness import record_exposure
 from app.database.tables import Account, Annotator, ApiKey, CasePrediction, Exposure, ReadRequest
 from app.metrics.queries import blind_labels
+from app.triage import planning
 from tests.app.test_leases import all_once, all_twice, classes_of, commit, lease, requests_of, set_policy
 from tests.support.images import encode
+from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png, pixels_of
 
 
@@ -112,7 +114,13 @@ def test_an_account_that_sees_everything_leases_nothing_and_what_it_holds_is_not
     assert [request.state for request in requests_of(service, case["id"])] == ["open"]  # somebody else reads it
 
 
-@pytest.mark.both_databases
+@undone(
+    "T20",
+    "blindness belongs to the image, not to the case",
+    planning,
+    "are_twins",
+    lambda case, other: case.id == other.id,
+)
 @pytest.mark.parametrize("how", ["same pixels", "nearly, one patient", "nearly, two patients"])
 def test_who_saw_a_twin_is_not_offered_the_read(service: Service, how: str) -> None:
     set_policy(service, threshold=0.99, audit_rate=1e-9, reveal="after_commit")
@@ -145,7 +153,6 @@ def test_who_declined_or_holds_a_twin_is_not_offered_the_read_either(service: Se
     assert "0 waiting" in service.get("anna", "/worklist", headers={"Accept": "text/html"}).text
 
 
-@pytest.mark.both_databases
 def test_what_is_seen_of_a_twin_while_a_read_is_open_makes_its_label_not_blind(service: Service) -> None:
     all_once(service)
     held = service.add_case("first", cell_png(3), patient="p")

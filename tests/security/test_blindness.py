@@ -6,15 +6,18 @@ from typing import Any
 
 import pytest
 
+from app.cases import blindness
 from app.http.routing import walk_routes
 from tests.app.test_leases import all_twice, classes_of, lease
 from tests.app.test_people import first_password
+from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
 
 #: What is the same for every installation, examples with probabilities included.
 FOR_EVERYBODY = {"/v1/docs", "/openapi.json"}
 
 
+@undone("T20", "nothing is shown before the own label", blindness, "has_committed", lambda *_: True)
 @pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 @pytest.mark.parametrize("by_browser", [False, True])

@@ -16,8 +16,6 @@ def ids_in(text: str) -> set[UUID]:
     return {UUID(found) for found in _ID.findall(text)}
 
 
-@pytest.mark.slow_on_second_database
-@pytest.mark.both_databases
 @pytest.mark.parametrize("reveal", ["after_commit", "after_case_closed"])
 def test_no_identifier_of_a_case_reaches_an_annotator(service: Service, reveal: str) -> None:
     set_policy(service, threshold=0.99, audit_rate=1e-9, reveal=reveal)
@@ -56,7 +54,6 @@ def test_no_identifier_of_a_case_reaches_an_annotator(service: Service, reveal: 
     assert UUID(read["id"]).version != 7  # nor one that tells the order of leases
 
 
-@pytest.mark.both_databases
 def test_a_handle_is_its_annotators_own_and_nobody_elses(service: Service) -> None:
     set_policy(service, threshold=0.0)
     case = service.add_case()

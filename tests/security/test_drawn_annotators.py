@@ -3,7 +3,6 @@
 import uuid
 from typing import Any
 
-import pytest
 from sqlalchemy import select
 
 from app.accounts.annotators import reading_annotators
@@ -14,8 +13,6 @@ from app.triage.planning import random_queue_place
 from tests.app.test_drawn_annotators import READERS, asked_of, drawing
 from tests.app.test_leases import classes_of, commit, lease, requests_of
 from tests.support.service import Service, cell_png
-
-pytestmark = [pytest.mark.both_databases, pytest.mark.slow_on_second_database]
 
 
 def n_waiting(service: Service, who: str) -> int:

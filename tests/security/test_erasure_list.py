@@ -11,12 +11,14 @@ from app.audit.verify import verify_all
 from app.cli import serving
 from app.context import build_context
 from app.database.tables import Case, Erasure
+from app.maintenance import backup
 from app.maintenance.backup import restore_backup
 from app.maintenance.erasure import erase_patient_everywhere, repeat_listed_erasures
 from app.maintenance.erasure_registry import ErasureListError, append_missing_erasures
 from app.settings import Settings
 from tests.support.command import run_here
 from tests.support.remains import remains
+from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png, store, stored_image
 
 PATIENT, EXTERNAL = "Zuckerkandl7", "Slide-Quixotic-9"
@@ -45,6 +47,7 @@ def backed_up(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     return tmp_path
 
 
+@undone("T23", "a backup comes back only with the list of erasures", backup, "require_erasure_list", lambda *_: 0)
 def test_restoring_asks_for_the_list_and_erases_again(service: Service, backed_up: Path) -> None:
     new, kept = backed_up / "new", service.context.settings.erasure_list
     for number, (lists, said) in enumerate(

@@ -3,11 +3,13 @@
 import pytest
 from sqlalchemy import text
 
+from app.audit.chain import verify_proof
 from app.audit.verify import check_audit
 from app.context import ServiceContext
 from app.database.tables import drop_triggers
 from app.database.tables.append_only import drop_replace_trigger
 from tests.support.chain import all_events, relink
+from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
 
 _COPIED = ("created_at", "actor", "action", "object", "details", "reason", "request_id", "row_digests", "digest")
@@ -41,6 +43,7 @@ def test_an_event_that_is_there_once_more_is_named(service: Service, changed: di
     assert len([fault for fault in faults(context) if "was changed" in fault]) >= 1
 
 
+@undone("T21", "an event that was not signed with the key is named", verify_proof, "is_signed", lambda *_: True)
 def test_an_event_less_is_named_although_digests_need_no_key(service: Service) -> None:
     """Somebody without the key takes an event out, and computes numbers and digests of the rest."""
     for number in range(3):

@@ -15,7 +15,7 @@ from sqlalchemy import select, text
 from app.accounts import single_sign_on
 from app.audit import rotation
 from app.audit.anchor import append_anchor
-from app.audit.chain import events
+from app.audit.chain import events, verify_proof
 from app.audit.chain.keys import KeyRing, RingSecret, derive_keys
 from app.audit.chain.verify_proof import ROTATION, rotation_text
 from app.audit.installation import WrongKeyError, claim_database
@@ -34,6 +34,7 @@ from tests.security.test_one_key import coins_and_partitions
 from tests.security.test_proof import check, exported
 from tests.support.chain import all_events, relink
 from tests.support.command import run_here
+from tests.support.sabotage import undone
 from tests.support.service import KEY, Service, cell_png, collect
 from tests.support.waiting import patient
 
@@ -98,6 +99,13 @@ def test_a_new_key_signs_and_nothing_that_follows_from_the_first_moves(service: 
     new.database.engine.dispose()
 
 
+@undone(
+    "T22",
+    "an event is signed with the key that was in force when it was written",
+    verify_proof,
+    "is_signed",
+    lambda *_: True,
+)
 def test_an_event_signed_with_a_replaced_key_is_named(service: Service, rotated: ServiceContext) -> None:
     """What a thief of the old key can add after the rotation."""
     new = rotated

@@ -15,8 +15,6 @@ from tests.app.test_people import first_password
 from tests.security.test_right_person import answer_form, labels, submit
 from tests.support.service import Service
 
-pytestmark = pytest.mark.both_databases
-
 
 def lost(service: Service) -> tuple[dict[str, Any], dict[str, Any]]:
     """A read of anna's that ran out, and ben's of the same request."""

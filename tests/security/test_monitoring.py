@@ -6,13 +6,16 @@ import uuid
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from app.accounts import permissions
 from app.main import attach_context
 from app.settings import Settings
 from tests.app.test_leases import set_policy
 from tests.support.process import METRICS_TOKEN
+from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
 
 
+@undone("T20", "monitoring needs its token", permissions.hmac, "compare_digest", lambda *_: True)
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer wrong", f"Basic {METRICS_TOKEN}", f"Bearer {METRICS_TOKEN}x"])
 def test_metrics_need_their_token(shared_service: Service, header: str) -> None:
     answer = shared_service.client.get("/metrics", headers={"Authorization": header} if header else {})

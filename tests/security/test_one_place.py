@@ -3,15 +3,12 @@
 from typing import Any
 from uuid import UUID
 
-import pytest
 from sqlalchemy import select
 
 from app.database.tables import Read, ReadRequest
 from app.triage.planning import random_queue_place
 from tests.app.test_leases import all_twice, classes_of, commit, lease, set_policy
 from tests.support.service import Service, cell_png
-
-pytestmark = pytest.mark.both_databases
 
 
 def test_all_requests_of_a_case_have_its_place(service: Service) -> None:
@@ -32,7 +29,6 @@ def test_all_requests_of_a_case_have_its_place(service: Service) -> None:
     assert len(set.union(*places.values())) == 3
 
 
-@pytest.mark.slow_on_second_database
 def test_annotators_go_through_the_cases_together(service: Service) -> None:
     """Each next case is one of the four that come first, and which of them is everybody's own."""
     all_twice(service)

@@ -17,10 +17,12 @@ from app.http.errors import ServiceOverloaded
 from app.http.limiter import CHEAP_PICTURES, MAX_UPLOAD, Limiter, LimitPlace
 from app.predictions import decoding
 from app.predictions.decoding import ImageDecoder
+from ml.images import image_container_checks
 from ml.images.picture import CHEAP_PIXELS, Picture, estimate_decoding_cost, read_limited, read_picture
 from ml.images.preprocess import MAX_PIXELS, ImageRejectedError, Preprocessing
 from tests.support.images import CORPUS, animated, encode, photo
 from tests.support.process import Installation
+from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
 from tests.support.waiting import patient, wait_until
 
@@ -79,6 +81,7 @@ def test_pictures_of_up_to_a_megapixel_of_8_bits_are_cheap() -> None:
     assert CHEAP_PIXELS == 1_000_000
 
 
+@undone("T4", "a JPEG of many scans is decoded where it can be ended", image_container_checks, "SCANS", 10**9)
 def test_a_jpeg_that_goes_over_its_blocks_for_minutes_is_stopped(
     shared_service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
-import pytest
 from sqlalchemy import select
 
 from app.audit.chain import events
@@ -22,7 +21,6 @@ from app.triage.queries import current_policy
 from tests.app.test_leases import classes_of, commit, lease, set_policy
 from tests.support.service import Service, cell_png, store
 
-pytestmark = [pytest.mark.both_databases, pytest.mark.slow_on_second_database]
 #: Everybody reads a case once, and it is shown once it is closed.
 ONCE: dict[str, Any] = {"threshold": 0.99, "audit_rate": 1e-9, "reveal": "after_case_closed"}
 THREE = ("outside 1", "outside 2", "outside 3")
@@ -208,7 +206,6 @@ def everything(service: Service, out: Path) -> list[Any]:
     return [labels, requests, *files, *fits, *documents]
 
 
-@pytest.mark.one_database
 def test_nothing_follows_from_practice(service: Service, tmp_path: Path) -> None:
     """Metrics with drift and agreement, posteriors, exports, and what recalibrations and models of annotators read."""
     set_policy(service, **ONCE)

@@ -16,8 +16,6 @@ from tests.security.test_practice import ONCE, begin, cells_of, finish, make_set
 from tests.support.service import Service, cell_png
 from tests.support.statements import counted
 
-pytestmark = [pytest.mark.both_databases, pytest.mark.slow_on_second_database]
-
 
 def test_new_annotators_read_once_they_are_qualified(service: Service) -> None:
     set_policy(service, **ONCE)

@@ -4,7 +4,6 @@ import re
 from typing import Any
 from uuid import UUID
 
-import pytest
 from sqlalchemy import func, select, update
 
 from app.audit.verify import verify_all
@@ -14,7 +13,6 @@ from tests.app.test_leases import classes_of, commit, lease, set_policy
 from tests.security.test_practice import THREE, ask_again, make_set
 from tests.support.service import Service, cell_png, store
 
-pytestmark = [pytest.mark.both_databases, pytest.mark.slow_on_second_database]
 #: Everybody reads a case once, and it is shown once it is closed.
 ONCE: dict[str, Any] = {"threshold": 0.99, "audit_rate": 1e-9, "reveal": "after_case_closed"}
 

@@ -89,7 +89,6 @@ def test_the_check_of_an_import_sees_it(service: Service, upgrade_encoder: Upgra
     assert {row["detail"] for row in report["failures"]} == {"same image as first"}
 
 
-@pytest.mark.both_databases
 def test_who_saw_it_neither_reads_it_again_nor_answers_blind(service: Service, upgrade_encoder: Upgrade) -> None:
     set_policy(service, threshold=0.99, audit_rate=1e-9, reveal="after_commit")
     first = service.add_case("first", cell_png(3))
@@ -101,7 +100,6 @@ def test_who_saw_it_neither_reads_it_again_nor_answers_blind(service: Service, u
     assert sorted(judging(service)) == ["anna", "ben"]
 
 
-@pytest.mark.both_databases
 def test_what_is_seen_meanwhile_makes_a_label_not_blind(service: Service, upgrade_encoder: Upgrade) -> None:
     all_once(service)
     service.add_case("first", cell_png(3))
@@ -124,7 +122,6 @@ def test_the_same_case_sent_again_is_known(service: Service, upgrade_encoder: Up
     assert service.upload("first", cell_png(4)).status_code == 409
 
 
-@pytest.mark.both_databases
 def test_a_damaged_image_heals_when_it_is_sent_again(service: Service, upgrade_encoder: Upgrade) -> None:
     case = service.add_case("first", cell_png(3), field=around())
     service.add_case("second", cell_png(3), field=around())  # has the same files

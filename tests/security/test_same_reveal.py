@@ -41,8 +41,6 @@ def answered(service: Service, name: str, number: int, reveal: str) -> tuple[dic
     return body, f"{shown.status_code} {shown.json().get('detail')}", len(requests_of(service, case["id"]))
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 @pytest.mark.parametrize("reveal", ["after_case_closed", "after_commit", "never"])
 def test_the_answer_to_a_label_does_not_tell_the_arm(service: Service, reveal: str) -> None:
     answers, pages, planned = [], [], []
@@ -57,8 +55,6 @@ def test_the_answer_to_a_label_does_not_tell_the_arm(service: Service, reveal: s
     assert answers[0][1] is (reveal != "after_commit")
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
 @pytest.mark.parametrize(("reveal", "blind"), [("after_case_closed", False), ("never", True)])
 def test_a_change_of_mind_once_the_arm_can_be_told_is_not_blind(service: Service, reveal: str, blind: bool) -> None:
     """A final label of a case that stays hidden is of one that somebody else is still to read."""

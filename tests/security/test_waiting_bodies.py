@@ -12,11 +12,13 @@ from typing import Any
 import httpx2
 import pytest
 
+from app.http import middleware
 from app.http.limiter import BODIES, MAX_SIGN_IN, MAX_UPLOAD, Limiter
 from app.http.middleware import BodyLimits
 from tests.security.test_pictures import memory_of
 from tests.support.coroutines import run_async
 from tests.support.process import Installation
+from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
 from tests.support.waiting import patient, wait_until
 
@@ -63,6 +65,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
+@undone("T1", "bodies that wait share a budget of memory", middleware, "_COPIES", 0)
 def test_a_body_without_room_waits_unread_and_what_fits_passes_it() -> None:
     async def scene() -> None:
         door = Door(20 * MIB)  # each counts twice
