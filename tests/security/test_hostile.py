@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.http import middleware
-from app.http.limiter import LimitPlace
+from app.http.limiter import MAX_ARCHIVE, LimitPlace
 from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
 
@@ -121,7 +121,7 @@ def test_more_predictions_than_the_queue_holds_are_refused_with_retry_after(serv
     "a body of more than a megabyte is refused before it is parsed",
     middleware,
     "MAX_BODY",
-    middleware.MAX_ARCHIVE,
+    MAX_ARCHIVE,
 )
 def test_a_body_of_more_than_a_megabyte_is_refused_declared_or_not(shared_service: Service) -> None:
     body = b'{"reason":"' + b"a" * (5 * 1024**2) + b'"}'

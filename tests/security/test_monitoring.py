@@ -1,12 +1,12 @@
 """What is public, and what monitoring says: nothing that tells a plan, and the numbers only to who has the token."""
 
+import hmac
 import re
 import uuid
 
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from app.accounts import permissions
 from app.main import attach_context
 from app.settings import Settings
 from tests.app.test_leases import set_policy
@@ -15,7 +15,7 @@ from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
 
 
-@undone("T20", "monitoring needs its token", permissions.hmac, "compare_digest", lambda *_: True)
+@undone("T20", "monitoring needs its token", hmac, "compare_digest", lambda *_: True)
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer wrong", f"Basic {METRICS_TOKEN}", f"Bearer {METRICS_TOKEN}x"])
 def test_metrics_need_their_token(shared_service: Service, header: str) -> None:
     answer = shared_service.client.get("/metrics", headers={"Authorization": header} if header else {})
