@@ -27,8 +27,7 @@ from benchmarks.unit_costs import processor_seconds
 from ml.calibration.calibrators import Calibration
 from ml.calibration.concentration import ConcentrationHead
 from ml.calibration.scaling import Scaling
-from ml.datasets.cells import simulate_cell
-from ml.datasets.cells_morphology import CLASSES
+from ml.datasets.cells import CLASSES, simulate_cell
 from ml.images.image_quality_features import compute_quality_features, feature_columns
 from ml.images.preprocess import Preprocessing
 from ml.release.artifact import FAMILIARITY_FILE, read_release, write_release

@@ -231,8 +231,7 @@ def split_in_half(name: str, cells: Cells) -> list[Row]:
 
 
 def nodules() -> Cells:
-    from ml.datasets.lidc import load_nodules
-    from ml.reproduce.nodules import predictions
+    from experiments.nodules import load_nodules, predictions
     from ml.reproduce.scoring import SERVED
 
     data = load_nodules()

@@ -16,17 +16,16 @@ from typing import Any, cast
 import numpy as np
 
 from experiments import RESULTS
+from experiments.nodules import FOLDS, fit_regression, load_nodules
 from ml.calibration.calibrators import FitReport, calibrate
-from ml.datasets.blends import BLENDS, load_blend, read_blend_table
+from ml.datasets.blends import load_mix_mnist, read_blend_table
 from ml.datasets.cells import load_cells
-from ml.datasets.lidc import load_nodules
 from ml.distributions.families import DirichletCpe, PredictiveDistribution, softmax_probs
 from ml.metrics import evaluate
 from ml.metrics.cases import observed_disagreement
 from ml.metrics.losses import exact_metrics
 from ml.metrics.posterior_gain import exact_posterior_epistemic_loss, posterior_epistemic_loss, posterior_gain
 from ml.release.dropout_head import SAMPLES, DropoutHead
-from ml.reproduce.nodules import FOLDS, fit_regression
 from ml.reproduce.report import versions
 from ml.training.calibrate import member_outputs
 from ml.training.run_folder import CachedOutputs, RunFolder
@@ -100,7 +99,7 @@ def of_nodules(seed: int) -> list[dict[str, Any]]:
 def truth_of(name: str, outputs: CachedOutputs, folder: RunFolder) -> FloatArray | None:
     """True class probabilities of the cached cases, None where nobody knows them."""
     if name == "mix-mnist":
-        data = load_blend(BLENDS[name])
+        data = load_mix_mnist()
     elif name == "cells":
         options = folder.read_config()["train"]["data_options"]
         data = load_cells(**options)
@@ -118,7 +117,7 @@ def of_outputs(name: str, path: Path, labels: int) -> list[dict[str, Any]]:
     outputs = folder.read_outputs()
     truth = truth_of(name, outputs, folder)
     if name == "mix-mnist":
-        table = read_blend_table(BLENDS[name], labels)
+        table = read_blend_table("mix_mnist", labels)
         by_case = dict(zip(table.case_ids, table.label_counts, strict=True))
         counts = np.array([by_case[str(case)] for case in outputs.case_ids])
         outputs = CachedOutputs(**{**vars(outputs), "label_counts": counts})

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import RESULTS
-from ml.reproduce.synthetic import Row
-from ml.reproduce.synthetic_report import TITLES, gathered, tables, verdicts
+from ml.reproduce.synthetic import Row, gathered, tables, verdicts
 
 
 def joined(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
@@ -42,7 +41,7 @@ def joined(documents: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
         "rows": [vars(row) for row in rows],
         **further,
     }
-    title = f"# {TITLES[first['name']]}, Tables 1 and 2: seeds {', '.join(map(str, sorted(seeds)))}"
+    title = f"# {first['what'].split(':')[0]}, Tables 1 and 2: seeds {', '.join(map(str, sorted(seeds)))}"
     how = "Each seed was reproduced by itself (`python -m experiments.joined_seeds`). Mean ± spread over seeds."
     return document, "\n\n".join([title, how, text, tables(first["name"], gathered(rows))]) + "\n"
 

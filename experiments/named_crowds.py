@@ -26,15 +26,14 @@ import numpy as np
 
 from experiments import RESULTS
 from experiments.new_crowd import TRAINED, Patches
+from experiments.nodules import FOLDS, fit_regression, load_nodules
 from ml.annotations import Annotations
 from ml.annotators.choosing import ALIKE, choose_readers
 from ml.annotators.fitting import held_out_gain
 from ml.calibration.calibrators import calibrate
 from ml.datasets.base import datasets_folder
 from ml.datasets.cifar import load_photographs
-from ml.datasets.lidc import load_nodules
 from ml.distributions.families import softmax_probs
-from ml.reproduce.nodules import FOLDS, fit_regression
 from ml.reproduce.report import versions
 from ml.util.arrays import FloatArray, IntArray
 from ml.util.splits import split_partitions

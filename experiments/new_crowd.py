@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments import RESULTS
+from experiments.nodules import fit_regression
 from ml.calibration.calibration import Calibration
 from ml.calibration.calibrators import calibrate
 from ml.calibration.domain_adaptation import adapt_calibration
@@ -23,7 +24,6 @@ from ml.distributions.families import softmax_probs
 from ml.metrics import evaluate
 from ml.metrics.cases import observed_disagreement
 from ml.reproduce.human_labels import thin
-from ml.reproduce.nodules import fit_regression
 from ml.reproduce.report import versions
 from ml.util.arrays import FloatArray, IntArray
 

@@ -20,8 +20,7 @@ from app.labels.service import LabelIn
 from app.releases.service import get_champion_alias
 from app.triage.service import PolicyIn
 from ml.datasets.annotators import AnnotatorPool
-from ml.datasets.cells import cell_name, patient_name, simulate_cell
-from ml.datasets.cells_morphology import CLASSES
+from ml.datasets.cells import CLASSES, cell_name, patient_name, simulate_cell
 from ml.images.preprocess import encode_png
 from ml.util.arrays import FloatArray
 

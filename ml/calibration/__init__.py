@@ -10,15 +10,6 @@ from ml.calibration.concentration import (
     fit_concentration,
 )
 from ml.calibration.joint_fit import fit_jointly, joint_loss
-from ml.calibration.optimal_concentration import (
-    Moments,
-    disagreement_error,
-    disagreement_lower_end,
-    disagreement_optimum,
-    posterior_epistemic_error,
-    posterior_lower_end,
-    posterior_optimum,
-)
 from ml.calibration.optimise import FitError
 from ml.calibration.scaling import (
     METHODS,
@@ -41,7 +32,6 @@ __all__ = [
     "FitReport",
     "HeadKind",
     "Method",
-    "Moments",
     "Refinement",
     "Scaling",
     "affine_loss",
@@ -49,18 +39,12 @@ __all__ = [
     "choose_head",
     "choose_scaling",
     "concentration_loss",
-    "disagreement_error",
-    "disagreement_lower_end",
-    "disagreement_optimum",
     "fit_affine",
     "fit_concentration",
     "fit_jointly",
     "fit_temperature",
     "joint_loss",
     "mixture_log_likelihood",
-    "posterior_epistemic_error",
-    "posterior_lower_end",
-    "posterior_optimum",
     "scaling_loss",
     "temperature_loss",
 ]

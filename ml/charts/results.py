@@ -12,11 +12,8 @@ from altair.typing import ChartType
 
 from ml.charts.reliability import GREY, apply_chart_style
 from ml.charts.rows import (
-    ConcentrationPoint,
     CoverageRow,
     MethodLosses,
-    MethodPoint,
-    Optimum,
     ShiftPoint,
     TemperaturePoint,
     ThinningRow,
@@ -74,7 +71,8 @@ SERIES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9"]
 _SHAPES = ["circle", "square", "triangle-up", "diamond", "cross"]
 
 
-def _colour(field: str, names: list[str]) -> alt.Color:
+def series_colour(field: str, names: list[str]) -> alt.Color:
+    """Colour of each name in a field, with its legend."""
     return alt.Color(f"{field}:N", title=None, sort=names, scale=alt.Scale(domain=names, range=SERIES[: len(names)]))
 
 
@@ -95,7 +93,7 @@ def calibration_dispersion_map(rows: Sequence[MethodLosses]) -> ChartType:
     iso = iso.encode(x=x, y=y, detail="EL:N")
     points = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y)
     marks = points.mark_point(filled=True, size=90).encode(
-        color=_colour("family", families),
+        color=series_colour("family", families),
         shape=alt.Shape("family:N", sort=families, scale=alt.Scale(domain=families, range=_SHAPES), title=None),
     )
     names = points.mark_text(align="left", dx=7, fontSize=10).encode(text="method:N")
@@ -117,7 +115,7 @@ def temperature_chart(rows: Sequence[TemperaturePoint], fitted: float) -> ChartT
         y=alt.Y("value:Q", title=None),
     )
     lines = base.mark_line().encode(
-        color=_colour("measure", names), strokeDash=alt.StrokeDash("measure:N", sort=names, legend=None)
+        color=series_colour("measure", names), strokeDash=alt.StrokeDash("measure:N", sort=names, legend=None)
     )
     rule = alt.Chart().mark_rule(color=GREY, strokeDash=[4, 4]).encode(x=alt.datum(fitted))
     panel = alt.layer(rule, lines).properties(width=280, height=220)
@@ -125,39 +123,12 @@ def temperature_chart(rows: Sequence[TemperaturePoint], fitted: float) -> ChartT
     return apply_chart_style(chart.resolve_scale(y="independent"))
 
 
-def concentration_chart(rows: Sequence[ConcentrationPoint], optima: Sequence[Optimum]) -> ChartType:
-    """Error of the DPE and of the posterior against log α0, with the optima of Theorem 1 and simulated points.
-
-    Args:
-        rows: points of the curves.
-        optima: of the curves that have one.
-    """
-    names = list(dict.fromkeys(row["curve"] for row in rows))
-    x = alt.X("log_concentration:Q", title="log concentration log α0")
-    base = alt.Chart(alt.Data(values=rows)).encode(x=x, color=_colour("curve", names))
-    lines = base.mark_line().encode(
-        y=alt.Y("value:Q", title="squared error"), strokeDash=alt.StrokeDash("curve:N", sort=names, legend=None)
-    )
-    simulated = [row for row in rows if row["simulated"] is not None]
-    dots = (
-        alt.Chart(alt.Data(values=simulated))
-        .mark_circle(size=35)
-        .encode(x=x, y="simulated:Q", color=_colour("curve", names))
-    )
-    rules = (
-        alt.Chart(alt.Data(values=optima))
-        .mark_rule(strokeDash=[4, 4])
-        .encode(x="log_concentration:Q", color=_colour("curve", names))
-    )
-    return apply_chart_style((rules + lines + dots).properties(width=440, height=280))
-
-
 def triage_chart(rows: Sequence[TriagePoint]) -> ChartType:
     """Share of disagreements caught against share of cases sent for a second read, with 95 % bands."""
     names = list(dict.fromkeys(row["score"] for row in rows))
     percent = alt.Axis(format="%", labelOverlap="parity", labelSeparation=8)
     x = alt.X("capacity:Q", title="cases sent for a second read", axis=percent)
-    colour = _colour("score", names).legend(orient="bottom")
+    colour = series_colour("score", names).legend(orient="bottom")
     base = alt.Chart(alt.Data(values=rows)).encode(x=x, color=colour)
     band = base.mark_area(opacity=0.18, clip=True).encode(y="low:Q", y2="high:Q")
     lines = base.mark_line().encode(
@@ -169,26 +140,6 @@ def triage_chart(rows: Sequence[TriagePoint]) -> ChartType:
     return apply_chart_style((line + band + lines).properties(width=380, height=320))
 
 
-def method_chart(rows: Sequence[MethodPoint], *, measure: str) -> ChartType:
-    """A measure by method, ours with the spread over seeds next to the paper's.
-
-    Args:
-        rows: values of each method.
-        measure: axis title.
-    """
-    who = list(dict.fromkeys(row["who"] for row in rows))
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    base = alt.Chart().encode(y=alt.Y("method:N", sort=methods, title=None))
-    points = base.mark_point(filled=True, size=70).encode(
-        x=alt.X("value:Q", title=measure),
-        color=_colour("who", who),
-        shape=alt.Shape("who:N", sort=who, scale=alt.Scale(domain=who, range=_SHAPES[: len(who)]), title=None),
-    )
-    bars = base.mark_rule().encode(x="low:Q", x2="high:Q", color=_colour("who", who))
-    panel = alt.layer(bars, points).properties(width=280, height=22 * len(methods))
-    return apply_chart_style(panel.facet(column=alt.Column("labels:N", title=None), data=alt.Data(values=rows)))
-
-
 def thinning_chart(rows: Sequence[ThinningRow]) -> ChartType:
     """Estimates from few labels per case against the answer from all of them."""
     names = list(dict.fromkeys(row["estimator"] for row in rows))
@@ -196,11 +147,11 @@ def thinning_chart(rows: Sequence[ThinningRow]) -> ChartType:
     offset = alt.XOffset("estimator:N", sort=names)
     points = base.mark_point(filled=True, size=60).encode(
         y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
-        color=_colour("estimator", names),
+        color=series_colour("estimator", names),
         shape=alt.Shape("estimator:N", sort=names, scale=alt.Scale(domain=names, range=_SHAPES[: len(names)])),
         xOffset=offset,
     )
-    bars = base.mark_rule().encode(y="low:Q", y2="high:Q", color=_colour("estimator", names), xOffset=offset)
+    bars = base.mark_rule().encode(y="low:Q", y2="high:Q", color=series_colour("estimator", names), xOffset=offset)
     full = alt.Chart().mark_rule(color=GREY, strokeDash=[4, 4]).encode(y="full:Q")
     panel = alt.layer(full, bars, points).properties(width=180, height=220)
     chart = panel.facet(column=alt.Column("metric:N", title=None, sort=None), data=alt.Data(values=rows))
@@ -220,7 +171,7 @@ def coverage_chart(rows: Sequence[CoverageRow]) -> ChartType:
     band = base.mark_rect(opacity=0.12, color=GREY).encode(**ends)
     points = base.mark_point(filled=True, size=60).encode(
         x=alt.X("coverage:Q", title="coverage of 95 % intervals", scale=scale, axis=alt.Axis(format="%")),
-        color=_colour("size", sizes),
+        color=series_colour("size", sizes),
         shape=alt.Shape("size:N", sort=sizes, scale=alt.Scale(domain=sizes, range=_SHAPES[: len(sizes)]), title=None),
     )
     panel = alt.layer(band, points).properties(width=260, height=20 * len(names))

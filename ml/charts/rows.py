@@ -42,23 +42,6 @@ class TemperaturePoint(TypedDict):
     value: float
 
 
-class Optimum(TypedDict):
-    """Where a curve over the log concentration is lowest."""
-
-    curve: str
-    log_concentration: float
-
-
-class ConcentrationPoint(TypedDict):
-    """A squared error at one log concentration by formula and, at some of them, by simulation."""
-
-    prediction: str
-    curve: str
-    log_concentration: float
-    value: float
-    simulated: float | None
-
-
 class ShiftPoint(TypedDict):
     """Answers of a release to n images that were shifted in one way.
 
@@ -89,17 +72,6 @@ class TriagePoint(TypedDict):
     high: float | None
 
 
-class MethodPoint(TypedDict):
-    """A measure of a method by ours or the paper's account, with its range over seeds."""
-
-    method: str
-    labels: str
-    who: str
-    value: float
-    low: float
-    high: float
-
-
 class ThinningRow(TypedDict):
     """An estimate from a few labels per case, next to the answer from all of them."""
 
@@ -115,15 +87,7 @@ class ThinningRow(TypedDict):
 
 @dataclass(frozen=True)
 class ZeroMeanRow:
-    """Mean of an estimator whose truth is zero, over independent runs.
-
-    Attributes:
-        estimator: name.
-        n_labels: labels per case.
-        n_cases: N.
-        mean: over the runs.
-        se: Monte-Carlo standard error of the mean.
-    """
+    """Mean of an estimator whose truth is zero, over independent runs, with its Monte-Carlo standard error."""
 
     estimator: str
     n_labels: int
@@ -134,20 +98,9 @@ class ZeroMeanRow:
 
 @dataclass(frozen=True)
 class CoverageRow:
-    """Bias and coverage of an estimator at one size.
+    """Bias of an estimator over so many runs, spread of its estimates, and shares of 95 % intervals.
 
-    Attributes:
-        estimator: name.
-        n_cases: N.
-        panel: how cases and labels came.
-        truth: what it aims at.
-        bias: mean of the estimates less the truth.
-        bias_se: Monte-Carlo standard error of the bias.
-        spread: standard deviation of the estimates.
-        coverage: share of 95 % intervals that contain the truth.
-        above: share with the truth above the upper end.
-        below: share with the truth below the lower end.
-        runs: number of simulated data sets.
+    ``coverage`` contain the truth; ``above`` and ``below`` have it above the upper or below the lower end.
     """
 
     estimator: str

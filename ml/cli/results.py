@@ -256,7 +256,7 @@ def reproduce(
     name: Annotated[
         str,
         typer.Argument(
-            help="debias, theorem-1, coverage, mix-mnist, mix-cifar10, cifar10h, pbc-nucleus or lidc.",
+            help="debias, coverage, mix-mnist, mix-cifar10 or cifar10h.",
         ),
     ],
     out: Annotated[
@@ -274,8 +274,8 @@ def reproduce(
     from rich.console import Console
     from rich.progress import Progress
 
+    from ml.reproduce.report import Setting
     from ml.reproduce.report import reproduce as run
-    from ml.reproduce.setting import Setting
 
     if truth not in {"exact", "counts"}:
         raise typer.BadParameter(f"--truth must be exact or counts, got {truth!r}")

@@ -16,11 +16,8 @@ from ml.util.arrays import FloatArray, IntArray
 class AnnotatorPool:
     """A pool of simulated annotators.
 
-    Attributes:
-        size: number of annotators.
-        copying: share of second and later labels that copy the case's first label.
-        biased: annotator who moves probability to a neighbouring class, None for nobody.
-        bias: share of the probability of each class that the biased annotator moves to the next class.
+    A share ``copying`` of second and later labels copies the case's first one; annotator ``biased`` moves a share
+    ``bias`` of each class's probability to the next class.
     """
 
     size: int = 6
@@ -37,15 +34,7 @@ class AnnotatorPool:
     def read(
         self, true_probs: FloatArray, n_labels: npt.ArrayLike, rng: np.random.Generator
     ) -> tuple[IntArray, IntArray]:
-        """Let annotators read cases.
-
-        Args:
-            true_probs: (N, K) label distribution of each case.
-            n_labels: number of different annotators per case, a number or (N,).
-            rng: source of chance.
-
-        Returns:
-            annotator and label of each case's reads, (N, max n_labels) each, −1 where there is none.
+        """Annotators and labels, (N, max n_labels) each, −1 for none, of cases with label distributions (N, K).
 
         Raises:
             ValueError: more labels per case than annotators.

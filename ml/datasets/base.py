@@ -24,14 +24,7 @@ class DatasetMissingError(ValueError):
 
 @dataclass(frozen=True)
 class ClassInfo:
-    """One class of a reading task.
-
-    Attributes:
-        code: stable name in tables and artifacts.
-        name: for people.
-        shortcut: key on an annotator's keyboard, empty for none.
-        group: heading under which an annotator finds the class, empty for none.
-    """
+    """One class of a reading task; ``shortcut`` is a key on the keyboard, ``group`` a heading, both may be empty."""
 
     code: str
     name: str
@@ -46,25 +39,11 @@ class ClassInfo:
 
 @dataclass(frozen=True)
 class ImageDataset:
-    """Images with label histograms.
+    """Images (N, H, W, C) after crop and resize, with label histograms (N, K) and one of ``PARTITIONS`` each.
 
-    Attributes:
-        name: how the data set is called on the command line.
-        classes: K classes.
-        pixels: (N, H, W, C) uint8, after crop and resize.
-        label_counts: (N, K) label histograms.
-        partition: (N,) one of ``PARTITIONS``.
-        case_ids: N identifiers.
-        patients: N identifiers, None where the source has none.
-        preprocessing: what turns a raw image into ``pixels`` and those into network inputs.
-        orientation: ``any`` (cells lie any way up), ``upright`` (small turns, mirrored) or ``fixed``.
-        source: where images and labels come from, in one sentence.
-        licence: of the data.
-        true_probs: (N, K) where the truth is known (simulated data).
-        pixel_digests: N digests of the pictures as they were decoded, before crop and resize (``pixel_digest``); of
-            ``pixels`` where left out.
-        patient_hmacs: N digests of patients by the service that exported them, None where none did.
-        annotators: names of those who labelled, None where they are not known.
+    ``orientation``: ``any`` (cells lie any way up), ``upright`` (small turns, mirrored) or ``fixed``. ``pixel_digests``
+    are of the pictures as they were decoded, of ``pixels`` if left out; ``patient_hmacs`` are digests of the service
+    that exported them.
     """
 
     name: str

@@ -2,7 +2,6 @@
 
 import functools
 import lzma
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pyarrow as pa
 from pyarrow import csv
 
 from ml.datasets.base import ClassInfo, ImageDataset, datasets_folder
-from ml.datasets.dataset_cache import unpack_pixels
 from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation
 from ml.util.arrays import IntArray
 from ml.util.splits import split_partitions
@@ -24,43 +22,29 @@ PART_SIZE = 10_000
 
 @functools.lru_cache(maxsize=len(PARTS))
 def _part(folder: Path, part: str) -> Pixels:
-    """Photographs (10000, 32, 32, 3) of a part: 30 MB, which take three seconds to unpack for the first time."""
-    pixels = unpack_pixels(folder / f"images_{part}.npy.xz", {"what": "npy.xz"}, _from_xz)
+    """Photographs (10000, 32, 32, 3) of a part: 30 MB, which take three seconds to unpack."""
+    with lzma.open(folder / f"images_{part}.npy.xz") as stream:
+        pixels = np.asarray(np.lib.format.read_array(stream, allow_pickle=False), dtype=np.uint8)
     pixels.flags.writeable = False
     return pixels
 
 
-def _from_xz(data: bytes) -> Pixels:
-    with lzma.open(BytesIO(data)) as stream:
-        return np.asarray(np.lib.format.read_array(stream, allow_pickle=False), dtype=np.uint8)
-
-
-def load_photographs(wanted: IntArray) -> tuple[Pixels, IntArray]:
-    """Photographs (60000, 32, 32, 3) and their classes, training part first.
-
-    Args:
-        wanted: numbers of those that will be used; parts without any of them stay black.
-
-    Raises:
-        DatasetMissingError: they are not on this machine.
-    """
+def load_photographs(numbers: IntArray) -> tuple[Pixels, IntArray]:
+    """Photographs (60000, 32, 32, 3) and classes, training part first; parts without any of the numbers stay black."""
     folder = datasets_folder("cifar10", "www.cs.toronto.edu/~kriz/cifar.html")
     table: pa.Table = csv.read_csv(folder / "labels.csv.gz")
     classes = np.asarray(table.column("label").to_numpy(), dtype=np.int64)
     photographs = np.zeros((len(classes), 32, 32, 3), dtype=np.uint8)
-    for number in np.unique(wanted // PART_SIZE):
-        photographs[number * PART_SIZE : (number + 1) * PART_SIZE] = _part(folder, PARTS[number])
+    for part in np.unique(numbers // PART_SIZE):
+        photographs[part * PART_SIZE : (part + 1) * PART_SIZE] = _part(folder, PARTS[part])
     return photographs, classes
 
 
 def load_cifar10h(train_labels: int = 3, seed: int = 0, cases: int | None = None) -> ImageDataset:
     """Train on human labels of the training photographs (CIFAR-10N), test on about 51 a photograph (CIFAR-10H).
 
-    Args:
-        train_labels: 1 (the first of the three collected labels, for training photographs) or 3; validation
-            photographs always carry all three, without which no concentration can be learned.
-        seed: of the split of the 50,000 into 42,500 for training and 7,500 for validation.
-        cases: keep only that many of each partition, for quick looks; then only the first training part is read.
+    Training photographs carry one label or three, validation photographs always three, without which no concentration
+    can be learned. With ``cases`` only that many of each partition are kept, of the first training part.
 
     Raises:
         DatasetMissingError: a data set is not on this machine.

@@ -7,17 +7,18 @@
                                    patient_hmac (of the service that exported the cells)
     DIR/images/<case_id>.png       or .jpg, .jpeg, .tif, .tiff, or the path in column `file`
     DIR/classes.csv                optional: code, name; shortcut, group
-    DIR/.decoded/                  made here: decoded images, which may be deleted at any time
+    DIR/.decoded/                  made here: decoded images, which may be deleted at any time; SECONDREAD_CACHE names
+                                   another place, or is off
 """
 
+import os
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset
-from ml.datasets.dataset_cache import store_for
-from ml.images.pixel_cache import Observer, UnreadableImageError, decode_files, ignore_progress
+from ml.images.pixel_cache import Observer, PackStore, UnreadableImageError, decode_files, ignore_progress
 from ml.images.preprocess import Orientation, Pixels, Preprocessing, fit_normalisation
 from ml.release.training_index import parse_patient_hmac
 from ml.tables.files import Labels, TableError, case_column, read_labels, read_table, text_column
@@ -74,15 +75,18 @@ def _read_pixels(
     folder: Path, paths: list[Path], preprocessing: Preprocessing, observer: Observer
 ) -> tuple[Pixels, list[bytes]]:
     """Network pixels of each image, with the digest of its decoded pixels."""
+    cache = os.environ.get("SECONDREAD_CACHE")
+    # what else lies in a folder that a user names is none of ours
+    store = PackStore(Path(cache) / "secondread-decoded" if cache else folder / ".decoded")
     try:
-        images = decode_files(paths, preprocessing, store_for(folder), observer)
+        images = decode_files(paths, preprocessing, None if cache == "off" else store, observer)
     except UnreadableImageError as exc:
         raise TableError(str(exc)) from exc
     return images.pixels, images.digests
 
 
 def own_partitions(groups: list[str], label_counts: IntArray, seed: int) -> npt.NDArray[np.str_]:
-    """Partition of each case (N,) where nobody has set one: 60/10/10/20 by patient, and alike in each class."""
+    """Partition of each case (N,) if none is given: 60/10/10/20 by patient, and alike in each class."""
     return stratified_partitions(groups, label_counts, SHARES, seed)
 
 
@@ -121,15 +125,7 @@ def load_folder(
 ) -> ImageDataset:
     """Read a folder of images with a LABELS table; what was decoded before is not decoded again.
 
-    Args:
-        folder: as drawn in the module's docstring.
-        size: side of the network's input in px.
-        crop: side of the central square to keep, in px of the images; all of it where left out.
-        grey: read grey images.
-        orientation: how images may be turned in training.
-        seed: of the split, 60/10/10/20 by patient and alike in each class, where the table has no column
-            ``partition``.
-        observer: called with images decoded and in all, where any have to be decoded.
+    ``size`` is the side of the network's input, ``crop`` that of the central square to keep, in px of the images.
 
     Raises:
         TableError: the folder, the table or an image cannot be used; the message says which and why.

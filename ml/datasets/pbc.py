@@ -9,7 +9,6 @@ or tested on.
 
 import zipfile
 from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +16,12 @@ import pyarrow as pa
 from PIL import Image
 from pyarrow import csv
 
-from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset, datasets_folder
-from ml.datasets.dataset_cache import unpack_pixels
-from ml.images.pixel_cache import recipe_of
-from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation
+from ml.datasets.base import ClassInfo, ImageDataset, datasets_folder
+from ml.images.preprocess import Preprocessing, fit_normalisation
+from ml.util.arrays import IntArray
 from ml.util.splits import split_partitions
 
 _WHERE = "Acevedo et al. 2020, Mendeley Data snkd93bnjr, and WBCAtt, github.com/apple2373/wbcatt"
-_LICENCE = "CC BY 4.0 (images and types), MIT (attributes)"
 _CROP, _SIZE = 240, 48
 #: Cells of the demo: how many of the source's test part that are labelled twice, and the seed of their draw.
 DEMO_CELLS, DEMO_SEED = 200, 2026
@@ -49,29 +46,41 @@ NUCLEUS_SHAPES = (
 )
 
 
-def _table(folder: Path) -> pa.Table:
-    return csv.read_csv(folder / "pbc_labels.csv.gz", convert_options=csv.ConvertOptions(strings_can_be_null=True))
+def _table() -> pa.Table:
+    path = datasets_folder("pbc_wbcatt", _WHERE) / "pbc_labels.csv.gz"
+    return csv.read_csv(path, convert_options=csv.ConvertOptions(strings_can_be_null=True))
 
 
 def _text(table: pa.Table, column: str) -> npt.NDArray[np.str_]:
     return np.array([value or "" for value in table.column(column).to_pylist()])
 
 
-def _images(folder: Path, rows: npt.NDArray[np.intp]) -> Pixels:
-    plain = Preprocessing(3, None, _SIZE, (0.0,) * 3, (1.0,) * 3)
-    return unpack_pixels(folder / "pbc_images_48.zip", recipe_of(plain), _from_zip)[rows]
-
-
-def _from_zip(data: bytes) -> Pixels:
-    """All images of the archive, which are named by their numbers."""
-    with zipfile.ZipFile(BytesIO(data)) as archive:
-        names = [f"{row:05d}.jpg" for row in range(len(archive.namelist()))]
-        return np.stack([np.asarray(Image.open(BytesIO(archive.read(name)))) for name in names])
-
-
-def _preprocessing(training_pixels: Pixels) -> Preprocessing:
-    mean, std = fit_normalisation(training_pixels)
-    return Preprocessing(3, _CROP, _SIZE, mean, std)
+def _dataset(
+    name: str,
+    classes: tuple[ClassInfo, ...],
+    table: pa.Table,
+    rows: npt.NDArray[np.intp],
+    label_counts: IntArray,
+    partition: npt.NDArray[np.str_],
+    source: str,
+) -> ImageDataset:
+    """Rows of the label table with their images, which the archive names by their numbers."""
+    with zipfile.ZipFile(datasets_folder("pbc_wbcatt", _WHERE) / "pbc_images_48.zip") as archive:
+        pixels = np.stack([np.asarray(Image.open(BytesIO(archive.read(f"{row:05d}.jpg")))) for row in rows])
+    mean, std = fit_normalisation(pixels[partition == "train"])
+    return ImageDataset(
+        name=name,
+        classes=classes,
+        pixels=pixels,
+        label_counts=label_counts,
+        partition=partition,
+        case_ids=_text(table, "file")[rows].tolist(),
+        patients=None,
+        preprocessing=Preprocessing(3, _CROP, _SIZE, mean, std),
+        orientation="any",
+        source=source,
+        licence="CC BY 4.0 (images and types), MIT (attributes)",
+    )
 
 
 def _labelled_twice(table: pa.Table, part: str) -> npt.NDArray[np.intp]:
@@ -92,7 +101,7 @@ def demo_cells() -> list[dict[str, str]]:
     Raises:
         DatasetMissingError: the data set is not on this machine.
     """
-    table = _table(datasets_folder("pbc_wbcatt", _WHERE))
+    table = _table()
     names = {
         "file": "file",
         "cell_type": "cell_type",
@@ -111,29 +120,16 @@ def load_pbc(seed: int = 0) -> ImageDataset:
     Raises:
         DatasetMissingError: the data set is not on this machine.
     """
-    folder = datasets_folder("pbc_wbcatt", _WHERE)
-    table = _table(folder)
+    table = _table()
     types = np.asarray(table.column("cell_type_id").to_numpy(), dtype=np.int64)
-    files = [str(name) for name in table.column("file").to_pylist()]
-    pixels = _images(folder, np.arange(len(files)))
+    files = _text(table, "file").tolist()
     partition = split_partitions(files, {"train": 0.7, "valid": 0.1, "test": 0.2}, seed, types)
     originals = np.isin(np.arange(len(files)), _labelled_twice(table, "test"))
     partition = _swap_into_test(partition, originals, types)
     kept = np.setdiff1d(np.arange(len(files)), demo_rows(table))
-    pixels, partition = pixels[kept], partition[kept]
-    return ImageDataset(
-        name="pbc",
-        classes=CELL_TYPES,
-        pixels=pixels,
-        label_counts=np.eye(len(CELL_TYPES), dtype=np.int64)[types[kept]],
-        partition=partition,
-        case_ids=[files[row] for row in kept],
-        patients=None,
-        preprocessing=_preprocessing(pixels[partition == "train"]),
-        orientation="any",
-        source="16,892 peripheral blood cells of 8 types (Acevedo et al. 2020), one label each",
-        licence=_LICENCE,
-    )
+    counts = np.eye(len(CELL_TYPES), dtype=np.int64)[types[kept]]
+    source = "16,892 peripheral blood cells of 8 types (Acevedo et al. 2020), one label each"
+    return _dataset("pbc", CELL_TYPES, table, kept, counts, partition[kept], source)
 
 
 def _swap_into_test(
@@ -157,14 +153,10 @@ def load_pbc_nucleus(cases: int | None = None) -> ImageDataset:
     demo's and left out. As many of the 696 of its other parts, drawn at random, take their place: 304 cells labelled
     twice test, and the calibrators are fitted on the other 496.
 
-    Args:
-        cases: keep only that many of each partition, for quick looks.
-
     Raises:
         DatasetMissingError: the data set is not on this machine.
     """
-    folder = datasets_folder("pbc_wbcatt", _WHERE)
-    table = _table(folder)
+    table = _table()
     first, second = _text(table, "a1_nucleus_shape"), _text(table, "a2_nucleus_shape")
     demo = demo_rows(table)
     rows = np.setdiff1d(np.flatnonzero(first != ""), demo)
@@ -178,21 +170,6 @@ def load_pbc_nucleus(cases: int | None = None) -> ImageDataset:
     others = _labelled_twice(table, "train and valid")
     instead = np.random.default_rng(DEMO_SEED).choice(others, len(demo), replace=False)
     partition[np.isin(rows, instead)] = "test"
-    if cases is not None:
-        kept = np.sort(np.concatenate([np.flatnonzero(partition == name)[:cases] for name in PARTITIONS]))
-        rows, counts, partition = rows[kept], counts[kept], partition[kept]
-    pixels = _images(folder, rows)
-    files = table.column("file").to_pylist()
-    return ImageDataset(
-        name="pbc_nucleus",
-        classes=NUCLEUS_SHAPES,
-        pixels=pixels,
-        label_counts=counts,
-        partition=partition,
-        case_ids=[str(files[row]) for row in rows],
-        patients=None,
-        preprocessing=_preprocessing(pixels[partition == "train"]),
-        orientation="any",
-        source="nucleus shape of 10,098 peripheral blood cells (WBCAtt), 800 labelled twice",
-        licence=_LICENCE,
-    )
+    source = "nucleus shape of 10,098 peripheral blood cells (WBCAtt), 800 labelled twice"
+    dataset = _dataset("pbc_nucleus", NUCLEUS_SHAPES, table, rows, counts, partition, source)
+    return dataset if cases is None else dataset.thinned(cases)

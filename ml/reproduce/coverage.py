@@ -8,7 +8,7 @@ cases.
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,8 @@ from ml.metrics.paired_difference import paired_changes
 from ml.metrics.posterior_gain import exact_posterior_epistemic_loss, posterior_epistemic_loss, posterior_gain
 from ml.metrics.selection import graded_probabilities, graded_scale
 from ml.metrics.triage_curves import net_benefit, triage_recall
-from ml.reproduce.setting import Reproduction, Setting
+from ml.reproduce.report import Observer, Reproduction, Setting, show_nothing
+from ml.reproduce.scoring import markdown_table
 from ml.util.arrays import FloatArray, IntArray
 
 K, N_BINS = 3, 10
@@ -45,16 +46,7 @@ READ_TWICE, AUDIT_RATE = 0.2, 0.1
 
 @dataclass(frozen=True)
 class Simulated:
-    """Simulated cases.
-
-    Attributes:
-        true_probs: (N, K).
-        prior: predictions.
-        candidate: other predictions of the same cases.
-        counts: (N, K) labels.
-        patients: (N,) or None.
-        weights2: (N,) inverse probabilities of a second label, where not everybody got one; 1 without it.
-    """
+    """Simulated cases; ``candidate`` predicts them too, ``weights2`` are inverse probabilities of a second label."""
 
     true_probs: FloatArray
     prior: DirichletCpe
@@ -81,11 +73,7 @@ Design = Callable[[FloatArray], FloatArray]
 def draw(n_cases: int, rng: np.random.Generator, *, clustered: bool, design: Design | None = None) -> Simulated:
     """Draw cases with two, three or five labels, or with one and by a design a second.
 
-    Args:
-        n_cases: N.
-        rng: source of randomness.
-        clustered: ten cases of each patient, whose true class probabilities shift together.
-        design: probability of a second label.
+    ``clustered``: ten cases of each patient, whose true class probabilities shift together.
     """
     seen = rng.normal(0, 1.5, (n_cases, K))
     patients = np.arange(n_cases) // CASES_PER_PATIENT if clustered else None
@@ -210,76 +198,62 @@ def simulate(
     panel: str,
     n_cases: int,
     runs: int,
-    one: Callable[[int], Simulated],
+    one: Callable[[], Simulated],
     estimates: Callable[[Simulated], Estimates],
     aims: Mapping[str, float],
-    observer: Any = lambda what, done, total: None,
+    observer: Observer,
 ) -> list[CoverageRow]:
-    """Estimate everything in run after run.
-
-    Args:
-        panel: name.
-        n_cases: N.
-        runs: how many.
-        one: draws N cases.
-        estimates: of them.
-        aims: truth of each estimator.
-        observer: told what is being done.
-    """
+    """Estimate everything in run after run of N cases that ``one`` draws; ``aims`` are the truths."""
     tallies: dict[str, Tally] = {}
     for done in range(runs):
-        for name, estimate in estimates(one(n_cases)).items():
+        for name, estimate in estimates(one()).items():
             tallies.setdefault(name, Tally()).add(estimate, aims[name])
         observer(f"N = {n_cases}, {panel}", done + 1, runs)
     return [tally.row(name, n_cases, panel, aims[name]) for name, tally in tallies.items()]
 
 
-def run(seed: int = 0, *, quick: bool = False, observer: Any = lambda what, done, total: None) -> list[CoverageRow]:
-    """Simulate every estimator at every size: without patients, with them, and by the designs of a service."""
+def run(seed: int = 0, *, quick: bool = False, observer: Observer = show_nothing) -> list[CoverageRow]:
+    """Simulate every estimator at every size: without patients, with them, and by both designs of a service."""
     runs, large = (QUICK_RUNS, QUICK_LARGE) if quick else (RUNS, LARGE)
     rows, aims = [], {}
     for clustered, panel in ((False, "independent cases"), (True, "by patient")):
         rng = np.random.default_rng([seed, clustered])
         aims = truths(draw(large, rng, clustered=clustered))
         for n_cases in SIZES:
-            one = drawing(rng, clustered=clustered)
+            one = partial(draw, n_cases, rng, clustered=clustered)
             rows += simulate(panel, n_cases, runs, one, of_everybody, aims, observer)
-    return rows + run_service(seed, aims, quick=quick, observer=observer)
-
-
-def run_service(
-    seed: int, aims: Mapping[str, float], *, quick: bool = False, observer: Any = lambda what, done, total: None
-) -> list[CoverageRow]:
-    """Simulate what a service estimates under both designs, patients of ten cases each; ``aims`` of such cases."""
     runs, sizes = (QUICK_RUNS, SERVICE_SIZES[:1]) if quick else (SERVICE_RUNS, SERVICE_SIZES)
-    rows = []
     for panel, design in designs(np.random.default_rng([seed, 2]), QUICK_LARGE).items():
         rng = np.random.default_rng([seed, 3])
         for n_cases in sizes:
-            one = drawing(rng, clustered=True, design=design)
+            one = partial(draw, n_cases, rng, clustered=True, design=design)
             rows += simulate(panel, n_cases, runs, one, estimate_service_design, aims, observer)
     return rows
-
-
-def drawing(rng: np.random.Generator, **options: Any) -> Callable[[int], Simulated]:
-    """Draw as many cases as asked for, with the options of ``draw``."""
-    return lambda n_cases: draw(n_cases, rng, **options)
 
 
 def reproduce(setting: Setting) -> Reproduction:
     """Table and figure of bias and coverage."""
     rows = run(setting.seeds[0], quick=setting.quick, observer=setting.observer)
-    columns = ("panel", "estimator", "cases", "runs", "truth", "bias (in its own error)", "spread", "coverage")
-    lines = [f"| {' | '.join(columns)} | truth above, below |", "|---" * 9 + "|"]
-    for row in rows:
-        bias = f"{row.bias:+.5f} ({row.bias / row.bias_se:+.1f})"
-        lines.append(
-            f"| {row.panel} | {row.estimator} | {row.n_cases:,} | {row.runs:,} | {row.truth:.4f} | {bias} | "
-            f"{row.spread:.4f} | {row.coverage:.3f} | {row.above:.3f}, {row.below:.3f} |"
-        )
+    columns = (
+        "panel | estimator | cases | runs | truth | bias (in its own error) | spread | coverage | truth above, below"
+    )
+    lines = [
+        [
+            row.panel,
+            row.estimator,
+            f"{row.n_cases:,}",
+            f"{row.runs:,}",
+            f"{row.truth:.4f}",
+            f"{row.bias:+.5f} ({row.bias / row.bias_se:+.1f})",
+            f"{row.spread:.4f}",
+            f"{row.coverage:.3f}",
+            f"{row.above:.3f}, {row.below:.3f}",
+        ]
+        for row in rows
+    ]
     return Reproduction(
         what="Bias of the estimators and coverage of their 95 % intervals",
         rows=[asdict(row) for row in rows],
-        text="\n".join(lines),
+        text=markdown_table(columns, lines),
         charts={"coverage": coverage_chart(rows)},
     )

@@ -12,7 +12,8 @@ import numpy as np
 from ml.charts.reliability import debias_figure
 from ml.charts.rows import ZeroMeanRow
 from ml.metrics.accumulator import Accumulator
-from ml.reproduce.setting import Observer, Reproduction, Setting
+from ml.reproduce.report import Observer, Reproduction, Setting, show_nothing
+from ml.reproduce.scoring import markdown_table
 
 LABELS = (2, 5)
 SIZES = (100, 300, 1_000, 3_000, 10_000)
@@ -37,19 +38,8 @@ def simulate(n_cases: int, n_labels: int, rng: np.random.Generator) -> dict[str,
     return {name: computed[form][metric] for name, (metric, form) in ESTIMATORS.items()}
 
 
-def run(
-    seed: int = 0, *, quick: bool = False, observer: Observer = lambda what, done, total: None
-) -> list[ZeroMeanRow]:
-    """Simulate every size and number of labels.
-
-    Args:
-        seed: of the simulation.
-        quick: fewer runs.
-        observer: shows progress.
-
-    Returns:
-        A row for each estimator, number of labels and size.
-    """
+def run(seed: int = 0, *, quick: bool = False, observer: Observer = show_nothing) -> list[ZeroMeanRow]:
+    """Simulate every number of labels and size; a row for each estimator."""
     runs = QUICK_RUNS if quick else RUNS
     rows = []
     settings = [(labels, size) for labels in LABELS for size in SIZES]
@@ -64,24 +54,17 @@ def run(
     return rows
 
 
-def markdown(rows: list[ZeroMeanRow]) -> str:
-    """Table of means with their distance from zero in Monte-Carlo standard errors."""
-    lines = ["| labels per case | cases | " + " | ".join(ESTIMATORS) + " |", "|---" * (2 + len(ESTIMATORS)) + "|"]
-    for labels in LABELS:
-        for size in SIZES:
-            cells = [row for row in rows if (row.n_labels, row.n_cases) == (labels, size)]
-            texts = [f"{row.mean:+.5f} ({row.mean / row.se:+.1f})" for row in cells]
-            lines.append(f"| {labels} | {size:,} | " + " | ".join(texts) + " |")
-    return "\n".join(lines)
-
-
 def reproduce(setting: Setting) -> Reproduction:
-    """Simulate and draw Figure 2."""
+    """Simulate and draw Figure 2: means with their distance from zero in Monte-Carlo standard errors."""
     rows = run(setting.seeds[0], quick=setting.quick, observer=setting.observer)
-    note = "In brackets: distance from 0 in Monte-Carlo standard errors.\n\n"
+    lines: dict[tuple[int, int], list[str]] = {}
+    for row in rows:
+        line = lines.setdefault((row.n_labels, row.n_cases), [str(row.n_labels), f"{row.n_cases:,}"])
+        line.append(f"{row.mean:+.5f} ({row.mean / row.se:+.1f})")
+    table = markdown_table("labels per case | cases | " + " | ".join(ESTIMATORS), list(lines.values()))
     return Reproduction(
         what="Figure 2: EL and CL of a perfect predictor, whose truth is 0",
         rows=[asdict(row) for row in rows],
-        text=note + markdown(rows),
+        text=f"In brackets: distance from 0 in Monte-Carlo standard errors.\n\n{table}",
         charts={"debias": debias_figure(rows)},
     )

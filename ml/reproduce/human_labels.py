@@ -14,8 +14,16 @@ from ml.charts.rows import ThinningRow, TriagePoint
 from ml.datasets.cifar import load_cifar10h
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics import evaluate
-from ml.reproduce.scoring import SERVED, ScoredRow, calibration_steps, markdown, scored_rows, triage_rows
-from ml.reproduce.setting import Reproduction, Setting
+from ml.reproduce.report import Reproduction, Setting
+from ml.reproduce.scoring import (
+    SERVED,
+    ScoredRow,
+    calibration_steps,
+    markdown,
+    markdown_table,
+    scored_rows,
+    triage_rows,
+)
 from ml.training.run_folder import CachedOutputs, RunFolder, TrainConfig
 from ml.training.train import choose_device, choose_precision, train
 from ml.util.arrays import IntArray
@@ -24,7 +32,6 @@ TRAIN_LABELS = (1, 3)
 THINNED = (2, 3, 5)
 QUICK_CASES = 300
 COMPARED = ("EL", "EL_plugin", "CL", "CL_plugin", "CL_D", "CL_D_plugin")
-METHODS = ("+ts", "+vector", "+matrix")
 
 
 def config(setting: Setting, seed: int, labels: int, precision: str) -> TrainConfig:
@@ -100,13 +107,12 @@ def _thinning_rows(test: CachedOutputs, distribution: PredictiveDistribution, se
 
 
 def _thinning_table(rows: list[ThinningRow]) -> str:
-    lines = ["| metric | from all labels | estimator | " + " | ".join(f"n = {n}" for n in THINNED) + " |"]
-    lines.append("|---" * (3 + len(THINNED)) + "|")
+    lines = []
     for metric, estimator in dict.fromkeys((row["metric"], row["estimator"]) for row in rows):
         some = [row for row in rows if (row["metric"], row["estimator"]) == (metric, estimator)]
-        cells = [f"{row['value']:.4f} ± {row['se']:.4f}" for row in some]
-        lines.append(f"| {metric} | {some[0]['full']:.4f} | {estimator} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        values = [f"{row['value']:.4f} ± {row['se']:.4f}" for row in some]
+        lines.append([metric, f"{some[0]['full']:.4f}", estimator, *values])
+    return markdown_table("metric | from all labels | estimator | " + " | ".join(f"n = {n}" for n in THINNED), lines)
 
 
 def reproduce(setting: Setting) -> Reproduction:
@@ -119,9 +125,7 @@ def reproduce(setting: Setting) -> Reproduction:
         for seed in setting.seeds:
             outputs = _outputs(setting, seed, labels)
             valid, test = (outputs.take(outputs.partition == part) for part in ("valid", "test"))
-            steps = calibration_steps(
-                valid.logits, valid.features, valid.label_counts, valid.groups.tolist(), methods=METHODS
-            )
+            steps = calibration_steps(valid.logits, valid.features, valid.label_counts, valid.groups.tolist())
             predicted = {method: step.apply(test.logits, test.features) for method, step in steps.items()}
             scored: list[_HumanRow] = [
                 {**row, "train_labels": labels, "seed": seed} for row in scored_rows(test.label_counts, predicted, None)

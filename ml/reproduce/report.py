@@ -1,26 +1,59 @@
 """Reproductions by name, each written as a Markdown page, a JSON document and figures, with seeds and versions."""
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+from altair.typing import ChartType
 
 from ml.charts.reliability import write_chart
-from ml.reproduce.setting import Reproduction, Setting
 from ml.util.files import write_bytes_atomically, write_json
 
+Truth = Literal["exact", "counts"]
+#: Called with what is being done, steps done and steps in all.
+Observer = Callable[[str, int, int], None]
 #: What can be reproduced, and the module that does it.
 MODULES = {
     "debias": "debias",
-    "mix-mnist": "synthetic_report",
-    "mix-cifar10": "synthetic_report",
+    "mix-mnist": "synthetic",
+    "mix-cifar10": "synthetic",
     "cifar10h": "human_labels",
-    "pbc-nucleus": "nucleus",
-    "lidc": "nodules",
-    "theorem-1": "theorem",
     "coverage": "coverage",
 }
 NAMES = tuple(MODULES)
+
+
+def show_nothing(what: str, done: int, total: int) -> None:
+    """Observe without showing anything."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One call of ``secondread reproduce``; ``out`` also keeps what an interrupted run resumes from."""
+
+    name: str
+    out: Path
+    seeds: tuple[int, ...] = (0,)
+    quick: bool = False
+    truth: Truth = "exact"
+    device: str = "auto"
+    network: str | None = None
+    observer: Observer = show_nothing
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """Results: a heading, rows, Markdown below the heading, charts by file name, and more entries of the document."""
+
+    what: str
+    rows: Sequence[Mapping[str, object]]
+    text: str
+    charts: Mapping[str, ChartType]
+    further: Mapping[str, object] = field(default_factory=dict)
 
 
 def versions() -> dict[str, str]:
@@ -35,23 +68,21 @@ def versions() -> dict[str, str]:
 
 
 def reproduce(setting: Setting) -> Mapping[str, object]:
-    """Reproduce a figure or table.
-
-    Args:
-        setting: what, where, and how; the folder receives ``<name>.md``, ``<name>.json`` and the figures.
-
-    Returns:
-        The JSON document: name, what, seeds, quick, truth, versions, rows, and what only this reproduction has.
+    """Reproduce a figure or table by its name.
 
     Raises:
         ValueError: an unknown name, or data that are not on this machine.
     """
     if setting.name not in NAMES:
         raise ValueError(f"unknown reproduction {setting.name!r}; there are {', '.join(NAMES)}")
-    setting.out.mkdir(parents=True, exist_ok=True)
     run: Callable[[Setting], Reproduction] = import_module(f"ml.reproduce.{MODULES[setting.name]}").reproduce
-    result = run(setting)
-    used = versions()
+    return run_and_write(setting, run)
+
+
+def run_and_write(setting: Setting, run: Callable[[Setting], Reproduction]) -> Mapping[str, object]:
+    """Write ``<name>.md``, ``<name>.json`` and the figures of a reproduction, and return the JSON document."""
+    setting.out.mkdir(parents=True, exist_ok=True)
+    result, used = run(setting), versions()
     document: Mapping[str, object] = {
         "name": setting.name,
         "what": result.what,
@@ -65,13 +96,10 @@ def reproduce(setting: Setting) -> Mapping[str, object]:
     write_json(setting.out / f"{setting.name}.json", document)
     for name, chart in result.charts.items():
         write_chart(chart, setting.out / f"{name}.svg")
-    write_bytes_atomically(setting.out / f"{setting.name}.md", _page(setting, used, result).encode())
-    return document
-
-
-def _page(setting: Setting, used: dict[str, str], result: Reproduction) -> str:
     packages = ", ".join(f"{package} {number}" for package, number in used.items())
     seeds = ", ".join(str(seed) for seed in setting.seeds)
     short = " A quick version: its numbers only show that everything runs." if setting.quick else ""
     figures = "".join(f"\n![{name.replace('_', ' ')}]({name}.svg)\n" for name in result.charts)
-    return f"# {result.what}\n\nSeeds {seeds}; {packages}.{short}\n\n{result.text}\n{figures}"
+    page = f"# {result.what}\n\nSeeds {seeds}; {packages}.{short}\n\n{result.text}\n{figures}"
+    write_bytes_atomically(setting.out / f"{setting.name}.md", page.encode())
+    return document

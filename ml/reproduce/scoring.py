@@ -13,7 +13,7 @@ from ml.distributions.families import PredictiveDistribution, has_concentration
 from ml.metrics import evaluate
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.posterior_gain import posterior_epistemic_loss, posterior_gain
-from ml.metrics.triage_curves import net_benefit_difference, triage_recall, uncertainty_scores
+from ml.metrics.triage_curves import triage_recall, uncertainty_scores
 from ml.util.arrays import IntArray
 
 
@@ -24,14 +24,6 @@ class ScoredRow(TypedDict):
     metrics: dict[str, EstimateDocument]
 
 
-class NetBenefitRow(EstimateDocument):
-    """Net benefit over that of a simple rule, at the same share of second reads and the same threshold."""
-
-    over: str
-    capacity: float
-    threshold: float
-
-
 #: Row of the calibration that a release has: temperature and head, refined where that helps out of fold.
 SERVED = "Raw+ts+α served"
 METRICS = ("agreement", "L", "skill", "EL", "CE", "DL", "L_D", "skill_D", "CE_D")
@@ -39,14 +31,14 @@ _STEPS: dict[str, Method] = {"+ts": "temperature", "+vector": "vector", "+matrix
 
 
 def calibration_steps(
-    logits: npt.ArrayLike, features: npt.ArrayLike, counts: IntArray, groups: list[str], *, methods: tuple[str, ...]
+    logits: npt.ArrayLike, features: npt.ArrayLike, counts: IntArray, groups: list[str]
 ) -> dict[str, Calibration]:
     """Raw, each scaling with the concentration head and without it, and what is served, fitted on the given cases."""
     calibrations = {"Raw": Calibration(Scaling(), None)}
     calibrations["Raw+α"] = calibrate(logits, features, counts, groups, method="none", refined=False).calibration
-    for step in methods:
+    for step, method in _STEPS.items():
         for suffix, alpha in (("", False), ("+α", True)):
-            fitted = calibrate(logits, features, counts, groups, method=_STEPS[step], alpha=alpha, refined=False)
+            fitted = calibrate(logits, features, counts, groups, method=method, alpha=alpha, refined=False)
             calibrations[f"Raw{step}{suffix}"] = fitted.calibration
     calibrations[SERVED] = calibrate(logits, features, counts, groups).calibration
     return calibrations
@@ -69,16 +61,18 @@ def scored_rows(
     return rows
 
 
+def markdown_table(header: str, rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, its header with bars between the columns."""
+    lines = [f"| {header} |", "|---" * (header.count(" | ") + 1) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
 def markdown(rows: Sequence[ScoredRow]) -> str:
     """A table with one row per method; values with their standard errors."""
     names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
     titles = {"L_D": "L_φ", "skill_D": "skill_φ", "CE_D": "CE_φ", "gain": "gain EL − EL′", "EL_posterior": "EL′"}
-    lines = ["| method | " + " | ".join(titles.get(name, name) for name in names) + " |"]
-    lines.append("|---" * (1 + len(names)) + "|")
-    for row in rows:
-        cells = [_cell(row["metrics"].get(name)) for name in names]
-        lines.append(f"| {row['method']} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    header = " | ".join(["method", *(titles.get(name, name) for name in names)])
+    return markdown_table(header, [[row["method"], *(_cell(row["metrics"].get(n)) for n in names)] for row in rows])
 
 
 def _cell(estimate: EstimateDocument | None) -> str:
@@ -105,18 +99,3 @@ def triage_rows(
             for capacity, recall in zip(capacities, curve, strict=True)
         ]
     return rows
-
-
-def net_benefit_rows(
-    counts: IntArray, distribution: PredictiveDistribution, *, capacity: float, threshold: float
-) -> list[NetBenefitRow]:
-    """Net benefit of the disagreement probability less that of each simple rule, at the same capacity."""
-    return [
-        {
-            "over": name,
-            "capacity": capacity,
-            "threshold": threshold,
-            **net_benefit_difference(counts, distribution.disagreement_probs, score, capacity, threshold).to_dict(),
-        }
-        for name, score in uncertainty_scores(distribution.class_probs).items()
-    ]

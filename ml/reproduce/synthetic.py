@@ -1,30 +1,32 @@
-"""Synthetic experiment of the paper, with ensemble members.
+"""Synthetic experiment of the paper, with ensemble members: Tables 1 and 2 and what goes beyond them.
 
-Serving draws dropout in the head only (``ml.release.dropout_head``); the paper's numbers come from whole
-stochastic passes.
-
-One network a seed; its calibrators are fitted on validation images with two or five labels each. Rows named MCDO
-and TTA use calibrators fitted on the ensemble's own likelihood; ``per member`` rows feed each member through the
+One network a seed; its calibrators are fitted on validation images with two or five labels each. Serving draws dropout
+in the head only (``ml.release.dropout_head``); here whole passes are stochastic, as in the paper. Rows named MCDO and
+TTA use calibrators fitted on the ensemble's own likelihood. ``per member`` rows feed each member through the
 deterministic network's calibrators, as the paper does. ``moment-matched`` rows are the single Dirichlet with the
-mixture's mean and DPE, ``on the mean`` rows one whose head was fitted on the ensemble's mean outputs. Rows ending in
-``+φ`` map the DPEs once more by themselves (``ml.calibration.disagreement_map``), which the paper does not do. Rows
-ending in ``served`` are what a release has: one distribution, refined by ``ml.calibration.refining``.
+mixture's mean and DPE. Rows ending in ``+φ`` map the DPEs once more by themselves, which the
+paper does not do. Rows ending in ``served`` are what a release has.
 """
 
+import csv
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from altair.typing import ChartType
 from torch import nn
 
 from ml.calibration.calibrators import Calibration, calibrate
 from ml.calibration.disagreement_map import fit_disagreement_map
 from ml.calibration.scaling import Scaling
+from ml.charts.reliability import reliability_diagram
+from ml.charts.results import calibration_dispersion_map, temperature_chart, triage_chart
+from ml.charts.rows import MethodLosses, TemperaturePoint
 from ml.datasets.base import ImageDataset
 from ml.datasets.blends import BLENDS, load_blend, read_blend_table
 from ml.distributions.families import EnsembleCpe, PredictiveDistribution, moment_matched, softmax_probs
@@ -32,7 +34,8 @@ from ml.metrics import evaluate
 from ml.metrics.losses import exact_metrics
 from ml.metrics.posterior_gain import exact_posterior_epistemic_loss, posterior_epistemic_loss
 from ml.metrics.sums import Debias
-from ml.reproduce.setting import Setting, Truth
+from ml.reproduce.report import Reproduction, Setting, Truth
+from ml.reproduce.scoring import markdown_table, triage_rows
 from ml.training.augmentation import augment
 from ml.training.evaluation import full_precision_convolutions
 from ml.training.networks import Network
@@ -43,6 +46,49 @@ from ml.util.files import read_json, write_json
 
 Floats32 = npt.NDArray[np.float32]
 _BATCH = 500
+LABELS = (2, 5)
+SAMPLES, QUICK_SAMPLES = 20, 2
+QUICK_CASES = 250
+#: What was done to the paper's network.
+_TRAINING = {
+    "mix-mnist": "The paper's network with the paper's optimiser. Unlike the paper's, it saw training images shifted "
+    "by up to two whole pixels, and the moving average of its weights was kept.",
+    "mix-cifar10": "The paper's network, optimiser, rates and choice of weights; augmentation by mirrors, small turns, "
+    "shifts, zooms and colours.",
+}
+#: Seeds on which the training was chosen, with their test curves in view.
+CHOSEN_ON: dict[str, tuple[int, ...]] = {"mix-mnist": (0,)}
+#: What is done to a network's outputs: nothing, the concentration head, temperature scaling, both, and both refined
+#: by summaries of the logits and by a map of φ where these help out of fold, which is what a release has.
+STEPS = ("", "+α", "+ts", "+ts+α", "+ts+α served")
+METRICS = ("agreement", "accuracy", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D")
+#: The paper's form, to compare with its tables, and the unbiased one.
+_FORMS: tuple[tuple[Debias, str], ...] = (("paper", ""), ("pair", "_pair"))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method on one seed: metrics by name, CE and CE_D in the paper's form, with ``_pair`` in the unbiased one."""
+
+    method: str
+    labels: int
+    seed: int
+    metrics: dict[str, float]
+
+
+class ComparedNumber(TypedDict):
+    """A number of the paper's next to ours (mean over seeds)."""
+
+    method: str
+    labels: int
+    metric: str
+    ours: float
+    paper: float
+    worse: bool
+
+
+#: Values over seeds by method, labels per validation image and metric.
+Cells = dict[tuple[str, int, str], list[float]]
 
 
 @dataclass(frozen=True)
@@ -55,94 +101,6 @@ class Outputs:
     def rows(self, rows: npt.NDArray[np.intp]) -> "Outputs":
         """Pick cases."""
         return Outputs(self.logits[..., rows, :], self.features[..., rows, :])
-
-
-def network_outputs(
-    network: Network,
-    dataset: ImageDataset,
-    rows: npt.NDArray[np.intp],
-    *,
-    kind: str,
-    samples: int,
-    seed: int,
-    device: torch.device,
-    observer: Callable[[int, int], None],
-) -> Outputs:
-    """Run the network over cases, once or once a member, in float32.
-
-    Args:
-        network: trained.
-        dataset: images.
-        rows: cases.
-        kind: ``Raw`` (one pass), ``MCDO`` (dropout on) or ``TTA`` (augmented images).
-        samples: S, for the latter two.
-        seed: of dropout and augmentation; each member and batch has its own stream.
-        device: where to run.
-        observer: called with batches done and in all.
-    """
-    network.eval()
-    for layer in network.modules():
-        if isinstance(layer, nn.Dropout):
-            layer.train(kind == "MCDO")
-    network.to(device)
-    batches = np.split(rows, range(_BATCH, len(rows), _BATCH))
-    members = 1 if kind == "Raw" else samples
-    logits, features = [], []
-    for done, batch in enumerate(batches):
-        inputs = torch.from_numpy(dataset.preprocessing.normalise(dataset.pixels[batch])).to(device)
-        inputs = inputs.contiguous(memory_format=torch.channels_last)
-        parts = []
-        for member in range(members):
-            stream = (seed * 1_000 + member) * 100_003 + done
-            torch.manual_seed(stream)
-            generator = torch.Generator().manual_seed(stream)
-            images = augment(inputs, dataset.orientation, generator) if kind == "TTA" else inputs
-            with torch.inference_mode(), full_precision_convolutions(device):
-                parts.append([tensor.float().cpu().numpy() for tensor in network(images)])
-        logits.append(np.stack([part[0] for part in parts]))
-        features.append(np.stack([part[1] for part in parts]))
-        observer(done + 1, len(batches))
-    network.eval()
-    whole = Outputs(np.concatenate(logits, axis=1), np.concatenate(features, axis=1))
-    return Outputs(whole.logits[0], whole.features[0]) if kind == "Raw" else whole
-
-
-def cached(path: Path, compute: Callable[[], Outputs]) -> Outputs:
-    """Outputs kept in a file, computed where it is not there yet."""
-    if path.is_file():
-        with np.load(path, allow_pickle=False) as data:
-            return Outputs(data["logits"], data["features"])
-    outputs = compute()
-    temporary = path.with_name(path.stem + ".tmp.npz")
-    np.savez(temporary, allow_pickle=False, logits=outputs.logits, features=outputs.features)
-    temporary.replace(path)
-    return outputs
-
-
-LABELS = (2, 5)
-SAMPLES, QUICK_SAMPLES = 20, 2
-QUICK_CASES = 250
-#: What is done to a network's outputs: nothing, the concentration head, temperature scaling, both, and both refined
-#: by summaries of the logits and by a map of φ where these help out of fold, which is what a release has.
-STEPS = ("", "+α", "+ts", "+ts+α", "+ts+α served")
-METRICS = ("agreement", "accuracy", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D", "EL_posterior")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One method on one seed.
-
-    Attributes:
-        method: name as in the paper, with additions in brackets.
-        labels: labels per validation image.
-        seed: of the network.
-        metrics: by name; CE and CE_D in the paper's form, and with ``_pair`` in the unbiased one.
-    """
-
-    method: str
-    labels: int
-    seed: int
-    metrics: dict[str, float]
 
 
 def config(name: str, seed: int, quick: bool, precision: str) -> TrainConfig:
@@ -168,10 +126,49 @@ def config(name: str, seed: int, quick: bool, precision: str) -> TrainConfig:
     )
 
 
+def network_outputs(
+    network: Network,
+    dataset: ImageDataset,
+    rows: npt.NDArray[np.intp],
+    kind: str,
+    *,
+    members: int,
+    seed: int,
+    device: torch.device,
+    observer: Callable[[int, int], None],
+) -> Outputs:
+    """Run the network over cases in float32: once (``Raw``), or once a member with dropout or augmented images."""
+    network.eval()
+    for layer in network.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.train(kind == "MCDO")
+    network.to(device)
+    batches = np.split(rows, range(_BATCH, len(rows), _BATCH))
+    logits, features = [], []
+    for done, batch in enumerate(batches):
+        inputs = torch.from_numpy(dataset.preprocessing.normalise(dataset.pixels[batch])).to(device)
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+        parts = []
+        for member in range(members):
+            # each member and batch has its own stream
+            stream = (seed * 1_000 + member) * 100_003 + done
+            torch.manual_seed(stream)
+            generator = torch.Generator().manual_seed(stream)
+            images = augment(inputs, dataset.orientation, generator) if kind == "TTA" else inputs
+            with torch.inference_mode(), full_precision_convolutions(device):
+                parts.append([tensor.float().cpu().numpy() for tensor in network(images)])
+        logits.append(np.stack([part[0] for part in parts]))
+        features.append(np.stack([part[1] for part in parts]))
+        observer(done + 1, len(batches))
+    network.eval()
+    whole = Outputs(np.concatenate(logits, axis=1), np.concatenate(features, axis=1))
+    return Outputs(whole.logits[0], whole.features[0]) if kind == "Raw" else whole
+
+
 def seed_outputs(setting: Setting, seed: int) -> "SeedOutputs":
     """Train one seed (or resume), and run the network once, with dropout and, for photographs, augmented."""
     device = choose_device(setting.device)
-    dataset = load_blend(BLENDS[setting.name], cases=QUICK_CASES if setting.quick else None)
+    dataset = load_blend(setting.name.replace("-", "_"), cases=QUICK_CASES if setting.quick else None)
     chosen = config(setting.name, seed, setting.quick, choose_precision("auto", device))
     folder = RunFolder(setting.out / f"seed-{seed}")
 
@@ -182,155 +179,125 @@ def seed_outputs(setting: Setting, seed: int) -> "SeedOutputs":
     train(dataset, chosen, folder, device=device, observer=training)
     network = load_trained(folder)
     rows = dataset.rows("valid", "test")
-    kinds = ("Raw", "MCDO") if setting.name == "mix-mnist" else ("Raw", "MCDO", "TTA")
     samples = QUICK_SAMPLES if setting.quick else SAMPLES
 
-    def run(kind: str) -> Outputs:
-        def passing(done: int, total: int) -> None:
-            setting.observer(f"seed {seed}: {kind}", done, total)
-
-        return network_outputs(
-            network, dataset, rows, kind=kind, samples=samples, seed=seed, device=device, observer=passing
+    def outputs_of(kind: str) -> Outputs:
+        path = folder.path / f"{kind.lower()}.npz"
+        if path.is_file():
+            with np.load(path, allow_pickle=False) as data:
+                return Outputs(data["logits"], data["features"])
+        outputs = network_outputs(
+            network,
+            dataset,
+            rows,
+            kind,
+            members=1 if kind == "Raw" else samples,
+            seed=seed,
+            device=device,
+            observer=partial(setting.observer, f"seed {seed}: {kind}"),
         )
+        temporary = path.with_name(path.stem + ".tmp.npz")
+        np.savez(temporary, allow_pickle=False, logits=outputs.logits, features=outputs.features)
+        temporary.replace(path)
+        return outputs
 
-    outputs = {kind: cached(folder.path / f"{kind.lower()}.npz", partial(run, kind)) for kind in kinds}
-    return SeedOutputs(setting.name, dataset, rows, outputs, seed, folder.path)
+    kinds = ("Raw", "MCDO") if setting.name == "mix-mnist" else ("Raw", "MCDO", "TTA")
+    return SeedOutputs(dataset, rows, {kind: outputs_of(kind) for kind in kinds}, seed, folder.path)
 
 
 @dataclass(frozen=True)
 class SeedOutputs:
-    """One seed's network on validation and test images.
+    """One seed's network on validation and test images (rows ``cases``), by kind ``Raw``, ``MCDO`` and ``TTA``."""
 
-    Attributes:
-        name: of the reproduction.
-        dataset: images.
-        cases: rows of the data set that the outputs are of.
-        outputs: by kind, ``Raw``, ``MCDO`` and ``TTA``.
-        seed: of the network.
-        folder: where fitted calibrators are kept, to resume from.
-    """
-
-    name: str
     dataset: ImageDataset
     cases: npt.NDArray[np.intp]
     outputs: dict[str, Outputs]
     seed: int
     folder: Path
 
-    def part(self, name: str) -> npt.NDArray[np.intp]:
-        """Positions of a partition among the cases."""
-        return np.flatnonzero(self.dataset.partition[self.cases] == name)
+    def part(self, kind: str, name: str) -> Outputs:
+        """Outputs of a partition's cases."""
+        return self.outputs[kind].rows(np.flatnonzero(self.dataset.partition[self.cases] == name))
 
     @property
     def test_counts(self) -> IntArray:
         """Label histograms (N, K) of the test images."""
-        return self.dataset.label_counts[self.cases][self.part("test")]
+        return self.dataset.label_counts[self.dataset.rows("test")]
 
     @property
     def true_probs(self) -> FloatArray:
-        """True class probabilities (N, K) of the test images.
-
-        Raises:
-            ValueError: the data set has none.
-        """
+        """True class probabilities (N, K) of the test images."""
         probs = self.dataset.true_probs
         if probs is None:
             raise ValueError(f"data set {self.dataset.name!r} has no true probabilities")
-        return probs[self.cases[self.part("test")]]
+        return probs[self.dataset.rows("test")]
 
     def rows(self, labels: int, truth: Truth) -> Iterator[Row]:
         """Every method with that many labels per validation image."""
-        score = partial(self._row, labels, truth)
         single = self.calibrations("Raw", labels)
-        for kind, outputs in self.outputs.items():
+        for kind in self.outputs:
+            test = self.part(kind, "test")
             for step, calibration in (single if kind == "Raw" else self.calibrations(kind, labels)).items():
-                held_out = outputs.rows(self.part("test"))
-                distribution = calibration.apply(held_out.logits, held_out.features)
-                yield score(kind + step, distribution)
+                distribution = calibration.apply(test.logits, test.features)
+                yield self._row(labels, truth, kind + step, distribution)
                 if step.endswith("α"):
-                    yield self._mapped(labels, truth, kind + step, outputs, calibration)
-                if kind != "Raw":
-                    if step:
-                        per_member = single[step].apply(held_out.logits, held_out.features)
-                        yield score(f"{kind}{step} [per member]", per_member)
-                    yield self._other_posterior(labels, truth, kind + step, distribution)
-            if kind != "Raw":
-                yield from self._on_the_mean(labels, truth, kind)
-
-    def _other_posterior(self, labels: int, truth: Truth, method: str, distribution: PredictiveDistribution) -> Row:
-        """Beside an ensemble's exact posterior: the matching Dirichlet's, or the one of the authors' code."""
-        if isinstance(distribution, EnsembleCpe):
-            loss = authors_posterior_loss(self.test_counts, self.true_probs, distribution)
-            return Row(f"{method} [authors' posterior]", labels, self.seed, {"EL_posterior": loss})
-        return self._row(labels, truth, f"{method} [moment-matched]", moment_matched(distribution))
-
-    def _on_the_mean(self, labels: int, truth: Truth, kind: str) -> Iterator[Row]:
-        mean = self._of_kind(kind + _MEAN).rows(self.part("test"))
-        for step, calibration in self.calibrations(kind + _MEAN, labels).items():
-            if step.endswith("α"):
-                distribution = calibration.apply(mean.logits, mean.features)
-                yield self._row(labels, truth, f"{kind}{step} [on the mean]", distribution)
-
-    def _of_kind(self, kind: str) -> Outputs:
-        """Outputs of a kind, or one network's that says what the ensemble says on average."""
-        if not kind.endswith(_MEAN):
-            return self.outputs[kind]
-        members = self.outputs[kind.removesuffix(_MEAN)]
-        logits = np.log(softmax_probs(members.logits).mean(axis=0))
-        return Outputs(logits.astype(np.float32), members.features.mean(axis=0))
+                    yield self._mapped(labels, truth, kind + step, kind, calibration)
+                if kind == "Raw":
+                    continue
+                if step:
+                    per_member = single[step].apply(test.logits, test.features)
+                    yield self._row(labels, truth, f"{kind}{step} [per member]", per_member)
+                if isinstance(distribution, EnsembleCpe):
+                    loss = authors_posterior_loss(self.test_counts, self.true_probs, distribution)
+                    name = f"{kind}{step} [authors' posterior]"
+                    yield Row(name, labels, self.seed, {"EL_posterior": loss})
+                else:
+                    yield self._row(labels, truth, f"{kind}{step} [moment-matched]", moment_matched(distribution))
 
     def calibrations(self, kind: str, labels: int) -> dict[str, Calibration]:
-        """Calibrators fitted on the validation images with that many labels each, by step."""
-        path = self.folder / f"calibrations_{kind.lower().replace(' ', '_')}_{labels}.json"
+        """Calibrators fitted on the validation images with that many labels each, by step; kept to resume from."""
+        path = self.folder / f"calibrations_{kind.lower()}_{labels}.json"
         if not path.is_file():
-            fitted = self._fitted(kind, labels)
+            valid = self.part(kind, "valid")
+            args = (valid.logits, valid.features, *self._valid_labels(labels))
+            fitted = {
+                "": Calibration(Scaling(), None),
+                "+α": calibrate(*args, method="none", seed=self.seed, refined=False).calibration,
+                "+ts": calibrate(*args, method="temperature", alpha=False, seed=self.seed).calibration,
+                "+ts+α": calibrate(*args, method="temperature", seed=self.seed, refined=False).calibration,
+                "+ts+α served": calibrate(*args, method="temperature", seed=self.seed).calibration,
+            }
             write_json(path, {step: calibration.to_dict() for step, calibration in fitted.items()})
-        # in the order of the tables, whatever the file's
         document = read_json(path)
         return {step: Calibration.from_dict(document[step]) for step in STEPS}
 
     def _valid_labels(self, labels: int) -> tuple[IntArray, list[str]]:
         """Label histograms of the validation images with that many labels each, and the images' names."""
-        table = read_blend_table(BLENDS[self.name], labels)
+        table = read_blend_table(self.dataset.name, labels)
         by_case = dict(zip(table.case_ids, table.label_counts, strict=True))
-        names = [self.dataset.case_ids[row] for row in self.cases[self.part("valid")]]
+        names = [self.dataset.case_ids[row] for row in self.dataset.rows("valid")]
         return np.array([by_case[name] for name in names]), names
 
-    def _mapped(self, labels: int, truth: Truth, method: str, outputs: Outputs, calibration: Calibration) -> Row:
+    def _mapped(self, labels: int, truth: Truth, method: str, kind: str, calibration: Calibration) -> Row:
         """Disagreement after a map of its own, fitted on the validation images too."""
         counts, names = self._valid_labels(labels)
         valid, test = (
             calibration.apply(part.logits, part.features)
-            for part in (outputs.rows(self.part("valid")), outputs.rows(self.part("test")))
+            for part in (self.part(kind, "valid"), self.part(kind, "test"))
         )
         fitted_map, _ = fit_disagreement_map(valid.disagreement_probs, counts, names, seed=self.seed)
         values = self._metrics(truth, test.class_probs, fitted_map(test.disagreement_probs))
         kept = {name: value for name, value in values.items() if name.startswith(("L_D", "skill_D", "CE_D"))}
         return Row(f"{method}+φ", labels, self.seed, kept)
 
-    def _fitted(self, kind: str, labels: int) -> dict[str, Calibration]:
-        counts, names = self._valid_labels(labels)
-        outputs = self._of_kind(kind).rows(self.part("valid"))
-        args = (outputs.logits, outputs.features, counts, names)
-        return {
-            "": Calibration(Scaling(), None),
-            "+α": calibrate(*args, method="none", seed=self.seed, refined=False).calibration,
-            "+ts": calibrate(*args, method="temperature", alpha=False, seed=self.seed).calibration,
-            "+ts+α": calibrate(*args, method="temperature", seed=self.seed, refined=False).calibration,
-            "+ts+α served": calibrate(*args, method="temperature", seed=self.seed).calibration,
-        }
-
     def _metrics(self, truth: Truth, probs: FloatArray, dpe: FloatArray) -> dict[str, float]:
-        counts, values = self.test_counts, dict[str, float]()
+        values = dict[str, float]()
         for debias, suffix in _FORMS:
             if truth == "exact":
-                exact = exact_metrics(self.true_probs, probs, dpe, debias=debias)
-                metrics = {name: estimate.value for name, estimate in exact.items()}
+                metrics = exact_metrics(self.true_probs, probs, dpe, debias=debias)
             else:
-                evaluation = evaluate(counts, probs, dpe, debias=debias)
-                metrics = {name: estimate.value for name, estimate in evaluation.metrics.items()}
-            kept = METRICS[:-1] if not suffix else ("CE", "CE_D")
-            values |= {name + suffix: metrics[name] for name in kept}
+                metrics = evaluate(self.test_counts, probs, dpe, debias=debias).metrics
+            values |= {name + suffix: metrics[name].value for name in (("CE", "CE_D") if suffix else METRICS)}
         return values
 
     def _row(self, labels: int, truth: Truth, method: str, distribution: PredictiveDistribution) -> Row:
@@ -344,21 +311,10 @@ class SeedOutputs:
         return Row(method, labels, self.seed, values)
 
 
-#: Marks the ensemble's mean as a kind of its own.
-_MEAN = " mean"
-#: The paper's form, to compare with its tables, and the unbiased one.
-_FORMS: tuple[tuple[Debias, str], ...] = (("paper", ""), ("pair", "_pair"))
-
-
 def authors_posterior_loss(counts: IntArray, true_probs: FloatArray, prior: EnsembleCpe) -> float:
     """Posterior EL by the weights of the authors' code, Σ_k f_k^{y_k}: after one label c they are f_c + K − 1.
 
     They must be the product Π_k f_k^{y_k} = f_c, and the sum hardly moves: an erratum, shown with numbers.
-
-    Args:
-        counts: (N, K) label histograms; each label in turn is the expert's.
-        true_probs: (N, K).
-        prior: ensemble of points.
     """
     members, totals = prior.member_class_probs, counts.sum(axis=1)
     loss = np.zeros(len(counts))
@@ -367,3 +323,205 @@ def authors_posterior_loss(counts: IntArray, true_probs: FloatArray, prior: Ense
         after = np.einsum("sn,snk->nk", weights / weights.sum(axis=0), members)
         loss += counts[:, label] / totals * ((after - true_probs) ** 2).sum(axis=1)
     return float(loss.mean())
+
+
+def reproduce(setting: Setting) -> Reproduction:
+    """Train or resume, score every row, and compare them with the paper's."""
+    first = seed_outputs(setting, setting.seeds[0])
+    rows = _seed_rows(setting, first)
+    for seed in setting.seeds[1:]:
+        rows += _seed_rows(setting, seed_outputs(setting, seed))
+    verdict, further = verdicts(setting.name, rows)
+    triage = triage_rows(first.test_counts, _distributions(first, "MCDO")["MCDO+ts+α"], None)
+    short = "A short version on few images: its numbers show only that everything runs."
+    against = "exact probabilities" if setting.truth == "exact" else "labels"
+    return Reproduction(
+        what=f"{BLENDS[first.dataset.name].title}: Tables 1 and 2, against the {against}",
+        rows=[asdict(row) for row in rows],
+        text="\n\n".join(
+            [short if setting.quick else _TRAINING[setting.name], verdict, tables(setting.name, gathered(rows))]
+        ),
+        charts={
+            "calibration_dispersion": calibration_dispersion_map(_dispersion(first)),
+            "temperature": _temperature(first),
+            **_reliability(first),
+            "triage": triage_chart(triage),
+        },
+        further={**further, "triage": triage},
+    )
+
+
+def _seed_rows(setting: Setting, outputs: SeedOutputs) -> list[Row]:
+    rows: list[Row] = []
+    for done, labels in enumerate(LABELS):
+        setting.observer(f"seed {outputs.seed}: calibrating with {labels} labels", done, len(LABELS))
+        rows += outputs.rows(labels, setting.truth)
+    return rows
+
+
+def paper_numbers(name: str) -> list[tuple[str, str, int, str, float]]:
+    """Numbers of the paper (AISTATS 2021): table 1, 2 or CPE, method, labels per validation image, metric, value."""
+    with (Path(__file__).parent / "paper.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["data"] == name]
+    return [(row["table"], row["method"], int(row["labels"]), row["metric"], float(row["value"])) for row in rows]
+
+
+def gathered(rows: list[Row]) -> Cells:
+    """Values over seeds by (method, labels, metric)."""
+    cells: Cells = {}
+    for row in rows:
+        for name, value in row.metrics.items():
+            cells.setdefault((row.method, row.labels, name), []).append(value)
+    return cells
+
+
+def verdicts(name: str, rows: list[Row]) -> tuple[str, dict[str, list[ComparedNumber]]]:
+    """The comparison with the paper over all seeds, and over those that had no part in choosing the training."""
+    text, compared = compare_with_paper(name, gathered(rows))
+    further = {"compared_with_paper": compared}
+    chosen_on = CHOSEN_ON.get(name, ())
+    unseen = [row for row in rows if row.seed not in chosen_on]
+    if unseen and len(unseen) < len(rows):
+        others = sorted({row.seed for row in unseen})
+        elsewhere, further["compared_on_unseen_seeds"] = compare_with_paper(name, gathered(unseen))
+        text += f"\n\nThe training was chosen on seed {', '.join(map(str, chosen_on))}. "
+        text += f"On the seeds that had no part in that ({', '.join(map(str, others))}): {elsewhere}"
+    return text, further
+
+
+def compare_with_paper(name: str, cells: Cells) -> tuple[str, list[ComparedNumber]]:
+    """Ours next to every number of the paper's that we have too: in a sentence, and as rows."""
+    compared: list[ComparedNumber] = []
+    worse_ones: list[str] = []
+    for method, labels, metric, paper in dict.fromkeys(number[1:] for number in paper_numbers(name)):
+        ours = cells.get((method, labels, metric))
+        if ours is None:
+            continue
+        mean = float(np.mean(ours))
+        # the paper prints four decimals
+        worse = (mean < paper if metric == "accuracy" else mean > paper) and abs(mean - paper) >= 0.00005
+        compared.append(
+            {"method": method, "labels": labels, "metric": metric, "ours": mean, "paper": paper, "worse": worse}
+        )
+        if worse:
+            text = f"{method}({labels}) {metric} {mean:.4f} for {paper:.4f}"
+            per_member = cells.get((f"{method} [per member]", labels, metric))
+            if per_member is not None:
+                text += f" ({np.mean(per_member):.4f} in the paper's way, per member)"
+            worse_ones.append(text)
+    text = f"Of {len(compared)} numbers of the paper, ours (mean over seeds) are no worse in "
+    text += f"{len(compared) - len(worse_ones)}."
+    return text + (f" Worse: {'; '.join(worse_ones)}." if worse_ones else ""), compared
+
+
+def tables(name: str, cells: Cells) -> str:
+    """Table 1, the class probabilities and Table 2, in Markdown."""
+    papers = {number[:4]: f"{number[4]:.4f}" for number in paper_numbers(name)}
+
+    def ours(method: str, labels: int, metric: str) -> str:
+        values = cells.get((method, labels, metric))
+        if not values:
+            return "–"
+        return f"{np.mean(values):.4f}" + (f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else "")
+
+    def both(table: str, method: str, labels: int, metric: str) -> list[str]:
+        return [ours(method, labels, metric), papers.get((table, method, labels, metric), "–")]
+
+    def posterior(method: str, labels: int) -> list[str]:
+        key = method.removesuffix(" [authors' posterior]")
+        paper = [papers.get(("2", key, labels, metric)) for metric in ("EL", "EL_posterior")]
+        ends = [ours(method, labels, metric) for metric in ("EL", "EL_posterior")]
+        return [*ends, f"{paper[0]} → {paper[1]}" if paper[0] else "–"]
+
+    def methods(metric: str) -> list[str]:
+        return list(dict.fromkeys(method for method, _, each in cells if each == metric))
+
+    disagreement = [
+        [m, *(text for n in LABELS for metric in ("L_D", "CE_D") for text in both("1", m, n, metric))]
+        for m in methods("L_D")
+    ]
+    classes = [
+        [m, *(text for metric in ("accuracy", "L", "EL", "CE") for text in both("CPE", m, 2, metric))]
+        for m in methods("L")
+        # the concentration does not change class probabilities, what is served does
+        if "α" not in m or m.endswith("served")
+    ]
+    # labels do not move points
+    after = [
+        [m, *(text for n in LABELS for text in posterior(m, n))]
+        for m in methods("EL_posterior")
+        if m not in {"Raw", "Raw+ts"}
+    ]
+    heads = [f"{title}({n}) | paper" for n in LABELS for title in ("L_φ", "CE_φ")]
+    return "\n\n".join(
+        [
+            "## Disagreement probabilities (Table 1)",
+            markdown_table(f"method | {' | '.join(heads)}", disagreement),
+            "## Class probabilities, two labels per validation image",
+            markdown_table("method | accuracy | paper | L | paper | EL | paper | CE | paper", classes),
+            "## Posterior after one expert label (Table 2)",
+            _ERRATUM,
+            markdown_table(
+                "method | " + " | ".join(f"EL({n}) | EL′({n}) | paper EL → EL′" for n in LABELS),
+                after,
+            ),
+        ]
+    )
+
+
+_ERRATUM = (
+    "Rows `authors' posterior` weigh the members as the authors' code does, by Σ_k f_k^{y_k}; it must be the product "
+    "Π_k f_k^{y_k}, which the rows without brackets use. The sum hardly moves an ensemble: the paper's finding that "
+    "ensembles learn little from a label is an artefact. Posteriors of MCDO+α and MCDO+ts+α are exact Dirichlet "
+    "mixtures, which the paper leaves out."
+)
+
+
+def _distributions(outputs: SeedOutputs, kind: str) -> dict[str, PredictiveDistribution]:
+    test, steps = outputs.part(kind, "test"), outputs.calibrations(kind, LABELS[0])
+    return {kind + step: calibration.apply(test.logits, test.features) for step, calibration in steps.items()}
+
+
+def _dispersion(outputs: SeedOutputs) -> list[MethodLosses]:
+    rows: list[MethodLosses] = []
+    for kind in outputs.outputs:
+        for method, distribution in _distributions(outputs, kind).items():
+            if "α" not in method:
+                exact = exact_metrics(outputs.true_probs, distribution.class_probs, distribution.disagreement_probs)
+                gap = exact["EL"].value - exact["CL"].value
+                rows.append({"method": method, "family": kind, "CL": exact["CL"].value, "DL": gap})
+    return rows
+
+
+def _temperature(outputs: SeedOutputs) -> ChartType:
+    test, steps = outputs.part("Raw", "test"), outputs.calibrations("Raw", LABELS[0])
+    rows: list[TemperaturePoint] = []
+    for temperature in np.geomspace(0.4, 3.0, 27):
+        scaling = Scaling("temperature", float(np.log(temperature)))
+        for name, head in (("point", None), ("with head", steps["+ts+α"].concentration)):
+            distribution = Calibration(scaling, head).apply(test.logits, test.features)
+            exact = exact_metrics(
+                outputs.true_probs, softmax_probs(scaling(test.logits)), distribution.disagreement_probs
+            )
+            measures = {"Disagreement: CE_φ": ("CE_D", name)}
+            if head is None:
+                measures |= {"Class probabilities": ("CE", "CE")}
+            for panel, (metric, label) in measures.items():
+                value = exact[metric].value
+                rows.append({"panel": panel, "temperature": float(temperature), "measure": label, "value": value})
+    return temperature_chart(rows, float(np.exp(steps["+ts"].scaling.log_temperature)))
+
+
+def _reliability(outputs: SeedOutputs) -> dict[str, ChartType]:
+    charts: dict[str, ChartType] = {}
+    for method, distribution in _distributions(outputs, "Raw").items():
+        evaluation = evaluate(outputs.test_counts, distribution.class_probs, distribution.disagreement_probs)
+        safe = method.lower().replace("+", "_").replace("α", "alpha").replace(" ", "_")
+        charts[f"reliability_disagreement_{safe}"] = reliability_diagram(
+            evaluation.disagreement_bins, title=f"{method}: disagreement", what="disagreement"
+        )
+        if "α" not in method:
+            charts[f"reliability_classes_{safe}"] = reliability_diagram(
+                evaluation.class_bins, title=f"{method}: all classes", what="probability"
+            )
+    return charts

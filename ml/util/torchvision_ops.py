@@ -2,7 +2,7 @@
 
 A torchvision wheel built for CUDA cannot load its compiled operators next to torch for CPUs, and its import
 then fails because two operators are undeclared. Declaring them, when and only when they are missing, is
-enough for models, data sets and transforms.
+enough for models and transforms.
 """
 
 import sys
@@ -33,6 +33,6 @@ except RuntimeError as exc:
         raise
     _declare_operators()
 
-from torchvision import datasets, models  # noqa: E402  (the operators must be declared first)
+from torchvision import models  # noqa: E402  (the operators must be declared first)
 
-__all__ = ["datasets", "models"]
+__all__ = ["models"]

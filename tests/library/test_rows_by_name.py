@@ -112,7 +112,6 @@ OTHERS: dict[str, Any] = {
     "method": "vector",
     "model": MODEL,
     "models": (MODEL, MODEL),
-    "moments": secondread.calibration.Moments(DPE, DPE / 2, A**2),
     "n_classes": K,
     "names": ["anna", "ben"],
     "opinions": secondread.annotators.Opinions.of(secondread.DirichletCpe(F, A)),
@@ -158,12 +157,11 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "DirichletCpe": lambda: secondread.DirichletCpe(F, A),
     "DirichletMixtureCpe": lambda: secondread.DirichletMixtureCpe([F, OTHER_F], [A, A / 2]),
     "EnsembleCpe": lambda: secondread.EnsembleCpe([F, OTHER_F]),
-    "Moments": lambda: OTHERS["moments"],
     "PointCpe": lambda: secondread.PointCpe(F),
     "Scaling": lambda: OTHERS["scaling"],
 }
 #: Objects with a row per case: an argument of their methods is a second table.
-HAVE_ROWS = {"DirichletCpe", "DirichletMixtureCpe", "EnsembleCpe", "Moments", "PointCpe"}
+HAVE_ROWS = {"DirichletCpe", "DirichletMixtureCpe", "EnsembleCpe", "PointCpe"}
 #: Names without the law, and why.
 EXEMPT = {
     "annotators.Choice": "a result",
@@ -284,13 +282,13 @@ CALLS = {
     name: (call, arguments)
     for name, call, has_rows in _calls()
     for arguments in [_arguments(name, call)]
-    if has_rows + sum(key in BY_ROW or key in ("distribution", "moments", "prior") for key in arguments) >= 2
+    if has_rows + sum(key in BY_ROW or key in ("distribution", "prior") for key in arguments) >= 2
 }
 
 
 def test_the_law_is_about_what_it_should_be_about() -> None:
     wanted = {"metrics.triage_recall", "metrics.posterior_gain", "agreement.krippendorff_alpha", "tables.evaluate"}
-    assert wanted | {"distributions.PointCpe.posterior", "metrics.Accumulator.update", "calibration.Moments.of"} | {
+    assert wanted | {"distributions.PointCpe.posterior", "metrics.Accumulator.update"} | {
         "annotators.choose_readers",
         "calibration.Calibrator.fit",
         "calibration.Calibrator.predict",

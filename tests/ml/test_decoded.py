@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml.datasets.dataset_cache import store_for, unpack_pixels
 from ml.datasets.folder import load_folder
 from ml.images.pixel_cache import DecodedImages, PackStore, UnreadableImageError, decode_files
 from ml.images.preprocess import Preprocessing
@@ -251,22 +250,3 @@ def test_copies_of_ones_own_images_lie_with_them(folder: Path, monkeypatch: pyte
     (folder / "images" / "0.png").write_bytes(b"")
     with pytest.raises(TableError, match=r"0\.png: the file is empty"):
         load_folder(folder, size=16)
-
-
-def test_an_archive_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SECONDREAD_CACHE", str(tmp_path / "kept"))
-    source, calls = tmp_path / "archive", 0
-
-    def unpack(data: bytes) -> np.ndarray:
-        nonlocal calls
-        calls += 1
-        return np.frombuffer(data, dtype=np.uint8).reshape(-1, 2, 2, 1).copy()
-
-    for content in (bytes(range(8)), bytes(range(8)), bytes(range(8, 16))):
-        source.write_bytes(content)
-        assert unpack_pixels(source, {"what": "test"}, unpack).tobytes() == content
-    assert calls == 2
-    monkeypatch.setenv("SECONDREAD_CACHE", "off")
-    assert store_for(None) is None
-    assert unpack_pixels(source, {"what": "test"}, unpack).tobytes() == content
-    assert calls == 3

@@ -20,8 +20,7 @@ from ml.calibration.calibrators import calibrate
 from ml.cli.quantizing import _quantization_text
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.base import ImageDataset
-from ml.datasets.cells import load_cells, simulate_cells
-from ml.datasets.cells_morphology import CLASSES
+from ml.datasets.cells import CLASSES, load_cells, simulate_cells
 from ml.metrics import evaluate
 from ml.metrics.paired_difference import HARM_LIMIT, describe_regressions, paired_change
 from ml.release.artifact import FAMILIARITY_FILE, read_release, write_release

@@ -1,23 +1,22 @@
 """Reproductions: quick variants run whole, go on after a kill, and say what the full ones say where they can."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from experiments import nodules, nucleus, theorem
 from ml.distributions.families import EnsembleCpe
 from ml.reproduce import coverage, debias, human_labels
-from ml.reproduce.paper import CPE_TABLE, TABLE_1, TABLE_2, paper_numbers
-from ml.reproduce.report import NAMES, reproduce
-from ml.reproduce.setting import Setting
-from ml.reproduce.synthetic import Row, authors_posterior_loss
-from ml.reproduce.synthetic_report import compare_with_paper, verdicts
+from ml.reproduce.report import NAMES, Reproduction, Setting, reproduce, run_and_write
+from ml.reproduce.synthetic import Row, authors_posterior_loss, compare_with_paper, paper_numbers, verdicts
 
 
 def quick(name: str, out: Path, **changes: Any) -> dict[str, Any]:
-    return reproduce(Setting(name, out, quick=True, **changes))
+    return dict(reproduce(Setting(name, out, quick=True, **changes)))
 
 
 def whole(name: str, out: Path, document: dict[str, Any]) -> str:
@@ -52,7 +51,7 @@ def test_an_unknown_reproduction_is_refused(tmp_path: Path) -> None:
 
 
 def test_theorem_1_quick(tmp_path: Path) -> None:
-    document = quick("theorem-1", tmp_path)
+    document: dict[str, Any] = dict(run_and_write(Setting("theorem-1", tmp_path, quick=True), theorem.reproduce))
     whole("theorem-1", tmp_path, document)
     simulated = [row for row in document["rows"] if row["simulated"] is not None]
     assert len(simulated) > 40
@@ -87,10 +86,9 @@ def test_tables_quick_hold_every_row_of_the_paper_and_go_on(name: str, tmp_path:
     document = quick(name, tmp_path)
     page = whole(name, tmp_path, document)
     methods = {row["method"] for row in document["rows"]}
-    tables: list[Any] = [*TABLE_1[name].values(), *TABLE_2[name].values(), CPE_TABLE[name]]
-    for table in tables:
-        assert set(table) <= methods
-    assert len(document["compared_with_paper"]) == len(paper_numbers(name))
+    numbers = paper_numbers(name)
+    assert {method for _, method, *_ in numbers} <= methods
+    assert len(document["compared_with_paper"]) == len({number[1:] for number in numbers})
     assert "authors' posterior" in page
     assert "show only that everything runs" in page
     weights = tmp_path / "seed-0" / "network.safetensors"
@@ -109,14 +107,15 @@ def test_tables_quick_hold_every_row_of_the_paper_and_go_on(name: str, tmp_path:
 
 @pytest.mark.usefixtures("datasets")
 @pytest.mark.parametrize(
-    "name",
+    ("name", "run"),
     [
-        pytest.param("lidc", marks=pytest.mark.slow),
-        *(pytest.param(name, marks=pytest.mark.heavy) for name in ("cifar10h", "pbc-nucleus")),
+        pytest.param("lidc", nodules.reproduce, marks=pytest.mark.slow),
+        pytest.param("cifar10h", human_labels.reproduce, marks=pytest.mark.heavy),
+        pytest.param("pbc-nucleus", nucleus.reproduce, marks=pytest.mark.heavy),
     ],
 )
-def test_real_labels_quick(name: str, tmp_path: Path) -> None:
-    document = quick(name, tmp_path)
+def test_real_labels_quick(name: str, run: Callable[[Setting], Reproduction], tmp_path: Path) -> None:
+    document: dict[str, Any] = dict(run_and_write(Setting(name, tmp_path, quick=True), run))
     page = whole(name, tmp_path, document)
     for row in document["rows"]:
         assert row["metrics"]["L"]["n"] > 50
@@ -145,7 +144,7 @@ def test_the_authors_weights_hardly_move_an_ensemble_and_the_product_does() -> N
 
 
 def test_the_verdict_names_what_is_worse() -> None:
-    cells = {(method, labels, metric): [value] for method, labels, metric, value in paper_numbers("mix-mnist")}
+    cells = {(method, labels, metric): [value] for _, method, labels, metric, value in paper_numbers("mix-mnist")}
     text, compared = compare_with_paper("mix-mnist", cells)
     assert f"no worse in {len(compared)}" in text
     assert "Worse" not in text

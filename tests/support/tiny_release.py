@@ -18,8 +18,7 @@ from PIL import Image, ImageEnhance
 
 from ml.calibration.calibrators import calibrate
 from ml.datasets.annotators import AnnotatorPool, count_labels
-from ml.datasets.cells import SimulatedCell, simulate_cells
-from ml.datasets.cells_morphology import CLASSES
+from ml.datasets.cells import CLASSES, SimulatedCell, simulate_cells
 from ml.images.image_quality_features import compute_quality_features, feature_columns, optical_density
 from ml.images.preprocess import Preprocessing, fit_normalisation
 from ml.metrics import evaluate

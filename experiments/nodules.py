@@ -4,28 +4,74 @@ Five folds of patients: a ridge regression is fitted on three, calibrated on one
 every nodule is tested once. Radiologists differ between patients, so the labels are exchangeable by design.
 """
 
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import numpy as np
+import numpy.typing as npt
+from pyarrow import csv
 from scipy.special import log_softmax
 
+from experiments import reproduce_from_arguments
 from ml.agreement.coefficients import fleiss_kappa, krippendorff_alpha
 from ml.calibration.optimise import minimise
 from ml.charts.reliability import reliability_diagram
 from ml.charts.results import triage_chart
-from ml.datasets.lidc import Nodules, load_nodules
+from ml.datasets.base import datasets_folder
 from ml.distributions.families import DirichletCpe, PointCpe, PredictiveDistribution, softmax_probs
 from ml.metrics import evaluate
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.u_statistics import expected_statistic, statistic_calibration_loss, statistic_loss
+from ml.reproduce.report import Reproduction, Setting
 from ml.reproduce.scoring import SERVED, calibration_steps, markdown, scored_rows, triage_rows
-from ml.reproduce.setting import Reproduction, Setting
 from ml.util.arrays import FloatArray, IntArray
 from ml.util.splits import split_partitions
 
+#: 1 highly unlikely … 3 indeterminate … 5 highly suspicious.
+MALIGNANCY = ("1", "2", "3", "4", "5")
+N_READERS = 4
+_KEYS = {"patient", "nodule_id", "instance_id", "z_position"}
+_RATINGS = (
+    "Subtlety",
+    "InternalStructure",
+    "Calcification",
+    "Sphericity",
+    "Margin",
+    "Lobulation",
+    "Spiculation",
+    "Texture",
+    "Malignancy",
+)
+
+
+@dataclass(frozen=True)
+class Nodules:
+    """Measured features (N, D), malignancy by position (N, 4), whose persons differ between patients, and patients."""
+
+    features: FloatArray
+    labels: IntArray
+    label_counts: IntArray
+    patients: npt.NDArray[np.str_]
+
+
+def load_nodules() -> Nodules:
+    """All 809 nodules of 522 patients (LIDC-IDRI)."""
+    folder = datasets_folder("lidc_nodule_ratings", "github.com/ysriram1/LIDC, LIDC_REU2015.csv")
+    table = csv.read_csv(folder / "lidc_nodules.csv.gz")
+    ratings = [f"Malignancy_{reader}" for reader in range(1, N_READERS + 1)]
+    ratings_of_all = {f"{rating}_{reader}" for rating in _RATINGS for reader in range(1, N_READERS + 1)}
+    measured = [name for name in table.column_names if name not in _KEYS | ratings_of_all]
+    labels = np.stack([table.column(name).to_numpy() for name in ratings], axis=1).astype(np.int64) - 1
+    return Nodules(
+        features=np.stack([table.column(name).to_numpy().astype(np.float64) for name in measured], axis=1),
+        labels=labels,
+        label_counts=np.asarray((labels[..., None] == np.arange(len(MALIGNANCY))).sum(axis=1), dtype=np.int64),
+        patients=np.array([str(name) for name in table.column("patient").to_pylist()]),
+    )
+
+
 FOLDS = 5
 RIDGE = 3e-3
-METHODS = ("+ts", "+vector", "+matrix")
 
 
 def fit_regression(features: FloatArray, counts: IntArray) -> FloatArray:
@@ -57,9 +103,7 @@ def _fold(data: Nodules, fold: Any, number: int) -> dict[str, tuple[FloatArray, 
     logits = np.column_stack([inputs, np.ones(len(inputs))]) @ weight
     # the head reads what the regression says, not its 67 inputs: a hundred nodules cannot support more
     features = softmax_probs(logits)
-    steps = calibration_steps(
-        logits[held], features[held], data.label_counts[held], data.patients[held].tolist(), methods=METHODS
-    )
+    steps = calibration_steps(logits[held], features[held], data.label_counts[held], data.patients[held].tolist())
     predicted = {}
     for method, calibration in steps.items():
         distribution = calibration.apply(logits[test], features[test])
@@ -149,3 +193,11 @@ def reproduce(setting: Setting) -> Reproduction:
             "triage": triage,
         },
     )
+
+
+def main() -> None:
+    reproduce_from_arguments("lidc", __doc__, reproduce)
+
+
+if __name__ == "__main__":
+    main()

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments import reproduce_from_arguments
 from ml.agreement.coefficients import excess_disagreement_test, krippendorff_alpha
 from ml.calibration.calibrators import Calibration, calibrate
 from ml.calibration.scaling import Scaling
@@ -13,24 +14,27 @@ from ml.charts.results import triage_chart
 from ml.datasets.pbc import load_pbc_nucleus
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics import evaluate
+from ml.metrics.jackknife import EstimateDocument
+from ml.metrics.triage_curves import net_benefit_difference, uncertainty_scores
 from ml.release.dropout_head import SAMPLES, DropoutHead
-from ml.reproduce.scoring import (
-    SERVED,
-    NetBenefitRow,
-    calibration_steps,
-    markdown,
-    net_benefit_rows,
-    scored_rows,
-    triage_rows,
-)
-from ml.reproduce.setting import Reproduction, Setting
+from ml.reproduce.report import Reproduction, Setting
+from ml.reproduce.scoring import SERVED, calibration_steps, markdown, scored_rows, triage_rows
 from ml.training.calibrate import member_outputs
 from ml.training.run_folder import CachedOutputs, RunFolder, TrainConfig
 from ml.training.train import choose_device, choose_precision, train
+from ml.util.arrays import IntArray
 
 QUICK_CASES = 300
 #: Share of cells sent for a second read, and the chance of disagreement at which one is just worth it.
 CAPACITY, THRESHOLD = 1 / 3, 0.1
+
+
+class NetBenefitRow(EstimateDocument):
+    """Net benefit over that of a simple rule, at the same share of second reads and the same threshold."""
+
+    over: str
+    capacity: float
+    threshold: float
 
 
 def _config(setting: Setting, precision: str) -> TrainConfig:
@@ -73,9 +77,7 @@ def _outputs(setting: Setting) -> tuple[CachedOutputs, DropoutHead]:
 
 def _distributions(fitted: CachedOutputs, test: CachedOutputs, head: DropoutHead) -> dict[str, PredictiveDistribution]:
     groups = fitted.groups.tolist()
-    steps = calibration_steps(
-        fitted.logits, fitted.features, fitted.label_counts, groups, methods=("+ts", "+vector", "+matrix")
-    )
+    steps = calibration_steps(fitted.logits, fitted.features, fitted.label_counts, groups)
     predicted = {method: step.apply(test.logits, test.features) for method, step in steps.items()}
     inside, outside = member_outputs(fitted, head), member_outputs(test, head)
     predicted["MCDO"] = Calibration(Scaling(), None).apply(*outside)
@@ -84,6 +86,19 @@ def _distributions(fitted: CachedOutputs, test: CachedOutputs, head: DropoutHead
         predicted[name] = both.calibration.apply(*outside)
     predicted["MCDO+ts+α served"] = calibrate(*inside, fitted.label_counts, groups).calibration.apply(*outside)
     return predicted
+
+
+def net_benefit_rows(counts: IntArray, distribution: PredictiveDistribution) -> list[NetBenefitRow]:
+    """Net benefit of the disagreement probability less that of each simple rule, at the same capacity."""
+    return [
+        {
+            "over": name,
+            "capacity": CAPACITY,
+            "threshold": THRESHOLD,
+            **net_benefit_difference(counts, distribution.disagreement_probs, score, CAPACITY, THRESHOLD).to_dict(),
+        }
+        for name, score in uncertainty_scores(distribution.class_probs).items()
+    ]
 
 
 def reproduce(setting: Setting) -> Reproduction:
@@ -99,7 +114,7 @@ def reproduce(setting: Setting) -> Reproduction:
     best = predicted[SERVED]
     evaluation = evaluate(test.label_counts, best.class_probs, best.disagreement_probs)
     triage = triage_rows(test.label_counts, best, None)
-    benefits = net_benefit_rows(test.label_counts, best, capacity=CAPACITY, threshold=THRESHOLD)
+    benefits = net_benefit_rows(test.label_counts, best)
     text = f"Calibrated on {len(fitted.case_ids)} cells labelled twice, tested on {len(test.case_ids)} others. "
     text += f"Krippendorff's α {alpha.value:.3f} ({alpha.low:.3f} to {alpha.high:.3f}). "
     text += (
@@ -129,3 +144,11 @@ def reproduce(setting: Setting) -> Reproduction:
 
 def _benefit(row: NetBenefitRow) -> str:
     return f"{row['value']:+.3f} ({row['low']:.3f} to {row['high']:.3f}) over {row['over']}"
+
+
+def main() -> None:
+    reproduce_from_arguments("pbc-nucleus", __doc__, reproduce)
+
+
+if __name__ == "__main__":
+    main()
