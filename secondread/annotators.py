@@ -2,11 +2,10 @@
 
 from ml.annotations import Annotations
 from ml.annotators.choosing import Choice, choose_readers
-from ml.annotators.confusions import ReaderModel
+from ml.annotators.confusions import ReaderModel, describe_annotator_habit
 from ml.annotators.drift import WeekBand, drift_paths, excess_log_loss, weekly_bands
 from ml.annotators.fitting import HeldOutGain, held_out_gain, next_label_losses
 from ml.annotators.posterior import NamedPosterior, Opinions, answer_distribution, named_posterior
-from ml.annotators.sentences import describe_annotator_habit
 
 __all__ = [
     "Annotations",

@@ -42,9 +42,8 @@ from app.triage.service import (
     twins_of_case,
 )
 from ml.annotations import Annotations
-from ml.annotators.confusions import ReaderModel
+from ml.annotators.confusions import ReaderModel, describe_annotator_habit
 from ml.annotators.posterior import answer_distribution, named_posterior
-from ml.annotators.sentences import describe_annotator_habit
 from ml.distributions.families import DirichletMixtureCpe, PredictiveDistribution, has_concentration
 from ml.util.arrays import IntArray
 

@@ -78,7 +78,7 @@ def krippendorff_alpha(
     sample = select_sample(counts.sum(axis=1) >= 2, None, check_clusters(cluster, len(counts)))
     y = counts[sample.rows].astype(np.float64)
     value, without = (_ordinal_alpha if level == "ordinal" else _nominal_alpha)(y, sample)
-    return _estimate(value, without, sample)
+    return to_estimate(Replicates(value, without), sample)
 
 
 def _nominal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
@@ -135,10 +135,6 @@ def _per_cluster(parts: FloatArray, sample: Sample) -> FloatArray:
     return np.asarray(np.add.reduceat(parts, np.searchsorted(sample.cluster, np.arange(sample.n_clusters)), axis=0))
 
 
-def _estimate(value: float, without: FloatArray, sample: Sample) -> Estimate:
-    return to_estimate(Replicates(value, without), sample)
-
-
 def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None = None) -> Estimate:
     """Fleiss' kappa for a fixed number of annotators per case.
 
@@ -174,7 +170,7 @@ def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None =
         return _coefficient(1 - sums[..., 0] / cases, 1 - (shares**2).sum(axis=-1))
 
     total = parts.sum(axis=0)
-    return _estimate(float(kappa(total)), kappa(total - parts), sample)
+    return to_estimate(Replicates(float(kappa(total)), kappa(total - parts)), sample)
 
 
 def cohen_kappa(
@@ -278,7 +274,7 @@ def kappa_of(first: IntArray, second: IntArray, n_classes: int, sample: Sample, 
         x, y = first.astype(np.float64), second.astype(np.float64)
         sums = _per_cluster(np.stack([np.ones(len(x)), x, y, x**2 + y**2, x * y], axis=-1), sample)
         total = sums.sum(axis=0)
-        return _estimate(float(quadratic_kappa(total)), quadratic_kappa(total - sums), sample)
+        return to_estimate(Replicates(float(quadratic_kappa(total)), quadratic_kappa(total - sums)), sample)
     rows, columns = (np.bincount(classes, minlength=n_classes).astype(np.float64) for classes in (first, second))
     agree = (first == second).astype(np.float64)
     # of each cluster: cases, agreements, and by how much it changes the sum over classes of rows times columns
@@ -291,7 +287,7 @@ def kappa_of(first: IntArray, second: IntArray, n_classes: int, sample: Sample, 
         return _coefficient(1 - agreeing / n, 1 - product / n**2)
 
     total = np.array([len(agree), agree.sum(), rows @ columns])
-    return _estimate(float(kappa(*total)), kappa(*(total - sums).T), sample)
+    return to_estimate(Replicates(float(kappa(*total)), kappa(*(total - sums).T)), sample)
 
 
 def _own_products(first: IntArray, second: IntArray, n_classes: int, sample: Sample) -> FloatArray:

@@ -49,13 +49,7 @@ class DawidSkene(EqualByValue):
 
 
 def fit_long(long: Annotations, prior_labels: float = 1.0, tolerance: float = 1e-10) -> DawidSkene:
-    """Fit by expectation–maximisation, starting from the label shares of each case.
-
-    Args:
-        long: labels one by one.
-        prior_labels: pseudo-labels per annotator and true class, spread as all annotators together spread theirs
-            at the start, so that an annotator with few labels is described like the average one.
-        tolerance: relative change of the log-likelihood at which it has settled.
+    """Fit by expectation–maximisation from the label shares of each case, with ``prior_labels`` as of ``dawid_skene``.
 
     Raises:
         ValueError: no label, or it did not settle.

@@ -1,8 +1,7 @@
 """Statistics of one annotator, shrunk towards all annotators where labels are few.
 
-What an annotator said of a case is compared with what the others' posterior says of the next answer, never with a
-single "truth": an annotator who differs from a divided room has made no error. The posterior must come from the labels
-of the others alone.
+Answers are compared with the others' posterior π of the next answer, from the labels of the others alone, never with a
+single "truth": an annotator who differs from a divided room has made no error.
 """
 
 from dataclasses import dataclass
@@ -21,15 +20,7 @@ _LEVEL = 0.95
 
 @dataclass(frozen=True)
 class ShrunkEstimate:
-    """An annotator's statistic, shrunk towards all annotators.
-
-    Attributes:
-        value: posterior mean.
-        low: lower end of the 95 % interval.
-        high: upper end.
-        n: answers that it rests on.
-        everybody: the value of all annotators.
-    """
+    """Posterior mean of an annotator's statistic, its 95 % interval, n answers, and the value of all annotators."""
 
     value: float
     low: float
@@ -42,15 +33,6 @@ def shrunk_share(hits: float, n: int, everybody: float, strength: float = STRENG
     """Share of answers with a property, Beta(s q + h, s (1 − q) + n − h) with q everybody's share and s the strength.
 
     Source: Gelman et al., Bayesian Data Analysis, 3rd ed., section 2.4 (conjugate Beta prior).
-
-    Args:
-        hits: h, answers with the property; need not be whole.
-        n: answers.
-        everybody: q, share among all annotators, between 0 and 1.
-        strength: s > 0, answers that the prior is worth.
-
-    Returns:
-        Posterior mean and 95 % interval with equal tails.
 
     Raises:
         ValueError: the counts or shares are none.
@@ -71,18 +53,9 @@ def rate_of_all(hits: float, n: int) -> float:
 
 
 def shrunk_mean(values: FloatArray, deviation: float, everybody: float, spread: float = SPREAD) -> ShrunkEstimate:
-    """Mean of an annotator's values with a normal prior of mean ``everybody`` and standard deviation ``spread``.
+    """Mean of values with a normal prior of mean ``everybody`` and standard deviation ``spread`` (Gelman et al., 2.5).
 
-    Source: Gelman et al., section 2.5 (normal mean with known variance).
-
-    Args:
-        values: (n,) of the annotator.
-        deviation: standard deviation of one value, from all annotators: that of few own values may be 0 by chance.
-        everybody: mean of all annotators.
-        spread: standard deviation of means between annotators.
-
-    Returns:
-        Posterior mean and 95 % interval.
+    ``deviation`` of one value comes from all annotators: that of few own values may be 0 by chance.
 
     Raises:
         ValueError: a deviation is not above 0.
@@ -107,13 +80,6 @@ def _check_answers(others: FloatArray, answers: IntArray) -> tuple[FloatArray, I
 def soft_confusions(others: FloatArray, answers: IntArray) -> FloatArray:
     """Confusions with the others' class probabilities as truth: C[k, y] = Σᵢ πᵢ[k] 1[yᵢ = y].
 
-    Args:
-        others: (N, K) πᵢ, probability of each class for the next answer by the others' posterior.
-        answers: (N,) yᵢ, what the annotator said.
-
-    Returns:
-        (K, K) sums; rows are what the others say.
-
     Raises:
         ValueError: the shapes do not fit, or an answer is no class.
     """
@@ -125,15 +91,9 @@ def soft_confusions(others: FloatArray, answers: IntArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Confusions:
-    """Confusion matrix of one annotator, shrunk towards that of all annotators.
+    """Shares (K, K) of each answer in rows by what the others say, shrunk, with 95 % intervals and n (K,) cases a row.
 
-    Attributes:
-        value: (K, K) share of each answer, in rows by what the others say.
-        low: (K, K) lower ends of the 95 % intervals.
-        high: (K, K) upper ends.
-        n: (K,) cases of each row; need not be whole.
-        everybody: (K, K) of all annotators.
-        notable: (K, K) whether a wrong answer is more frequent than everybody's beyond chance, all cells together.
+    ``notable``: a wrong answer is more frequent than everybody's beyond chance, all cells together.
     """
 
     value: FloatArray
@@ -149,11 +109,6 @@ def shrunk_confusions(counts: FloatArray, everybody: FloatArray, strength: float
 
     A cell is notable where its posterior probability of being at most everybody's is below .05 divided by the number of
     cells (Bonferroni). Soft counts make that cautious: a weighted share varies no more than one of as many cases.
-
-    Args:
-        counts: (K, K) of the annotator, by ``soft_confusions``.
-        everybody: (K, K) of all annotators.
-        strength: s, cases that the prior of a row is worth.
 
     Raises:
         ValueError: the shapes differ.
@@ -176,13 +131,6 @@ def agreement_with_others(others: FloatArray, answers: IntArray) -> tuple[FloatA
 
     aᵢ = πᵢ[yᵢ] and eᵢ = Σₖ πᵢ[k]²: for an annotator whose answers follow π the mean of a − e is 0.
 
-    Args:
-        others: (N, K) by the others' posterior.
-        answers: (N,) what the annotator said.
-
-    Returns:
-        (N,) a and (N,) e.
-
     Raises:
         ValueError: the shapes do not fit, or an answer is no class.
     """
@@ -192,10 +140,6 @@ def agreement_with_others(others: FloatArray, answers: IntArray) -> tuple[FloatA
 
 def log_score_surplus(others: FloatArray, answers: IntArray) -> FloatArray:
     """Log score above its expectation, ln πᵢ[yᵢ] − Σₖ πᵢ[k] ln πᵢ[k]: on average 0 for somebody like the others.
-
-    Args:
-        others: (N, K) by the others' posterior.
-        answers: (N,) what the annotator said.
 
     Raises:
         ValueError: the shapes do not fit, or an answer is no class.

@@ -5,7 +5,6 @@ question is whether a reader who answers by chance, or who confuses two classes 
 so much better that answers like the others' hardly ever look so.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,11 +30,7 @@ def slip_rate(left_out: FloatArray, answers: IntArray) -> float:
     """Share of answers in the pool that say nothing of the cell, by maximum likelihood on a grid from .03 to .5.
 
     An answer y of a member of the pool has the probability (1 − ε) π[y] + ε/K, with π the posterior by the labels of
-    all others. It takes up what the posterior does not know of the pool, slips and a concentration that is too high.
-
-    Args:
-        left_out: (M, K) posterior of each answer's cell without the label of whoever gave it.
-        answers: (M,) what they said.
+    all others (``left_out``). It takes up slips of the pool, and a concentration that is too high.
 
     Raises:
         ValueError: the shapes do not fit, or an answer is no class.
@@ -55,8 +50,7 @@ def like_the_others(others: FloatArray, slips: float) -> FloatArray:
 
 def _alternative_confusions(n_classes: int) -> FloatArray:
     """Alternatives of the test, (1 + K², K, K): rows are opinions, columns answers."""
-    # Guessing half of the time; saying any other class for one half of the time; saying one certain other class for
-    # one.
+    # guessing half of the time; saying any other class for one half of the time; saying one certain other class for it
     confusions = [0.5 * np.eye(n_classes) + 0.5 / n_classes]
     for k in range(n_classes):
         anything = np.eye(n_classes)
@@ -93,17 +87,9 @@ def _draw(rng: np.random.Generator, probs: FloatArray, n: int) -> IntArray:
 
 @dataclass(frozen=True)
 class QualificationVerdict:
-    """Result of a qualification test.
+    """Mean probability of n answers by the labels of the others, the pool's, their difference with its 95 % interval.
 
-    Attributes:
-        n: cells.
-        mean: mean probability of the answers, by the labels of the others.
-        of_pool: what a member of the pool gets on the same cells on average.
-        difference: of the two.
-        low: lower end of its 95 % interval over cells.
-        high: upper end.
-        p: probability that somebody like the others looks as unlike them as these answers do.
-        passed: whether p is above the level.
+    ``p``: probability that a reader like the others looks as unlike them as these answers do.
     """
 
     n: int
@@ -123,12 +109,6 @@ def judge_answers(others: FloatArray, answers: IntArray, slips: float, seed: int
     another half of the time) against answers like the others'. It is compared with draws of somebody like the others
     on these very cells, so that such a reader fails with a probability of at most .025, however few or borderline they
     are.
-
-    Args:
-        others: (N, K) π, posterior of each cell by the labels of the others, N ≥ 2.
-        answers: (N,) what the reader said.
-        slips: ε, by ``slip_rate``.
-        seed: of the draws; the same answers get the same verdict.
 
     Raises:
         ValueError: the shapes do not fit, an answer is no class, or there are fewer than two cells.
@@ -151,13 +131,9 @@ def judge_answers(others: FloatArray, answers: IntArray, slips: float, seed: int
 
 @dataclass(frozen=True)
 class PassRates:
-    """Simulated pass rates on certain cells: a reader like the others, one who guesses, one who confuses.
+    """Simulated pass rates on certain cells: a reader like the others, one who guesses, and one who confuses.
 
-    Attributes:
-        like_the_others: somebody who answers like the others.
-        guessing: somebody who guesses.
-        confusing: (K,) somebody who takes a class for the one that is likeliest beside it, half of the time; NaN where
-            no cell leads with the class.
+    ``confusing`` (K,) takes a class for the likeliest other one half of the time; NaN if no cell leads with the class.
     """
 
     like_the_others: float
@@ -167,12 +143,6 @@ class PassRates:
 
 def pass_rates(others: FloatArray, slips: float, n_runs: int = 200, seed: int = 0) -> PassRates:
     """Simulate the pass rates of good, guessing and confusing readers on these cells.
-
-    Args:
-        others: (N, K) posterior of each cell by the labels of the others.
-        slips: ε, by ``slip_rate``.
-        n_runs: tests for each kind of reader.
-        seed: of the draws.
 
     Raises:
         ValueError: there are fewer than two cells.
@@ -200,16 +170,7 @@ def pass_rates(others: FloatArray, slips: float, n_runs: int = 200, seed: int = 
 
 
 def balanced_choice(others: FloatArray, n: int, borderline: float, rng: np.random.Generator) -> IntArray:
-    """Cells for a set: a share of borderline ones, and of both kinds as equally many of each leading class as can be.
-
-    Args:
-        others: (N, K) posterior of each cell by the labels of the others.
-        n: how many are wanted.
-        borderline: share of them whose leading class has a probability below ``CLEAR_FROM``.
-        rng: chooses among alike ones.
-
-    Returns:
-        Places of at most n cells, in random order; fewer where there are not as many.
+    """Places of at most n cells for a set, in random order: a share of borderline ones, each leading class as often.
 
     Raises:
         ValueError: the share is none.
@@ -226,8 +187,6 @@ def balanced_choice(others: FloatArray, n: int, borderline: float, rng: np.rando
 
 def _in_turn(cells: IntArray, leading: IntArray, n: int, rng: np.random.Generator) -> list[int]:
     """Cells of one class after the other, one at a time."""
-    piles: list[Sequence[int]] = []
-    for k in np.unique(leading[cells]):
-        piles.append(rng.permutation(cells[leading[cells] == k]).tolist())
+    piles = [rng.permutation(cells[leading[cells] == k]).tolist() for k in np.unique(leading[cells])]
     rounds = max((len(pile) for pile in piles), default=0)
     return [pile[place] for place in range(rounds) for pile in piles if place < len(pile)][:n]

@@ -224,13 +224,7 @@ def _classes(table: pa.Table, where: Where, options: AgreementOptions) -> list[s
 
 
 def agreement_of(labelled: Labels, where: Where, options: AgreementOptions) -> AgreementReport:
-    """Every coefficient of agreement of labels that have been read.
-
-    Args:
-        labelled: the labels, classes in their order.
-        where: what messages call their table.
-        options: what is asked.
-    """
+    """Every coefficient of agreement of labels that have been read, classes in their order."""
     level = options.level
     # where one class only occurs another one is thought of, so that alpha is undefined and not an error
     counts = np.pad(labelled.counts, ((0, 0), (0, max(0, 2 - len(labelled.classes)))))

@@ -1,4 +1,4 @@
-"""Fitted model of named annotators: their confusion matrices and the spread of opinions."""
+"""Fitted model of named annotators: confusion matrices, the spread of opinions, and a sentence on their habits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +10,22 @@ import numpy.typing as npt
 from ml.annotators.posterior import Opinions
 from ml.distributions.families import PredictiveDistribution
 from ml.documents import from_document, to_document
+from ml.messages import Message
 from ml.util.arrays import EqualByValue, FloatArray, as_class_probs
 
 READER_MODEL_VERSION = 1
+#: A habit is told where it is at least this much more frequent than the population's, and this frequent.
+MORE_THAN_OTHERS, OFTEN = 0.1, 0.15
+_SHARES = (
+    (0.175, Message("about one case in seven")),
+    (0.225, Message("about a fifth of cases")),
+    (0.29, Message("about a quarter of cases")),
+    (0.415, Message("about a third of cases")),
+    (0.585, Message("about half of cases")),
+    (0.71, Message("about two thirds of cases")),
+    (0.85, Message("about three quarters of cases")),
+    (1.01, Message("nearly all cases")),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,3 +99,29 @@ class ReaderModel(EqualByValue):
         if not np.isfinite((model.log_temperature, model.log_concentration_shift)).all():
             raise ValueError("not a model of readers: temperature or concentration is not finite")
         return model
+
+
+def describe_annotator_habit(model: ReaderModel, name: str, classes: Sequence[str]) -> str | None:
+    """Sentence on an annotator's most frequent deviation from the population; None without one.
+
+    Args:
+        model: of the annotators, whose matrices are shrunk: few labels make no habit.
+        name: of the annotator.
+        classes: K names.
+    """
+    if name not in model.names:
+        return None
+    confusions = model.confusions[model.names.index(name)]
+    more = np.where(np.eye(len(classes), dtype=bool), -np.inf, confusions - model.population)
+    notable = (more >= MORE_THAN_OTHERS) & (confusions >= OFTEN)
+    if not notable.any():
+        return None
+    opinion, answer = divmod(int(np.where(notable, confusions, -np.inf).argmax()), len(classes))
+    share = next(words for limit, words in _SHARES if confusions[opinion, answer] <= limit)
+    return Message(
+        "{name} calls {opinion} {answer} in {share}: counted for less.",
+        name=name,
+        opinion=classes[opinion],
+        answer=classes[answer],
+        share=share,
+    )

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, logsumexp, softmax
+from scipy.special import expit, softmax
 
 from ml.annotations import Annotations
 from ml.annotators.confusions import ReaderModel
-from ml.annotators.posterior import Batch, Opinions, batches, shares, state_weights
+from ml.annotators.posterior import Batch, Opinions, batches, member_shares, member_weights, shares
 from ml.calibration.optimise import minimise
 from ml.dataframes import refuse_row_names
 from ml.distributions.families import PredictiveDistribution
@@ -40,12 +40,7 @@ RATE, RATE_LABELS = 0.02, 10.0
 
 @dataclass(frozen=True)
 class FitInputs:
-    """Inputs of a fit.
-
-    Attributes:
-        opinions: the release's prior of N cases.
-        long: their labels.
-    """
+    """Inputs of a fit: the release's prior of N cases, and their labels."""
 
     opinions: Opinions
     long: Annotations
@@ -76,24 +71,14 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Fit:
-    """Matrices, and how opinions are spread beside them.
-
-    Attributes:
-        confusions: (A, K, K).
-        shift: ln T and b.
-    """
+    """Matrices (A, K, K), and ln T and b by which opinions are spread beside them."""
 
     confusions: FloatArray
     shift: tuple[float, float]
 
 
 def left_out(material: FitInputs, confusions: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Opinions (M, K) before each label, E[q_k | the other labels of its case], and log-likelihoods (N,) of the cases.
-
-    Args:
-        material: opinions and M labels of N cases.
-        confusions: (A, K, K).
-    """
+    """Opinions (M, K) before each label, E[q_k | the other labels of its case], and log-likelihoods (N,) of cases."""
     expected = np.zeros((len(material.long.case), material.long.n_classes))
     log_likelihood = np.zeros(material.long.n_cases)
     for batch in batches(material.long, confusions):
@@ -109,23 +94,12 @@ def left_out(material: FitInputs, confusions: FloatArray) -> tuple[FloatArray, F
 
 def opinion_means(opinions: Opinions, batch: Batch) -> tuple[FloatArray, FloatArray]:
     """E[q] (B, K) after the labels of a batch of cases, and the labels' log-likelihoods (B,)."""
-    n_labels, means, evidence = batch.labels.shape[1], [], []
-    for probs, a, log_weight in zip(
-        opinions.class_probs, opinions.log_concentration, opinions.log_weights, strict=True
-    ):
-        if n_labels == 0:
-            means.append(probs)
-            evidence.append(log_weight)
-            continue
-        weights = state_weights(probs, a, batch)
-        prior, label = (s[:, None] for s in shares(a, n_labels))
+    members, evidence = member_weights(opinions, batch)
+    share, total = member_shares(opinions, evidence)
+    means = []
+    for probs, a, weights in zip(opinions.class_probs, opinions.log_concentration, members, strict=True):
+        prior, label = (s[:, None] for s in shares(a, batch.labels.shape[1]))
         means.append(prior * probs + label * weights.mean_counts())
-        evidence.append(log_weight + weights.log_likelihood)
-    if len(means) == 1:
-        return means[0], evidence[0]
-    total = logsumexp(evidence, axis=0)
-    finite = np.where(np.isfinite(total), total, 0.0)
-    share = np.exp(np.where(np.isfinite(total), np.array(evidence) - finite, opinions.log_weights))
     return np.asarray(np.einsum("sb,sbk->bk", share, np.array(means))), total
 
 
@@ -147,13 +121,7 @@ def _last_label(opinions: Opinions, batch: Batch) -> tuple[FloatArray, FloatArra
 
 
 def opinion_counts(material: FitInputs, confusions: FloatArray, expected: FloatArray) -> FloatArray:
-    """Expected number (A, K, K) of labels by annotator, opinion and answer, given all labels.
-
-    Args:
-        material: M labels.
-        confusions: (A, K, K) by which opinions are guessed.
-        expected: (M, K) opinions before each label.
-    """
+    """Expected number (A, K, K) of labels by annotator, opinion and answer, given opinions (M, K) before each label."""
     long = material.long
     guess = expected * confusions[long.annotator, :, long.label]
     total = guess.sum(axis=1, keepdims=True)
@@ -178,13 +146,7 @@ def em_step(material: FitInputs, confusions: FloatArray, anchor: Anchor) -> Floa
 
 
 def fit_readers(material: FitInputs, anchor: Anchor, start: Fit | None = None, tolerance: float = TOLERANCE) -> Fit:
-    """Fit matrices and the spread of opinions by the penalised likelihood.
-
-    Args:
-        material: cases with labels, opinions as the release has them.
-        anchor: what the matrices are pulled towards; of infinite strength they are it.
-        start: an earlier fit to begin with.
-        tolerance: as of ``TOLERANCE``.
+    """Fit matrices and the spread of opinions by the penalised likelihood; an infinitely strong anchor is the matrix.
 
     Raises:
         FitError: no convergence.
@@ -216,10 +178,7 @@ def fit_readers(material: FitInputs, anchor: Anchor, start: Fit | None = None, t
 def fit_rates(material: FitInputs, other: FloatArray, tolerance: float = TOLERANCE) -> Fit:
     """Fit one number per annotator, the share ε of labels that are not what they think: C = (1 − ε) I + ε H.
 
-    Args:
-        material: cases with labels.
-        other: (K, K) H, what is said instead: rows that sum to one, zeros on the diagonal.
-        tolerance: as of ``TOLERANCE``.
+    Rows of H (``other``) sum to one, with zeros on the diagonal.
 
     Raises:
         FitError: no convergence.

@@ -42,12 +42,7 @@ def n_count_vectors(n_opinions: int, n_classes: int) -> int:
 
 @dataclass(frozen=True)
 class CountVectors:
-    """All count vectors of n opinions.
-
-    Attributes:
-        counts: (S, K) the vectors.
-        following: (S, K) number, among the vectors of n + 1 opinions, of each with one more of a class.
-    """
+    """All count vectors (S, K) of n opinions, and the number of each with one more of a class among those of n + 1."""
 
     counts: IntArray
     following: npt.NDArray[np.intp]
@@ -77,18 +72,10 @@ def count_vectors(n_opinions: int, n_classes: int) -> CountVectors:
 def top_k_weights(
     class_probs: FloatArray, log_concentration: FloatArray, likelihood: FloatArray, labels: IntArray, keep: int
 ) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
-    """Weights of the ``keep`` heaviest count vectors of each case, case by case.
+    """Weights (B, S) of the ``keep`` heaviest count vectors (B, S, K) of each case, log-likelihoods and mass dropped.
 
-    Args:
-        class_probs: (B, K) f.
-        log_concentration: (B,) ln α0.
-        likelihood: (B, n, K) probability of each label given each opinion.
-        labels: (B, n) classes.
-        keep: count vectors that are carried from label to label.
-
-    Returns:
-        Weights (B, S), count vectors (B, S, K), log-likelihoods (B,) and the mass dropped (B,): an upper bound of what
-        it would weigh in the end cannot be given, so it is the sum of the shares dropped on the way.
+    The mass is the sum of the shares dropped on the way: an upper bound of what they would weigh in the end cannot be
+    given.
     """
     by_case = [
         _top_k_of_case(*row, keep) for row in zip(class_probs, log_concentration, likelihood, labels, strict=True)
@@ -187,14 +174,7 @@ class Opinions:
 
 @dataclass(frozen=True)
 class Batch:
-    """Cases with the same number n of labels.
-
-    Attributes:
-        cases: (B,) their numbers.
-        likelihood: (B, n, K) probability of each label given each opinion.
-        labels: (B, n) the labels' classes.
-        positions: (B, n) where each label stands in the table that it came from.
-    """
+    """Cases (B,) with n labels each: the labels (B, n), their places, and their likelihoods (B, n, K) by opinion."""
 
     cases: npt.NDArray[np.intp]
     likelihood: FloatArray
@@ -208,12 +188,7 @@ class Batch:
 
 
 def batches(long: Annotations, confusions: FloatArray) -> Iterator[Batch]:
-    """Cases in batches of one number of labels each, small enough to work on at once; those without labels too.
-
-    Args:
-        long: labels.
-        confusions: (A, K, K) matrix of each of their annotators.
-    """
+    """Cases in batches of one number of labels each, small enough to work on at once; those without labels too."""
     order = np.argsort(long.case, kind="stable")
     first = np.concatenate([[0], long.per_case.cumsum()])[:-1]
     for n in np.unique(long.per_case):
@@ -232,13 +207,9 @@ def batches(long: Annotations, confusions: FloatArray) -> Iterator[Batch]:
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights of the count vectors of a batch's opinions, of one member of the prior.
+    """Weights (B, S) of the count vectors of a batch's opinions, of one member of the prior.
 
-    Attributes:
-        weights: (B, S), rows sum to one.
-        counts: (S, K), or (B, S, K) where only the heaviest are kept.
-        log_likelihood: (B,) of the labels.
-        dropped: (B,) mass that was left out.
+    ``counts`` are (S, K), or (B, S, K) if only the heaviest are kept and mass is dropped.
     """
 
     weights: FloatArray
@@ -263,13 +234,7 @@ class Weights:
 
 
 def state_weights(class_probs: FloatArray, log_concentration: FloatArray, batch: Batch) -> Weights:
-    """Weights w_m of the count vectors of opinions, made one label at a time.
-
-    Args:
-        class_probs: (B, K) f.
-        log_concentration: (B,) ln α0.
-        batch: the labels of these cases.
-    """
+    """Weights w_m of the count vectors of opinions, made one label at a time, of f (B, K) and ln α0 (B,)."""
     n_labels, n_classes = batch.likelihood.shape[1:]
     if n_count_vectors(n_labels, n_classes) > MAX_STATES:
         heaviest = top_k_weights(class_probs, log_concentration, batch.likelihood, batch.labels, MAX_STATES)
@@ -382,7 +347,7 @@ def named_posterior(opinions: Opinions, long: Annotations, confusions: FloatArra
 
 
 def require_fit(opinions: Opinions, long: Annotations, confusions: FloatArray) -> None:
-    """Check that prior, labels and matrices are of the same cases, classes and annotators.
+    """Refuse prior, labels and matrices that are not of the same cases, classes and annotators.
 
     Raises:
         ValueError: they are not.
@@ -396,12 +361,8 @@ def require_fit(opinions: Opinions, long: Annotations, confusions: FloatArray) -
 
 
 def _batch_posterior(opinions: Opinions, batch: Batch) -> NamedPosterior:
-    members, evidence = _member_weights(opinions, batch)
-    total = logsumexp(evidence, axis=0)
-    # labels that no member allows leave the members' weights as they are
-    share = np.exp(
-        np.where(np.isneginf(total), opinions.log_weights, evidence - np.where(np.isfinite(total), total, 0))
-    )
+    members, evidence = member_weights(opinions, batch)
+    share, total = member_shares(opinions, evidence)
     n_labels = batch.labels.shape[1]
     given = zip(members, opinions.class_probs, opinions.log_concentration, strict=True)
     moments = [_opinion_moments(weights, probs, a, n_labels) for weights, probs, a in given]
@@ -411,11 +372,19 @@ def _batch_posterior(opinions: Opinions, batch: Batch) -> NamedPosterior:
     return NamedPosterior(np.asarray(mean), np.asarray(products), total, np.asarray(dropped))
 
 
-def _member_weights(opinions: Opinions, batch: Batch) -> tuple[list[Weights], FloatArray]:
+def member_weights(opinions: Opinions, batch: Batch) -> tuple[list[Weights], FloatArray]:
     """Weights of the count vectors of each member, and the members' log evidence (S, B)."""
     priors = zip(opinions.class_probs, opinions.log_concentration, strict=True)
     members = [state_weights(probs, a, batch) for probs, a in priors]
     return members, opinions.log_weights + np.stack([weights.log_likelihood for weights in members])
+
+
+def member_shares(opinions: Opinions, evidence: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Weights (S, B) of the members given the labels, and the labels' log-likelihoods (B,)."""
+    total = logsumexp(evidence, axis=0)
+    # labels that no member allows leave the members' weights as they are
+    logs = np.where(np.isneginf(total), opinions.log_weights, evidence - np.where(np.isfinite(total), total, 0))
+    return np.exp(logs), total
 
 
 def _opinion_moments(
@@ -460,7 +429,7 @@ def answer_distribution(
         raise ValueError("the cases must have the same number of labels, and be few")
     batch, members = label_batches[0], []
     n_labels = batch.labels.shape[1]
-    seen, evidence = _member_weights(opinions, batch)
+    seen, evidence = member_weights(opinions, batch)
     # labels that no member allows leave the members' weights as they are
     evidence = np.where(np.isneginf(evidence).all(axis=0), opinions.log_weights, evidence)
     for probs, a, weights, log_weight in zip(

@@ -34,8 +34,7 @@ from app.http.principal import Principal
 from app.jobs import service
 from app.jobs.service import JobOut, job_out
 from app.releases.service import existing_release, get_champion_alias, served_release_id
-from ml.annotators.confusions import ReaderModel
-from ml.annotators.sentences import describe_annotator_habit
+from ml.annotators.confusions import ReaderModel, describe_annotator_habit
 from ml.messages import Message
 from ml.util.arrays import FloatArray
 
