@@ -12,6 +12,8 @@ from ml.dataframes import by_class, same_rows
 from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 
 _T = TypeVar("_T", bound=np.generic)
+#: Weights (N,) of all estimators, or a pair: those of estimators that need one label, and of those that need two.
+SampleWeight = npt.ArrayLike | tuple[npt.ArrayLike | None, npt.ArrayLike | None] | None
 
 
 @dataclass(frozen=True)
@@ -211,11 +213,66 @@ def first_labels(
     return replace(data, counts=counted)
 
 
-def check_weights(sample_weight: npt.ArrayLike | None, length: int) -> FloatArray | None:
+def weights_by_order(sample_weight: SampleWeight) -> tuple[Any, Any]:
+    """Weights of order 1, and those of order 2 if they were given apart.
+
+    Raises:
+        ValueError: a tuple of other than two weights.
+
+    >>> weights_by_order([1.0, 2.0]), weights_by_order((None, [1.0, 2.0]))
+    (([1.0, 2.0], None), (None, [1.0, 2.0]))
+    """
+    if isinstance(sample_weight, tuple) and not all(isinstance(part, int | float) for part in sample_weight):
+        if len(sample_weight) != 2:
+            raise ValueError(
+                f"sample_weight must be (N,), or a pair for orders 1 and 2, got {len(sample_weight)} parts"
+            )
+        return sample_weight
+    return sample_weight, None
+
+
+def check_weights(sample_weight: npt.ArrayLike | None, length: int, name: str = "sample_weight") -> FloatArray | None:
     """Check instance weights (N,), not negative."""
     if sample_weight is None:
         return None
-    return as_vector(sample_weight, length, "sample_weight", 0.0, np.finfo(np.float64).max)
+    return as_vector(sample_weight, length, name, 0.0, np.finfo(np.float64).max)
+
+
+def check_both_orders(
+    label_counts: npt.ArrayLike,
+    class_probs: npt.ArrayLike,
+    sample_weight: SampleWeight,
+    cluster: npt.ArrayLike | None,
+    classes: list[str] | None = None,
+    first_label_counts: npt.ArrayLike | None = None,
+    **columns: npt.ArrayLike | None,
+) -> tuple[Inputs, Inputs]:
+    """Check the cases as estimators that need one label take them, and as those that need two do.
+
+    Args:
+        label_counts: (N, K) label histograms.
+        class_probs: (N, K) class probability estimates.
+        sample_weight: (N,) of both, or of each.
+        cluster: (N,) patients.
+        classes: K names.
+        first_label_counts: (N, K) the labels that estimators which need one label use; all where left out.
+        columns: others with a row for each case, whose names of rows must be the same.
+
+    Raises:
+        ValueError: shapes or names that do not match, or values out of range.
+    """
+    weights, weights2 = weights_by_order(sample_weight)
+    same_rows(
+        **{"label_counts": label_counts, "class_probs": class_probs, "sample_weight": weights},
+        **{"sample_weight[1]": weights2, "cluster": cluster, "first_label_counts": first_label_counts},
+        **columns,
+    )
+    first = second = check_inputs(label_counts, class_probs, weights, cluster, classes)
+    if weights2 is not None:
+        second = replace(first, weight=check_weights(weights2, len(first.counts), "sample_weight[1]"))
+    if first_label_counts is not None:
+        first = first_labels(first, first_label_counts, class_probs, classes)
+    return first, second
 
 
 def check_clusters(cluster: npt.ArrayLike | None, length: int) -> npt.NDArray[np.generic] | None:

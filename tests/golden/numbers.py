@@ -105,7 +105,7 @@ def evaluation(found: Evaluation) -> dict[str, Any]:
 
 
 def _options(world: World) -> dict[str, Any]:
-    return {"weights": world.weights[0], "weights2": world.weights[1], "cluster": world.patients}
+    return {"sample_weight": world.weights, "cluster": world.patients}
 
 
 def evaluated(world: World) -> dict[str, Any]:
@@ -135,7 +135,8 @@ def tables(world: World, by_arrays: Mapping[str, Any]) -> dict[str, Any]:
             debias=world.debias,
             binary=world.level == "binary",
             level="ordinal" if world.level == "ordinal" else "nominal",
-            **world.columns,
+            sample_weight=(world.columns["weights"], world.columns["weights2"]),
+            cluster=world.columns["cluster"],
         )
     )
     parts = {name: found.pop(name) for name in ("metrics", "classes")}

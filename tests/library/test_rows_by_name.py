@@ -79,7 +79,6 @@ BY_ROW: dict[str, Any] = {
     "thresholds": OTHER_DPE,
     "true_probs": TRUTH,
     "weights": RNG.uniform(1, 2, N),
-    "weights2": RNG.uniform(1, 2, N),
     "week": np.arange(N) // 20,
 }
 #: Arguments with a column per class as well.

@@ -28,7 +28,7 @@ def readings_of(study: Study) -> Readings:
 
 def metrics_of(study: Study, readings: Readings | None) -> dict[str, Estimate]:
     weights = None if study.weights2 is None else np.ones(len(study.patient))
-    options: dict[str, Any] = {"weights": weights, "weights2": study.weights2, "cluster": study.patient}
+    options: dict[str, Any] = {"sample_weight": (weights, study.weights2), "cluster": study.patient}
     if study.weights2 is not None:
         options["first_label_counts"] = study.counts(first=True)
     options["readings"] = readings
