@@ -14,7 +14,6 @@ from ml.metrics.cases import class_frequencies, epistemic_terms, select_sample
 from ml.metrics.jackknife import NO_READERS, Estimate
 from ml.metrics.losses import calibration_loss
 from ml.metrics.ordinal import ordinal_metrics
-from ml.metrics.reader_studies import percent_correct
 from ml.metrics.reader_variance import GROUPS, CrossedEffects, LeftOut, Readings
 from ml.tables import evaluate as evaluate_any
 from ml.util.arrays import FloatArray, IntArray
@@ -64,13 +63,17 @@ def test_where_everybody_read_everything_it_is_the_analysis_of_variance() -> Non
 
 
 def test_shares_have_the_variance_of_percent_correct() -> None:
+    """That of Gallas, Pennello and Myers 2007: R readers' mean square and R mean covariances, by pairs of cases."""
     rng = np.random.default_rng(2)
     hard = rng.uniform(-0.4, 0.3, 80)
     correct = (rng.random((5, 80)) < np.linspace(0.5, 0.9, 5)[:, None] + hard).astype(np.float64)
     found, terms = grid(correct)
     part, of_cases = found.part(terms), correct.mean(axis=0).var(ddof=1) / 80
     assert part is not None
-    assert part.variance + of_cases == pytest.approx(percent_correct(correct).se ** 2, rel=1e-9)
+    scores, others = correct.mean(axis=1), ~np.eye(5, dtype=bool)
+    apart = (np.outer(correct.sum(axis=1), correct.sum(axis=1)) - correct @ correct.T) / (80 * 79)
+    covariance = (np.outer(scores, scores) - apart)[others].mean()
+    assert part.variance + of_cases == pytest.approx((scores.var(ddof=1) + 5 * covariance) / 5, rel=1e-9)
 
 
 @pytest.mark.parametrize("design", [crossed, service])
