@@ -87,18 +87,6 @@ class UnitSums:
 
     Counts are exact (int64), sums float64. Weights belong to one order: use one object per order if inverse selection
     probabilities of one and of two labels differ.
-
-    Args:
-        n_classes: K.
-        n_bins: equal-width bins of [0, 1].
-        n_units: U.
-
-    Attributes:
-        used: (U,) cases with so many labels, by order.
-        weight: (U,) their Σw.
-        weight_sq: (U,) their Σw², for intervals; an accumulator's document leaves it out.
-        sums: (U,) Σw of the terms of each mean.
-        tables: sums of the bins of each unit, numbered through.
     """
 
     def __init__(self, n_classes: int, n_bins: int, n_units: int) -> None:
@@ -106,10 +94,11 @@ class UnitSums:
         self.n_classes, self.n_bins, self.n_units = n_classes, n_bins, n_units
         self.n_cases = 0
         self.n_labels = 0
+        # (U,) by order: cases with so many labels, their Σw and, for intervals, Σw², which no document contains
         self.used = {order: np.zeros(n_units, dtype=np.int64) for order in ORDERS}
         self.weight = {order: np.zeros(n_units) for order in ORDERS}
         self.weight_sq = {order: np.zeros(n_units) for order in ORDERS}
-        self.sums = {name: np.zeros(n_units) for name in MEANS}
+        self.sums = {name: np.zeros(n_units) for name in MEANS}  # Σw of the terms of each mean
         classes, disagreement = (BinIndex.of(np.empty((0, columns)), n_bins, "uniform") for columns in (n_classes, 1))
         self.slots = {"single": classes, "several": classes, "disagreement": disagreement}
         self.tables = {name: BinSums.zeros(n_units * len(slots)) for name, slots in self.slots.items()}
@@ -204,12 +193,7 @@ def weights_differ(table: BinSums) -> bool:
 class GroupSums(UnitSums):
     """Sums of G groups of patients, or of cases if patients are not known.
 
-    Args:
-        n_classes: K.
-        n_bins: equal-width bins of [0, 1].
-        by_patient: whether cases of one group may be of one patient. The pair form of CL then pairs no two of them;
-            else it pairs all cases, as without clusters.
-        n_groups: G.
+    With patients (``by_patient``) the pair form of CL pairs no two cases of a group; else it pairs all of them.
 
     >>> sums = GroupSums(2, n_bins=5, by_patient=True)
     >>> sums.add([[2, 1], [0, 3]], [[0.7, 0.3], [0.2, 0.8]], units=["p1", "p2"])
@@ -233,13 +217,6 @@ class GroupSums(UnitSums):
         units: npt.ArrayLike,
     ) -> None:
         """Add cases.
-
-        Args:
-            label_counts: (N, K) label histograms.
-            class_probs: (N, K) class probability estimates.
-            disagreement_probs: (N,) DPEs; 1 − Σf² where left out.
-            sample_weight: (N,) instance weights.
-            units: (N,) patient of each case, or the case's own name; it decides the group.
 
         Raises:
             ValueError: shapes that do not match, or values out of range; nothing is added then.

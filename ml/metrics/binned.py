@@ -139,14 +139,7 @@ def calibration_sum(sums: BinSums, debias: Debias) -> float:
 
 
 def bins_lost(sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], debias: Debias) -> npt.NDArray[np.bool_] | None:
-    """Mask (M,) of the cells without which a debiased form cannot use their bin; None if no cell alone matters.
-
-    Args:
-        sums: of every bin.
-        cells: sums of M cells, by the names of ``BinSums``.
-        slot: (M,) bin of each cell.
-        debias: the form.
-    """
+    """Mask (M,) of the cells without which a debiased form cannot use their bin; None if no cell alone matters."""
     usable = usable_bins(sums, debias)
     # a bin of three clusters stays usable without any one of them
     if debias == "none" or (sums.weight[usable] ** 2 > 2.01 * sums.cell_weight_sq[usable]).any():
@@ -160,12 +153,6 @@ def contributions_without(
     sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], forms: Collection[Debias]
 ) -> dict[Debias, FloatArray]:
     """Contribution (M,) of each cell's bin once the cell is left out, in each form.
-
-    Args:
-        sums: of every bin.
-        cells: sums of M cells, by the names of ``BinSums``.
-        slot: (M,) bin of each cell.
-        forms: as in ``contributions``; what several need is worked out once.
 
     Raises:
         ValueError: an unknown form.
@@ -220,12 +207,8 @@ def merge_map(
     A bin without a pair says nothing alone. Left out it would take the most miscalibrated cases with it, since rare
     probabilities are where predictions are bold. It joins the bins below it until there is a pair, from the high
     end down, where bins are emptiest; what is left at the low end joins the last bin that was made.
-
-    Args:
-        usable: (S,) whether a slot has a pair.
-        owner: (S,) the only cluster of a slot without a pair, −1 where it is empty; any number ≥ 0 elsewhere.
-        first: (C + 1,) first slot of each column.
     """
+    # a slot without a pair has its only cluster for owner, an empty one −1
     target = np.arange(usable.size)
     for start, stop in pairwise(first.tolist()):
         group: list[int] = []
@@ -247,23 +230,14 @@ _NO_SPREAD = 1e-9
 
 @dataclass
 class Binned:
-    """Frequencies and probabilities (n, C) gathered into bins, a column per class.
+    """Frequencies and probabilities (n, C) gathered into bins, a column per class."""
 
-    Attributes:
-        sample: the cases.
-        slots: bins of all columns.
-        forms: of CL that are asked for; those that rest on the same bins go through the cells together.
-        bins: sums over all cells.
-        cells: those of each batch.
-        joins: whether the pair form joins bins without a pair to others, since few heavy cases stand for many.
-    """
-
-    sample: Sample
-    slots: BinIndex
-    forms: Set[Debias]
-    bins: BinSums
-    cells: list[ClusterBinSums] = field(default_factory=list)
-    joins: bool = False
+    sample: Sample  # the cases
+    slots: BinIndex  # bins of all columns
+    forms: Set[Debias]  # of CL that are asked for; those that rest on the same bins go through the cells together
+    bins: BinSums  # sums over all cells
+    cells: list[ClusterBinSums] = field(default_factory=list)  # those of each batch
+    joins: bool = False  # whether the pair form joins bins without a pair to others: few heavy cases stand for many
 
     @classmethod
     def empty(cls, sample: Sample, slots: BinIndex, forms: Set[Debias], *, joining: bool = False) -> "Binned":
@@ -284,17 +258,7 @@ class Binned:
         *,
         joining: bool = False,
     ) -> "Binned":
-        """Bin frequencies and probabilities (n, C) of the sample's cases, each column by its own edges.
-
-        Args:
-            freqs: (n, C).
-            probs: (n, C).
-            sample: the cases.
-            n_bins: bins of [0, 1].
-            strategy: as in ``bin_edges``.
-            debias: the form that will be asked for, or several.
-            joining: whether bins without a pair join others if weights differ, as in evaluations.
-        """
+        """Bin frequencies and probabilities (n, C) of the sample's cases, each column by its own edges."""
         forms = {debias} if isinstance(debias, str) else debias
         binned = cls.empty(sample, BinIndex.of(probs, n_bins, strategy), forms, joining=joining)
         for part in binned.chunks():
@@ -540,17 +504,11 @@ class Binned:
 
 @dataclass(frozen=True)
 class PairCounts:
-    """Cases, and ordered pairs of cases of different clusters, in each slot, over all cases with labels or without.
+    """Cases, and ordered pairs of cases of different clusters, in each slot, over all cases with labels or without."""
 
-    Attributes:
-        n_cases: N.
-        cases: (S,) N_b.
-        pairs: (S,).
-    """
-
-    n_cases: int
-    cases: FloatArray
-    pairs: FloatArray
+    n_cases: int  # N
+    cases: FloatArray  # (S,) N_b
+    pairs: FloatArray  # (S,)
 
     @classmethod
     def of_binned(cls, binned: Binned) -> "PairCounts":
@@ -563,13 +521,7 @@ class PairCounts:
 
     @classmethod
     def of(cls, probs: FloatArray, everyone: Sample, n_bins: int) -> "PairCounts":
-        """Count in equal-width bins.
-
-        Args:
-            probs: (N, C) probabilities of all cases, in the order of the sample's rows.
-            everyone: all cases.
-            n_bins: bins of [0, 1].
-        """
+        """Count in equal-width bins."""
         slots = BinIndex.of(probs[:0], n_bins, "uniform")
         cases, own = np.zeros(len(slots)), np.zeros(len(slots))
         for part in slots.chunks(len(probs), everyone.cluster):

@@ -18,24 +18,14 @@ SampleWeight = npt.ArrayLike | tuple[npt.ArrayLike | None, npt.ArrayLike | None]
 
 @dataclass(frozen=True)
 class Sample:
-    """The cases that an estimator may use.
+    """The cases that an estimator may use."""
 
-    Attributes:
-        rows: their positions in the input; the cases of a cluster stand together, so that sums over clusters run
-            through memory once.
-        weight: (n,) instance weights.
-        cluster: (n,) cluster numbers 0..n_clusters−1, rising; None where every case is its own cluster.
-        n_clusters: number of clusters.
-        dropped: cases left out.
-        whole: whether these are all cases, in the order of the input.
-    """
-
-    rows: npt.NDArray[np.intp]
-    weight: FloatArray
-    cluster: npt.NDArray[np.intp] | None
-    n_clusters: int
-    dropped: int
-    whole: bool
+    rows: npt.NDArray[np.intp]  # positions in the input; cases of a cluster stand together
+    weight: FloatArray  # (n,) instance weights
+    cluster: npt.NDArray[np.intp] | None  # (n,) numbers from 0, rising; None if every case is its own cluster
+    n_clusters: int  # number of clusters
+    dropped: int  # cases left out
+    whole: bool  # whether these are all cases, in the order of the input
 
     def take(self, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
         """Rows of these cases; not a copy where they are all."""
@@ -142,9 +132,6 @@ class Inputs:
     ) -> "tuple[Inputs, FloatArray]":
         """Check what estimators of the disagreement probability take, which look at no class probabilities.
 
-        Returns:
-            The inputs, with the label frequencies for class probabilities, and the disagreement probabilities (N,).
-
         Raises:
             ValueError: shapes that do not match, or values out of range.
         """
@@ -190,12 +177,6 @@ def first_labels(
     data: Inputs, first_label_counts: npt.ArrayLike, class_probs: npt.ArrayLike, classes: list[str] | None
 ) -> Inputs:
     """Inputs of one-label estimators, where these are not all labels.
-
-    Args:
-        data: of all labels.
-        first_label_counts: (N, K) those of the labels that are used.
-        class_probs: (N, K) as they were given, to match columns by name.
-        classes: K names.
 
     Raises:
         ValueError: another shape or other names, or a label that is not among all.
@@ -248,15 +229,6 @@ def check_both_orders(
     **columns: npt.ArrayLike | None,
 ) -> tuple[Inputs, Inputs]:
     """Check the cases as estimators that need one label take them, and as those that need two do.
-
-    Args:
-        label_counts: (N, K) label histograms.
-        class_probs: (N, K) class probability estimates.
-        sample_weight: (N,) of both, or of each.
-        cluster: (N,) patients.
-        classes: K names.
-        first_label_counts: (N, K) the labels that estimators which need one label use; all where left out.
-        columns: others with a row for each case, whose names of rows must be the same.
 
     Raises:
         ValueError: shapes or names that do not match, or values out of range.
@@ -390,28 +362,16 @@ def statistic_terms(observed: FloatArray, predicted: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class CaseTerms:
-    """Per-case terms (n,) of the means, for cases with at least one label.
+    """Per-case terms (n,) of the means, for cases with at least one label."""
 
-    Attributes:
-        n_labels: labels of a case.
-        plugin: plug-in terms of EL, Σ_k (μ̂ − z)².
-        spread: Σ_k μ̂(1 − μ̂).
-        agreement: share of the case's labels that name the most probable class; equal leaders share.
-        hits: whether the most probable class is the most frequent label, equal leaders sharing on both sides; 0 below
-            three labels.
-        max_rule: 1 − max f, the chance that a label is not the most probable class.
-        gini_rule: 1 − Σf², the quadratic entropy, the chance that two labels differ if f were the truth.
-        dpe: disagreement probability φ.
-    """
-
-    n_labels: FloatArray
-    plugin: FloatArray
-    spread: FloatArray
-    agreement: FloatArray
-    hits: FloatArray
-    max_rule: FloatArray
-    gini_rule: FloatArray
-    dpe: FloatArray
+    n_labels: FloatArray  # labels of a case
+    plugin: FloatArray  # plug-in terms of EL, Σ_k (μ̂ − z)²
+    spread: FloatArray  # Σ_k μ̂(1 − μ̂)
+    agreement: FloatArray  # share of the case's labels that name the most probable class; equal leaders share
+    hits: FloatArray  # whether the most probable class is the most frequent label; 0 below three labels
+    max_rule: FloatArray  # 1 − max f, the chance that a label is not the most probable class
+    gini_rule: FloatArray  # 1 − Σf², the quadratic entropy, the chance that two labels differ if f were the truth
+    dpe: FloatArray  # disagreement probability φ
 
     @classmethod
     def of(
@@ -422,15 +382,7 @@ class CaseTerms:
         n_labels: IntArray | FloatArray,
         dpe: FloatArray,
     ) -> "CaseTerms":
-        """Terms of cases.
-
-        Args:
-            freqs: μ̂ (n, K).
-            class_probs: z (n, K).
-            gap: μ̂ − z (n, K).
-            n_labels: (n,) of each case; infinite if the frequencies are the truth.
-            dpe: φ (n,).
-        """
+        """Terms of cases."""
         hits, enough = np.zeros(len(freqs)), n_labels >= 3
         many = slice(None) if enough.all() else np.flatnonzero(enough)  # a slice copies nothing
         leaders = Leaders.of(class_probs)

@@ -38,19 +38,12 @@ _NOTHING = 1e-12
 
 @dataclass(frozen=True)
 class CaseMean:
-    """A mean over cases.
+    """A mean over cases."""
 
-    Attributes:
-        order: labels that a case needs.
-        terms: (n,) of cases.
-        of_reading: (m,) the same, reading by reader; None if it is no mean over readings.
-        of_counts: (e,) the same from label counts and probabilities (e, K), to leave readers out.
-    """
-
-    order: int
-    terms: Callable[[CaseTerms], FloatArray]
-    of_reading: Callable[[ReadTerms], FloatArray] | None = None
-    of_counts: Callable[[IntArray, FloatArray], FloatArray] | None = None
+    order: int  # labels that a case needs
+    terms: Callable[[CaseTerms], FloatArray]  # (n,) of cases
+    of_reading: Callable[[ReadTerms], FloatArray] | None = None  # (m,) the same by reader, if it is a mean of these
+    of_counts: Callable[[IntArray, FloatArray], FloatArray] | None = None  # (e,) from counts, to leave readers out
 
 
 def _less_rule(rule: Callable[[CaseTerms], FloatArray], by_probs: Callable[[FloatArray], FloatArray]) -> CaseMean:
@@ -86,29 +79,17 @@ MEANS: dict[str, CaseMean] = {
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: a mean, a calibration loss, a mean less a calibration loss, a skill, or the root of another one.
+    """A metric: a mean, a calibration loss, a mean less a calibration loss, a skill, or the root of another one."""
 
-    Attributes:
-        name: in evaluations.
-        order: labels that a case needs; weights of order 1 belong to metrics that need one.
-        mean: name among ``MEANS``.
-        bins: whose calibration loss it is, or is taken off the mean.
-        skill: whether it is 1 less the mean over the loss of the best constant of its bins.
-        plugin: whether it is in the plug-in form, whatever form an evaluation asks for.
-        curved: whether its interval allows for pairs of clusters, which make CL a curved function of them.
-        root_of: metric whose root it is.
-        bounds: its range; None for signed quantities.
-    """
-
-    name: str
-    order: int
-    mean: str | None = None
-    bins: Bins | None = None
-    skill: bool = False
-    plugin: bool = False
-    curved: bool = False
-    root_of: str | None = None
-    bounds: Bounds | None = None
+    name: str  # in evaluations
+    order: int  # labels that a case needs; weights of order 1 belong to metrics that need one
+    mean: str | None = None  # name among ``MEANS``
+    bins: Bins | None = None  # whose calibration loss it is, or is taken off the mean
+    skill: bool = False  # whether it is 1 less the mean over the loss of the best constant of its bins
+    plugin: bool = False  # whether it is in the plug-in form, whatever form an evaluation asks for
+    curved: bool = False  # whether its interval allows for pairs of clusters, which make CL a curved function of them
+    root_of: str | None = None  # metric whose root it is
+    bounds: Bounds | None = None  # its range; None for signed quantities
 
     def form(self, debias: Debias) -> Debias:
         """Form of the metric in an evaluation of a form."""

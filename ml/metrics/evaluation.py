@@ -372,29 +372,14 @@ FEW_GROUPS = 10
 
 @dataclass(frozen=True)
 class GroupEvaluation:
-    """Evaluation from sums over groups.
+    """Evaluation from sums over groups."""
 
-    Attributes:
-        metrics: estimates by the names of ``evaluate``.
-        warnings: what a reader of the estimates must know.
-    """
-
-    metrics: dict[str, Estimate]
-    warnings: tuple[str, ...]
+    metrics: dict[str, Estimate]  # estimates by the names of ``evaluate``
+    warnings: tuple[str, ...]  # what a reader of the estimates must know
 
 
 def evaluate_groups(first: GroupSums, second: GroupSums, debias: Debias = "pair") -> GroupEvaluation:
-    """Every metric of ``evaluate`` with its 95 % interval.
-
-    Args:
-        first: sums with the weights (and the labels) of estimators that need one label.
-        second: sums with those of estimators that need two; the same object where they do not differ.
-        debias: form of CL.
-
-    Returns:
-        Values as those of ``evaluate``: to rounding where cases stand for themselves, and where they have patients as
-        with the groups for clusters, intervals too. Standard errors are None where fewer than two groups have a case.
-    """
+    """Every metric of ``evaluate`` with its 95 % interval."""
     source = GroupSource(first, second, debias)
     estimates = metric_estimates(source, debias)
     metrics = {}
@@ -447,12 +432,7 @@ _DISAGREEMENT = messages(
 
 
 def evaluation_warnings(metrics: dict[str, Estimate], paired: Sample) -> list[str]:
-    """Warnings that follow from the estimates.
-
-    Args:
-        metrics: of an evaluation, by name.
-        paired: the cases with two labels.
-    """
+    """Warnings that follow from the estimates."""
     return [*_impossible(metrics["DL"], paired), *_unusable_bins(metrics), *_without_skill(metrics)]
 
 

@@ -253,14 +253,8 @@ def judge_disagreement(
 ) -> Verdict:
     """Compare a disagreement probability with the best constant.
 
-    Args:
-        label_counts: (N, K) label histograms.
-        disagreement_probs: (N,) disagreement probability estimates φ.
-        cluster: (N,) patient of each case.
-
-    Returns:
-        ``worse`` where the upper end of the 90 % interval of the skill is below zero (wrongly in at most 5 %),
-        ``better`` where the lower end of the 95 % interval is above it, else ``no better so far``.
+    It is worse if the upper end of the 90 % interval of the skill is below zero (wrongly in at most 5 %), better if the
+    lower end of the 95 % interval is above it.
     """
     metric = BY_NAME["skill_D"]
     data, dpe = Inputs.of_disagreement(label_counts, disagreement_probs, None, cluster)

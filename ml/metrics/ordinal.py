@@ -206,15 +206,7 @@ def ranked_probability_change(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Change of the ranked probability score from one prediction of the same cases to another; negative is better.
-
-    Args:
-        label_counts: (N, K) label histograms, classes in their order.
-        before: (N, K) class probability estimates.
-        after: (N, K) the same of the other prediction.
-        sample_weight: (N,) instance weights.
-        cluster: (N,) patient of each case.
-    """
+    """Change of the ranked probability score from one prediction of the same cases to another; negative is better."""
     both = [_checked(label_counts, probs, sample_weight, cluster) for probs in (before, after)]
     sample = both[0].sample(1)
     first, second = ((_cuts(data, sample)[0] ** 2).sum(axis=1) for data in both)
@@ -230,17 +222,7 @@ def ordinal_metrics(
     sample_weight: SampleWeight = None,
     cluster: npt.ArrayLike | None = None,
 ) -> dict[str, Estimate]:
-    """Metrics that ``evaluate --level ordinal`` adds, by name.
-
-    Args:
-        label_counts: (N, K) label histograms, classes in their order.
-        class_probs: (N, K) class probability estimates.
-        first_label_counts: (N, K) the labels that metrics which need one label use; all where left out.
-        readings: who gave which label, for the intervals for new readers.
-        sample_weight: (N,) inverse probabilities of having labels, or a pair of these: of having one at least, and
-            two at least, for the score against the histogram.
-        cluster: (N,) patient of each case.
-    """
+    """Metrics that ``evaluate --level ordinal`` adds, by name."""
     _refuse_names(label_counts, class_probs)
     first, second = check_both_orders(label_counts, class_probs, sample_weight, cluster, None, first_label_counts)
     return {

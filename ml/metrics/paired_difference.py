@@ -94,14 +94,6 @@ def shifts_of(some: Change, everything: Change, cluster: npt.ArrayLike) -> dict[
     The two are judged by mostly the same labels, so the error of their difference is found case by case: it is much
     smaller than that of either.
 
-    Args:
-        some: the change by some of the labels.
-        everything: the change by all.
-        cluster: (N,) patients.
-
-    Returns:
-        Shifts of ``L`` and of ``L_D``; NaN where a change could not be estimated.
-
     Raises:
         ValueError: other cases.
     """
@@ -295,13 +287,7 @@ def is_estimated(loss: Estimate | ModelAssisted) -> bool:
 
 
 def describe_regression(name: str, loss: Estimate | ModelAssisted, when: str = "") -> list[str]:
-    """Describe a loss that rises by more than one standard error; empty otherwise.
-
-    Args:
-        name: of the loss.
-        loss: its change, positive is worse.
-        when: since when, with a space before.
-    """
+    """Describe a loss that rises by more than one standard error; empty otherwise."""
     if loss.se is None or loss.value <= HARM_LIMIT * loss.se:
         return []
     return [
@@ -316,11 +302,7 @@ def describe_regression(name: str, loss: Estimate | ModelAssisted, when: str = "
 
 
 def describe_regressions(change: Change) -> list[str]:
-    """Describe the losses that a change makes worse, and those that cannot be estimated.
-
-    Args:
-        change: from one prediction of the same cases to another.
-    """
+    """Describe the losses that a change makes worse, and those that cannot be estimated."""
     reasons = []
     for name, estimate in losses_of(change):
         if is_estimated(estimate.efficient):

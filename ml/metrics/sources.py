@@ -25,35 +25,16 @@ from ml.util.arrays import FloatArray
 
 @dataclass(frozen=True, eq=False)
 class CasePass:
-    """The n cases with enough labels, after one pass over them.
+    """The n cases with enough labels, after one pass over them."""
 
-    Attributes:
-        sample: the cases.
-        binned: label frequencies and probabilities by class.
-        terms: of the means over cases.
-        class_terms: (2, K) sums over cases with two labels of w(μ̂ − z)² and wμ̂(1 − μ̂)/(n − 1).
-    """
-
-    sample: Sample
-    binned: Binned
-    terms: CaseTerms
-    class_terms: FloatArray
+    sample: Sample  # the cases
+    binned: Binned  # label frequencies and probabilities by class
+    terms: CaseTerms  # of the means over cases
+    class_terms: FloatArray  # (2, K) sums over cases with two labels of w(μ̂ − z)² and wμ̂(1 − μ̂)/(n − 1)
 
 
 class ArraySource(BinnedSource):
-    """Cases in memory.
-
-    Args:
-        first: cases with the labels and weights of metrics that need one label.
-        second: the same of metrics that need two.
-        dpe: (N,) disagreement probabilities φ.
-        forms: of CL that are asked for.
-        classes_in_bins: whether the class probabilities are put into bins, which means over cases do not need.
-        n_bins: bins of [0, 1].
-        strategy: as in ``bin_edges``.
-        joining: whether bins without a pair join others if weights differ, as in evaluations.
-        readings: who gave which label, for the intervals for new readers.
-    """
+    """Cases in memory."""
 
     def __init__(
         self,

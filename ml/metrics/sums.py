@@ -124,17 +124,11 @@ def sums_by_slot(slot: npt.NDArray[np.intp], values: npt.NDArray[Any], size: int
 
 @dataclass(frozen=True)
 class BinIndex:
-    """Bins of all columns, numbered through.
+    """Bins of all columns, numbered through."""
 
-    Attributes:
-        edges: of each column.
-        first: (C + 1,) first slot of each column.
-        uniform: whether all bins are of one width.
-    """
-
-    edges: tuple[FloatArray, ...]
-    first: npt.NDArray[np.intp]
-    uniform: bool
+    edges: tuple[FloatArray, ...]  # of each column
+    first: npt.NDArray[np.intp]  # (C + 1,) first slot of each column
+    uniform: bool  # whether all bins are of one width
 
     @classmethod
     def of(cls, probs: FloatArray, n_bins: int, strategy: Strategy | FloatArray) -> "BinIndex":
@@ -227,12 +221,7 @@ class ClusterBinSums:
         return ClusterBinSums((keys % n_slots).astype(np.int32), (keys // n_slots).astype(np.int32), *sums)
 
     def merged(self, target: npt.NDArray[np.intp], *, alone: bool) -> "ClusterBinSums":
-        """Cells of slots that go to others, for the pair form: a cluster has one cell in each, in any order.
-
-        Args:
-            target: (S,) slot to which each slot goes.
-            alone: whether every case is its own cluster, which no two slots of a column share.
-        """
+        """Cells of slots that go to others, for the pair form: a cluster has one cell in each, in any order."""
         moved = replace(self, slot=target[self.slot].astype(np.int32))
         joined = (np.bincount(target, minlength=target.size) > 1)[moved.slot]
         if (alone and not self.may_pair) or not joined.any():
@@ -272,23 +261,14 @@ class ClusterBinSums:
 
 @dataclass(frozen=True)
 class Batch:
-    """A chunk of cases processed together.
+    """A chunk of cases processed together."""
 
-    Attributes:
-        freq: (n, C) label frequencies μ̂, a column per class.
-        prob: (n, C) probabilities z.
-        weight: (n,) instance weights.
-        slots: bins of the columns.
-        cluster: (n,) number of each case's cluster; of the case itself where ``alone``.
-        alone: whether every case is its own cluster.
-    """
-
-    freq: FloatArray
-    prob: FloatArray
-    weight: FloatArray
-    slots: BinIndex
-    cluster: npt.NDArray[np.intp]
-    alone: bool
+    freq: FloatArray  # (n, C) label frequencies μ̂, a column per class
+    prob: FloatArray  # (n, C) probabilities z
+    weight: FloatArray  # (n,) instance weights
+    slots: BinIndex  # bins of the columns
+    cluster: npt.NDArray[np.intp]  # (n,) number of each case's cluster; of the case itself where ``alone``
+    alone: bool  # whether every case is its own cluster
 
     @cached_property
     def slot(self) -> npt.NDArray[np.intp]:
@@ -339,11 +319,7 @@ class Batch:
         )
 
     def cells(self, *, squares: bool = False) -> ClusterBinSums:
-        """Cells of the batch, by cluster and slot.
-
-        Args:
-            squares: also the sums that the paper's form of CL needs.
-        """
+        """Cells of the batch, by cluster and slot."""
         weights = np.broadcast_to(self.weight[:, None], self.prob.shape)
         weighted = self.freq if self._unit else weights * self.freq
         entries = [weights, weighted, self._diff]
@@ -376,16 +352,9 @@ class Batch:
 def numbered_cells(
     cluster: npt.NDArray[np.intp], slot: npt.NDArray[np.intp], n_slots: int
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Number the (cluster, slot) cells that occur, without sorting: memory of n_slots for each cluster.
+    """Keys of the (cluster, slot) cells that occur, the cell of each entry, and the number of entries of each.
 
-    Args:
-        cluster: (n,) cluster numbers.
-        slot: (n, C) slot of each case in each of C columns.
-        n_slots: number of slots.
-
-    Returns:
-        Key cluster · n_slots + slot (M,) of each cell, the lowest cluster counted as 0; the cell (n · C,) of each
-        entry; and entries (M,) of each cell.
+    Without sorting: memory of n_slots for each cluster. A key is cluster · n_slots + slot, the lowest cluster being 0.
     """
     if cluster.size == 0:
         nothing = np.empty(0, dtype=np.intp)
@@ -400,11 +369,7 @@ def numbered_cells(
 
 
 class NamedCells:
-    """Sums of the (cluster, slot) cells of clusters with names; memory grows with the cells that occur.
-
-    Args:
-        n_slots: number of slots.
-    """
+    """Sums of the (cluster, slot) cells of clusters with names; memory grows with the cells that occur."""
 
     def __init__(self, n_slots: int) -> None:
         self.n_slots = n_slots
