@@ -23,17 +23,26 @@ from ml.charts.rows import (
     TriagePoint,
 )
 
+#: Told apart by the colour-blind, most different first.
+SERIES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9"]
+_SHAPES = ["circle", "square", "triangle-up", "diamond", "cross"]
 _PANELS = ("agreement with experts", "share of images flagged")
 _SHIFT_SHAPES = {"none": "circle", "mild": "circle", "standard": "diamond"}
 _COLOURS = {"none": GREY, "mild": "#56b4e9", "standard": "#d55e00"}
 
 
-def shift_chart(rows: Sequence[ShiftPoint]) -> ChartType:
-    """Agreement (left) and share flagged (right) by kind of shift; grey is what they are without any.
+def _colour(field: str, names: list[str], colours: Sequence[str] = SERIES) -> alt.Color:
+    scale = alt.Scale(domain=names, range=colours[: len(names)])
+    return alt.Color(f"{field}:N", title=None, sort=names, scale=scale)
 
-    Args:
-        rows: of a release's card, the first of them without a shift.
-    """
+
+def _shape(field: str, names: list[str], shapes: Sequence[str] = _SHAPES) -> alt.Shape:
+    scale = alt.Scale(domain=names, range=shapes[: len(names)])
+    return alt.Shape(f"{field}:N", title=None, sort=names, scale=scale)
+
+
+def shift_chart(rows: Sequence[ShiftPoint]) -> ChartType:
+    """Agreement (left) and share flagged (right) by kind of shift; grey is what they are without any."""
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     strengths = [word for word in _COLOURS if any(row["strength"] == word for row in rows)]
     panels = []
@@ -46,18 +55,8 @@ def shift_chart(rows: Sequence[ShiftPoint]) -> ChartType:
             .encode(
                 x=alt.X("value:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%")),
                 y=alt.Y("kind:N", sort=kinds, title=None),
-                color=alt.Color(
-                    "strength:N",
-                    title=None,
-                    sort=strengths,
-                    scale=alt.Scale(domain=strengths, range=[_COLOURS[word] for word in strengths]),
-                ),
-                shape=alt.Shape(
-                    "strength:N",
-                    title=None,
-                    sort=strengths,
-                    scale=alt.Scale(domain=strengths, range=[_SHIFT_SHAPES[word] for word in strengths]),
-                ),
+                color=_colour("strength", strengths, [_COLOURS[word] for word in strengths]),
+                shape=_shape("strength", strengths, [_SHIFT_SHAPES[word] for word in strengths]),
             )
         )
         rule = (
@@ -67,15 +66,6 @@ def shift_chart(rows: Sequence[ShiftPoint]) -> ChartType:
         )
         panels.append(alt.layer(rule, points).properties(width=260, height=22 * len(kinds)))
     return apply_chart_style(alt.hconcat(*panels, spacing=24))
-
-
-#: Told apart by the colour-blind, most different first.
-SERIES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9"]
-_SHAPES = ["circle", "square", "triangle-up", "diamond", "cross"]
-
-
-def _colour(field: str, names: list[str]) -> alt.Color:
-    return alt.Color(f"{field}:N", title=None, sort=names, scale=alt.Scale(domain=names, range=SERIES[: len(names)]))
 
 
 def calibration_dispersion_map(rows: Sequence[MethodLosses]) -> ChartType:
@@ -95,22 +85,14 @@ def calibration_dispersion_map(rows: Sequence[MethodLosses]) -> ChartType:
     iso = iso.encode(x=x, y=y, detail="EL:N")
     points = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y)
     marks = points.mark_point(filled=True, size=90).encode(
-        color=_colour("family", families),
-        shape=alt.Shape("family:N", sort=families, scale=alt.Scale(domain=families, range=_SHAPES), title=None),
+        color=_colour("family", families), shape=_shape("family", families)
     )
     names = points.mark_text(align="left", dx=7, fontSize=10).encode(text="method:N")
     return apply_chart_style((iso + marks + names).properties(width=440, height=320))
 
 
 def temperature_chart(rows: Sequence[TemperaturePoint], fitted: float) -> ChartType:
-    """Class and disagreement probabilities by temperature (paper App. E.2).
-
-    E.2).
-
-    Args:
-        rows: measures of both panels.
-        fitted: the temperature that maximum likelihood chooses, drawn as a line.
-    """
+    """Class and disagreement probabilities by temperature (paper App. E.2), with the fitted one as a line."""
     names = list(dict.fromkeys(row["measure"] for row in rows))
     base = alt.Chart().encode(
         x=alt.X("temperature:Q", title="temperature", scale=alt.Scale(type="log", nice=False)),
@@ -126,12 +108,7 @@ def temperature_chart(rows: Sequence[TemperaturePoint], fitted: float) -> ChartT
 
 
 def concentration_chart(rows: Sequence[ConcentrationPoint], optima: Sequence[Optimum]) -> ChartType:
-    """Error of the DPE and of the posterior against log α0, with the optima of Theorem 1 and simulated points.
-
-    Args:
-        rows: points of the curves.
-        optima: of the curves that have one.
-    """
+    """Error of the DPE and of the posterior against log α0, with the optima of Theorem 1 and simulated points."""
     names = list(dict.fromkeys(row["curve"] for row in rows))
     x = alt.X("log_concentration:Q", title="log concentration log α0")
     base = alt.Chart(alt.Data(values=rows)).encode(x=x, color=_colour("curve", names))
@@ -170,19 +147,14 @@ def triage_chart(rows: Sequence[TriagePoint]) -> ChartType:
 
 
 def method_chart(rows: Sequence[MethodPoint], *, measure: str) -> ChartType:
-    """A measure by method, ours with the spread over seeds next to the paper's.
-
-    Args:
-        rows: values of each method.
-        measure: axis title.
-    """
+    """A measure by method, ours with the spread over seeds next to the paper's."""
     who = list(dict.fromkeys(row["who"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
     base = alt.Chart().encode(y=alt.Y("method:N", sort=methods, title=None))
     points = base.mark_point(filled=True, size=70).encode(
         x=alt.X("value:Q", title=measure),
         color=_colour("who", who),
-        shape=alt.Shape("who:N", sort=who, scale=alt.Scale(domain=who, range=_SHAPES[: len(who)]), title=None),
+        shape=_shape("who", who),
     )
     bars = base.mark_rule().encode(x="low:Q", x2="high:Q", color=_colour("who", who))
     panel = alt.layer(bars, points).properties(width=280, height=22 * len(methods))
@@ -197,7 +169,7 @@ def thinning_chart(rows: Sequence[ThinningRow]) -> ChartType:
     points = base.mark_point(filled=True, size=60).encode(
         y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
         color=_colour("estimator", names),
-        shape=alt.Shape("estimator:N", sort=names, scale=alt.Scale(domain=names, range=_SHAPES[: len(names)])),
+        shape=_shape("estimator", names),
         xOffset=offset,
     )
     bars = base.mark_rule().encode(y="low:Q", y2="high:Q", color=_colour("estimator", names), xOffset=offset)
@@ -221,7 +193,7 @@ def coverage_chart(rows: Sequence[CoverageRow]) -> ChartType:
     points = base.mark_point(filled=True, size=60).encode(
         x=alt.X("coverage:Q", title="coverage of 95 % intervals", scale=scale, axis=alt.Axis(format="%")),
         color=_colour("size", sizes),
-        shape=alt.Shape("size:N", sort=sizes, scale=alt.Scale(domain=sizes, range=_SHAPES[: len(sizes)]), title=None),
+        shape=_shape("size", sizes),
     )
     panel = alt.layer(band, points).properties(width=260, height=20 * len(names))
     return apply_chart_style(

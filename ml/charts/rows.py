@@ -5,13 +5,7 @@ from typing import NotRequired, TypedDict
 
 
 class EpochMetrics(TypedDict):
-    """One epoch of a training: a line of ``metrics.jsonl``; losses in nats per label.
-
-    Rows of before have ``valid_accuracy`` in place of ``valid_agreement``. ``seconds`` have passed since the epoch
-    before: for its checkpoint, the steps and the validation.
-    ``processes`` is there where several trained, ``batch_norm`` where the network has any as well: of which part of a
-    batch its statistics were.
-    """
+    """One epoch of a training: a line of ``metrics.jsonl``; losses in nats per label."""
 
     epoch: int
     train_loss: float
@@ -19,9 +13,9 @@ class EpochMetrics(TypedDict):
     valid_loss: float
     valid_agreement: float
     images_per_second: float
-    seconds: NotRequired[float]
-    processes: NotRequired[int]
-    batch_norm: NotRequired[str]
+    seconds: NotRequired[float]  # since the epoch before: its checkpoint, the steps and the validation
+    processes: NotRequired[int]  # if several trained
+    batch_norm: NotRequired[str]  # of which part of a batch its statistics were, if several trained
 
 
 class MethodLosses(TypedDict):
@@ -60,23 +54,17 @@ class ConcentrationPoint(TypedDict):
 
 
 class ShiftPoint(TypedDict):
-    """Answers of a release to n images that were shifted in one way.
-
-    ``strength``: mild (drawn between a tenth and half of the standard shift), standard, or none. ``flagged``: share
-    called unlike the release's images. ``agreement`` and ``loss`` (L, squared error for one label) are over cases with
-    labels, ``agreement_change`` with its standard error beside the same images as they were; None without labels.
-    ``mean_disagreement``: mean of φ, of flagged images too.
-    """
+    """Answers of a release to n images that were shifted in one way; None without labels."""
 
     kind: str
-    strength: str
+    strength: str  # mild (drawn between a tenth and half of the standard shift), standard, or none
     n: int
-    flagged: float
+    flagged: float  # share called unlike the release's images
     agreement: float | None
-    agreement_change: float | None
+    agreement_change: float | None  # from the same images as they were
     agreement_change_se: float | None
-    loss: float | None
-    mean_disagreement: float
+    loss: float | None  # L, squared error for one label
+    mean_disagreement: float  # mean of φ, of flagged images too
 
 
 class TriagePoint(TypedDict):
@@ -115,49 +103,27 @@ class ThinningRow(TypedDict):
 
 @dataclass(frozen=True)
 class ZeroMeanRow:
-    """Mean of an estimator whose truth is zero, over independent runs.
+    """Mean of an estimator whose truth is zero, over independent runs."""
 
-    Attributes:
-        estimator: name.
-        n_labels: labels per case.
-        n_cases: N.
-        mean: over the runs.
-        se: Monte-Carlo standard error of the mean.
-    """
-
-    estimator: str
-    n_labels: int
-    n_cases: int
-    mean: float
-    se: float
+    estimator: str  # name
+    n_labels: int  # labels per case
+    n_cases: int  # N
+    mean: float  # over the runs
+    se: float  # Monte-Carlo standard error of the mean
 
 
 @dataclass(frozen=True)
 class CoverageRow:
-    """Bias and coverage of an estimator at one size.
+    """Bias and coverage of an estimator at one size."""
 
-    Attributes:
-        estimator: name.
-        n_cases: N.
-        panel: how cases and labels came.
-        truth: what it aims at.
-        bias: mean of the estimates less the truth.
-        bias_se: Monte-Carlo standard error of the bias.
-        spread: standard deviation of the estimates.
-        coverage: share of 95 % intervals that contain the truth.
-        above: share with the truth above the upper end.
-        below: share with the truth below the lower end.
-        runs: number of simulated data sets.
-    """
-
-    estimator: str
-    n_cases: int
-    panel: str
-    truth: float
-    bias: float
-    bias_se: float
-    spread: float
-    coverage: float
-    above: float
-    below: float
-    runs: int
+    estimator: str  # name
+    n_cases: int  # N
+    panel: str  # how cases and labels came
+    truth: float  # what it aims at
+    bias: float  # mean of the estimates less the truth
+    bias_se: float  # Monte-Carlo standard error of the bias
+    spread: float  # standard deviation of the estimates
+    coverage: float  # share of 95 % intervals that contain the truth
+    above: float  # share with the truth above the upper end
+    below: float  # share with the truth below the lower end
+    runs: int  # number of simulated data sets
