@@ -155,7 +155,7 @@ def simulate_designs(cohort: Cohort, floor: float) -> list[DesignOut]:
     if not observed.any():
         return []
     losses = {
-        "EL": epistemic_terms(counts, data.class_probs[sample.rows], debias=True).sum(axis=1),
+        "EL": epistemic_terms(counts, data.class_probs[sample.rows])[:, 1],
         "L_D": statistic_terms(observed, dpe),
     }
     return [

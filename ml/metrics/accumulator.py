@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from ml.dataframes import by_class, same_rows
 from ml.distributions.families import gini
+from ml.documents import from_document, to_document
 from ml.metrics.binned import Binned
 from ml.metrics.cases import CaseTerms, Sample, check_clusters, check_weights, class_frequencies
-from ml.metrics.definitions import MEANS, Bins, metric_values
+from ml.metrics.definitions import MEANS, BinnedSource, Bins, metric_values
 from ml.metrics.jackknife import Replicates
 from ml.metrics.sums import SUMMED, Batch, BinIndex, BinSums, Debias, NamedCells, sums_by_slot
 from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector, require_whole
@@ -391,10 +392,7 @@ class Accumulator(UnitSums):
             "used": [int(self.used[order][0]) for order in ORDERS],
             "weight": [_known(self.weight[order]) for order in ORDERS],
             "sums": {name: _known(values) for name, values in self.sums.items()},
-            "tables": {
-                name: {f.name: getattr(table, f.name).tolist() for f in fields(BinSums)}
-                for name, table in self.tables.items()
-            },
+            "tables": {name: to_document(table) for name, table in self.tables.items()},
             "cells": None if self.cells is None else {name: self.cells[name].to_dict() for name in TABLES},
         }
 
@@ -417,7 +415,9 @@ class Accumulator(UnitSums):
                 total = document["sums"][name]
                 acc.sums[name][0] = np.nan if total is None else total
             for name, empty in acc.tables.items():
-                acc.tables[name] = _read_table(document["tables"][name], empty)
+                acc.tables[name] = table = from_document(BinSums, document["tables"][name])
+                if any(getattr(table, f.name).shape != empty.cases.shape for f in fields(table)):
+                    raise ValueError(f"the columns of table {name!r} must have shape {empty.cases.shape}")
             if document["cells"] is not None:
                 acc.cells = {
                     name: NamedCells.from_dict(document["cells"][name], len(table.cases))
@@ -428,12 +428,17 @@ class Accumulator(UnitSums):
         return acc
 
 
-class _Totals:
+class _Totals(BinnedSource):
     """Source of the values of an accumulator; there is no cluster to leave out."""
 
     def __init__(self, sums: Accumulator) -> None:
         self.sums = sums
         self._tables: dict[tuple[Bins, int], Binned] = {}
+
+    def sample(self, order: int) -> Sample:
+        """All cases with so many labels as one."""
+        one, dropped = np.zeros(1, dtype=np.intp), self.sums.n_cases - int(self.sums.used[order][0])
+        return Sample(one, self.sums.weight[order], None if self.sums.cells is None else one, 1, dropped, whole=True)
 
     def mean(self, name: str) -> Replicates:
         """A mean among ``MEANS``."""
@@ -442,9 +447,7 @@ class _Totals:
 
     def calibration(self, bins: Bins, order: int, debias: Debias) -> Replicates:
         """CL of the cases with so many labels, in a form."""
-        if (bins, order) not in self._tables:
-            self._tables[bins, order] = self._binned(bins, order)
-        return Replicates(self._tables[bins, order].value(debias), np.empty(0))
+        return Replicates(self.binned(bins, order).value(debias), np.empty(0))
 
     def constant_loss(self, bins: Bins, order: int) -> Replicates:
         """Loss of the best constant."""
@@ -455,8 +458,14 @@ class _Totals:
         loss = 1 - rates @ rates if bins == "classes" else rates[0] * (1 - rates[0])
         return Replicates(float(loss), np.empty(0))
 
-    def _binned(self, bins: Bins, order: int) -> Binned:
-        table, names, one = table_of(self.sums, bins, order), TABLES_OF[bins, order], np.zeros(1, dtype=np.intp)
+    def binned(self, bins: Bins, order: int) -> Binned:
+        """Bins of the cases with so many labels."""
+        if (bins, order) not in self._tables:
+            self._tables[bins, order] = self._bin(bins, order)
+        return self._tables[bins, order]
+
+    def _bin(self, bins: Bins, order: int) -> Binned:
+        table, names = table_of(self.sums, bins, order), TABLES_OF[bins, order]
         slots, cells = self.sums.slots[names[0]], []
         if self.sums.cells is not None:
             joined = NamedCells(len(slots))
@@ -467,23 +476,9 @@ class _Totals:
             table = replace(
                 table, cells=by_slot.cells, cell_weight_sq=by_slot.cell_weight_sq, cell_diff_sq=by_slot.cell_diff_sq
             )
-        cluster = None if self.sums.cells is None else one
-        sample = Sample(
-            one, self.sums.weight[order], cluster, 1, self.sums.n_cases - int(self.sums.used[order][0]), whole=True
-        )
-        return Binned(sample, slots, set(), table, cells, joins=weights_differ(table))
+        return Binned(self.sample(order), slots, set(), table, cells, joins=weights_differ(table))
 
 
 def _known(total: FloatArray) -> float | None:
     """A sum of one unit as a JSON value: None if it is not a number."""
     return None if np.isnan(total[0]) else float(total[0])
-
-
-def _read_table(document: dict[str, list[float]], empty: BinSums) -> BinSums:
-    columns: dict[str, npt.NDArray[Any]] = {
-        f.name: np.array(document[f.name], getattr(empty, f.name).dtype) for f in fields(BinSums)
-    }
-    for name, column in columns.items():
-        if column.shape != empty.cases.shape:
-            raise ValueError(f"table field {name!r} must have shape {empty.cases.shape}, got {column.shape}")
-    return BinSums(**columns)

@@ -268,22 +268,13 @@ def class_frequencies(label_counts: IntArray, n_labels: IntArray | None = None) 
 
 
 def squared_terms(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
-    """Terms (N, K) of L: (μ̂ − z)² + μ̂(1 − μ̂), the mean squared loss over the case's own labels."""
+    """Terms (N,) of L: Σ_k (μ̂ − z)² + μ̂(1 − μ̂), the mean squared loss over the case's own labels."""
     freqs = class_frequencies(label_counts)
-    return np.asarray((freqs - class_probs) ** 2 + freqs * (1 - freqs))
+    return np.asarray(((freqs - class_probs) ** 2 + freqs * (1 - freqs)).sum(axis=1))
 
 
-def epistemic_terms(label_counts: IntArray, class_probs: FloatArray, debias: bool) -> FloatArray:
-    """Terms (N, K) of EL: (μ̂ − z)² − μ̂(1 − μ̂)/(n − 1), or without the correction; n ≥ 2."""
-    freqs = class_frequencies(label_counts)
-    plugin: FloatArray = (freqs - class_probs) ** 2
-    if not debias:
-        return plugin
-    return np.asarray(plugin - freqs * (1 - freqs) / (label_counts.sum(axis=1, keepdims=True) - 1))
-
-
-def epistemic_sums(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
-    """The same summed over the classes (N, 2): without the correction and with it."""
+def epistemic_terms(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
+    """Terms (N, 2) of EL: Σ_k (μ̂ − z)², and less its correction Σ_k μ̂(1 − μ̂)/(n − 1); n ≥ 2."""
     n_labels = np.einsum("nk->n", label_counts)
     freqs = class_frequencies(label_counts, n_labels)
     gap = freqs - class_probs

@@ -374,34 +374,29 @@ class NamedCells:
     def __init__(self, n_slots: int) -> None:
         self.n_slots = n_slots
         self.numbers: dict[str, int] = {}
-        # key cluster · n_slots + slot of each cell, Σw and Σwd
-        self._parts: list[tuple[IntArray, FloatArray, FloatArray]] = []
+        self._parts = [self._cells(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))]
+
+    def _cells(self, keys: IntArray, weight: FloatArray, diff: FloatArray) -> ClusterBinSums:
+        """Cells by keys cluster · n_slots + slot; frequencies and numbers of cases are not kept."""
+        unknown = np.broadcast_to(0.0, keys.shape)
+        slot, cluster = (keys % self.n_slots).astype(np.int32), (keys // self.n_slots).astype(np.int32)
+        return ClusterBinSums(slot, cluster, unknown, weight, unknown, diff)
+
+    def _keys(self, slot: npt.NDArray[Any], cluster: npt.NDArray[Any]) -> IntArray:
+        return np.asarray(cluster.astype(np.int64) * self.n_slots + slot)
 
     def add(self, names: npt.NDArray[Any] | list[str], cells: ClusterBinSums) -> None:
         """Add cells, whose clusters are numbers of names (G,), each of which occurs."""
         numbers = np.array([self.numbers.setdefault(str(name), len(self.numbers)) for name in names], dtype=np.int64)
-        self._parts.append((numbers[cells.cluster] * self.n_slots + cells.slot, cells.weight, cells.diff))
-        if sum(len(part[0]) for part in self._parts[1:]) > len(self._parts[0][0]):  # amortised: doubles at least
-            self._parts = [self._gathered()]
-
-    def _gathered(self) -> tuple[IntArray, FloatArray, FloatArray]:
-        """Keys that rise, with the sums of each."""
-        if not self._parts:
-            return np.empty(0, dtype=np.int64), np.empty(0), np.empty(0)
-        keys, weight, diff = (np.concatenate(column) for column in zip(*self._parts, strict=True))
-        if len(keys) == 0:
-            return keys, weight, diff
-        order = np.argsort(keys, kind="stable")  # quick where long runs are in order already
-        ordered = keys[order]
-        starts = np.flatnonzero(np.diff(ordered, prepend=-1))
-        return ordered[starts], np.add.reduceat(weight[order], starts), np.add.reduceat(diff[order], starts)
+        keys = self._keys(cells.slot, numbers[cells.cluster])
+        self._parts.append(self._cells(keys, cells.weight, cells.diff))
+        if sum(part.slot.size for part in self._parts[1:]) > self._parts[0].slot.size:  # amortised: doubles at least
+            self._parts = [self.gathered()]
 
     def gathered(self) -> ClusterBinSums:
-        """Sums of all cells, by cluster; frequencies and numbers of cases are not kept."""
-        keys, weight, diff = self._gathered()
-        unknown = np.broadcast_to(0.0, keys.shape)
-        slot, cluster = (keys % self.n_slots).astype(np.int32), (keys // self.n_slots).astype(np.int32)
-        return ClusterBinSums(slot, cluster, unknown, weight, unknown, diff)
+        """Sums of all cells, by cluster."""
+        cells = ClusterBinSums.joined(self._parts).gathered(self.n_slots)
+        return self._cells(self._keys(cells.slot, cells.cluster), cells.weight, cells.diff)
 
     def merge(self, other: "NamedCells") -> None:
         """Add another's sums; clusters of the same name are one."""
@@ -409,12 +404,13 @@ class NamedCells:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sums as JSON values."""
-        keys, weight, diff = self._gathered()
+        cells = self.gathered()
+        keys = self._keys(cells.slot, cells.cluster).tolist()
         return {
             "clusters": list(self.numbers),
-            "keys": keys.tolist(),
-            "weight": weight.tolist(),
-            "diff": diff.tolist(),
+            "keys": keys,
+            "weight": cells.weight.tolist(),
+            "diff": cells.diff.tolist(),
         }
 
     @classmethod
@@ -430,5 +426,5 @@ class NamedCells:
         weight, diff = (np.array(document[name], dtype=np.float64) for name in ("weight", "diff"))
         if not keys.shape == weight.shape == diff.shape or (keys.size and keys.max() >= len(cells.numbers) * n_slots):
             raise ValueError("cluster sums do not fit each other")
-        cells._parts.append((keys, weight, diff))
+        cells._parts.append(cells._cells(keys, weight, diff))
         return cells
