@@ -171,12 +171,12 @@ class UnitSums:
     def _merge(self, other: "UnitSums") -> None:
         self.n_cases += other.n_cases
         self.n_labels += other.n_labels
-        for mine, others in zip(self._columns(), other._columns(), strict=True):
-            for key, values in others.items():
-                mine[key] = mine[key] + values
+        both = ({**sums._columns(), "tables": sums.tables}.values() for sums in (self, other))
+        for mine, others in zip(*both, strict=True):
+            mine |= {key: mine[key] + values for key, values in others.items()}
 
-    def _columns(self) -> tuple[dict[Any, Any], ...]:
-        return self.used, self.weight, self.weight_sq, self.sums, self.tables
+    def _columns(self) -> dict[str, dict[Any, Any]]:
+        return {"used": self.used, "weight": self.weight, "weight_sq": self.weight_sq, "sums": self.sums}
 
 
 def table_of(sums: UnitSums, bins: Bins, order: int) -> BinSums:
@@ -245,10 +245,8 @@ class GroupSums(UnitSums):
         """Return the sums as arrays by name; ``from_arrays`` reads them back to the last bit."""
         kind = (self.n_classes, self.n_bins, self.n_units, int(self.by_patient), self.n_cases, self.n_labels)
         arrays: dict[str, npt.NDArray[Any]] = {"kind": np.array(kind)}
-        for order in ORDERS:
-            arrays |= {f"used/{order}": self.used[order], f"weight/{order}": self.weight[order]}
-            arrays[f"weight_sq/{order}"] = self.weight_sq[order]
-        arrays |= {f"sums/{name}": values for name, values in self.sums.items()}
+        for name, column in self._columns().items():
+            arrays |= {f"{name}/{key}": values for key, values in column.items()}
         for name, table in self.tables.items():
             arrays |= {f"tables/{name}/{f.name}": getattr(table, f.name) for f in fields(table)}
         return arrays
@@ -269,11 +267,8 @@ class GroupSums(UnitSums):
                     raise ValueError(
                         f"{name} must be {array.dtype} {array.shape}, got {arrays[name].dtype} {arrays[name].shape}"
                     )
-            for order in ORDERS:
-                sums.used[order] = arrays[f"used/{order}"]
-                sums.weight[order] = arrays[f"weight/{order}"]
-                sums.weight_sq[order] = arrays[f"weight_sq/{order}"]
-            sums.sums = {name: arrays[f"sums/{name}"] for name in MEANS}
+            for name, column in sums._columns().items():
+                column |= {key: arrays[f"{name}/{key}"] for key in column}
             for name in TABLES:
                 sums.tables[name] = BinSums(**{f.name: arrays[f"tables/{name}/{f.name}"] for f in fields(BinSums)})
         except (KeyError, TypeError) as exc:

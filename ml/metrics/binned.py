@@ -107,8 +107,6 @@ _USABLE: dict[Debias, tuple[Callable[..., npt.NDArray[np.bool_]], tuple[str, ...
     "pair": (_has_pair, ("weight", "cells", "cell_weight_sq")),
     "paper": (_has_variance, ("weight", "cases", "weight_sq")),
 }
-
-
 #: How each form of CL follows from which sums.
 _FORMS: dict[Debias, tuple[Callable[..., FloatArray], tuple[str, ...]]] = {
     "none": (_plugin, ("weight", "cases", "diff")),

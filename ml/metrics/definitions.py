@@ -31,7 +31,6 @@ from ml.util.arrays import FloatArray, IntArray
 
 #: Frequencies and probabilities in bins: of the classes, or of the disagreement of two annotators.
 Bins = Literal["classes", "disagreement"]
-
 # a loss of the constant at or below which nothing was left to predict, but rounding
 _NOTHING = 1e-12
 

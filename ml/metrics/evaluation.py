@@ -31,8 +31,6 @@ from ml.util.arrays import EqualByValue, as_vector
 
 # of a representation: more would scroll a notebook or a debugger away
 _MOST_LINES = 30
-
-
 #: A ``ClassEvaluation`` as JSON values.
 ClassEvaluationDocument = TypedDict(
     "ClassEvaluationDocument", {"class": str, "CL": float | None, "EL": float | None, "bins": list[BinDocument]}
@@ -408,12 +406,8 @@ def _few_groups(source: GroupSource, n_groups: int) -> list[str]:
 
 #: Share of the weight in bins that CL cannot use, above which it is named.
 UNUSABLE_SHARE = 0.05
-
-
 #: Chance with which a perfect prediction is called impossible.
 _LEVEL = 0.001
-
-
 _CLASSES = messages(
     {
         True: "the class probabilities are worse than the class frequencies ({name} {value}, {low} to {high})",
@@ -421,8 +415,6 @@ _CLASSES = messages(
         "({name} {value}, {low} to {high})",
     }
 )
-
-
 _DISAGREEMENT = messages(
     {
         True: "the disagreement probability is worse than a constant ({name} {value}, {low} to {high})",

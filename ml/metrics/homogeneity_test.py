@@ -16,8 +16,6 @@ from ml.util.arrays import FloatArray, IntArray
 
 # random sign vectors computed together
 _BLOCK = 64
-
-
 #: p value at or below which annotators are called different, wherever that is said. Reports are looked at every day and
 #: of every site: at .05 one laboratory in twenty whose annotators are alike would read that they are not.
 DIFFERENT = 0.01

@@ -45,16 +45,10 @@ class ReaderPart(NamedTuple):
 
 #: For the readers who read.
 NO_READERS = ReaderPart(0.0, float("inf"))
-
-
 #: Of a mean.
 LINEAR = QuadraticPart(0.0, 0.0)
-
-
 #: Of shares and of the squared loss of a probability.
 SHARE = Bounds(0.0, 1.0)
-
-
 #: Of the squared loss of class probabilities.
 SQUARED_LOSS = Bounds(0.0, 2.0)
 
@@ -259,10 +253,6 @@ class Estimate(EqualByValue):
     def to_dict(self) -> EstimateDocument:
         """Return it as JSON values: NaN becomes None."""
         return cast(EstimateDocument, to_document(self))
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not np.isfinite(value) else value
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ _CLUSTERS = 2**14
 # of the regression's slopes, in cases: keeps it from following a handful of labels
 _RIDGE = 1.0
 _TINY = float(np.finfo(np.float64).tiny)
-
 #: Losses (n,) of some cases, and their range.
 Loss = tuple[FloatArray, Bounds | None]
 
@@ -79,17 +78,17 @@ def _spread(values: FloatArray, sample: Sample, size: int) -> FloatArray:
     return spread
 
 
-def model_assisted(
-    loss: FloatArray, weight: FloatArray, features: FloatArray, population: Sample, bounds: Bounds | None = None
-) -> ModelAssisted:
-    """Mean loss of a population of which some cases' losses are known."""
-    return model_assisted_means([(loss, bounds)], weight, features, population)[0]
-
-
 def model_assisted_means(
     losses: Sequence[Loss], weight: FloatArray, features: FloatArray, population: Sample
 ) -> list[ModelAssisted]:
-    """The same of several losses (n,) with their ranges, which are known of the same cases: one regression for all."""
+    """Mean losses of a population of which some cases' losses are known, the same cases for each: one regression.
+
+    Args:
+        losses: (n,) of the population's cases, in its order, with their ranges; not looked at if the weight is 0.
+        weight: (n,) inverse probabilities of knowing the losses, 0 if they are unknown.
+        features: (n, p) known of every case.
+        population: all n cases, with weights if some of them are left out as well.
+    """
     labelled, is_known = replace(population, weight=weight), weight > 0
     values = np.stack([np.where(is_known, loss, 0.0) for loss, _ in losses]).T
     # best where the design is noisiest: a case that was read with certainty adds no noise to take away

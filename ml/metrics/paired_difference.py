@@ -145,8 +145,6 @@ def paired_changes(
 
 
 _PROPER_SCORES = (BY_NAME["L"], BY_NAME["L_D"])
-
-
 #: L and EL differ by what no prediction can change, so on the same cases their changes are equal.
 _CHANGES = (
     BY_NAME["agreement"],

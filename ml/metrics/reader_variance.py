@@ -45,24 +45,16 @@ from ml.util.arrays import EqualByValue, FloatArray, IntArray
 
 #: Readers with readings of two patients or more, below which nothing is said about others.
 FEWEST = 3
-
-
 # pairs of readings of a case, over all cases, that are worked out one by one
 _PAIRS = 3 * 10**7
-
-
 # times that the weights of readers are improved
 _STEPS = 4
-
-
 _NOTHING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class Readings(EqualByValue):
     """M labels of N cases with their annotators.
-
-    M labels of N cases.
 
     Attributes:
         case: (M,) row of the case.
@@ -114,7 +106,7 @@ class CrossedEffects:
 
     @classmethod
     def of(cls, readings: Readings, sample: Sample, n_cases: int, *, first: bool = False) -> "CrossedEffects | None":
-        """Readings of a sample's cases; None if fewer than three readers read more than one patient."""
+        """Readings of a sample's cases; None if fewer than three read, or only one or two read several patients."""
         place = np.full(n_cases, -1)
         place[sample.rows[sample.weight > 0]] = np.flatnonzero(sample.weight > 0)
         used = place[readings.case] >= 0
@@ -307,12 +299,8 @@ class ReadTerms:
 
 #: Readers that are left out one by one; of more, this many groups of them.
 GROUPS = 50
-
-
 # entries (cases × groups that read them) that are worked on at once
 _CHUNK = 2**16
-
-
 #: Values (e, …) of label counts (e, K) of cases at positions (e,) of a sample.
 OfLabels = Callable[[IntArray, npt.NDArray[np.intp]], FloatArray]
 
@@ -360,12 +348,6 @@ class LeftOut:
         moved = weight[self.case, None] * (after - before[self.case])
         by_group = [np.bincount(self.group, column, self.n_groups) for column in moved.T]
         return np.asarray(weight @ before + np.stack(by_group, axis=1))
-
-    def calibration(
-        self, freqs: OfLabels, probs: FloatArray, needed: int, slots: BinIndex, sums: BinSums, debias: Debias
-    ) -> FloatArray:
-        """CL (G,) without each group, in the pair form or the plug-in; arguments as in ``bins``."""
-        return calibration_of(self.bins(freqs, probs, needed, slots, sums), len(slots.edges), debias)
 
     def bins(self, freqs: OfLabels, probs: FloatArray, needed: int, slots: BinIndex, sums: BinSums) -> BinSums:
         """Sums (G, S) of every bin without each group, as far as CL follows from them.

@@ -21,8 +21,6 @@ from ml.metrics.cases import Sample
 from ml.util.arrays import FloatArray, IntArray
 
 QUINTILES = 5
-
-
 #: Share of planned reads without an answer above which estimates are warned about.
 NON_RESPONSE_LIMIT = 0.02
 

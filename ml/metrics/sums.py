@@ -16,16 +16,10 @@ import numpy.typing as npt
 from ml.util.arrays import FloatArray, IntArray, require_whole
 
 Debias = Literal["pair", "paper", "none"]
-
-
 Strategy = Literal["uniform", "quantile"]
-
-
 # (case, slot) pairs of a chunk whose cells are kept: small arrays come from memory that the process has, larger ones
 # are asked for, and cleared, anew each time
 _CHUNK = 2**20
-
-
 #: The same where only sums are kept: of fewer, calling NumPy takes as long as what it does.
 SUMMED = 2**21
 

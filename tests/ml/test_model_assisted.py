@@ -9,7 +9,7 @@ import pytest
 from ml.metrics import evaluate, paired_changes
 from ml.metrics.cases import select_sample
 from ml.metrics.jackknife import mean_replicates
-from ml.metrics.model_assisted import cross_fitted, model_assisted
+from ml.metrics.model_assisted import cross_fitted, model_assisted_means
 
 
 def world(seed: int, n: int = 120, patients: int = 30) -> dict[str, Any]:
@@ -28,7 +28,8 @@ def population(w: dict[str, Any], *, clustered: bool = True) -> Any:
 
 def found(w: dict[str, Any], *, clustered: bool = True) -> Any:
     people = population(w, clustered=clustered)
-    return model_assisted(w["loss"][people.rows], w["weight"][people.rows], w["features"][people.rows], people)
+    losses = [(w["loss"][people.rows], None)]
+    return model_assisted_means(losses, w["weight"][people.rows], w["features"][people.rows], people)[0]
 
 
 @pytest.mark.parametrize("clustered", [False, True])

@@ -14,7 +14,7 @@ from ml.metrics.cases import class_frequencies, epistemic_terms, select_sample
 from ml.metrics.jackknife import NO_READERS, Estimate
 from ml.metrics.losses import calibration_loss
 from ml.metrics.ordinal import ordinal_metrics
-from ml.metrics.reader_variance import GROUPS, CrossedEffects, LeftOut, Readings
+from ml.metrics.reader_variance import GROUPS, CrossedEffects, LeftOut, Readings, calibration_of
 from ml.tables import evaluate as evaluate_any
 from ml.util.arrays import FloatArray, IntArray
 
@@ -201,9 +201,8 @@ def test_leaving_a_reader_out_is_what_it_says(design: Any) -> None:
     freqs = class_frequencies(counts[sample.rows])
     binned = Binned.of(freqs, probs[sample.rows], sample, 5, "uniform", "none")
     means = left.means(lambda rest, case: epistemic_terms(rest, left.probs[case])[:, 1], 2)
-    plugin = left.calibration(
-        lambda rest, case: class_frequencies(rest), left.probs, 2, binned.slots, binned.bins, "none"
-    )
+    bins = left.bins(lambda rest, case: class_frequencies(rest), left.probs, 2, binned.slots, binned.bins)
+    plugin = calibration_of(bins, probs.shape[1], "none")
     groups = np.argsort(-found.cells.of_reader, kind="stable")
     for group, reader in enumerate(groups.tolist()):
         rest = _without(study, reader)
