@@ -84,14 +84,6 @@ class Readings(EqualByValue):
                 raise ValueError(f"readings.{name} must lie in 0 to {size - 1}")
         return self
 
-    def take(self, rows: npt.NDArray[np.intp], n_cases: int) -> "Readings":
-        """Those of some cases, by their positions among the N; the cases are numbered anew."""
-        place = np.full(n_cases, -1)
-        place[rows] = np.arange(len(rows))
-        kept = np.flatnonzero(place[self.case] >= 0)
-        first = None if self.first is None else self.first[kept]
-        return Readings(place[self.case[kept]], self.annotator[kept], self.label[kept], first)
-
 
 @dataclass(frozen=True, eq=False)
 class CrossedEffects:
