@@ -1,7 +1,7 @@
 """Paired differences of metrics between two predictions of the same cases."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict, cast
+from typing import TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -178,12 +178,13 @@ class _Pair:
         n_bins: int | None = None,
     ) -> "_Pair":
         """Check two predictions; without ``n_bins`` nothing is put into bins."""
-        columns: dict[str, Any] = {"class_probs before": before[0], "disagreement_probs before": before[1]}
+        columns = {"class_probs before": before[0], "disagreement_probs before": before[1]}
         columns |= {"class_probs after": after[0], "disagreement_probs after": after[1]}
         sources = []
         for class_probs, disagreement_probs in (before, after):
-            given = (label_counts, class_probs, sample_weight, cluster, None, first_label_counts)
-            first, second = check_both_orders(*given, **columns)
+            first, second = check_both_orders(
+                label_counts, class_probs, sample_weight, cluster, None, first_label_counts, **columns
+            )
             source = ArraySource(
                 first,
                 second,
