@@ -80,7 +80,7 @@ def estimates_of(study: Study) -> dict[str, Estimate]:
         one = study.counts(first=True)
     readings = Readings(study.case, study.reader, study.label, study.first if weighted else None)
     weights = np.ones(len(study.patient)) if weighted else None
-    given = {"first_label_counts": one, "weights": weights, "weights2": study.weights2, "cluster": study.patient}
+    given = {"first_label_counts": one, "sample_weight": (weights, study.weights2), "cluster": study.patient}
     metrics = evaluate(study.counts(), *study.before, readings=readings, n_bins=N_BINS, **given).metrics
     changes = paired_changes(study.counts(), study.before, study.after, readings=readings, n_bins=N_BINS, **given)
     return metrics | {f"Δ{name}": change for name, change in changes.items()}

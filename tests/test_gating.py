@@ -33,7 +33,7 @@ def change(loss: float, disagreement: float, seed: int = 0) -> Change:
     before = np.full((N, K), 1 / K), np.full(N, 0.5)
     wobble = 0.1 * (rng.dirichlet(np.ones(K), size=N) - 1 / K)
     after = before[0] - loss * towards + wobble, 0.5 - disagreement * (differ - 0.5) + rng.normal(0, 0.05, N)
-    return paired_change(counts, before, after, weights=np.ones(N), weights2=rng.uniform(1, 3, N), cluster=CLUSTER)
+    return paired_change(counts, before, after, sample_weight=(np.ones(N), rng.uniform(1, 3, N)), cluster=CLUSTER)
 
 
 def evidence(loss: float, disagreement: float, **more: object) -> GateEvidence:
@@ -183,7 +183,7 @@ def test_where_hardly_anybody_disagreed_saying_less_does_not_pass(
         probs = np.column_stack([1 - phi / 2, phi / 2])
         weights2 = np.where(twice, 1 / share, 0.0)
         found = paired_change(counts, (probs, phi), (probs, says * phi), first_label_counts=np.eye(2, dtype=int)[first],
-                              weights=np.ones(n), weights2=weights2, cluster=np.arange(n))  # fmt: skip
+                              sample_weight=(np.ones(n), weights2), cluster=np.arange(n))  # fmt: skip
         passed += not judge_overall(GateEvidence(found, np.arange(n), 3), 1).reasons
     assert passed <= 3
 
@@ -196,6 +196,6 @@ def test_patients_without_an_error_are_no_reason_for_probabilities_of_zero() -> 
         q = np.clip(0.04 * np.exp(rng.normal(0, 0.3, 20)), 0.001, 0.4)
         counts = rng.multinomial(2, np.column_stack([1 - q, q]))
         sides = [(f := np.column_stack([1 - p, p]), 1 - np.square(f).sum(axis=1)) for p in (q, q / 8)]
-        found = paired_change(counts, *sides, weights=np.ones(20), weights2=np.ones(20))
+        found = paired_change(counts, *sides, sample_weight=np.ones(20))
         passed += not judge_overall(GateEvidence(found, np.arange(20), 3), 1).reasons
     assert passed <= 3

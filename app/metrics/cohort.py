@@ -219,8 +219,7 @@ def evaluate_cohort(cohort: Cohort, *, n_bins: int = 15, new_readers: bool = Tru
         first_label_counts=cohort.first_counts,
         readings=cohort.readings() if new_readers else None,
         n_bins=n_bins,
-        weights=cohort.weight,
-        weights2=cohort.weight2,
+        sample_weight=(cohort.weight, cohort.weight2),
         cluster=data.cluster,
         classes=data.classes,
     )

@@ -132,8 +132,7 @@ def _compare_metrics(before: Cohort, after: Cohort) -> dict[str, ComparedOut]:
         (after.columns.class_probs, after.columns.disagreement_probs),
         first_label_counts=before.first_counts,
         readings=before.readings(),
-        weights=before.weight,
-        weights2=before.weight2,
+        sample_weight=(before.weight, before.weight2),
         cluster=before.columns.cluster,
     )
     champion, release = (evaluate_cohort(cohort).metrics for cohort in (before, after))
@@ -156,7 +155,7 @@ def simulate_designs(cohort: Cohort, floor: float) -> list[DesignOut]:
     if not observed.any():
         return []
     losses = {
-        "EL": epistemic_terms(counts, data.class_probs[sample.rows], debias=True).sum(axis=1),
+        "EL": epistemic_terms(counts, data.class_probs[sample.rows])[:, 1],
         "L_D": statistic_terms(observed, dpe),
     }
     return [

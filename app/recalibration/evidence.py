@@ -58,8 +58,7 @@ def measure_paired_change(cohort: Cohort, before: JudgedPredictions, after: Judg
         (before.class_probs, before.disagreement_probs),
         (after.class_probs, after.disagreement_probs),
         first_label_counts=cohort.first_counts,
-        weights=cohort.weight,
-        weights2=cohort.weight2,
+        sample_weight=(cohort.weight, cohort.weight2),
         cluster=cohort.columns.cluster,
     )
 

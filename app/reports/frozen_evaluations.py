@@ -244,8 +244,7 @@ def evaluate_frozen(folder: Path, *, weighted: bool = True) -> EvaluationDocumen
     evaluation = evaluate(
         folder / LABELS,
         folder / PREDICTIONS,
-        weights="weight" if weighted else None,
-        weights2="weight2" if weighted else None,
+        sample_weight=("weight", "weight2") if weighted else None,
         cluster="patient",
     )
     return EvaluationDocument.of(evaluation)

@@ -97,8 +97,7 @@ class Week:
             data.label_counts,
             data.class_probs,
             data.disagreement_probs,
-            weights=cohort.weight,
-            weights2=cohort.weight2,
+            sample_weight=(cohort.weight, cohort.weight2),
             cluster=data.cluster,
         )
         return {name: metrics.metrics[name].value for name in QUANTITIES}

@@ -20,8 +20,7 @@ from ml.audit.glossary import LARGER_IS_BETTER, MEANING, by_order, symbol
 from ml.audit.provenance import ProvenanceRecord
 from ml.audit.sentences import comparison_sentences, summary_sentences
 from ml.audit.tail_bins import TailBins, compute_tail_bins
-from ml.charts.reliability import reliability_by_class, reliability_diagram
-from ml.charts.tail_bins import ends_chart
+from ml.charts.reliability import ends_chart, reliability_by_class, reliability_diagram
 from ml.metrics.evaluation import ClassEvaluation
 from ml.util.number_format import change, count, finite, interval, new_interval, probability, share
 

@@ -11,7 +11,7 @@ import altair as alt
 from altair.typing import ChartType
 
 from ml.charts.rows import EpochMetrics, ZeroMeanRow
-from ml.metrics.binned import BinDocument, ReliabilityBin
+from ml.metrics.binned import ReliabilityBin
 
 #: Colour of axes, of diagonals and of what is no data.
 _INK, GREY, _PAIR = "#1b1f24", "#8b949e", ["#0072b2", "#d55e00"]
@@ -42,11 +42,7 @@ def write_chart(chart: ChartType, path: Path) -> None:
 
 
 def learning_curves(history: Sequence[EpochMetrics]) -> ChartType:
-    """Training and validation loss, and the labels that name the leading class in validation, over epochs.
-
-    Args:
-        history: rows of ``metrics.jsonl``.
-    """
+    """Training and validation loss, and the labels that name the leading class in validation, over epochs."""
     losses = [
         {"epoch": row["epoch"] + 1, "loss": loss, "part": part}
         for row in history
@@ -75,13 +71,7 @@ def learning_curves(history: Sequence[EpochMetrics]) -> ChartType:
 
 
 def reliability_diagram(bins: Sequence[ReliabilityBin], *, title: str, what: str) -> ChartType:
-    """Observed frequency against predicted probability with 95 % intervals, over a histogram of the cases.
-
-    Args:
-        bins: of an evaluation.
-        title: heading.
-        what: what the probability is of, for the axis titles.
-    """
+    """Observed frequency against predicted probability with 95 % intervals, over a histogram of the cases."""
     filled = [row.to_dict() for row in bins if row.n > 0]
     ends = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
     diagonal = alt.Chart(alt.Data(values=ends)).mark_line(color=GREY, strokeDash=[4, 4]).encode(x="x:Q", y="y:Q")
@@ -92,7 +82,8 @@ def reliability_diagram(bins: Sequence[ReliabilityBin], *, title: str, what: str
     observed = alt.Y("mean_freq:Q", title=f"observed {what}", scale=unit)
     with_interval = alt.Chart(alt.Data(values=[row for row in filled if row["freq_low"] is not None]))
     intervals = with_interval.mark_rule(color=_PAIR[0]).encode(x="mean_prob:Q", y="freq_low:Q", y2="freq_high:Q")
-    lines = alt.Chart(alt.Data(values=_line_runs(filled))).mark_line(color=_PAIR[0])
+    runs = [row.to_dict() | {"run": run} for row, run in _runs(bins) if row.n > 1]
+    lines = alt.Chart(alt.Data(values=runs)).mark_line(color=_PAIR[0])
     lines = lines.encode(x=alt.X("mean_prob:Q", scale=unit), y=observed, detail="run:N")
     points = base.mark_circle(color=_PAIR[0], size=50).encode(y=observed)
     curve = (diagonal + intervals + lines + points).properties(width=300, height=300, title=title)
@@ -103,36 +94,19 @@ def reliability_diagram(bins: Sequence[ReliabilityBin], *, title: str, what: str
     return apply_chart_style(alt.vconcat(curve, counts, spacing=6))
 
 
-class _RunDocument(BinDocument):
-    """A bin through which a line goes, with the number of its run."""
-
-    run: int
-
-
-def _line_runs(bins: Sequence[BinDocument]) -> list[_RunDocument]:
-    """Bins through which a line may go, each with the number of its run: a bin of one case ends a run."""
-    run, rows = 0, list[_RunDocument]()
-    for row in bins:
-        if row["n"] == 1:
-            run += 1
-        else:
-            rows.append({**row, "run": run})
-    return rows
+def _runs(bins: Sequence[ReliabilityBin]) -> list[tuple[ReliabilityBin, int]]:
+    """Bins with cases, each with the number of its run: a bin of one case ends a run, and no line goes through it."""
+    return [(row, sum(other.n == 1 and other.low < row.low for other in bins)) for row in bins if row.n > 0]
 
 
 def reliability_by_class(classes: Mapping[str, Sequence[ReliabilityBin]], *, columns: int = 4) -> ChartType:
-    """Small reliability diagrams, one panel per class, on the same axes.
-
-    Args:
-        classes: bins of each class by its name.
-        columns: panels side by side.
-    """
+    """Small reliability diagrams, one panel per class, on the same axes."""
     names = [name.replace("_", " ") for name in classes]
     values = [
-        {**row.to_dict(), "class": name, "run": sum(other.n == 1 and other.low < row.low for other in bins)}
+        row.to_dict() | {"class": name, "run": run}
         for name, bins in zip(names, classes.values(), strict=True)
-        for row in bins
-        if row.n > 0 and row.mean_freq is not None
+        for row, run in _runs(bins)
+        if row.mean_freq is not None
     ]
     unit = alt.Scale(domain=[0, 1])
     axis = alt.Axis(values=[0, 0.5, 1])
@@ -171,3 +145,33 @@ def debias_figure(rows: Sequence[ZeroMeanRow]) -> ChartType:
     return apply_chart_style(
         panel.facet(column=alt.Column("n_labels:O", title="labels per case"), data=alt.Data(values=values))
     )
+
+
+def ends_chart(bins: Sequence[ReliabilityBin], *, what: str) -> ChartType:
+    """Predicted (diamonds) and observed (circles with 95 % intervals) frequencies in both tails."""
+    halves = ([row for row in bins if row.high <= 0.5], [row for row in bins if row.low >= 0.5])
+    panels = [_tail_panel(rows, what) for rows in halves]
+    return apply_chart_style(alt.hconcat(*[panel for panel in panels if panel is not None], spacing=24))
+
+
+def _tail_panel(bins: Sequence[ReliabilityBin], what: str) -> ChartType | None:
+    if not bins:
+        return None
+    values = [row.to_dict() | {"range": f"{100 * row.low:g} to {100 * row.high:g} %"} for row in bins]
+    order = [str(row["range"]) for row in values]
+    base = alt.Chart(alt.Data(values=values)).encode(
+        x=alt.X("range:N", sort=order, title=f"predicted {what}", axis=alt.Axis(labelAngle=0, labelAlign="center"))
+    )
+    scale = alt.Scale(zero=False, nice=True)
+    with_interval = alt.Chart(alt.Data(values=[row for row in values if row["freq_low"] is not None]))
+    intervals = with_interval.mark_rule(color=_PAIR[0], strokeWidth=2).encode(
+        x=alt.X("range:N", sort=order), y=alt.Y("freq_low:Q", scale=scale), y2="freq_high:Q"
+    )
+    seen = base.mark_point(color=_PAIR[0], filled=True, size=70, opacity=1).encode(
+        y=alt.Y("mean_freq:Q", title=f"observed {what}", scale=scale)
+    )
+    predicted = base.mark_point(shape="diamond", color=GREY, filled=False, size=90, strokeWidth=2).encode(
+        y=alt.Y("mean_prob:Q", scale=scale)
+    )
+    panel: ChartType = (intervals + predicted + seen).properties(width=78 * len(values), height=220)
+    return panel

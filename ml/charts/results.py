@@ -20,17 +20,26 @@ from ml.charts.rows import (
     TriagePoint,
 )
 
+#: Told apart by the colour-blind, most different first.
+SERIES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9"]
+_SHAPES = ["circle", "square", "triangle-up", "diamond", "cross"]
 _PANELS = ("agreement with experts", "share of images flagged")
 _SHIFT_SHAPES = {"none": "circle", "mild": "circle", "standard": "diamond"}
 _COLOURS = {"none": GREY, "mild": "#56b4e9", "standard": "#d55e00"}
 
 
-def shift_chart(rows: Sequence[ShiftPoint]) -> ChartType:
-    """Agreement (left) and share flagged (right) by kind of shift; grey is what they are without any.
+def series_colour(field: str, names: list[str], colours: Sequence[str] = SERIES) -> alt.Color:
+    scale = alt.Scale(domain=names, range=colours[: len(names)])
+    return alt.Color(f"{field}:N", title=None, sort=names, scale=scale)
 
-    Args:
-        rows: of a release's card, the first of them without a shift.
-    """
+
+def _shape(field: str, names: list[str], shapes: Sequence[str] = _SHAPES) -> alt.Shape:
+    scale = alt.Scale(domain=names, range=shapes[: len(names)])
+    return alt.Shape(f"{field}:N", title=None, sort=names, scale=scale)
+
+
+def shift_chart(rows: Sequence[ShiftPoint]) -> ChartType:
+    """Agreement (left) and share flagged (right) by kind of shift; grey is what they are without any."""
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     strengths = [word for word in _COLOURS if any(row["strength"] == word for row in rows)]
     panels = []
@@ -43,18 +52,8 @@ def shift_chart(rows: Sequence[ShiftPoint]) -> ChartType:
             .encode(
                 x=alt.X("value:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%")),
                 y=alt.Y("kind:N", sort=kinds, title=None),
-                color=alt.Color(
-                    "strength:N",
-                    title=None,
-                    sort=strengths,
-                    scale=alt.Scale(domain=strengths, range=[_COLOURS[word] for word in strengths]),
-                ),
-                shape=alt.Shape(
-                    "strength:N",
-                    title=None,
-                    sort=strengths,
-                    scale=alt.Scale(domain=strengths, range=[_SHIFT_SHAPES[word] for word in strengths]),
-                ),
+                color=series_colour("strength", strengths, [_COLOURS[word] for word in strengths]),
+                shape=_shape("strength", strengths, [_SHIFT_SHAPES[word] for word in strengths]),
             )
         )
         rule = (
@@ -64,16 +63,6 @@ def shift_chart(rows: Sequence[ShiftPoint]) -> ChartType:
         )
         panels.append(alt.layer(rule, points).properties(width=260, height=22 * len(kinds)))
     return apply_chart_style(alt.hconcat(*panels, spacing=24))
-
-
-#: Told apart by the colour-blind, most different first.
-SERIES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9"]
-_SHAPES = ["circle", "square", "triangle-up", "diamond", "cross"]
-
-
-def series_colour(field: str, names: list[str]) -> alt.Color:
-    """Colour of each name in a field, with its legend."""
-    return alt.Color(f"{field}:N", title=None, sort=names, scale=alt.Scale(domain=names, range=SERIES[: len(names)]))
 
 
 def calibration_dispersion_map(rows: Sequence[MethodLosses]) -> ChartType:
@@ -94,21 +83,14 @@ def calibration_dispersion_map(rows: Sequence[MethodLosses]) -> ChartType:
     points = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y)
     marks = points.mark_point(filled=True, size=90).encode(
         color=series_colour("family", families),
-        shape=alt.Shape("family:N", sort=families, scale=alt.Scale(domain=families, range=_SHAPES), title=None),
+        shape=_shape("family", families),
     )
     names = points.mark_text(align="left", dx=7, fontSize=10).encode(text="method:N")
     return apply_chart_style((iso + marks + names).properties(width=440, height=320))
 
 
 def temperature_chart(rows: Sequence[TemperaturePoint], fitted: float) -> ChartType:
-    """Class and disagreement probabilities by temperature (paper App. E.2).
-
-    E.2).
-
-    Args:
-        rows: measures of both panels.
-        fitted: the temperature that maximum likelihood chooses, drawn as a line.
-    """
+    """Class and disagreement probabilities by temperature (paper App. E.2), with the fitted one as a line."""
     names = list(dict.fromkeys(row["measure"] for row in rows))
     base = alt.Chart().encode(
         x=alt.X("temperature:Q", title="temperature", scale=alt.Scale(type="log", nice=False)),
@@ -148,7 +130,7 @@ def thinning_chart(rows: Sequence[ThinningRow]) -> ChartType:
     points = base.mark_point(filled=True, size=60).encode(
         y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
         color=series_colour("estimator", names),
-        shape=alt.Shape("estimator:N", sort=names, scale=alt.Scale(domain=names, range=_SHAPES[: len(names)])),
+        shape=_shape("estimator", names),
         xOffset=offset,
     )
     bars = base.mark_rule().encode(y="low:Q", y2="high:Q", color=series_colour("estimator", names), xOffset=offset)
@@ -172,7 +154,7 @@ def coverage_chart(rows: Sequence[CoverageRow]) -> ChartType:
     points = base.mark_point(filled=True, size=60).encode(
         x=alt.X("coverage:Q", title="coverage of 95 % intervals", scale=scale, axis=alt.Axis(format="%")),
         color=series_colour("size", sizes),
-        shape=alt.Shape("size:N", sort=sizes, scale=alt.Scale(domain=sizes, range=_SHAPES[: len(sizes)]), title=None),
+        shape=_shape("size", sizes),
     )
     panel = alt.layer(band, points).properties(width=260, height=20 * len(names))
     return apply_chart_style(

@@ -5,13 +5,7 @@ from typing import NotRequired, TypedDict
 
 
 class EpochMetrics(TypedDict):
-    """One epoch of a training: a line of ``metrics.jsonl``; losses in nats per label.
-
-    Rows of before have ``valid_accuracy`` in place of ``valid_agreement``. ``seconds`` have passed since the epoch
-    before: for its checkpoint, the steps and the validation.
-    ``processes`` is there where several trained, ``batch_norm`` where the network has any as well: of which part of a
-    batch its statistics were.
-    """
+    """One epoch of a training: a line of ``metrics.jsonl``; losses in nats per label."""
 
     epoch: int
     train_loss: float
@@ -19,9 +13,9 @@ class EpochMetrics(TypedDict):
     valid_loss: float
     valid_agreement: float
     images_per_second: float
-    seconds: NotRequired[float]
-    processes: NotRequired[int]
-    batch_norm: NotRequired[str]
+    seconds: NotRequired[float]  # since the epoch before: its checkpoint, the steps and the validation
+    processes: NotRequired[int]  # if several trained
+    batch_norm: NotRequired[str]  # of which part of a batch its statistics were, if several trained
 
 
 class MethodLosses(TypedDict):
@@ -43,23 +37,17 @@ class TemperaturePoint(TypedDict):
 
 
 class ShiftPoint(TypedDict):
-    """Answers of a release to n images that were shifted in one way.
-
-    ``strength``: mild (drawn between a tenth and half of the standard shift), standard, or none. ``flagged``: share
-    called unlike the release's images. ``agreement`` and ``loss`` (L, squared error for one label) are over cases with
-    labels, ``agreement_change`` with its standard error beside the same images as they were; None without labels.
-    ``mean_disagreement``: mean of φ, of flagged images too.
-    """
+    """Answers of a release to n images that were shifted in one way; None without labels."""
 
     kind: str
-    strength: str
+    strength: str  # mild (drawn between a tenth and half of the standard shift), standard, or none
     n: int
-    flagged: float
+    flagged: float  # share called unlike the release's images
     agreement: float | None
-    agreement_change: float | None
+    agreement_change: float | None  # from the same images as they were
     agreement_change_se: float | None
-    loss: float | None
-    mean_disagreement: float
+    loss: float | None  # L, squared error for one label
+    mean_disagreement: float  # mean of φ, of flagged images too
 
 
 class TriagePoint(TypedDict):

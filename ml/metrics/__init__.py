@@ -28,7 +28,6 @@ from ml.metrics.posterior_gain import (
     posterior_gain,
     posterior_gain_terms,
 )
-from ml.metrics.reader_studies import ReaderMean, area_under_curve, percent_correct
 from ml.metrics.reader_variance import Readings
 from ml.metrics.triage_curves import net_benefit, net_benefit_difference, triage_recall, uncertainty_scores
 from ml.metrics.u_statistics import (
@@ -47,10 +46,8 @@ __all__ = [
     "Estimate",
     "Evaluation",
     "Kernel",
-    "ReaderMean",
     "Readings",
     "ReliabilityBin",
-    "area_under_curve",
     "calibration_loss",
     "class_skill",
     "disagreement_calibration_loss",
@@ -69,7 +66,6 @@ __all__ = [
     "net_benefit_difference",
     "paired_change",
     "paired_changes",
-    "percent_correct",
     "posterior_epistemic_loss",
     "posterior_gain",
     "posterior_gain_terms",

@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from ml.dataframes import by_class, same_rows
 from ml.distributions.families import gini
+from ml.documents import from_document, to_document
 from ml.metrics.binned import Binned
 from ml.metrics.cases import CaseTerms, Sample, check_clusters, check_weights, class_frequencies
-from ml.metrics.definitions import MEANS, Bins, metric_values
+from ml.metrics.definitions import MEANS, BinnedSource, Bins, metric_values
 from ml.metrics.jackknife import Replicates
 from ml.metrics.sums import SUMMED, Batch, BinIndex, BinSums, Debias, NamedCells, sums_by_slot
 from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector, require_whole
@@ -87,18 +88,6 @@ class UnitSums:
 
     Counts are exact (int64), sums float64. Weights belong to one order: use one object per order if inverse selection
     probabilities of one and of two labels differ.
-
-    Args:
-        n_classes: K.
-        n_bins: equal-width bins of [0, 1].
-        n_units: U.
-
-    Attributes:
-        used: (U,) cases with so many labels, by order.
-        weight: (U,) their Σw.
-        weight_sq: (U,) their Σw², for intervals; an accumulator's document leaves it out.
-        sums: (U,) Σw of the terms of each mean.
-        tables: sums of the bins of each unit, numbered through.
     """
 
     def __init__(self, n_classes: int, n_bins: int, n_units: int) -> None:
@@ -106,10 +95,11 @@ class UnitSums:
         self.n_classes, self.n_bins, self.n_units = n_classes, n_bins, n_units
         self.n_cases = 0
         self.n_labels = 0
+        # (U,) by order: cases with so many labels, their Σw and, for intervals, Σw², which no document contains
         self.used = {order: np.zeros(n_units, dtype=np.int64) for order in ORDERS}
         self.weight = {order: np.zeros(n_units) for order in ORDERS}
         self.weight_sq = {order: np.zeros(n_units) for order in ORDERS}
-        self.sums = {name: np.zeros(n_units) for name in MEANS}
+        self.sums = {name: np.zeros(n_units) for name in MEANS}  # Σw of the terms of each mean
         classes, disagreement = (BinIndex.of(np.empty((0, columns)), n_bins, "uniform") for columns in (n_classes, 1))
         self.slots = {"single": classes, "several": classes, "disagreement": disagreement}
         self.tables = {name: BinSums.zeros(n_units * len(slots)) for name, slots in self.slots.items()}
@@ -181,12 +171,12 @@ class UnitSums:
     def _merge(self, other: "UnitSums") -> None:
         self.n_cases += other.n_cases
         self.n_labels += other.n_labels
-        for mine, others in zip(self._columns(), other._columns(), strict=True):
-            for key, values in others.items():
-                mine[key] = mine[key] + values
+        both = ({**sums._columns(), "tables": sums.tables}.values() for sums in (self, other))
+        for mine, others in zip(*both, strict=True):
+            mine |= {key: mine[key] + values for key, values in others.items()}
 
-    def _columns(self) -> tuple[dict[Any, Any], ...]:
-        return self.used, self.weight, self.weight_sq, self.sums, self.tables
+    def _columns(self) -> dict[str, dict[Any, Any]]:
+        return {"used": self.used, "weight": self.weight, "weight_sq": self.weight_sq, "sums": self.sums}
 
 
 def table_of(sums: UnitSums, bins: Bins, order: int) -> BinSums:
@@ -204,12 +194,7 @@ def weights_differ(table: BinSums) -> bool:
 class GroupSums(UnitSums):
     """Sums of G groups of patients, or of cases if patients are not known.
 
-    Args:
-        n_classes: K.
-        n_bins: equal-width bins of [0, 1].
-        by_patient: whether cases of one group may be of one patient. The pair form of CL then pairs no two of them;
-            else it pairs all cases, as without clusters.
-        n_groups: G.
+    With patients (``by_patient``) the pair form of CL pairs no two cases of a group; else it pairs all of them.
 
     >>> sums = GroupSums(2, n_bins=5, by_patient=True)
     >>> sums.add([[2, 1], [0, 3]], [[0.7, 0.3], [0.2, 0.8]], units=["p1", "p2"])
@@ -233,13 +218,6 @@ class GroupSums(UnitSums):
         units: npt.ArrayLike,
     ) -> None:
         """Add cases.
-
-        Args:
-            label_counts: (N, K) label histograms.
-            class_probs: (N, K) class probability estimates.
-            disagreement_probs: (N,) DPEs; 1 − Σf² where left out.
-            sample_weight: (N,) instance weights.
-            units: (N,) patient of each case, or the case's own name; it decides the group.
 
         Raises:
             ValueError: shapes that do not match, or values out of range; nothing is added then.
@@ -267,10 +245,8 @@ class GroupSums(UnitSums):
         """Return the sums as arrays by name; ``from_arrays`` reads them back to the last bit."""
         kind = (self.n_classes, self.n_bins, self.n_units, int(self.by_patient), self.n_cases, self.n_labels)
         arrays: dict[str, npt.NDArray[Any]] = {"kind": np.array(kind)}
-        for order in ORDERS:
-            arrays |= {f"used/{order}": self.used[order], f"weight/{order}": self.weight[order]}
-            arrays[f"weight_sq/{order}"] = self.weight_sq[order]
-        arrays |= {f"sums/{name}": values for name, values in self.sums.items()}
+        for name, column in self._columns().items():
+            arrays |= {f"{name}/{key}": values for key, values in column.items()}
         for name, table in self.tables.items():
             arrays |= {f"tables/{name}/{f.name}": getattr(table, f.name) for f in fields(table)}
         return arrays
@@ -291,11 +267,8 @@ class GroupSums(UnitSums):
                     raise ValueError(
                         f"{name} must be {array.dtype} {array.shape}, got {arrays[name].dtype} {arrays[name].shape}"
                     )
-            for order in ORDERS:
-                sums.used[order] = arrays[f"used/{order}"]
-                sums.weight[order] = arrays[f"weight/{order}"]
-                sums.weight_sq[order] = arrays[f"weight_sq/{order}"]
-            sums.sums = {name: arrays[f"sums/{name}"] for name in MEANS}
+            for name, column in sums._columns().items():
+                column |= {key: arrays[f"{name}/{key}"] for key in column}
             for name in TABLES:
                 sums.tables[name] = BinSums(**{f.name: arrays[f"tables/{name}/{f.name}"] for f in fields(BinSums)})
         except (KeyError, TypeError) as exc:
@@ -414,10 +387,7 @@ class Accumulator(UnitSums):
             "used": [int(self.used[order][0]) for order in ORDERS],
             "weight": [_known(self.weight[order]) for order in ORDERS],
             "sums": {name: _known(values) for name, values in self.sums.items()},
-            "tables": {
-                name: {f.name: getattr(table, f.name).tolist() for f in fields(BinSums)}
-                for name, table in self.tables.items()
-            },
+            "tables": {name: to_document(table) for name, table in self.tables.items()},
             "cells": None if self.cells is None else {name: self.cells[name].to_dict() for name in TABLES},
         }
 
@@ -440,7 +410,9 @@ class Accumulator(UnitSums):
                 total = document["sums"][name]
                 acc.sums[name][0] = np.nan if total is None else total
             for name, empty in acc.tables.items():
-                acc.tables[name] = _read_table(document["tables"][name], empty)
+                acc.tables[name] = table = from_document(BinSums, document["tables"][name])
+                if any(getattr(table, f.name).shape != empty.cases.shape for f in fields(table)):
+                    raise ValueError(f"the columns of table {name!r} must have shape {empty.cases.shape}")
             if document["cells"] is not None:
                 acc.cells = {
                     name: NamedCells.from_dict(document["cells"][name], len(table.cases))
@@ -451,12 +423,17 @@ class Accumulator(UnitSums):
         return acc
 
 
-class _Totals:
+class _Totals(BinnedSource):
     """Source of the values of an accumulator; there is no cluster to leave out."""
 
     def __init__(self, sums: Accumulator) -> None:
         self.sums = sums
         self._tables: dict[tuple[Bins, int], Binned] = {}
+
+    def sample(self, order: int) -> Sample:
+        """All cases with so many labels as one."""
+        one, dropped = np.zeros(1, dtype=np.intp), self.sums.n_cases - int(self.sums.used[order][0])
+        return Sample(one, self.sums.weight[order], None if self.sums.cells is None else one, 1, dropped, whole=True)
 
     def mean(self, name: str) -> Replicates:
         """A mean among ``MEANS``."""
@@ -465,9 +442,7 @@ class _Totals:
 
     def calibration(self, bins: Bins, order: int, debias: Debias) -> Replicates:
         """CL of the cases with so many labels, in a form."""
-        if (bins, order) not in self._tables:
-            self._tables[bins, order] = self._binned(bins, order)
-        return Replicates(self._tables[bins, order].value(debias), np.empty(0))
+        return Replicates(self.binned(bins, order).value(debias), np.empty(0))
 
     def constant_loss(self, bins: Bins, order: int) -> Replicates:
         """Loss of the best constant."""
@@ -478,8 +453,14 @@ class _Totals:
         loss = 1 - rates @ rates if bins == "classes" else rates[0] * (1 - rates[0])
         return Replicates(float(loss), np.empty(0))
 
-    def _binned(self, bins: Bins, order: int) -> Binned:
-        table, names, one = table_of(self.sums, bins, order), TABLES_OF[bins, order], np.zeros(1, dtype=np.intp)
+    def binned(self, bins: Bins, order: int) -> Binned:
+        """Bins of the cases with so many labels."""
+        if (bins, order) not in self._tables:
+            self._tables[bins, order] = self._bin(bins, order)
+        return self._tables[bins, order]
+
+    def _bin(self, bins: Bins, order: int) -> Binned:
+        table, names = table_of(self.sums, bins, order), TABLES_OF[bins, order]
         slots, cells = self.sums.slots[names[0]], []
         if self.sums.cells is not None:
             joined = NamedCells(len(slots))
@@ -490,23 +471,9 @@ class _Totals:
             table = replace(
                 table, cells=by_slot.cells, cell_weight_sq=by_slot.cell_weight_sq, cell_diff_sq=by_slot.cell_diff_sq
             )
-        cluster = None if self.sums.cells is None else one
-        sample = Sample(
-            one, self.sums.weight[order], cluster, 1, self.sums.n_cases - int(self.sums.used[order][0]), whole=True
-        )
-        return Binned(sample, slots, set(), table, cells, joins=weights_differ(table))
+        return Binned(self.sample(order), slots, set(), table, cells, joins=weights_differ(table))
 
 
 def _known(total: FloatArray) -> float | None:
     """A sum of one unit as a JSON value: None if it is not a number."""
     return None if np.isnan(total[0]) else float(total[0])
-
-
-def _read_table(document: dict[str, list[float]], empty: BinSums) -> BinSums:
-    columns: dict[str, npt.NDArray[Any]] = {
-        f.name: np.array(document[f.name], getattr(empty, f.name).dtype) for f in fields(BinSums)
-    }
-    for name, column in columns.items():
-        if column.shape != empty.cases.shape:
-            raise ValueError(f"table field {name!r} must have shape {empty.cases.shape}, got {column.shape}")
-    return BinSums(**columns)

@@ -43,17 +43,11 @@ _CELLS = np.concatenate([1.02 ** np.arange(-40, 51), 1.02**50 * 1.1 ** np.arange
 
 @dataclass(frozen=True)
 class CapitalPath:
-    """The capital of one series of units, at the end of each day on which there were any.
+    """The capital of one series of units, at the end of each day on which there were any."""
 
-    Attributes:
-        day: (D,) days.
-        n_units: (D,) units so far.
-        log_capital: (D,) natural logarithm; −∞ as long as nothing was at stake.
-    """
-
-    day: IntArray
-    n_units: IntArray
-    log_capital: FloatArray
+    day: IntArray  # (D,) days
+    n_units: IntArray  # (D,) units so far
+    log_capital: FloatArray  # (D,) natural logarithm; −∞ as long as nothing was at stake
 
     def alarm_day(self, level: float = LEVEL) -> int | None:
         """The first day on which the capital was 1 / level or more; None so far."""
@@ -62,12 +56,7 @@ class CapitalPath:
 
 
 def clipped_log_loss(class_probs: FloatArray, label: IntArray) -> FloatArray:
-    """−log of the probability of each label, nats, in [0, LARGEST].
-
-    Args:
-        class_probs: (N, K).
-        label: (N,) classes.
-    """
+    """−log of the probability of each label, nats, in [0, LARGEST]."""
     return np.asarray(-np.log(np.clip(class_probs[np.arange(len(label)), label], FLOOR, 1.0)))
 
 
@@ -76,12 +65,6 @@ def daily_stakes(series: Sequence[IntArray]) -> list[FloatArray]:
 
     Each day's stake is divided between the series that had their first units on earlier days, so that a new series
     takes nothing back from what was said before.
-
-    Args:
-        series: days of the units of each, ascending.
-
-    Returns:
-        For each the stakes of the days on which it has units; a stake waits for the next of these.
     """
     known_from = [int(days[N_FIRST - 1]) + 1 if len(days) >= N_FIRST else None for days in series]
     begun = [first for first in known_from if first is not None]
@@ -112,16 +95,7 @@ def compute_capital_path(
     n_reference: int = N_REFERENCE,
     mean: float | None = None,
 ) -> CapitalPath:
-    """Capital of the bets on one series of units, day by day.
-
-    Args:
-        loss: (N,) mean clipped log loss of each unit, nats, in the order in which the units were completed.
-        day: (N,) on which that was, ascending.
-        stake: (D,) of each of the D days that occur, put in before its units.
-        tolerance: nats.
-        n_reference: units of the reference period.
-        mean: loss to be expected in the reference period; None where it is unknown, and the least capital over all
-            means counts.
+    """Capital of the bets on one series of units, day by day: the least over all means of the reference period.
 
     Raises:
         ValueError: a loss outside [0, LARGEST], days that go back, another number of stakes than of days.

@@ -76,39 +76,33 @@ def _plugin(weight: FloatArray, cases: IntArray, diff: FloatArray) -> FloatArray
     return np.where(cases > 0, diff**2 / np.where(weight > 0, weight, 1.0), 0.0)
 
 
-def _has_pair(weight: FloatArray, cells: IntArray, cell_weight_sq: FloatArray) -> npt.NDArray[np.bool_]:
-    return np.asarray((cells >= 2) & (weight**2 - cell_weight_sq > _NO_PAIRS * cell_weight_sq))
+def _has_two(weight: FloatArray, members: IntArray, weight_sq: FloatArray) -> npt.NDArray[np.bool_]:
+    return np.asarray((members >= 2) & (weight**2 - weight_sq > _NO_PAIRS * weight_sq))
 
 
 def _pair(
     weight: FloatArray, cells: IntArray, diff: FloatArray, cell_weight_sq: FloatArray, cell_diff_sq: FloatArray
 ) -> FloatArray:
-    usable = _has_pair(weight, cells, cell_weight_sq)
+    usable = _has_two(weight, cells, cell_weight_sq)
     ratio = (diff**2 - cell_diff_sq) / np.where(usable, weight**2 - cell_weight_sq, 1.0)
     return np.where(usable, weight * ratio, 0.0)
-
-
-def _has_variance(weight: FloatArray, cases: IntArray, weight_sq: FloatArray) -> npt.NDArray[np.bool_]:
-    return np.asarray((cases >= 2) & (weight**2 - weight_sq > _NO_PAIRS * weight_sq))
 
 
 def _paper(
     weight: FloatArray, cases: IntArray, diff: FloatArray, weight_sq: FloatArray, freq: FloatArray, freq_sq: FloatArray
 ) -> FloatArray:
-    usable = _has_variance(weight, cases, weight_sq)
+    usable = _has_two(weight, cases, weight_sq)
     weight = np.where(weight > 0, weight, 1.0)
     spare = weight**2 / np.where(weight_sq > 0, weight_sq, 1.0) - 1
     variance = freq_sq / weight - (freq / weight) ** 2
     return np.where(usable, diff**2 / weight - weight * variance / np.where(usable, spare, 1.0), 0.0)
 
 
-#: Which bins a debiased form can use, by which sums.
-_USABLE: dict[Debias, tuple[Callable[..., npt.NDArray[np.bool_]], tuple[str, ...]]] = {
-    "pair": (_has_pair, ("weight", "cells", "cell_weight_sq")),
-    "paper": (_has_variance, ("weight", "cases", "weight_sq")),
+#: By which sums a debiased form can use a bin: two cells, or cases, of positive weights.
+_MEMBERS: dict[Debias, tuple[str, str, str]] = {
+    "pair": ("weight", "cells", "cell_weight_sq"),
+    "paper": ("weight", "cases", "weight_sq"),
 }
-
-
 #: How each form of CL follows from which sums.
 _FORMS: dict[Debias, tuple[Callable[..., FloatArray], tuple[str, ...]]] = {
     "none": (_plugin, ("weight", "cases", "diff")),
@@ -120,7 +114,7 @@ _FORMS: dict[Debias, tuple[Callable[..., FloatArray], tuple[str, ...]]] = {
 def contributions(sums: BinSums, debias: Debias) -> FloatArray:
     """Contribution of each bin to W·CL, W the total weight.
 
-    ``None``: A (c̄ − z̄)². ``"paper"`` (§4.1): minus A σ̄²/(m − 1), σ̄² the variance of μ̂ and m the effective
+    ``"none"``: A (c̄ − z̄)². ``"paper"`` (§4.1): minus A σ̄²/(m − 1), σ̄² the variance of μ̂ and m the effective
     number of cases. ``"pair"``: A [(Σwd)² − Σ_cells(Σwd)²] / [(Σw)² − Σ_cells(Σw)²], unbiased because no cell
     is paired with itself. The debiased forms give a bin with one member nothing; ``merge_map`` joins such bins first.
 
@@ -139,33 +133,19 @@ def calibration_sum(sums: BinSums, debias: Debias) -> float:
 
 
 def bins_lost(sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], debias: Debias) -> npt.NDArray[np.bool_] | None:
-    """Mask (M,) of the cells without which a debiased form cannot use their bin; None if no cell alone matters.
-
-    Args:
-        sums: of every bin.
-        cells: sums of M cells, by the names of ``BinSums``.
-        slot: (M,) bin of each cell.
-        debias: the form.
-    """
+    """Mask (M,) of the cells without which a debiased form cannot use their bin; None if no cell alone matters."""
     usable = usable_bins(sums, debias)
     # a bin of three clusters stays usable without any one of them
     if debias == "none" or (sums.weight[usable] ** 2 > 2.01 * sums.cell_weight_sq[usable]).any():
         return None
-    is_usable, names = _USABLE[debias]
-    left = [getattr(sums, name).take(slot) - getattr(cells, name) for name in names]
-    return usable.take(slot) & ~is_usable(*left)
+    left = [getattr(sums, name).take(slot) - getattr(cells, name) for name in _MEMBERS[debias]]
+    return usable.take(slot) & ~_has_two(*left)
 
 
 def contributions_without(
     sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], forms: Collection[Debias]
 ) -> dict[Debias, FloatArray]:
     """Contribution (M,) of each cell's bin once the cell is left out, in each form.
-
-    Args:
-        sums: of every bin.
-        cells: sums of M cells, by the names of ``BinSums``.
-        slot: (M,) bin of each cell.
-        forms: as in ``contributions``; what several need is worked out once.
 
     Raises:
         ValueError: an unknown form.
@@ -176,11 +156,7 @@ def contributions_without(
     twice = {"cases"} & needed if even else set()
     left = {name: getattr(sums, name).take(slot) - getattr(cells, name) for name in needed - twice}
     left |= {name: left["weight"] for name in twice}
-    by_debias = {}
-    for debias in forms:
-        form, names = _form(debias)
-        by_debias[debias] = form(*(left[name] for name in names))
-    return by_debias
+    return {debias: _FORMS[debias][0](*(left[name] for name in _FORMS[debias][1])) for debias in forms}
 
 
 def _form(debias: Debias) -> tuple[Callable[..., FloatArray], tuple[str, ...]]:
@@ -199,17 +175,11 @@ def is_debiased(debias: Debias) -> bool:
     return debias != "none"
 
 
-def singleton_weight(sums: BinSums, debias: Debias) -> float:
-    """Weight in bins that a debiased form cannot use, because one member stands alone in them."""
-    return float(sums.weight[~usable_bins(sums, debias)].sum())
-
-
 def usable_bins(sums: BinSums, debias: Debias = "pair") -> npt.NDArray[np.bool_]:
-    """Mask of the bins that a form can use: a debiased one needs two cells, or cases, of positive weights."""
+    """Mask of the bins that a form can use."""
     if debias == "none":
         return np.asarray(sums.weight > 0)
-    is_usable, names = _USABLE[debias]
-    return is_usable(*(getattr(sums, name) for name in names))
+    return _has_two(*(getattr(sums, name) for name in _MEMBERS[debias]))
 
 
 def merge_map(
@@ -220,12 +190,8 @@ def merge_map(
     A bin without a pair says nothing alone. Left out it would take the most miscalibrated cases with it, since rare
     probabilities are where predictions are bold. It joins the bins below it until there is a pair, from the high
     end down, where bins are emptiest; what is left at the low end joins the last bin that was made.
-
-    Args:
-        usable: (S,) whether a slot has a pair.
-        owner: (S,) the only cluster of a slot without a pair, −1 where it is empty; any number ≥ 0 elsewhere.
-        first: (C + 1,) first slot of each column.
     """
+    # a slot without a pair has its only cluster for owner, an empty one −1
     target = np.arange(usable.size)
     for start, stop in pairwise(first.tolist()):
         group: list[int] = []
@@ -247,23 +213,14 @@ _NO_SPREAD = 1e-9
 
 @dataclass
 class Binned:
-    """Frequencies and probabilities (n, C) gathered into bins, a column per class.
+    """Frequencies and probabilities (n, C) gathered into bins, a column per class."""
 
-    Attributes:
-        sample: the cases.
-        slots: bins of all columns.
-        forms: of CL that are asked for; those that rest on the same bins go through the cells together.
-        bins: sums over all cells.
-        cells: those of each batch.
-        joins: whether the pair form joins bins without a pair to others, since few heavy cases stand for many.
-    """
-
-    sample: Sample
-    slots: BinIndex
-    forms: Set[Debias]
-    bins: BinSums
-    cells: list[ClusterBinSums] = field(default_factory=list)
-    joins: bool = False
+    sample: Sample  # the cases
+    slots: BinIndex  # bins of all columns
+    forms: Set[Debias]  # of CL that are asked for; those that rest on the same bins go through the cells together
+    bins: BinSums  # sums over all cells
+    cells: list[ClusterBinSums] = field(default_factory=list)  # those of each batch
+    joins: bool = False  # whether the pair form joins bins without a pair to others: few heavy cases stand for many
 
     @classmethod
     def empty(cls, sample: Sample, slots: BinIndex, forms: Set[Debias], *, joining: bool = False) -> "Binned":
@@ -284,17 +241,7 @@ class Binned:
         *,
         joining: bool = False,
     ) -> "Binned":
-        """Bin frequencies and probabilities (n, C) of the sample's cases, each column by its own edges.
-
-        Args:
-            freqs: (n, C).
-            probs: (n, C).
-            sample: the cases.
-            n_bins: bins of [0, 1].
-            strategy: as in ``bin_edges``.
-            debias: the form that will be asked for, or several.
-            joining: whether bins without a pair join others if weights differ, as in evaluations.
-        """
+        """Bin frequencies and probabilities (n, C) of the sample's cases, each column by its own edges."""
         forms = {debias} if isinstance(debias, str) else debias
         binned = cls.empty(sample, BinIndex.of(probs, n_bins, strategy), forms, joining=joining)
         for part in binned.chunks():
@@ -426,7 +373,8 @@ class Binned:
     def singleton_mass(self, debias: Debias) -> float:
         """Share of the weight in bins that the debiased form cannot use alone, whether they join others or not."""
         weight = float(self.sample.weight.sum()) * len(self.slots.edges)
-        return singleton_weight(self.bins, debias) / weight if weight > 0 else 0.0
+        lonely = float(self.bins.weight[~usable_bins(self.bins, debias)].sum())
+        return lonely / weight if weight > 0 else 0.0
 
     def estimate(self, debias: Debias) -> Estimate:
         """CL over all columns with its interval."""
@@ -540,17 +488,11 @@ class Binned:
 
 @dataclass(frozen=True)
 class PairCounts:
-    """Cases, and ordered pairs of cases of different clusters, in each slot, over all cases with labels or without.
+    """Cases, and ordered pairs of cases of different clusters, in each slot, over all cases with labels or without."""
 
-    Attributes:
-        n_cases: N.
-        cases: (S,) N_b.
-        pairs: (S,).
-    """
-
-    n_cases: int
-    cases: FloatArray
-    pairs: FloatArray
+    n_cases: int  # N
+    cases: FloatArray  # (S,) N_b
+    pairs: FloatArray  # (S,)
 
     @classmethod
     def of_binned(cls, binned: Binned) -> "PairCounts":
@@ -563,13 +505,7 @@ class PairCounts:
 
     @classmethod
     def of(cls, probs: FloatArray, everyone: Sample, n_bins: int) -> "PairCounts":
-        """Count in equal-width bins.
-
-        Args:
-            probs: (N, C) probabilities of all cases, in the order of the sample's rows.
-            everyone: all cases.
-            n_bins: bins of [0, 1].
-        """
+        """Count in equal-width bins."""
         slots = BinIndex.of(probs[:0], n_bins, "uniform")
         cases, own = np.zeros(len(slots)), np.zeros(len(slots))
         for part in slots.chunks(len(probs), everyone.cluster):

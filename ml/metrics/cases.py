@@ -12,28 +12,20 @@ from ml.dataframes import by_class, same_rows
 from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 
 _T = TypeVar("_T", bound=np.generic)
+#: Weights (N,) of all estimators, or a pair: those of estimators that need one label, and of those that need two.
+SampleWeight = npt.ArrayLike | tuple[npt.ArrayLike | None, npt.ArrayLike | None] | None
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The cases that an estimator may use.
+    """The cases that an estimator may use."""
 
-    Attributes:
-        rows: their positions in the input; the cases of a cluster stand together, so that sums over clusters run
-            through memory once.
-        weight: (n,) instance weights.
-        cluster: (n,) cluster numbers 0..n_clusters−1, rising; None where every case is its own cluster.
-        n_clusters: number of clusters.
-        dropped: cases left out.
-        whole: whether these are all cases, in the order of the input.
-    """
-
-    rows: npt.NDArray[np.intp]
-    weight: FloatArray
-    cluster: npt.NDArray[np.intp] | None
-    n_clusters: int
-    dropped: int
-    whole: bool
+    rows: npt.NDArray[np.intp]  # positions in the input; cases of a cluster stand together
+    weight: FloatArray  # (n,) instance weights
+    cluster: npt.NDArray[np.intp] | None  # (n,) numbers from 0, rising; None if every case is its own cluster
+    n_clusters: int  # number of clusters
+    dropped: int  # cases left out
+    whole: bool  # whether these are all cases, in the order of the input
 
     def take(self, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
         """Rows of these cases; not a copy where they are all."""
@@ -140,9 +132,6 @@ class Inputs:
     ) -> "tuple[Inputs, FloatArray]":
         """Check what estimators of the disagreement probability take, which look at no class probabilities.
 
-        Returns:
-            The inputs, with the label frequencies for class probabilities, and the disagreement probabilities (N,).
-
         Raises:
             ValueError: shapes that do not match, or values out of range.
         """
@@ -189,12 +178,6 @@ def first_labels(
 ) -> Inputs:
     """Inputs of one-label estimators, where these are not all labels.
 
-    Args:
-        data: of all labels.
-        first_label_counts: (N, K) those of the labels that are used.
-        class_probs: (N, K) as they were given, to match columns by name.
-        classes: K names.
-
     Raises:
         ValueError: another shape or other names, or a label that is not among all.
     """
@@ -211,11 +194,57 @@ def first_labels(
     return replace(data, counts=counted)
 
 
-def check_weights(sample_weight: npt.ArrayLike | None, length: int) -> FloatArray | None:
+def weights_by_order(sample_weight: SampleWeight) -> tuple[Any, Any]:
+    """Weights of order 1, and those of order 2 if they were given apart.
+
+    Raises:
+        ValueError: a tuple of other than two weights.
+
+    >>> weights_by_order([1.0, 2.0]), weights_by_order((None, [1.0, 2.0]))
+    (([1.0, 2.0], None), (None, [1.0, 2.0]))
+    """
+    if isinstance(sample_weight, tuple) and not all(isinstance(part, int | float) for part in sample_weight):
+        if len(sample_weight) != 2:
+            raise ValueError(
+                f"sample_weight must be (N,), or a pair for orders 1 and 2, got {len(sample_weight)} parts"
+            )
+        return sample_weight
+    return sample_weight, None
+
+
+def check_weights(sample_weight: npt.ArrayLike | None, length: int, name: str = "sample_weight") -> FloatArray | None:
     """Check instance weights (N,), not negative."""
     if sample_weight is None:
         return None
-    return as_vector(sample_weight, length, "sample_weight", 0.0, np.finfo(np.float64).max)
+    return as_vector(sample_weight, length, name, 0.0, np.finfo(np.float64).max)
+
+
+def check_both_orders(
+    label_counts: npt.ArrayLike,
+    class_probs: npt.ArrayLike,
+    sample_weight: SampleWeight,
+    cluster: npt.ArrayLike | None,
+    classes: list[str] | None = None,
+    first_label_counts: npt.ArrayLike | None = None,
+    **columns: npt.ArrayLike | None,
+) -> tuple[Inputs, Inputs]:
+    """Check the cases as estimators that need one label take them, and as those that need two do.
+
+    Raises:
+        ValueError: shapes or names that do not match, or values out of range.
+    """
+    weights, weights2 = weights_by_order(sample_weight)
+    same_rows(
+        **{"label_counts": label_counts, "class_probs": class_probs, "sample_weight": weights},
+        **{"sample_weight[1]": weights2, "cluster": cluster, "first_label_counts": first_label_counts},
+        **columns,
+    )
+    first = second = check_inputs(label_counts, class_probs, weights, cluster, classes)
+    if weights2 is not None:
+        second = replace(first, weight=check_weights(weights2, len(first.counts), "sample_weight[1]"))
+    if first_label_counts is not None:
+        first = first_labels(first, first_label_counts, class_probs, classes)
+    return first, second
 
 
 def check_clusters(cluster: npt.ArrayLike | None, length: int) -> npt.NDArray[np.generic] | None:
@@ -239,22 +268,13 @@ def class_frequencies(label_counts: IntArray, n_labels: IntArray | None = None) 
 
 
 def squared_terms(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
-    """Terms (N, K) of L: (μ̂ − z)² + μ̂(1 − μ̂), the mean squared loss over the case's own labels."""
+    """Terms (N,) of L: Σ_k (μ̂ − z)² + μ̂(1 − μ̂), the mean squared loss over the case's own labels."""
     freqs = class_frequencies(label_counts)
-    return np.asarray((freqs - class_probs) ** 2 + freqs * (1 - freqs))
+    return np.asarray(((freqs - class_probs) ** 2 + freqs * (1 - freqs)).sum(axis=1))
 
 
-def epistemic_terms(label_counts: IntArray, class_probs: FloatArray, debias: bool) -> FloatArray:
-    """Terms (N, K) of EL: (μ̂ − z)² − μ̂(1 − μ̂)/(n − 1), or without the correction; n ≥ 2."""
-    freqs = class_frequencies(label_counts)
-    plugin: FloatArray = (freqs - class_probs) ** 2
-    if not debias:
-        return plugin
-    return np.asarray(plugin - freqs * (1 - freqs) / (label_counts.sum(axis=1, keepdims=True) - 1))
-
-
-def epistemic_sums(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
-    """The same summed over the classes (N, 2): without the correction and with it."""
+def epistemic_terms(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
+    """Terms (N, 2) of EL: Σ_k (μ̂ − z)², and less its correction Σ_k μ̂(1 − μ̂)/(n − 1); n ≥ 2."""
     n_labels = np.einsum("nk->n", label_counts)
     freqs = class_frequencies(label_counts, n_labels)
     gap = freqs - class_probs
@@ -333,28 +353,16 @@ def statistic_terms(observed: FloatArray, predicted: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class CaseTerms:
-    """Per-case terms (n,) of the means, for cases with at least one label.
+    """Per-case terms (n,) of the means, for cases with at least one label."""
 
-    Attributes:
-        n_labels: labels of a case.
-        plugin: plug-in terms of EL, Σ_k (μ̂ − z)².
-        spread: Σ_k μ̂(1 − μ̂).
-        agreement: share of the case's labels that name the most probable class; equal leaders share.
-        hits: whether the most probable class is the most frequent label, equal leaders sharing on both sides; 0 below
-            three labels.
-        max_rule: 1 − max f, the chance that a label is not the most probable class.
-        gini_rule: 1 − Σf², the quadratic entropy, the chance that two labels differ if f were the truth.
-        dpe: disagreement probability φ.
-    """
-
-    n_labels: FloatArray
-    plugin: FloatArray
-    spread: FloatArray
-    agreement: FloatArray
-    hits: FloatArray
-    max_rule: FloatArray
-    gini_rule: FloatArray
-    dpe: FloatArray
+    n_labels: FloatArray  # labels of a case
+    plugin: FloatArray  # plug-in terms of EL, Σ_k (μ̂ − z)²
+    spread: FloatArray  # Σ_k μ̂(1 − μ̂)
+    agreement: FloatArray  # share of the case's labels that name the most probable class; equal leaders share
+    hits: FloatArray  # whether the most probable class is the most frequent label; 0 below three labels
+    max_rule: FloatArray  # 1 − max f, the chance that a label is not the most probable class
+    gini_rule: FloatArray  # 1 − Σf², the quadratic entropy, the chance that two labels differ if f were the truth
+    dpe: FloatArray  # disagreement probability φ
 
     @classmethod
     def of(
@@ -365,15 +373,7 @@ class CaseTerms:
         n_labels: IntArray | FloatArray,
         dpe: FloatArray,
     ) -> "CaseTerms":
-        """Terms of cases.
-
-        Args:
-            freqs: μ̂ (n, K).
-            class_probs: z (n, K).
-            gap: μ̂ − z (n, K).
-            n_labels: (n,) of each case; infinite if the frequencies are the truth.
-            dpe: φ (n,).
-        """
+        """Terms of cases."""
         hits, enough = np.zeros(len(freqs)), n_labels >= 3
         many = slice(None) if enough.all() else np.flatnonzero(enough)  # a slice copies nothing
         leaders = Leaders.of(class_probs)

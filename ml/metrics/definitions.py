@@ -7,13 +7,13 @@ knows its means, its calibration losses and the losses of its best constants; th
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from ml.distributions.families import gini
 from ml.metrics.binned import Binned
-from ml.metrics.cases import CaseTerms, Sample, accuracy_terms, epistemic_sums, statistic_terms
+from ml.metrics.cases import CaseTerms, Sample, accuracy_terms, epistemic_terms, statistic_terms
 from ml.metrics.jackknife import (
     LINEAR,
     SHARE,
@@ -31,26 +31,18 @@ from ml.util.arrays import FloatArray, IntArray
 
 #: Frequencies and probabilities in bins: of the classes, or of the disagreement of two annotators.
 Bins = Literal["classes", "disagreement"]
-
 # a loss of the constant at or below which nothing was left to predict, but rounding
 _NOTHING = 1e-12
 
 
 @dataclass(frozen=True)
 class CaseMean:
-    """A mean over cases.
+    """A mean over cases."""
 
-    Attributes:
-        order: labels that a case needs.
-        terms: (n,) of cases.
-        of_reading: (m,) the same, reading by reader; None if it is no mean over readings.
-        of_counts: (e,) the same from label counts and probabilities (e, K), to leave readers out.
-    """
-
-    order: int
-    terms: Callable[[CaseTerms], FloatArray]
-    of_reading: Callable[[ReadTerms], FloatArray] | None = None
-    of_counts: Callable[[IntArray, FloatArray], FloatArray] | None = None
+    order: int  # labels that a case needs
+    terms: Callable[[CaseTerms], FloatArray]  # (n,) of cases
+    of_reading: Callable[[ReadTerms], FloatArray] | None = None  # (m,) the same by reader, if it is a mean of these
+    of_counts: Callable[[IntArray, FloatArray], FloatArray] | None = None  # (e,) from counts, to leave readers out
 
 
 def _less_rule(rule: Callable[[CaseTerms], FloatArray], by_probs: Callable[[FloatArray], FloatArray]) -> CaseMean:
@@ -69,13 +61,13 @@ MEANS: dict[str, CaseMean] = {
         2,
         lambda terms: terms.epistemic,
         lambda reads: reads.epistemic(True),
-        lambda counts, probs: epistemic_sums(counts, probs)[:, 1],
+        lambda counts, probs: epistemic_terms(counts, probs)[:, 1],
     ),
     "EL_plugin": CaseMean(
         2,
         lambda terms: terms.plugin,
         lambda reads: reads.epistemic(False),
-        lambda counts, probs: epistemic_sums(counts, probs)[:, 0],
+        lambda counts, probs: epistemic_terms(counts, probs)[:, 0],
     ),
     "L_D": CaseMean(2, lambda terms: terms.disagreement_loss, ReadTerms.statistic),
     "L_D_minus_max": _less_rule(lambda terms: terms.max_rule, lambda probs: 1 - probs.max(axis=1)),
@@ -86,29 +78,17 @@ MEANS: dict[str, CaseMean] = {
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: a mean, a calibration loss, a mean less a calibration loss, a skill, or the root of another one.
+    """A metric: a mean, a calibration loss, a mean less a calibration loss, a skill, or the root of another one."""
 
-    Attributes:
-        name: in evaluations.
-        order: labels that a case needs; weights of order 1 belong to metrics that need one.
-        mean: name among ``MEANS``.
-        bins: whose calibration loss it is, or is taken off the mean.
-        skill: whether it is 1 less the mean over the loss of the best constant of its bins.
-        plugin: whether it is in the plug-in form, whatever form an evaluation asks for.
-        curved: whether its interval allows for pairs of clusters, which make CL a curved function of them.
-        root_of: metric whose root it is.
-        bounds: its range; None for signed quantities.
-    """
-
-    name: str
-    order: int
-    mean: str | None = None
-    bins: Bins | None = None
-    skill: bool = False
-    plugin: bool = False
-    curved: bool = False
-    root_of: str | None = None
-    bounds: Bounds | None = None
+    name: str  # in evaluations
+    order: int  # labels that a case needs; weights of order 1 belong to metrics that need one
+    mean: str | None = None  # name among ``MEANS``
+    bins: Bins | None = None  # whose calibration loss it is, or is taken off the mean
+    skill: bool = False  # whether it is 1 less the mean over the loss of the best constant of its bins
+    plugin: bool = False  # whether it is in the plug-in form, whatever form an evaluation asks for
+    curved: bool = False  # whether its interval allows for pairs of clusters, which make CL a curved function of them
+    root_of: str | None = None  # metric whose root it is
+    bounds: Bounds | None = None  # its range; None for signed quantities
 
     def form(self, debias: Debias) -> Debias:
         """Form of the metric in an evaluation of a form."""
@@ -154,24 +134,8 @@ METRICS = (
 BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
 
 
-class ValueSource(Protocol):
-    """Cases of which every metric follows, each value with what it would be without each cluster."""
-
-    def mean(self, name: str) -> Replicates:
-        """A mean among ``MEANS``."""
-        ...
-
-    def calibration(self, bins: Bins, order: int, debias: Debias) -> Replicates:
-        """CL of the cases with so many labels."""
-        ...
-
-    def constant_loss(self, bins: Bins, order: int) -> Replicates:
-        """Loss of the best constant: the class frequencies, or the rate of disagreement."""
-        ...
-
-
 class BinnedSource(ABC):
-    """A source that has its cases in bins, of which intervals follow too."""
+    """Cases in bins, of which every metric follows, each value with what it would be without each cluster."""
 
     @abstractmethod
     def sample(self, order: int) -> Sample:
@@ -198,7 +162,7 @@ class BinnedSource(ABC):
         return None
 
 
-def metric_replicates(metric: Metric, source: ValueSource, debias: Debias) -> Replicates:
+def metric_replicates(metric: Metric, source: BinnedSource, debias: Debias) -> Replicates:
     """Compute a metric that is no root, with its leave-one-cluster-out values."""
     form, mean = metric.form(debias), metric.mean_name(debias)
     if mean is None:
@@ -210,7 +174,7 @@ def metric_replicates(metric: Metric, source: ValueSource, debias: Debias) -> Re
     return source.mean(mean)
 
 
-def metric_values(source: ValueSource, debias: Debias) -> dict[str, float]:
+def metric_values(source: BinnedSource, debias: Debias) -> dict[str, float]:
     """Compute the value of every metric, by name."""
     values: dict[str, float] = {}
     for metric in METRICS:
@@ -250,13 +214,9 @@ def metric_estimates(source: BinnedSource, debias: Debias, metrics: Iterable[Met
     return estimates
 
 
-def skill_score(loss: float, constant: float) -> float:
-    """1 − loss / loss of the constant; NaN if the constant loses nothing, or nothing is known."""
-    return 1 - loss / constant if constant > _NOTHING else float("nan")
-
-
 def skill_replicates(loss: Replicates, constant: Replicates) -> Replicates:
-    """The same with its leave-one-cluster-out values."""
+    """1 − loss / loss of the constant; NaN if the constant loses nothing, or nothing is known."""
+    pairs = ((np.float64(loss.value), constant.value), (loss.without, constant.without))
     with np.errstate(invalid="ignore", divide="ignore"):
-        without = np.where(constant.without > _NOTHING, 1 - loss.without / constant.without, np.nan)
-    return Replicates(skill_score(loss.value, constant.value), without)
+        value, without = (np.where(best > _NOTHING, 1 - own / best, np.nan) for own, best in pairs)
+    return Replicates(float(value), without)

@@ -15,25 +15,22 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from ml.dataframes import same_rows
 from ml.distributions.families import gini
 from ml.documents import named, to_document
 from ml.messages import Message, messages
 from ml.metrics.accumulator import GroupSums
 from ml.metrics.binned import BinDocument, PairCounts, ReliabilityBin
-from ml.metrics.cases import Inputs, Sample, check_inputs, check_weights, first_labels
+from ml.metrics.cases import Sample, SampleWeight, check_both_orders, weights_by_order
 from ml.metrics.definitions import BY_NAME, METRICS, metric_estimates
 from ml.metrics.jackknife import SHARE, SQUARED_LOSS, Estimate, EstimateDocument, ModelAssisted
 from ml.metrics.model_assisted import TwoPhaseSample, prediction_features
 from ml.metrics.reader_variance import Readings
 from ml.metrics.sources import ArraySource, GroupSource
 from ml.metrics.sums import Debias
-from ml.util.arrays import EqualByValue, FloatArray, as_vector
+from ml.util.arrays import EqualByValue, as_vector
 
 # of a representation: more would scroll a notebook or a debugger away
 _MOST_LINES = 30
-
-
 #: A ``ClassEvaluation`` as JSON values.
 ClassEvaluationDocument = TypedDict(
     "ClassEvaluationDocument", {"class": str, "CL": float | None, "EL": float | None, "bins": list[BinDocument]}
@@ -203,8 +200,7 @@ def evaluate(
     readings: Readings | None = None,
     n_bins: int = 15,
     debias: Debias = "pair",
-    weights: npt.ArrayLike | None = None,
-    weights2: npt.ArrayLike | None = None,
+    sample_weight: SampleWeight = None,
     cluster: npt.ArrayLike | None = None,
     classes: list[str] | None = None,
 ) -> Evaluation:
@@ -219,8 +215,8 @@ def evaluate(
         readings: who gave which label, for the intervals for new readers (``low_new``, ``high_new``).
         n_bins: equal-width bins of [0, 1].
         debias: form of CL: ``pair``, ``paper``, or ``none``, which uses the plug-in for EL and DL as well.
-        weights: (N,) inverse probabilities of having at least one label, for L, skill, agreement, CL and CE.
-        weights2: (N,) inverse probabilities of having at least two labels, for all the others.
+        sample_weight: (N,) inverse probabilities of having labels, or a pair of these: of having one at least, for L,
+            skill, agreement, CL and CE, and of having two at least, for all the others.
         cluster: (N,) patient of each case.
         classes: K names.
 
@@ -231,18 +227,14 @@ def evaluate(
     Raises:
         ValueError: shapes that do not match or values out of range.
     """
-    columns = {"disagreement_probs": disagreement_probs, "weights": weights, "weights2": weights2, "cluster": cluster}
-    columns |= {"first_label_counts": first_label_counts}
-    same_rows(label_counts=label_counts, class_probs=class_probs, **columns)
-    first = check_inputs(label_counts, class_probs, weights, cluster, classes)
+    given = (label_counts, class_probs, sample_weight, cluster, classes, first_label_counts)
+    first, second = check_both_orders(*given, disagreement_probs=disagreement_probs)
     n_cases, n_classes = first.counts.shape
-    second = first if weights2 is None else replace(first, weight=check_weights(weights2, n_cases))
     names = first.classes or [str(k) for k in range(n_classes)]
     if len(names) != n_classes:
         raise ValueError(f"classes must name {n_classes} classes, got {len(names)}")
-    dpe = _given(disagreement_probs, first)
-    if first_label_counts is not None:
-        first = first_labels(first, first_label_counts, class_probs, classes)
+    phi = gini(first.probs) if disagreement_probs is None else disagreement_probs
+    dpe = as_vector(phi, n_cases, "disagreement_probs", 0.0, 1.0)
     source = ArraySource(first, second, dpe, {debias, "none"}, n_bins=n_bins, joining=True, readings=readings)
     metrics, labelled, paired = metric_estimates(source, debias), source.labelled, source.paired
     if n_cases and (first.weight is not None or second.weight is not None):
@@ -258,16 +250,11 @@ def evaluate(
         class_bins=labelled.binned.diagram(),
         disagreement_bins=source.disagreement.diagram(),
         warnings=(
-            *_warnings(labelled.sample, paired.sample, weights is not None, weights2 is not None),
+            *_warnings(labelled.sample, paired.sample, *(w is not None for w in weights_by_order(sample_weight))),
             *_too_few_readers(source),
             *evaluation_warnings(metrics, paired.sample),
         ),
     )
-
-
-def _given(disagreement_probs: npt.ArrayLike | None, data: Inputs) -> FloatArray:
-    given = gini(data.probs) if disagreement_probs is None else disagreement_probs
-    return as_vector(given, len(data.probs), "disagreement_probs", 0.0, 1.0)
 
 
 def _with_weighted_forms(metrics: dict[str, Estimate], source: ArraySource, debias: Debias) -> dict[str, Estimate]:
@@ -383,29 +370,14 @@ FEW_GROUPS = 10
 
 @dataclass(frozen=True)
 class GroupEvaluation:
-    """Evaluation from sums over groups.
+    """Evaluation from sums over groups."""
 
-    Attributes:
-        metrics: estimates by the names of ``evaluate``.
-        warnings: what a reader of the estimates must know.
-    """
-
-    metrics: dict[str, Estimate]
-    warnings: tuple[str, ...]
+    metrics: dict[str, Estimate]  # estimates by the names of ``evaluate``
+    warnings: tuple[str, ...]  # what a reader of the estimates must know
 
 
 def evaluate_groups(first: GroupSums, second: GroupSums, debias: Debias = "pair") -> GroupEvaluation:
-    """Every metric of ``evaluate`` with its 95 % interval.
-
-    Args:
-        first: sums with the weights (and the labels) of estimators that need one label.
-        second: sums with those of estimators that need two; the same object where they do not differ.
-        debias: form of CL.
-
-    Returns:
-        Values as those of ``evaluate``: to rounding where cases stand for themselves, and where they have patients as
-        with the groups for clusters, intervals too. Standard errors are None where fewer than two groups have a case.
-    """
+    """Every metric of ``evaluate`` with its 95 % interval."""
     source = GroupSource(first, second, debias)
     estimates = metric_estimates(source, debias)
     metrics = {}
@@ -434,12 +406,8 @@ def _few_groups(source: GroupSource, n_groups: int) -> list[str]:
 
 #: Share of the weight in bins that CL cannot use, above which it is named.
 UNUSABLE_SHARE = 0.05
-
-
 #: Chance with which a perfect prediction is called impossible.
 _LEVEL = 0.001
-
-
 _CLASSES = messages(
     {
         True: "the class probabilities are worse than the class frequencies ({name} {value}, {low} to {high})",
@@ -447,8 +415,6 @@ _CLASSES = messages(
         "({name} {value}, {low} to {high})",
     }
 )
-
-
 _DISAGREEMENT = messages(
     {
         True: "the disagreement probability is worse than a constant ({name} {value}, {low} to {high})",
@@ -458,12 +424,7 @@ _DISAGREEMENT = messages(
 
 
 def evaluation_warnings(metrics: dict[str, Estimate], paired: Sample) -> list[str]:
-    """Warnings that follow from the estimates.
-
-    Args:
-        metrics: of an evaluation, by name.
-        paired: the cases with two labels.
-    """
+    """Warnings that follow from the estimates."""
     return [*_impossible(metrics["DL"], paired), *_unusable_bins(metrics), *_without_skill(metrics)]
 
 

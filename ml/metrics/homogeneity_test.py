@@ -16,8 +16,6 @@ from ml.util.arrays import FloatArray, IntArray
 
 # random sign vectors computed together
 _BLOCK = 64
-
-
 #: p value at or below which annotators are called different, wherever that is said. Reports are looked at every day and
 #: of every site: at .05 one laboratory in twenty whose annotators are alike would read that they are not.
 DIFFERENT = 0.01
@@ -155,19 +153,12 @@ def _differences(
 
 @dataclass(frozen=True)
 class ClassMixChange:
-    """Shares of the classes compared with those of a reference.
+    """Shares of the classes compared with those of a reference."""
 
-    Attributes:
-        distance: total variation ½ Σ |p_k − r_k|, in [0, 1].
-        p_value: probability of as large a change by chance; None with fewer than two clusters.
-        n_clusters: patients.
-        design_effect: how many times larger the variance of the shares is than that of independent labels.
-    """
-
-    distance: float
-    p_value: float | None
-    n_clusters: int
-    design_effect: float | None
+    distance: float  # total variation ½ Σ |p_k − r_k|, in [0, 1]
+    p_value: float | None  # probability of as large a change by chance; None with fewer than two clusters
+    n_clusters: int  # patients
+    design_effect: float | None  # how many times larger the variance of the shares is than that of independent labels
 
 
 def mix_change_of_patients(sums: FloatArray, reference_share: FloatArray, n_reference: float) -> ClassMixChange:
@@ -176,15 +167,6 @@ def mix_change_of_patients(sums: FloatArray, reference_share: FloatArray, n_refe
     A χ² test that counts labels as independent takes the spread between patients for a change. Here the statistic's own
     distribution is estimated: under no change Σ_k (p_k − r_k)²/π_k is a weighted sum of χ²₁ variables whose weights
     follow from the covariance of the difference; its mean and variance give a scaled F distribution.
-
-    Args:
-        sums: (G, K) sums over each patient's cases of the label frequencies μ̂, which sum to one: every case counts
-            once, however often it was read. Each patient has one case at least.
-        reference_share: (K,) shares of the classes, summing to one.
-        n_reference: labels that they were counted from; taken to be as clustered as these cases are.
-
-    Returns:
-        The change. Classes that neither has are left out of it.
 
     Source: Rao and Scott, "On chi-squared tests for multiway contingency tables with cell proportions estimated from
     survey data", Annals of Statistics 12 (1984), second-order correction; F in place of χ² as in Thomas and Rao (1987).

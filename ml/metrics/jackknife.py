@@ -30,41 +30,25 @@ class Bounds(NamedTuple):
 
 
 class QuadraticPart(NamedTuple):
-    """Pairwise contributions of clusters to the error Σ u_g + Σ_{g < h} ψ_gh of an estimate.
+    """Pairwise contributions of clusters to the error Σ u_g + Σ_{g < h} ψ_gh of an estimate."""
 
-    Attributes:
-        curvature: Σ_{g ≠ h} u_g u_h ψ_gh.
-        variance: of Σ_{g < h} ψ_gh.
-    """
-
-    curvature: float
-    variance: float
+    curvature: float  # Σ_{g ≠ h} u_g u_h ψ_gh
+    variance: float  # of Σ_{g < h} ψ_gh
 
 
 class ReaderPart(NamedTuple):
-    """Readers' contribution to an estimate's error, as a random sample.
+    """Readers' contribution to an estimate's error, as a random sample."""
 
-    Attributes:
-        variance: to be added to that by patients.
-        df: its degrees of freedom.
-    """
-
-    variance: float
-    df: float
+    variance: float  # to be added to that by patients
+    df: float  # its degrees of freedom
 
 
 #: For the readers who read.
 NO_READERS = ReaderPart(0.0, float("inf"))
-
-
 #: Of a mean.
 LINEAR = QuadraticPart(0.0, 0.0)
-
-
 #: Of shares and of the squared loss of a probability.
 SHARE = Bounds(0.0, 1.0)
-
-
 #: Of the squared loss of class probabilities.
 SQUARED_LOSS = Bounds(0.0, 2.0)
 
@@ -74,9 +58,6 @@ def degrees_of_freedom(influence: FloatArray) -> float:
 
     Var(V) is estimated by Σu⁴ − (Σu²)²/G. For normal u of one size this is G; where few clusters have most of the
     weight, their number.
-
-    Args:
-        influence: (G,) what each cluster adds to the estimate's error, in sum zero.
     """
     squares = influence**2
     total, count = float(squares.sum()), influence.size
@@ -109,20 +90,8 @@ def skewed_interval(
     g(T) = T + bT²/3 + b²T³/27 + d. With a the skewness of the influences and c the curvature of a quadratic estimate,
     b = a + 3c/2 and d = a/6 + c/2 (Edgeworth expansion of a studentised U-statistic: Helmers 1991, Ann. Statist.
     19:470). h is the identity, or the logit on the range, which takes 3/2 (1 − 2p) s/(p(1 − p)) off b; p is the place
-    in the range and s the standard error there.
-
-    Args:
-        value: the estimate.
-        se: its standard error.
-        influence: (G,) what each cluster adds to its error.
-        effective: effective number of clusters.
-        bounds: range of the quantity, if it has one.
-        curvature: Σ_{g ≠ h} u_g u_h ψ_gh of an estimate with error Σ u_g + Σ_{g < h} ψ_gh; 0 of a mean.
-        readers: for an interval that new readers lie in too.
-
-    Returns:
-        Both ends. Where no cluster differs from another the interval of a quantity with a range is Clopper and
-        Pearson's for as many yes-or-no answers, and that of any other has no width.
+    in the range and s the standard error there. If no cluster differs from another, the interval of a quantity with a
+    range is Clopper and Pearson's for as many yes-or-no answers.
     """
     centred = influence - influence.mean()
     total = float(np.sqrt(se**2 + readers.variance))
@@ -163,14 +132,6 @@ def p_value_decrease(value: float, se: float, influence: FloatArray) -> float:
     """One-sided p value of «zero or more», small where a signed quantity is surely below zero.
 
     By the statistic of ``skewed_interval``: it is below .025 just where the upper end of that interval is below zero.
-
-    Args:
-        value: the estimate.
-        se: its standard error.
-        influence: (G,) what each cluster adds to its error.
-
-    Returns:
-        The p value; 1 where nothing varies and the value is not below zero, 0 where it is.
     """
     if se <= 0:
         return float(value >= 0)
@@ -187,12 +148,7 @@ def _untransformed(quantile: float, b: float, shift: float) -> float:
 
 
 def binomial_interval(mean: FloatArray, n: npt.NDArray[Any]) -> tuple[FloatArray, FloatArray]:
-    """95 % intervals of shares by Clopper and Pearson, for n answers of which n · mean were yes.
-
-    Args:
-        mean: (B,) shares; n · mean need not be whole.
-        n: (B,) answers.
-    """
+    """95 % intervals of shares by Clopper and Pearson, for n answers of which n · mean were yes."""
     hits = np.clip(mean, 0.0, 1.0) * n
     low = np.where(hits > 0, betaincinv(np.maximum(hits, 1e-12), n - hits + 1, 0.025), 0.0)
     high = np.where(hits < n, betaincinv(hits + 1, np.maximum(n - hits, 1e-12), 0.975), 1.0)
@@ -229,21 +185,13 @@ class EstimateDocument(TypedDict):
 
 @dataclass(frozen=True, eq=False)
 class ModelAssisted(EqualByValue):
-    """A mean with the help of what is known of all cases (``ml.metrics.model_assisted``).
+    """A mean with the help of what is known of all cases (``ml.metrics.model_assisted``)."""
 
-    Attributes:
-        value: the estimate; NaN where no case could be used.
-        se: standard error, None where fewer than two clusters could be used.
-        low: lower end of the 95 % interval.
-        high: upper end.
-        p_of_fall: one-sided p value of «zero or more», for changes.
-    """
-
-    value: float
-    se: float | None
-    low: float | None
-    high: float | None
-    p_of_fall: float | None = field(default=None, metadata=LEFT_OUT)
+    value: float  # the estimate; NaN where no case could be used
+    se: float | None  # standard error, None where fewer than two clusters could be used
+    low: float | None  # lower end of the 95 % interval
+    high: float | None  # upper end
+    p_of_fall: float | None = field(default=None, metadata=LEFT_OUT)  # one-sided p value of «zero or more», for changes
 
     def to_dict(self) -> ModelAssistedDocument:
         """Return it as JSON values: NaN becomes None."""
@@ -307,10 +255,6 @@ class Estimate(EqualByValue):
         return cast(EstimateDocument, to_document(self))
 
 
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not np.isfinite(value) else value
-
-
 @dataclass(frozen=True)
 class Replicates:
     """A value and the values it would have without each cluster in turn (G,)."""
@@ -355,21 +299,11 @@ def to_estimate(
     quadratic: QuadraticPart = LINEAR,
     readers: ReaderPart | None = None,
 ) -> Estimate:
-    """Estimate with a 95 % interval that knows of few, unequal and skewed clusters (``skewed_interval``).
-
-    Args:
-        replicates: value, and what it would be without each cluster.
-        sample: the cases it rests on.
-        singleton_mass: share of the weight that could not be used.
-        bounds: range of the quantity, which its interval keeps; None for signed quantities.
-        quadratic: what pairs of clusters add to the error. The jackknife counts its variance twice (Efron and Stein
-            1981, Ann. Statist. 9:586), which is taken off once; what is left is no less than it.
-        readers: what readers add, for the interval for new ones; None where that is not known.
-    """
+    """Estimate with a 95 % interval that knows of few, unequal and skewed clusters (``skewed_interval``)."""
     value, se, low, high, p = replicates.value, replicates.standard_error(), None, None, None
     if se is not None:
         influence = value - replicates.without
-        if quadratic.variance > 0:
+        if quadratic.variance > 0:  # which the jackknife counts twice (Efron and Stein 1981, Ann. Statist. 9:586)
             se = float(np.sqrt(max(se**2 - quadratic.variance, quadratic.variance)))
         given = (value, se, influence, sample.effective_clusters, bounds, quadratic.curvature)
         low, high = skewed_interval(*given)

@@ -16,12 +16,31 @@ import numpy.typing as npt
 from scipy.special import stdtrit
 
 from ml.dataframes import same_rows
+from ml.distributions.families import gini
+from ml.metrics.binned import is_debiased
 from ml.metrics.cases import Inputs, check_inputs
 from ml.metrics.definitions import BY_NAME, metric_estimate, metric_estimates, metric_replicates
 from ml.metrics.jackknife import Estimate, EstimateDocument
-from ml.metrics.sources import ArraySource, estimate_one, source_of_one
+from ml.metrics.sources import ArraySource
 from ml.metrics.sums import Debias, Strategy
 from ml.util.arrays import FloatArray, as_class_probs, as_vector
+
+
+def _estimate(
+    name: str,
+    data: Inputs,
+    dpe: FloatArray | None = None,
+    *,
+    n_bins: int = 15,
+    strategy: Strategy | FloatArray = "uniform",
+    debias: Debias = "pair",
+) -> Estimate:
+    """Estimate one metric by its name among ``METRICS``."""
+    is_debiased(debias)  # refuses an unknown form
+    metric, phi = BY_NAME[name], gini(data.probs) if dpe is None else dpe
+    classes = metric.bins == "classes"
+    source = ArraySource(data, data, phi, {debias}, classes_in_bins=classes, n_bins=n_bins, strategy=strategy)
+    return metric_estimate(metric, source, debias)
 
 
 def expected_squared_loss(
@@ -47,7 +66,7 @@ def expected_squared_loss(
     (0.1822, 3)
     """
     data = check_inputs(label_counts, class_probs, sample_weight, cluster)
-    return estimate_one("L", data)
+    return _estimate("L", data)
 
 
 def epistemic_loss(
@@ -74,7 +93,7 @@ def epistemic_loss(
     -0.04
     """
     data = check_inputs(label_counts, class_probs, sample_weight, cluster)
-    return estimate_one("EL", data, debias=debias)
+    return _estimate("EL", data, debias=debias)
 
 
 def calibration_loss(
@@ -105,7 +124,7 @@ def calibration_loss(
     -0.0044
     """
     data = check_inputs(label_counts, class_probs, sample_weight, cluster)
-    return estimate_one("CL", data, n_bins=n_bins, strategy=strategy, debias=debias)
+    return _estimate("CL", data, n_bins=n_bins, strategy=strategy, debias=debias)
 
 
 def dispersion_loss(
@@ -136,7 +155,7 @@ def dispersion_loss(
     -0.0356
     """
     data = check_inputs(label_counts, class_probs, sample_weight, cluster)
-    return estimate_one("DL", data, n_bins=n_bins, strategy=strategy, debias=debias)
+    return _estimate("DL", data, n_bins=n_bins, strategy=strategy, debias=debias)
 
 
 def disagreement_loss(
@@ -161,7 +180,7 @@ def disagreement_loss(
     0.1393
     """
     data, dpe = Inputs.of_disagreement(label_counts, disagreement_probs, sample_weight, cluster)
-    return estimate_one("L_D", data, dpe)
+    return _estimate("L_D", data, dpe)
 
 
 def disagreement_calibration_loss(
@@ -192,7 +211,7 @@ def disagreement_calibration_loss(
     -0.0219
     """
     data, dpe = Inputs.of_disagreement(label_counts, disagreement_probs, sample_weight, cluster)
-    return estimate_one("CL_D", data, dpe, n_bins=n_bins, strategy=strategy, debias=debias)
+    return _estimate("CL_D", data, dpe, n_bins=n_bins, strategy=strategy, debias=debias)
 
 
 #: What the labels say of a disagreement probability: better than the constant, no better so far, or worse.
@@ -220,7 +239,7 @@ def class_skill(
     >>> round(class_skill([[2, 1], [0, 3], [3, 0]], [[0.7, 0.3], [0.2, 0.8], [0.9, 0.1]]).value, 4)
     0.631
     """
-    return estimate_one("skill", check_inputs(label_counts, class_probs, sample_weight, cluster))
+    return _estimate("skill", check_inputs(label_counts, class_probs, sample_weight, cluster))
 
 
 def disagreement_skill(
@@ -245,7 +264,7 @@ def disagreement_skill(
     0.1941
     """
     data, dpe = Inputs.of_disagreement(label_counts, disagreement_probs, sample_weight, cluster)
-    return estimate_one("skill_D", data, dpe)
+    return _estimate("skill_D", data, dpe)
 
 
 def judge_disagreement(
@@ -253,18 +272,12 @@ def judge_disagreement(
 ) -> Verdict:
     """Compare a disagreement probability with the best constant.
 
-    Args:
-        label_counts: (N, K) label histograms.
-        disagreement_probs: (N,) disagreement probability estimates φ.
-        cluster: (N,) patient of each case.
-
-    Returns:
-        ``worse`` where the upper end of the 90 % interval of the skill is below zero (wrongly in at most 5 %),
-        ``better`` where the lower end of the 95 % interval is above it, else ``no better so far``.
+    It is worse if the upper end of the 90 % interval of the skill is below zero (wrongly in at most 5 %), better if the
+    lower end of the 95 % interval is above it.
     """
     metric = BY_NAME["skill_D"]
     data, dpe = Inputs.of_disagreement(label_counts, disagreement_probs, None, cluster)
-    source = source_of_one(metric, data, dpe)
+    source = ArraySource(data, data, dpe, {"pair"}, classes_in_bins=False)
     replicates, estimate = metric_replicates(metric, source, "pair"), metric_estimate(metric, source, "pair")
     error = replicates.standard_error()
     if error is None or estimate.low is None:

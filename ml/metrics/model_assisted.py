@@ -29,7 +29,6 @@ _CLUSTERS = 2**14
 # of the regression's slopes, in cases: keeps it from following a handful of labels
 _RIDGE = 1.0
 _TINY = float(np.finfo(np.float64).tiny)
-
 #: Losses (n,) of some cases, and their range.
 Loss = tuple[FloatArray, Bounds | None]
 
@@ -43,21 +42,13 @@ def prediction_features(class_probs: FloatArray, disagreement_probs: FloatArray)
 
 @dataclass(frozen=True)
 class TwoPhaseSample:
-    """Two-phase sample of N cases: some labelled once, fewer twice.
+    """Two-phase sample of N cases: some labelled once, fewer twice."""
 
-    Attributes:
-        features: (N, p) of the predictions.
-        everyone: all N cases.
-        labelled: those with a label, with weights of order 1.
-        first_loss: (n,) loss of the first label of each of these.
-        paired: those with two, with weights of order 2.
-    """
-
-    features: FloatArray
-    everyone: Sample
-    labelled: Sample
-    first_loss: FloatArray
-    paired: Sample
+    features: FloatArray  # (N, p) of the predictions
+    everyone: Sample  # all N cases
+    labelled: Sample  # those with a label, with weights of order 1
+    first_loss: FloatArray  # (n,) loss of the first label of each of these
+    paired: Sample  # those with two, with weights of order 2
 
     def of_order_1(self, terms: FloatArray, bounds: Bounds | None = None) -> ModelAssisted | None:
         """Mean of the labelled cases' terms (n,) for all cases; None where all are labelled: it is known already."""
@@ -87,30 +78,20 @@ def _spread(values: FloatArray, sample: Sample, size: int) -> FloatArray:
     return spread
 
 
-def model_assisted(
-    loss: FloatArray, weight: FloatArray, features: FloatArray, population: Sample, bounds: Bounds | None = None
-) -> ModelAssisted:
-    """Mean loss of a population of which some cases' losses are known.
-
-    Args:
-        loss: (n,) losses of the population's cases, in its order; not looked at where the weight is 0.
-        weight: (n,) inverse probabilities of knowing the loss, 0 where it is unknown.
-        features: (n, p) known of every case.
-        population: all n cases, with weights where some of them are left out as well.
-        bounds: range of the loss.
-
-    Returns:
-        The mean with a standard error by patient, linearised: m is taken as fixed.
-    """
-    return model_assisted_means([(loss, bounds)], weight, features, population)[0]
-
-
 def model_assisted_means(
     losses: Sequence[Loss], weight: FloatArray, features: FloatArray, population: Sample
 ) -> list[ModelAssisted]:
-    """The same of several losses (n,) with their ranges, which are known of the same cases: one regression for all."""
+    """Mean losses of a population of which some cases' losses are known, the same cases for each: one regression.
+
+    Args:
+        losses: (n,) of the population's cases, in its order, with their ranges; not looked at if the weight is 0.
+        weight: (n,) inverse probabilities of knowing the losses, 0 if they are unknown.
+        features: (n, p) known of every case.
+        population: all n cases, with weights if some of them are left out as well.
+    """
     labelled, is_known = replace(population, weight=weight), weight > 0
     values = np.stack([np.where(is_known, loss, 0.0) for loss, _ in losses]).T
+    # best where the design is noisiest: a case that was read with certainty adds no noise to take away
     predicted = cross_fitted(values, np.maximum(weight * (weight - 1), 0.0), features, population)
     columns = zip(losses, np.ascontiguousarray(values.T), np.ascontiguousarray(predicted.T), strict=True)
     return [_assisted_mean(loss, guess, labelled, population, bounds) for (_, bounds), loss, guess in columns]
@@ -156,15 +137,7 @@ def _shares(moved: FloatArray, by: FloatArray) -> FloatArray:
 
 
 def cross_fitted(values: FloatArray, precision: FloatArray, features: FloatArray, population: Sample) -> FloatArray:
-    """Predictions (n,) by weighted least squares, each case's by a fit without its own patient.
-
-    Args:
-        values: (n,) to be predicted, or (n, T) of which each column is.
-        precision: (n,) weights of the fit, 0 for cases that it must not see. w(w − 1) of inverse probabilities w makes
-            it best where the design is noisiest: a case read with certainty adds no noise to take away.
-        features: (n, p).
-        population: the n cases and their patients.
-    """
+    """Predictions (n,) by weighted least squares, each case's by a fit without its own patient."""
     design, rows = _Design.of(features, population.weight), np.flatnonzero(precision > 0)
     if rows.size == 0:  # there may be no cases at all
         return np.zeros(values.shape)

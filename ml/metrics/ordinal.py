@@ -13,7 +13,14 @@ import numpy.typing as npt
 
 from ml.dataframes import refuse_names
 from ml.metrics.binned import is_debiased
-from ml.metrics.cases import Inputs, Sample, check_inputs, class_frequencies
+from ml.metrics.cases import (
+    Inputs,
+    Sample,
+    SampleWeight,
+    check_both_orders,
+    check_inputs,
+    class_frequencies,
+)
 from ml.metrics.jackknife import Bounds, Estimate, ReaderPart, Replicates, mean_replicates, to_estimate
 from ml.metrics.reader_variance import CrossedEffects, LeftOut, Readings
 from ml.metrics.sums import Debias
@@ -199,15 +206,7 @@ def ranked_probability_change(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Change of the ranked probability score from one prediction of the same cases to another; negative is better.
-
-    Args:
-        label_counts: (N, K) label histograms, classes in their order.
-        before: (N, K) class probability estimates.
-        after: (N, K) the same of the other prediction.
-        sample_weight: (N,) instance weights.
-        cluster: (N,) patient of each case.
-    """
+    """Change of the ranked probability score from one prediction of the same cases to another; negative is better."""
     both = [_checked(label_counts, probs, sample_weight, cluster) for probs in (before, after)]
     sample = both[0].sample(1)
     first, second = ((_cuts(data, sample)[0] ** 2).sum(axis=1) for data in both)
@@ -220,24 +219,12 @@ def ordinal_metrics(
     *,
     first_label_counts: npt.ArrayLike | None = None,
     readings: Readings | None = None,
-    weights: npt.ArrayLike | None = None,
-    weights2: npt.ArrayLike | None = None,
+    sample_weight: SampleWeight = None,
     cluster: npt.ArrayLike | None = None,
 ) -> dict[str, Estimate]:
-    """Metrics that ``evaluate --level ordinal`` adds, by name.
-
-    Args:
-        label_counts: (N, K) label histograms, classes in their order.
-        class_probs: (N, K) class probability estimates.
-        first_label_counts: (N, K) the labels that metrics which need one label use; all where left out.
-        readings: who gave which label, for the intervals for new readers.
-        weights: (N,) inverse probabilities of having at least one label.
-        weights2: (N,) of having at least two, for the score against the histogram.
-        cluster: (N,) patient of each case.
-    """
-    counts = label_counts if first_label_counts is None else first_label_counts
-    first = _checked(counts, class_probs, weights, cluster)
-    second = _checked(label_counts, class_probs, weights if weights2 is None else weights2, cluster)
+    """Metrics that ``evaluate --level ordinal`` adds, by name."""
+    _refuse_names(label_counts, class_probs)
+    first, second = check_both_orders(label_counts, class_probs, sample_weight, cluster, None, first_label_counts)
     return {
         "RPS": _score(first, readings),
         "skill_RPS": _of_sums(_skill_columns, _skill, first, readings),
@@ -252,10 +239,14 @@ def _checked(
     sample_weight: npt.ArrayLike | None,
     cluster: npt.ArrayLike | None,
 ) -> Inputs:
+    _refuse_names(label_counts, class_probs)
+    return check_inputs(label_counts, class_probs, sample_weight, cluster)
+
+
+def _refuse_names(label_counts: npt.ArrayLike, class_probs: npt.ArrayLike) -> None:
     # the order of the classes is that of the columns, which a table with names does not promise
     refuse_names(label_counts, "label_counts")
     refuse_names(class_probs, "class_probs")
-    return check_inputs(label_counts, class_probs, sample_weight, cluster)
 
 
 def _cuts(data: Inputs, sample: Sample) -> tuple[FloatArray, FloatArray]:

@@ -6,10 +6,9 @@ from typing import TypedDict, cast
 import numpy as np
 import numpy.typing as npt
 
-from ml.dataframes import same_rows
 from ml.documents import LEFT_OUT, named, to_document
 from ml.messages import Message
-from ml.metrics.cases import Sample, check_inputs, check_weights, first_labels
+from ml.metrics.cases import Sample, SampleWeight, check_both_orders, weights_by_order
 from ml.metrics.definitions import BY_NAME, MEANS, Metric, metric_replicates
 from ml.metrics.jackknife import (
     Estimate,
@@ -60,8 +59,7 @@ def paired_change(
     after: tuple[FloatArray, FloatArray],
     *,
     first_label_counts: npt.ArrayLike | None = None,
-    weights: npt.ArrayLike | None = None,
-    weights2: npt.ArrayLike | None = None,
+    sample_weight: SampleWeight = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Change:
     """Change of L and of L_φ, case by case, with patient-clustered intervals.
@@ -71,14 +69,13 @@ def paired_change(
         before: class probabilities (N, K) and DPEs (N,).
         after: the same of the candidate.
         first_label_counts: (N, K) those of the labels that L uses; all where left out.
-        weights: (N,) order-1 weights.
-        weights2: (N,) order-2 weights.
+        sample_weight: (N,) weights, or a pair of these: of order 1 and of order 2.
         cluster: (N,) patients.
 
     Raises:
         ValueError: shapes that do not match or values out of range.
     """
-    pair = _Pair.of(label_counts, before, after, first_label_counts, weights, weights2, cluster)
+    pair = _Pair.of(label_counts, before, after, first_label_counts, sample_weight, cluster)
     loss, disagreement_loss = (pair.change(metric) for metric in _PROPER_SCORES)
     return Change(loss, disagreement_loss, pair.parts(), pair.chance())
 
@@ -96,14 +93,6 @@ def shifts_of(some: Change, everything: Change, cluster: npt.ArrayLike) -> dict[
 
     The two are judged by mostly the same labels, so the error of their difference is found case by case: it is much
     smaller than that of either.
-
-    Args:
-        some: the change by some of the labels.
-        everything: the change by all.
-        cluster: (N,) patients.
-
-    Returns:
-        Shifts of ``L`` and of ``L_D``; NaN where a change could not be estimated.
 
     Raises:
         ValueError: other cases.
@@ -130,8 +119,7 @@ def paired_changes(
     first_label_counts: npt.ArrayLike | None = None,
     readings: Readings | None = None,
     n_bins: int = 15,
-    weights: npt.ArrayLike | None = None,
-    weights2: npt.ArrayLike | None = None,
+    sample_weight: SampleWeight = None,
     cluster: npt.ArrayLike | None = None,
 ) -> dict[str, Estimate]:
     """Change of agreement, L, EL, CL, L_φ and CL_φ (pair form), with intervals of the differences.
@@ -146,20 +134,17 @@ def paired_changes(
         first_label_counts: (N, K) those of the labels that metrics which need one label use; all where left out.
         readings: who gave which label, for the intervals for new readers.
         n_bins: equal-width bins of [0, 1].
-        weights: (N,) order-1 weights.
-        weights2: (N,) order-2 weights.
+        sample_weight: (N,) weights, or a pair of these: of order 1 and of order 2.
         cluster: (N,) patients.
 
     Raises:
         ValueError: shapes that do not match or values out of range.
     """
-    pair = _Pair.of(label_counts, before, after, first_label_counts, weights, weights2, cluster, readings, n_bins)
+    pair = _Pair.of(label_counts, before, after, first_label_counts, sample_weight, cluster, readings, n_bins)
     return {metric.name: pair.change(metric) for metric in _CHANGES}
 
 
 _PROPER_SCORES = (BY_NAME["L"], BY_NAME["L_D"])
-
-
 #: L and EL differ by what no prediction can change, so on the same cases their changes are equal.
 _CHANGES = (
     BY_NAME["agreement"],
@@ -187,25 +172,19 @@ class _Pair:
         before: tuple[FloatArray, FloatArray],
         after: tuple[FloatArray, FloatArray],
         first_label_counts: npt.ArrayLike | None,
-        weights: npt.ArrayLike | None,
-        weights2: npt.ArrayLike | None,
+        sample_weight: SampleWeight,
         cluster: npt.ArrayLike | None,
         readings: Readings | None = None,
         n_bins: int | None = None,
     ) -> "_Pair":
         """Check two predictions; without ``n_bins`` nothing is put into bins."""
-        same_rows(
-            **{"label_counts": label_counts, "weights": weights, "weights2": weights2, "cluster": cluster},
-            **{"first_label_counts": first_label_counts},
-            **{"class_probs before": before[0], "disagreement_probs before": before[1]},
-            **{"class_probs after": after[0], "disagreement_probs after": after[1]},
-        )
+        columns = {"class_probs before": before[0], "disagreement_probs before": before[1]}
+        columns |= {"class_probs after": after[0], "disagreement_probs after": after[1]}
         sources = []
         for class_probs, disagreement_probs in (before, after):
-            first = check_inputs(label_counts, class_probs, weights, cluster)
-            second = replace(first, weight=check_weights(weights if weights2 is None else weights2, len(first.counts)))
-            if first_label_counts is not None:
-                first = first_labels(first, first_label_counts, class_probs, None)
+            first, second = check_both_orders(
+                label_counts, class_probs, sample_weight, cluster, None, first_label_counts, **columns
+            )
             source = ArraySource(
                 first,
                 second,
@@ -218,7 +197,7 @@ class _Pair:
             )
             sources.append(source)
         pair = cls(sources[0], sources[1])
-        if len(pair.before.dpe) == 0 or (weights is None and weights2 is None):
+        if len(pair.before.dpe) == 0 or all(weights is None for weights in weights_by_order(sample_weight)):
             return pair
         old, new = (prediction_features(source.first.probs, source.dpe) for source in sources)
         everyone = replace(pair.before.first, weight=None).sample(0)
@@ -307,13 +286,7 @@ def is_estimated(loss: Estimate | ModelAssisted) -> bool:
 
 
 def describe_regression(name: str, loss: Estimate | ModelAssisted, when: str = "") -> list[str]:
-    """Describe a loss that rises by more than one standard error; empty otherwise.
-
-    Args:
-        name: of the loss.
-        loss: its change, positive is worse.
-        when: since when, with a space before.
-    """
+    """Describe a loss that rises by more than one standard error; empty otherwise."""
     if loss.se is None or loss.value <= HARM_LIMIT * loss.se:
         return []
     return [
@@ -328,11 +301,7 @@ def describe_regression(name: str, loss: Estimate | ModelAssisted, when: str = "
 
 
 def describe_regressions(change: Change) -> list[str]:
-    """Describe the losses that a change makes worse, and those that cannot be estimated.
-
-    Args:
-        change: from one prediction of the same cases to another.
-    """
+    """Describe the losses that a change makes worse, and those that cannot be estimated."""
     reasons = []
     for name, estimate in losses_of(change):
         if is_estimated(estimate.efficient):

@@ -16,7 +16,7 @@ from ml.metrics.cases import Sample, check_clusters, check_weights, epistemic_te
 from ml.metrics.jackknife import Estimate, mean_replicates, to_estimate
 from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_label_counts
 
-#: Terms (N, K) of a loss of probabilities (N, K) on label histograms (N, K).
+#: Terms (N,) of a loss of probabilities (N, K) on label histograms (N, K).
 _Terms = Callable[[IntArray, FloatArray], FloatArray]
 
 
@@ -36,7 +36,7 @@ def _all_splits(counts: IntArray, distribution: PredictiveDistribution, terms: _
         posterior = _single_label_posteriors(distribution, label)[rows]
         rest = counts[rows].copy()
         rest[:, label] -= 1
-        result[rows] += counts[rows, label] / totals[rows] * terms(rest, posterior).sum(axis=1)
+        result[rows] += counts[rows, label] / totals[rows] * terms(rest, posterior)
     return result
 
 
@@ -68,7 +68,7 @@ def posterior_gain_terms(label_counts: npt.ArrayLike, distribution: PredictiveDi
     """
     counts, sample = _sample(label_counts, distribution, 2, None, None)
     # over all labels and over all but one the prior's loss has the same mean
-    before = squared_terms(counts, distribution.class_probs).sum(axis=1)
+    before = squared_terms(counts, distribution.class_probs)
     after = _all_splits(counts, distribution, squared_terms, 2)
     terms = np.full(len(counts), np.nan)
     terms[sample.rows] = (before - after)[sample.rows]
@@ -122,7 +122,7 @@ def posterior_epistemic_loss(
         ValueError: shapes that do not match.
     """
     counts, sample = _sample(label_counts, distribution, 3, sample_weight, cluster)
-    after = _all_splits(counts, distribution, lambda rest, posterior: epistemic_terms(rest, posterior, True), 3)
+    after = _all_splits(counts, distribution, lambda rest, posterior: epistemic_terms(rest, posterior)[:, 1], 3)
     return to_estimate(mean_replicates(after[sample.rows], sample), sample)
 
 

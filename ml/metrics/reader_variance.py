@@ -45,24 +45,16 @@ from ml.util.arrays import EqualByValue, FloatArray, IntArray
 
 #: Readers with readings of two patients or more, below which nothing is said about others.
 FEWEST = 3
-
-
 # pairs of readings of a case, over all cases, that are worked out one by one
 _PAIRS = 3 * 10**7
-
-
 # times that the weights of readers are improved
 _STEPS = 4
-
-
 _NOTHING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class Readings(EqualByValue):
     """M labels of N cases with their annotators.
-
-    M labels of N cases.
 
     Attributes:
         case: (M,) row of the case.
@@ -92,49 +84,21 @@ class Readings(EqualByValue):
                 raise ValueError(f"readings.{name} must lie in 0 to {size - 1}")
         return self
 
-    def take(self, rows: npt.NDArray[np.intp], n_cases: int) -> "Readings":
-        """Those of some cases, by their positions among the N; the cases are numbered anew."""
-        place = np.full(n_cases, -1)
-        place[rows] = np.arange(len(rows))
-        kept = np.flatnonzero(place[self.case] >= 0)
-        first = None if self.first is None else self.first[kept]
-        return Readings(place[self.case[kept]], self.annotator[kept], self.label[kept], first)
-
 
 @dataclass(frozen=True, eq=False)
 class CrossedEffects:
-    """Readings of the cases of a sample.
+    """Readings of the cases of a sample."""
 
-    Attributes:
-        sample: n cases.
-        case: (m,) position of each reading's case in the sample.
-        label: (m,) class number.
-        reader: (m,) 0..R−1.
-        n_readers: R.
-        weight: (m,) p of each reading, in sum one: the case's weight, shared by its readings.
-    """
-
-    sample: Sample
-    case: npt.NDArray[np.intp]
-    label: IntArray
-    reader: npt.NDArray[np.intp]
-    n_readers: int
-    weight: FloatArray
+    sample: Sample  # n cases
+    case: npt.NDArray[np.intp]  # (m,) position of each reading's case in the sample
+    label: IntArray  # (m,) class number
+    reader: npt.NDArray[np.intp]  # (m,) 0..R−1
+    n_readers: int  # R
+    weight: FloatArray  # (m,) p of each reading, in sum one: the case's weight, shared by its readings
 
     @classmethod
     def of(cls, readings: Readings, sample: Sample, n_cases: int, *, first: bool = False) -> "CrossedEffects | None":
-        """Readings of a sample's cases.
-
-        Args:
-            readings: of N cases.
-            sample: some of them.
-            n_cases: N.
-            first: only those that metrics which need one label use.
-
-        Returns:
-            None where fewer than three readers read, or fewer than three of them two patients while others read more
-            than one: nothing is known of new readers.
-        """
+        """Readings of a sample's cases; None if fewer than three read, or only one or two read several patients."""
         place = np.full(n_cases, -1)
         place[sample.rows[sample.weight > 0]] = np.flatnonzero(sample.weight > 0)
         used = place[readings.case] >= 0
@@ -182,15 +146,7 @@ class CrossedEffects:
         return shares, own, squares
 
     def part(self, terms: FloatArray, degree: int = 1) -> ReaderPart | None:
-        """Readers' part of the variance of the weighted mean of terms (m,), one per reading.
-
-        Args:
-            terms: of a degree 2, the mean over the other readers of the case.
-            degree: number of readers that a term of the estimate is about, 1 or 2.
-
-        Returns:
-            None where this cannot be told.
-        """
+        """Readers' part of the variance of the weighted mean of terms (m,), one per reading."""
         cells, weight = self.cells, self.weight
         if (cells.spread > 1 - _NOTHING).all():  # of one patient each: readers differ where patients do
             return NO_READERS
@@ -247,40 +203,24 @@ class CrossedEffects:
 
 @dataclass(frozen=True, eq=False)
 class ReaderPatientCells:
-    """Readings of one reader and one patient together, C of them.
+    """Readings of one reader and one patient together, C of them."""
 
-    Attributes:
-        cell: (m,) of each reading.
-        reader: (C,).
-        patient: (C,).
-        weight: (C,) p_rc.
-        of_reader: (R,) p_r.
-        spread: (R,) Σ_c s_rc², 1 of a reader of one patient.
-    """
-
-    cell: npt.NDArray[np.intp]
-    reader: npt.NDArray[np.intp]
-    patient: npt.NDArray[np.intp]
-    weight: FloatArray
-    of_reader: FloatArray
-    spread: FloatArray
+    cell: npt.NDArray[np.intp]  # (m,) of each reading
+    reader: npt.NDArray[np.intp]  # (C,)
+    patient: npt.NDArray[np.intp]  # (C,)
+    weight: FloatArray  # (C,) p_rc
+    of_reader: FloatArray  # (R,) p_r
+    spread: FloatArray  # (R,) Σ_c s_rc², 1 of a reader of one patient
 
 
 @dataclass(frozen=True, eq=False)
 class ReadTerms:
-    """Terms (m,) of the readings of a sample's cases.
+    """Terms (m,) of the readings of a sample's cases."""
 
-    Attributes:
-        crossed: the readings.
-        counts: (n, K) labels of the sample's cases.
-        probs: (n, K) class probability estimates.
-        dpe: (n,) disagreement probabilities φ.
-    """
-
-    crossed: CrossedEffects
-    counts: IntArray
-    probs: FloatArray
-    dpe: FloatArray
+    crossed: CrossedEffects  # the readings
+    counts: IntArray  # (n, K) labels of the sample's cases
+    probs: FloatArray  # (n, K) class probability estimates
+    dpe: FloatArray  # (n,) disagreement probabilities φ
 
     @cached_property
     def n_labels(self) -> FloatArray:
@@ -351,37 +291,23 @@ class ReadTerms:
 
 #: Readers that are left out one by one; of more, this many groups of them.
 GROUPS = 50
-
-
 # entries (cases × groups that read them) that are worked on at once
 _CHUNK = 2**16
-
-
 #: Values (e, …) of label counts (e, K) of cases at positions (e,) of a sample.
 OfLabels = Callable[[IntArray, npt.NDArray[np.intp]], FloatArray]
 
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """Labels of a sample's cases without those of one reader, or of a group where there are many.
+    """Labels of a sample's cases without those of one reader, or of a group where there are many."""
 
-    Attributes:
-        crossed: the readings.
-        counts: (n, K) labels of the sample's cases.
-        probs: (n, K) class probability estimates.
-        n_groups: G, of readers.
-        case: (E,) position in the sample, once for each group that read it.
-        group: (E,) that is left out.
-        left: (E, K) labels that remain.
-    """
-
-    crossed: CrossedEffects
-    counts: IntArray
-    probs: FloatArray
-    n_groups: int
-    case: npt.NDArray[np.intp]
-    group: npt.NDArray[np.intp]
-    left: IntArray
+    crossed: CrossedEffects  # the readings
+    counts: IntArray  # (n, K) labels of the sample's cases
+    probs: FloatArray  # (n, K) class probability estimates
+    n_groups: int  # G, of readers
+    case: npt.NDArray[np.intp]  # (E,) position in the sample, once for each group that read it
+    group: npt.NDArray[np.intp]  # (E,) that is left out
+    left: IntArray  # (E, K) labels that remain
 
     @classmethod
     def of(cls, crossed: CrossedEffects, counts: IntArray, probs: FloatArray) -> "LeftOut":
@@ -396,12 +322,7 @@ class LeftOut:
         return cls(crossed, counts, probs, n_groups, case, keys % n_groups, left)
 
     def means(self, terms: OfLabels, needed: int) -> FloatArray:
-        """Weighted means (G, …) over cases without each group.
-
-        Args:
-            terms: (e, …) of cases.
-            needed: labels that a case needs.
-        """
+        """Weighted means (G, …) over cases without each group."""
 
         def columns(counts: IntArray, case: npt.NDArray[np.intp]) -> FloatArray:
             values = terms(counts, case)
@@ -412,12 +333,7 @@ class LeftOut:
             return np.asarray(sums[:, 1:] / sums[:, :1])
 
     def sums(self, columns: OfLabels, needed: int) -> FloatArray:
-        """Weighted sums (G, P) over cases without each group.
-
-        Args:
-            columns: (e, P) of cases.
-            needed: labels that a case needs.
-        """
+        """Weighted sums (G, P) over cases without each group."""
         weight = self.crossed.sample.weight
         before, _ = _with_labels(columns, needed, self.counts, np.arange(len(self.counts)))
         after, _ = _with_labels(columns, needed, self.left, self.case)
@@ -425,24 +341,11 @@ class LeftOut:
         by_group = [np.bincount(self.group, column, self.n_groups) for column in moved.T]
         return np.asarray(weight @ before + np.stack(by_group, axis=1))
 
-    def calibration(
-        self, freqs: OfLabels, probs: FloatArray, needed: int, slots: BinIndex, sums: BinSums, debias: Debias
-    ) -> FloatArray:
-        """CL (G,) without each group, in the pair form or the plug-in; arguments as in ``bins``."""
-        return calibration_of(self.bins(freqs, probs, needed, slots, sums), len(slots.edges), debias)
-
     def bins(self, freqs: OfLabels, probs: FloatArray, needed: int, slots: BinIndex, sums: BinSums) -> BinSums:
         """Sums (G, S) of every bin without each group, as far as CL follows from them.
 
         What a patient's own pairs take off is as much of a bin's weight as with all readers: an error that is the same
         whoever is left out, and so none of the variance.
-
-        Args:
-            freqs: frequencies (e, C).
-            probs: (n, C) of the sample's cases.
-            needed: labels that a case needs.
-            slots: bins of all columns.
-            sums: of all cases.
         """
         size, weight = len(slots), self.crossed.sample.weight
         moved, gone = np.zeros(self.n_groups * size), np.zeros(self.n_groups * size)
@@ -466,15 +369,7 @@ class LeftOut:
         )
 
     def part(self, without: FloatArray, variance: float) -> ReaderPart | None:
-        """Readers' part of the variance of an estimate.
-
-        Args:
-            without: (G,) the estimate without each group.
-            variance: of the estimate by patients.
-
-        Returns:
-            None where the estimate cannot do without a group.
-        """
+        """Readers' part of the variance of an estimate."""
         if not np.isfinite(without).all():
             return None
         cells, count = self.crossed.cells, self.n_groups

@@ -21,8 +21,6 @@ from ml.metrics.cases import Sample
 from ml.util.arrays import FloatArray, IntArray
 
 QUINTILES = 5
-
-
 #: Share of planned reads without an answer above which estimates are warned about.
 NON_RESPONSE_LIMIT = 0.02
 
@@ -39,21 +37,13 @@ class CellDocument(TypedDict):
 
 @dataclass(frozen=True)
 class Cell:
-    """Planned and answered cases of one cell.
+    """Planned and answered cases of one cell."""
 
-    Attributes:
-        selected: whether triage selected its cases.
-        quintile: of the DPE, 1 to 5 over all cases.
-        planned: cases planned to get the labels that the order needs.
-        answered: those of them that got them.
-        waiting: those that may still get them in time.
-    """
-
-    selected: bool
-    quintile: int
-    planned: int
-    answered: int
-    waiting: int = 0
+    selected: bool  # whether triage selected its cases
+    quintile: int  # of the DPE, 1 to 5 over all cases
+    planned: int  # cases planned to get the labels that the order needs
+    answered: int  # those of them that got them
+    waiting: int = 0  # those that may still get them in time
 
     def to_dict(self) -> CellDocument:
         """Return it as JSON values."""
@@ -68,17 +58,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class SelectionWeights:
-    """Weights of one order.
+    """Weights of one order."""
 
-    Attributes:
-        order: labels that the estimates need, 1 or 2.
-        weight: (N,), 0 for a case that has fewer.
-        cells: planned and answered, cell by cell.
-    """
-
-    order: int
-    weight: FloatArray
-    cells: list[Cell]
+    order: int  # labels that the estimates need, 1 or 2
+    weight: FloatArray  # (N,), 0 for a case that has fewer
+    cells: list[Cell]  # planned and answered, cell by cell
 
     @property
     def non_response(self) -> float:
@@ -136,15 +120,6 @@ def selection_weights(
     w_i = 1/π_i · (planned in i's cell) / (answered in i's cell), where the order-1 probability is 1 for every case.
     Planned cases that wait are among those that the answered ones stand for.
 
-    Args:
-        order: 1 or 2.
-        n_planned: (N,) planned labels of closed cases.
-        n_labels: (N,) planned labels that came.
-        pi: (N,) probability of a second planned label.
-        selected: (N,) whether triage selected the case.
-        quintile: (N,) of the DPE, 1 to 5.
-        waiting: (N,) whether a planned read is open and not due yet; None: of no case.
-
     Raises:
         ValueError: another order, or a planned case with probability 0.
     """
@@ -189,16 +164,7 @@ def graded_probabilities(disagreement_probs: FloatArray, scale: float, floor: fl
 
 
 def graded_scale(disagreement_probs: FloatArray, share: float, floor: float) -> float:
-    """The c with which the mean of π over cases (n,) is a share of them.
-
-    Args:
-        disagreement_probs: (n,) φ, of earlier days.
-        share: of the cases that can be read twice.
-        floor: π_min.
-
-    Returns:
-        0 where the floor alone fills the share; where not even π = 1 for every φ above 1e-12 does, the c of that.
-    """
+    """The c with which the mean of π over cases (n,) is a share of them; 0 if the floor alone fills it."""
     positive = disagreement_probs[disagreement_probs > _NEVER]
     if positive.size == 0:
         return 0.0
@@ -227,13 +193,7 @@ def threshold_probabilities(disagreement_probs: FloatArray, share: float, floor:
 
 
 def disagreements_caught(pi: FloatArray, observed: FloatArray, sample: Sample) -> float:
-    """Share of all disagreements that a design's second reads hold, judged by cases read twice under any design.
-
-    Args:
-        pi: (n,) probability of a second read under the design, of the sample's cases.
-        observed: (n,) observed disagreement φ̂, not all 0.
-        sample: cases read twice, with the weights of the design they came by.
-    """
+    """Share of all disagreements that a design's second reads hold, judged by cases read twice under any design."""
     return float(sample.weight @ (pi * observed) / (sample.weight @ observed))
 
 
@@ -242,12 +202,6 @@ def interval_length(pi: FloatArray, loss: FloatArray, sample: Sample, n_cases: i
 
     With independent coins the variance of the weighted mean of N cases is, r = loss − mean,
     (Σ_i r_i²/π_i + Σ_{i ≠ j of a patient} r_i r_j) / N²; both sums are estimated from the cases read twice.
-
-    Args:
-        pi: (n,) probability of a second read under the design, of the sample's cases.
-        loss: (n,) per-case losses.
-        sample: cases read twice, with the weights of the design they came by.
-        n_cases: N.
     """
     weight = sample.weight
     total = float(weight.sum())

@@ -12,12 +12,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from ml.distributions.families import gini
 from ml.metrics.accumulator import ORDERS, TABLES_OF, GroupSums, table_of, weights_differ
-from ml.metrics.binned import Binned, is_debiased
+from ml.metrics.binned import Binned
 from ml.metrics.cases import CaseTerms, Inputs, Sample, class_frequencies, observed_disagreement
-from ml.metrics.definitions import BY_NAME, MEANS, BinnedSource, Bins, Metric, metric_estimate
-from ml.metrics.jackknife import Estimate, ReaderPart, Replicates, mean_replicates, ratio_replicates
+from ml.metrics.definitions import MEANS, BinnedSource, Bins, Metric
+from ml.metrics.jackknife import ReaderPart, Replicates, mean_replicates, ratio_replicates
 from ml.metrics.reader_variance import CrossedEffects, LeftOut, OfLabels, Readings, ReadTerms, calibration_of
 from ml.metrics.sums import BinIndex, BinSums, ClusterBinSums, Debias, Strategy
 from ml.util.arrays import FloatArray
@@ -25,35 +24,16 @@ from ml.util.arrays import FloatArray
 
 @dataclass(frozen=True, eq=False)
 class CasePass:
-    """The n cases with enough labels, after one pass over them.
+    """The n cases with enough labels, after one pass over them."""
 
-    Attributes:
-        sample: the cases.
-        binned: label frequencies and probabilities by class.
-        terms: of the means over cases.
-        class_terms: (2, K) sums over cases with two labels of w(μ̂ − z)² and wμ̂(1 − μ̂)/(n − 1).
-    """
-
-    sample: Sample
-    binned: Binned
-    terms: CaseTerms
-    class_terms: FloatArray
+    sample: Sample  # the cases
+    binned: Binned  # label frequencies and probabilities by class
+    terms: CaseTerms  # of the means over cases
+    class_terms: FloatArray  # (2, K) sums over cases with two labels of w(μ̂ − z)² and wμ̂(1 − μ̂)/(n − 1)
 
 
 class ArraySource(BinnedSource):
-    """Cases in memory.
-
-    Args:
-        first: cases with the labels and weights of metrics that need one label.
-        second: the same of metrics that need two.
-        dpe: (N,) disagreement probabilities φ.
-        forms: of CL that are asked for.
-        classes_in_bins: whether the class probabilities are put into bins, which means over cases do not need.
-        n_bins: bins of [0, 1].
-        strategy: as in ``bin_edges``.
-        joining: whether bins without a pair join others if weights differ, as in evaluations.
-        readings: who gave which label, for the intervals for new readers.
-    """
+    """Cases in memory."""
 
     def __init__(
         self,
@@ -236,40 +216,6 @@ def _pairs_that_differ(counts: npt.NDArray[np.int64], case: npt.NDArray[np.intp]
 
 
 _OF_LABELS: dict[Bins, OfLabels] = {"classes": _frequencies, "disagreement": _pairs_that_differ}
-
-
-def source_of_one(
-    metric: Metric,
-    data: Inputs,
-    dpe: FloatArray | None,
-    *,
-    n_bins: int = 15,
-    strategy: Strategy | FloatArray = "uniform",
-    debias: Debias = "pair",
-) -> ArraySource:
-    """Cases in memory as the source of one metric."""
-    phi, classes_in_bins = gini(data.probs) if dpe is None else dpe, metric.bins == "classes"
-    return ArraySource(data, data, phi, {debias}, classes_in_bins=classes_in_bins, n_bins=n_bins, strategy=strategy)
-
-
-def estimate_one(
-    name: str,
-    data: Inputs,
-    dpe: FloatArray | None = None,
-    *,
-    n_bins: int = 15,
-    strategy: Strategy | FloatArray = "uniform",
-    debias: Debias = "pair",
-) -> Estimate:
-    """Estimate one metric of cases in memory, by its name among ``METRICS``.
-
-    Raises:
-        ValueError: an unknown ``debias`` or ``strategy``.
-    """
-    is_debiased(debias)
-    metric = BY_NAME[name]
-    source = source_of_one(metric, data, dpe, n_bins=n_bins, strategy=strategy, debias=debias)
-    return metric_estimate(metric, source, debias)
 
 
 @dataclass(frozen=True)

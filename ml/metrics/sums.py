@@ -16,16 +16,10 @@ import numpy.typing as npt
 from ml.util.arrays import FloatArray, IntArray, require_whole
 
 Debias = Literal["pair", "paper", "none"]
-
-
 Strategy = Literal["uniform", "quantile"]
-
-
 # (case, slot) pairs of a chunk whose cells are kept: small arrays come from memory that the process has, larger ones
 # are asked for, and cleared, anew each time
 _CHUNK = 2**20
-
-
 #: The same where only sums are kept: of fewer, calling NumPy takes as long as what it does.
 SUMMED = 2**21
 
@@ -124,17 +118,11 @@ def sums_by_slot(slot: npt.NDArray[np.intp], values: npt.NDArray[Any], size: int
 
 @dataclass(frozen=True)
 class BinIndex:
-    """Bins of all columns, numbered through.
+    """Bins of all columns, numbered through."""
 
-    Attributes:
-        edges: of each column.
-        first: (C + 1,) first slot of each column.
-        uniform: whether all bins are of one width.
-    """
-
-    edges: tuple[FloatArray, ...]
-    first: npt.NDArray[np.intp]
-    uniform: bool
+    edges: tuple[FloatArray, ...]  # of each column
+    first: npt.NDArray[np.intp]  # (C + 1,) first slot of each column
+    uniform: bool  # whether all bins are of one width
 
     @classmethod
     def of(cls, probs: FloatArray, n_bins: int, strategy: Strategy | FloatArray) -> "BinIndex":
@@ -227,12 +215,7 @@ class ClusterBinSums:
         return ClusterBinSums((keys % n_slots).astype(np.int32), (keys // n_slots).astype(np.int32), *sums)
 
     def merged(self, target: npt.NDArray[np.intp], *, alone: bool) -> "ClusterBinSums":
-        """Cells of slots that go to others, for the pair form: a cluster has one cell in each, in any order.
-
-        Args:
-            target: (S,) slot to which each slot goes.
-            alone: whether every case is its own cluster, which no two slots of a column share.
-        """
+        """Cells of slots that go to others, for the pair form: a cluster has one cell in each, in any order."""
         moved = replace(self, slot=target[self.slot].astype(np.int32))
         joined = (np.bincount(target, minlength=target.size) > 1)[moved.slot]
         if (alone and not self.may_pair) or not joined.any():
@@ -272,23 +255,14 @@ class ClusterBinSums:
 
 @dataclass(frozen=True)
 class Batch:
-    """A chunk of cases processed together.
+    """A chunk of cases processed together."""
 
-    Attributes:
-        freq: (n, C) label frequencies μ̂, a column per class.
-        prob: (n, C) probabilities z.
-        weight: (n,) instance weights.
-        slots: bins of the columns.
-        cluster: (n,) number of each case's cluster; of the case itself where ``alone``.
-        alone: whether every case is its own cluster.
-    """
-
-    freq: FloatArray
-    prob: FloatArray
-    weight: FloatArray
-    slots: BinIndex
-    cluster: npt.NDArray[np.intp]
-    alone: bool
+    freq: FloatArray  # (n, C) label frequencies μ̂, a column per class
+    prob: FloatArray  # (n, C) probabilities z
+    weight: FloatArray  # (n,) instance weights
+    slots: BinIndex  # bins of the columns
+    cluster: npt.NDArray[np.intp]  # (n,) number of each case's cluster; of the case itself where ``alone``
+    alone: bool  # whether every case is its own cluster
 
     @cached_property
     def slot(self) -> npt.NDArray[np.intp]:
@@ -339,11 +313,7 @@ class Batch:
         )
 
     def cells(self, *, squares: bool = False) -> ClusterBinSums:
-        """Cells of the batch, by cluster and slot.
-
-        Args:
-            squares: also the sums that the paper's form of CL needs.
-        """
+        """Cells of the batch, by cluster and slot."""
         weights = np.broadcast_to(self.weight[:, None], self.prob.shape)
         weighted = self.freq if self._unit else weights * self.freq
         entries = [weights, weighted, self._diff]
@@ -376,16 +346,9 @@ class Batch:
 def numbered_cells(
     cluster: npt.NDArray[np.intp], slot: npt.NDArray[np.intp], n_slots: int
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Number the (cluster, slot) cells that occur, without sorting: memory of n_slots for each cluster.
+    """Keys of the (cluster, slot) cells that occur, the cell of each entry, and the number of entries of each.
 
-    Args:
-        cluster: (n,) cluster numbers.
-        slot: (n, C) slot of each case in each of C columns.
-        n_slots: number of slots.
-
-    Returns:
-        Key cluster · n_slots + slot (M,) of each cell, the lowest cluster counted as 0; the cell (n · C,) of each
-        entry; and entries (M,) of each cell.
+    Without sorting: memory of n_slots for each cluster. A key is cluster · n_slots + slot, the lowest cluster being 0.
     """
     if cluster.size == 0:
         nothing = np.empty(0, dtype=np.intp)
@@ -400,43 +363,34 @@ def numbered_cells(
 
 
 class NamedCells:
-    """Sums of the (cluster, slot) cells of clusters with names; memory grows with the cells that occur.
-
-    Args:
-        n_slots: number of slots.
-    """
+    """Sums of the (cluster, slot) cells of clusters with names; memory grows with the cells that occur."""
 
     def __init__(self, n_slots: int) -> None:
         self.n_slots = n_slots
         self.numbers: dict[str, int] = {}
-        # key cluster · n_slots + slot of each cell, Σw and Σwd
-        self._parts: list[tuple[IntArray, FloatArray, FloatArray]] = []
+        self._parts = [self._cells(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))]
+
+    def _cells(self, keys: IntArray, weight: FloatArray, diff: FloatArray) -> ClusterBinSums:
+        """Cells by keys cluster · n_slots + slot; frequencies and numbers of cases are not kept."""
+        unknown = np.broadcast_to(0.0, keys.shape)
+        slot, cluster = (keys % self.n_slots).astype(np.int32), (keys // self.n_slots).astype(np.int32)
+        return ClusterBinSums(slot, cluster, unknown, weight, unknown, diff)
+
+    def _keys(self, slot: npt.NDArray[Any], cluster: npt.NDArray[Any]) -> IntArray:
+        return np.asarray(cluster.astype(np.int64) * self.n_slots + slot)
 
     def add(self, names: npt.NDArray[Any] | list[str], cells: ClusterBinSums) -> None:
         """Add cells, whose clusters are numbers of names (G,), each of which occurs."""
         numbers = np.array([self.numbers.setdefault(str(name), len(self.numbers)) for name in names], dtype=np.int64)
-        self._parts.append((numbers[cells.cluster] * self.n_slots + cells.slot, cells.weight, cells.diff))
-        if sum(len(part[0]) for part in self._parts[1:]) > len(self._parts[0][0]):  # amortised: doubles at least
-            self._parts = [self._gathered()]
-
-    def _gathered(self) -> tuple[IntArray, FloatArray, FloatArray]:
-        """Keys that rise, with the sums of each."""
-        if not self._parts:
-            return np.empty(0, dtype=np.int64), np.empty(0), np.empty(0)
-        keys, weight, diff = (np.concatenate(column) for column in zip(*self._parts, strict=True))
-        if len(keys) == 0:
-            return keys, weight, diff
-        order = np.argsort(keys, kind="stable")  # quick where long runs are in order already
-        ordered = keys[order]
-        starts = np.flatnonzero(np.diff(ordered, prepend=-1))
-        return ordered[starts], np.add.reduceat(weight[order], starts), np.add.reduceat(diff[order], starts)
+        keys = self._keys(cells.slot, numbers[cells.cluster])
+        self._parts.append(self._cells(keys, cells.weight, cells.diff))
+        if sum(part.slot.size for part in self._parts[1:]) > self._parts[0].slot.size:  # amortised: doubles at least
+            self._parts = [self.gathered()]
 
     def gathered(self) -> ClusterBinSums:
-        """Sums of all cells, by cluster; frequencies and numbers of cases are not kept."""
-        keys, weight, diff = self._gathered()
-        unknown = np.broadcast_to(0.0, keys.shape)
-        slot, cluster = (keys % self.n_slots).astype(np.int32), (keys // self.n_slots).astype(np.int32)
-        return ClusterBinSums(slot, cluster, unknown, weight, unknown, diff)
+        """Sums of all cells, by cluster."""
+        cells = ClusterBinSums.joined(self._parts).gathered(self.n_slots)
+        return self._cells(self._keys(cells.slot, cells.cluster), cells.weight, cells.diff)
 
     def merge(self, other: "NamedCells") -> None:
         """Add another's sums; clusters of the same name are one."""
@@ -444,12 +398,13 @@ class NamedCells:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sums as JSON values."""
-        keys, weight, diff = self._gathered()
+        cells = self.gathered()
+        keys = self._keys(cells.slot, cells.cluster).tolist()
         return {
             "clusters": list(self.numbers),
-            "keys": keys.tolist(),
-            "weight": weight.tolist(),
-            "diff": diff.tolist(),
+            "keys": keys,
+            "weight": cells.weight.tolist(),
+            "diff": cells.diff.tolist(),
         }
 
     @classmethod
@@ -465,5 +420,5 @@ class NamedCells:
         weight, diff = (np.array(document[name], dtype=np.float64) for name in ("weight", "diff"))
         if not keys.shape == weight.shape == diff.shape or (keys.size and keys.max() >= len(cells.numbers) * n_slots):
             raise ValueError("cluster sums do not fit each other")
-        cells._parts.append((keys, weight, diff))
+        cells._parts.append(cells._cells(keys, weight, diff))
         return cells

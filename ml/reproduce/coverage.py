@@ -133,11 +133,13 @@ def estimate_service_design(sample: Simulated) -> Mapping[str, Estimate | ModelA
     """Estimates of a service from cases that its design had read twice."""
     weights2, patients = sample.weights2, sample.patients
     metrics = evaluate(
-        sample.counts, sample.probs, sample.dpe, n_bins=N_BINS, weights2=weights2, cluster=patients
+        sample.counts, sample.probs, sample.dpe, n_bins=N_BINS, sample_weight=(None, weights2), cluster=patients
     ).metrics
     estimates = {label: metrics[name] for name, label in _NAMES.items()}
     before, after = ((side.class_probs, side.disagreement_probs) for side in (sample.prior, sample.candidate))
-    changes = paired_changes(sample.counts, before, after, n_bins=N_BINS, weights2=weights2, cluster=patients)
+    changes = paired_changes(
+        sample.counts, before, after, n_bins=N_BINS, sample_weight=(None, weights2), cluster=patients
+    )
     estimates |= {f"Δ{_NAMES[name]}": changes[name] for name in ("L", "EL", "L_D")}
     estimates["triage recall"] = triage_recall(
         sample.counts, sample.dpe, [CAPACITY], sample_weight=weights2, cluster=patients

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ml.metrics import Evaluation, paired_changes
+from ml.metrics.cases import weights_by_order
 from ml.metrics.evaluation import estimates_frame
 from ml.metrics.jackknife import Estimate
 from ml.metrics.ordinal import ranked_probability_change
@@ -76,8 +77,7 @@ def compare(
     *,
     n_bins: int = 15,
     debias: Debias = "pair",
-    weights: str | None = None,
-    weights2: str | None = None,
+    sample_weight: str | tuple[str | None, str | None] | None = None,
     cluster: str | None = None,
     missing: Missing = "error",
     binary: bool = False,
@@ -92,8 +92,8 @@ def compare(
         labels: LABELS, long or wide.
         n_bins: equal-width bins of [0, 1].
         debias: form of CL.
-        weights: column of LABELS with inverse probabilities of having a label.
-        weights2: the same of having two labels.
+        sample_weight: column of LABELS with inverse probabilities of having a label; or a pair of columns, of having
+            one label and of having two.
         cluster: column of LABELS that names the patient.
         missing: ``drop`` leaves out labels without a prediction.
         binary: one column of probabilities, whose complement is the other class.
@@ -112,7 +112,9 @@ def compare(
     >>> round(compare(old, new, labels).changes["L"].value, 2)
     -0.24
     """
-    options = EvaluationOptions(n_bins, debias, weights, weights2, cluster, missing, binary, level, renormalise)
+    options = EvaluationOptions(
+        n_bins, debias, *weights_by_order(sample_weight), cluster, missing, binary, level, renormalise
+    )
     matched = match_tables(labels, first, options, second)
     if len(matched) != 1 or matched[0].finding is not None:
         raise TableError("the tables have a column 'finding': compare one finding at a time")
@@ -139,8 +141,7 @@ def compare_matched(cases: Cases, options: EvaluationOptions) -> Comparison:
         first_label_counts=first.first_counts,
         readings=first.readings,
         n_bins=options.n_bins,
-        weights=first.weights,
-        weights2=first.weights2,
+        sample_weight=(first.weights, first.weights2),
         cluster=first.cluster,
     )
     if options.level == "ordinal":

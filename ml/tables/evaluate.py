@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import pyarrow as pa
 from ml.dataframes import column_names
 from ml.metrics import Evaluation
 from ml.metrics import evaluate as evaluate_arrays
+from ml.metrics.cases import SampleWeight, weights_by_order
 from ml.metrics.homogeneity_test import reader_warnings
 from ml.metrics.ordinal import ordinal_metrics
 from ml.metrics.sums import Debias
@@ -27,8 +28,7 @@ def evaluate(
     *,
     n_bins: int = 15,
     debias: Debias = "pair",
-    weights: str | npt.ArrayLike | None = None,
-    weights2: str | npt.ArrayLike | None = None,
+    sample_weight: SampleWeight = None,
     cluster: str | npt.ArrayLike | None = None,
     classes: list[str] | None = None,
     missing: Missing = "error",
@@ -45,8 +45,8 @@ def evaluate(
         disagreement_probs: (N,) DPEs with arrays; a table has them in a column.
         n_bins: equal-width bins of [0, 1].
         debias: form of CL, ``pair``, ``paper`` or ``none``.
-        weights: inverse probabilities of having a label: a column of LABELS, or (N,) with arrays.
-        weights2: the same of having two labels.
+        sample_weight: inverse probabilities of having labels: a column of LABELS, or (N,) with arrays; or a pair of
+            these, of having one label and of having two.
         cluster: patient of each case: a column of LABELS, or (N,) with arrays.
         classes: names of the K classes of arrays.
         missing: ``drop`` leaves out labels of tables without a prediction, with a warning that names them.
@@ -74,13 +74,11 @@ def evaluate(
             f"{lacking} no column 'case_id' to match cases by (there are {present}): give it to both tables, or to "
             "neither"
         )
-    columns: Any = {"weights": weights, "weights2": weights2, "cluster": cluster}
+    weights, patient = weights_by_order(sample_weight), cast(Any, cluster)
     if _has_cases(labels):
         if disagreement_probs is not None or classes is not None:
             raise ValueError("tables name their classes and disagreement_prob in columns: leave both arguments out")
-        options = EvaluationOptions(
-            n_bins, debias, missing=missing, binary=binary, level=level, renormalise=renormalise, **columns
-        )
+        options = EvaluationOptions(n_bins, debias, *weights, patient, missing, binary, level, renormalise)
         return _evaluate_one_finding(labels, predictions, options)  # type: ignore[arg-type]
     if binary or renormalise or missing != "error":
         raise ValueError(
@@ -88,12 +86,13 @@ def evaluate(
             "in rows that sum to 1"
         )
     EvaluationOptions(n_bins=n_bins, level=level)  # refuses what is no choice
-    for name, values in columns.items():
+    for name, values in (("sample_weight", weights[0]), ("sample_weight[1]", weights[1]), ("cluster", cluster)):
         if isinstance(values, str):
             raise ValueError(f"{name} names a column of LABELS: with arrays give a value per case (N,), got {values!r}")
     if classes is not None and len(set(classes)) < len(classes):
         raise ValueError(f"classes must be different names, got {', '.join(map(str, classes))}")
     arrays: tuple[Any, Any] = labels, predictions
+    columns: Any = {"sample_weight": sample_weight, "cluster": cluster}
     evaluation = evaluate_arrays(*arrays, disagreement_probs, n_bins=n_bins, debias=debias, classes=classes, **columns)
     if level == "nominal":
         return evaluation
@@ -144,7 +143,7 @@ def evaluate_findings(
 
 def evaluate_cases(cases: Cases, options: EvaluationOptions) -> Evaluation:
     """Evaluate matched tables."""
-    columns: Any = {"weights": cases.weights, "weights2": cases.weights2, "cluster": cases.cluster}
+    columns: Any = {"sample_weight": (cases.weights, cases.weights2), "cluster": cases.cluster}
     columns |= {"first_label_counts": cases.first_counts, "readings": cases.readings}
     given = cases.predictions
     evaluation = evaluate_arrays(

@@ -205,8 +205,7 @@ def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Serv
     expected = evaluate_tables(
         tmp_path / "labels.parquet",
         tmp_path / "predictions.parquet",
-        weights="weight",
-        weights2="weight2",
+        sample_weight=("weight", "weight2"),
         cluster="patient",
     )
     same(document["metrics"], expected.to_dict()["metrics"])

@@ -50,8 +50,8 @@ def test_metrics_warn_as_evaluate_does_on_the_frozen_tables(service: Service) ->
     asked = service.post("admin", "/v1/evaluations", json={"partition": "all"}).json()
     work_off(service.context)
     folder: Path = evaluation_folder(service.context.settings.home, asked["id"])
-    tables = {"weights": "weight", "weights2": "weight2", "cluster": "patient"}
-    offline = evaluate_tables(folder / LABELS, folder / PREDICTIONS, **tables)
+    weights = ("weight", "weight2")
+    offline = evaluate_tables(folder / LABELS, folder / PREDICTIONS, sample_weight=weights, cluster="patient")
     (expected,) = [text for text in offline.warnings if "use the classes differently" in text]
     frozen = service.get("viewer", f"/v1/evaluations/{asked['id']}").json()["document"]
     for _ in range(2):  # from all rows, and from the snapshot

@@ -14,7 +14,6 @@ from ml.distributions import class_intervals, expected_gain, further_labels_expe
 from ml.metrics import (
     Accumulator,
     Evaluation,
-    area_under_curve,
     calibration_loss,
     class_skill,
     disagreement_calibration_loss,
@@ -33,7 +32,6 @@ from ml.metrics import (
     net_benefit_difference,
     paired_change,
     paired_changes,
-    percent_correct,
     posterior_epistemic_loss,
     posterior_gain,
     ranked_probability_score,
@@ -77,7 +75,6 @@ def _numbers_of(world: World) -> dict[str, Any]:
         "posterior": posterior(world),
         "known truth": plain(exact_metrics(world.truth, world.probs, world.distribution.disagreement_probs)),
         "triage": triage(world),
-        "readers": reader_studies(world),
         "agreement": agreeing,
         "card": card(world),
         FITTED: fitted(world, confusion),
@@ -105,7 +102,7 @@ def evaluation(found: Evaluation) -> dict[str, Any]:
 
 
 def _options(world: World) -> dict[str, Any]:
-    return {"weights": world.weights[0], "weights2": world.weights[1], "cluster": world.patients}
+    return {"sample_weight": world.weights, "cluster": world.patients}
 
 
 def evaluated(world: World) -> dict[str, Any]:
@@ -135,7 +132,8 @@ def tables(world: World, by_arrays: Mapping[str, Any]) -> dict[str, Any]:
             debias=world.debias,
             binary=world.level == "binary",
             level="ordinal" if world.level == "ordinal" else "nominal",
-            **world.columns,
+            sample_weight=(world.columns["weights"], world.columns["weights2"]),
+            cluster=world.columns["cluster"],
         )
     )
     parts = {name: found.pop(name) for name in ("metrics", "classes")}
@@ -264,18 +262,6 @@ def triage(world: World) -> dict[str, Any]:
     found["net benefit"] = attempt(lambda: net_benefit(world.counts, pair[0], 0.3, 0.25, **weights))
     found["difference"] = attempt(lambda: net_benefit_difference(world.counts, *pair, 0.3, 0.25, **weights))
     return found
-
-
-def reader_studies(world: World) -> dict[str, Any]:
-    """Means over annotators of what they got right, taking the most probable true class for the truth."""
-    read = world.matrix.T
-    truth = world.truth.argmax(axis=1)
-    correct = np.where(read < 0, np.nan, read == truth)
-    rated = np.where(read < 0, np.nan, read)
-    return {
-        "percent correct": attempt(lambda: percent_correct(correct)),
-        "area": attempt(lambda: area_under_curve(rated, (truth > 0).astype(int))),
-    }
 
 
 def agreement(world: World) -> dict[str, Any]:

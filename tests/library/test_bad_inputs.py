@@ -84,6 +84,14 @@ LIBRARY: dict[str, tuple[Callable[[], object], str]] = {
         loss(Y, F, sample_weight=np.ones(3)),
         r"sample_weight must have shape \(20,\), got \(3,\)",
     ),
+    "three weights": (
+        lambda: secondread.metrics.evaluate(Y, F, sample_weight=(np.ones(20),) * 3),
+        r"sample_weight must be \(N,\), or a pair for orders 1 and 2, got 3 parts",
+    ),
+    "weights of order 2": (
+        lambda: secondread.metrics.evaluate(Y, F, sample_weight=(None, np.ones(3))),
+        r"sample_weight\[1\] must have shape \(20,\), got \(3,\)",
+    ),
     "negative weights": (loss(Y, F, sample_weight=-np.ones(20)), "sample_weight must lie in"),
     "patients of other rows": (loss(Y, F, cluster=[1, 2]), r"cluster must have shape \(20,\), got \(2,\)"),
     "DPE of other rows": (arrays(DPE[:3]), r"disagreement_probs must have shape \(20,\), got \(3,\)"),
@@ -215,14 +223,20 @@ LIBRARY: dict[str, tuple[Callable[[], object], str]] = {
         tables({"case_id": ["a"], "annotator": ["r", "s"], "label": ["x", "y"]}),
         "expected length 1",
     ),
-    "no such column": (tables(weights="w"), "LABELS: column 'w' is missing; there are only the columns"),
+    "no such column": (tables(sample_weight="w"), "LABELS: column 'w' is missing; there are only the columns"),
     "weights as text": (
-        tables(LABELS.assign(w="x"), weights="w"),
+        tables(LABELS.assign(w="x"), sample_weight="w"),
         "LABELS: row 0, column w: weights must be positive num",
     ),
-    "weights of 0": (tables(LABELS.assign(w=0.0), weights="w"), "LABELS: row 0, column w: weights must be positive"),
-    "weights that vary": (tables(LABELS.assign(w=range(55)), weights="w"), "LABELS: row 1, column w: must be constant"),
-    "weights as an array": (tables(weights=np.ones(20)), "weights must name a column of LABELS, got ndarray"),
+    "weights of 0": (
+        tables(LABELS.assign(w=0.0), sample_weight="w"),
+        "LABELS: row 0, column w: weights must be positive",
+    ),
+    "weights that vary": (
+        tables(LABELS.assign(w=range(55)), sample_weight="w"),
+        "LABELS: row 1, column w: must be constant",
+    ),
+    "weights as an array": (tables(sample_weight=np.ones(20)), "weights must name a column of LABELS, got ndarray"),
     "unknown missing": (tables(missing="ignore"), "missing must be error or drop, got 'ignore'"),
     # agreement
     "kappa of other lengths": (

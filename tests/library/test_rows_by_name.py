@@ -79,7 +79,6 @@ BY_ROW: dict[str, Any] = {
     "thresholds": OTHER_DPE,
     "true_probs": TRUTH,
     "weights": RNG.uniform(1, 2, N),
-    "weights2": RNG.uniform(1, 2, N),
     "week": np.arange(N) // 20,
 }
 #: Arguments with a column per class as well.
@@ -190,10 +189,7 @@ EXEMPT = {
     "tables.write_table": "one table",
     "metrics.Evaluation": "a result",
     "metrics.Estimate": "a result",
-    "metrics.ReaderMean": "a result",
     "metrics.Readings": "numbers of rows, annotators and classes",
-    "metrics.area_under_curve": "a row per reader; tables are refused",
-    "metrics.percent_correct": "a row per reader; tables are refused",
     "metrics.Change": "a result",
     "metrics.ClassEvaluation": "a result",
     "metrics.ReliabilityBin": "a result",

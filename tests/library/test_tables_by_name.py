@@ -205,11 +205,15 @@ def test_a_shuffled_frame_next_to_one_in_the_usual_order_is_an_error(name: str) 
 
 def test_every_column_of_an_evaluation_has_the_rows_of_the_others() -> None:
     y, f, ones = pd.DataFrame(columns(Y)), pd.DataFrame(columns(F)), pd.Series(np.linspace(0.1, 0.9, 40))
-    for name in ("disagreement_probs", "weights", "weights2", "cluster"):
+    arguments: list[Callable[[Any], dict[str, Any]]] = [
+        *(lambda column, name=name: {name: column} for name in ("disagreement_probs", "sample_weight", "cluster")),
+        lambda column: {"sample_weight": (None, column)},
+    ]
+    for argument in arguments:
         with pytest.raises(ValueError, match=r"different names .* row 0 \(0 and 1\)"):
-            secondread.metrics.evaluate(y, f, **{name: ones.iloc[SHUFFLED]})
+            secondread.metrics.evaluate(y, f, **argument(ones.iloc[SHUFFLED]))
         with pytest.raises(ValueError, match=r"different names .* row 0 \(1 and 0\)"):
-            secondread.metrics.evaluate(Y, f.iloc[SHUFFLED], classes=CLASSES, **{name: ones})
+            secondread.metrics.evaluate(Y, f.iloc[SHUFFLED], classes=CLASSES, **argument(ones))
     with pytest.raises(ValueError, match=r"label_counts and disagreement_probs .* row 0 \(0 and 1\)"):
         secondread.disagreement_loss(pd.DataFrame(Y), ones.iloc[SHUFFLED])
     accumulator = secondread.Accumulator(3)

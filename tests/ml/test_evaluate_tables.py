@@ -69,13 +69,12 @@ def test_tables_and_arrays_give_the_same_numbers(tables: tuple[Path, Path]) -> N
     labels, predictions = read_labels(tables[0], CLASSES), read_predictions(tables[1])
     counts = np.zeros((60, 3), dtype=int)
     counts[[int(c[1:]) for c in labels.case_ids]] = labels.counts
-    document = evaluate_tables(*tables, weights="w", weights2="w2", cluster="patient").to_dict()
+    document = evaluate_tables(*tables, sample_weight=("w", "w2"), cluster="patient").to_dict()
     weights = 1 + np.arange(60) % 3
     expected = evaluate(
         counts,
         predictions.class_probs,
-        weights=weights,
-        weights2=np.full(60, 2.5),
+        sample_weight=(weights, np.full(60, 2.5)),
         cluster=np.arange(60) // 4,
         classes=CLASSES,
     )
@@ -156,7 +155,7 @@ def test_weights_must_be_positive_numbers(weights: str, tmp_path: Path) -> None:
     )
     (tmp_path / "predictions.csv").write_text(GOOD_PREDICTIONS)
     with pytest.raises(TableError, match="weights must be"):
-        evaluate_tables(tmp_path / "labels.csv", tmp_path / "predictions.csv", weights="w")
+        evaluate_tables(tmp_path / "labels.csv", tmp_path / "predictions.csv", sample_weight="w")
 
 
 def test_a_table_without_labels_gives_empty_metrics(tmp_path: Path) -> None:
@@ -226,7 +225,7 @@ def test_a_case_without_labels_keeps_its_patient_in_the_horvitz_thompson_form(tm
     columns = {"case_id": [f"c{i:03}" for i in range(n)], "prob:a": probs[:, 0], "prob:b": probs[:, 1]}
     write_table(labels, tmp_path / "labels.csv")
     write_table(columns | {"patient": patients.tolist()}, tmp_path / "predictions.csv")
-    found = evaluate_tables(tmp_path / "labels.csv", tmp_path / "predictions.csv", weights="w", cluster="patient")
-    expected = evaluate(counts, probs, weights=weights, cluster=patients)
+    found = evaluate_tables(tmp_path / "labels.csv", tmp_path / "predictions.csv", sample_weight="w", cluster="patient")
+    expected = evaluate(counts, probs, sample_weight=weights, cluster=patients)
     for name in ("CL", "CL_paired", "CL_D"):
         assert found.metrics[name].horvitz_thompson == pytest.approx(expected.metrics[name].horvitz_thompson, abs=1e-12)

@@ -36,7 +36,7 @@ def test_an_evaluation_leaves_nothing_for_the_garbage_collector() -> None:
     gc.disable()
     try:
         evaluate(y, f, cluster=[number // 2 for number in range(len(y))])
-        evaluate(y, f, weights=[1 + number % 3 for number in range(len(y))])
+        evaluate(y, f, sample_weight=[1 + number % 3 for number in range(len(y))])
         assert gc.collect() == 0
     finally:
         gc.enable()
@@ -53,7 +53,7 @@ def test_what_patients_are_called_changes_no_error_where_some_weigh_less() -> No
     counts, weights = np.eye(2, dtype=np.int64)[label], np.where(np.arange(n) < heavy, 1.0, 0.02)
     patient = np.arange(n) // 2
     as_named, renamed = (
-        evaluate(counts, np.stack([probs, 1 - probs], axis=1), weights=weights, cluster=names, debias="paper")
+        evaluate(counts, np.stack([probs, 1 - probs], axis=1), sample_weight=weights, cluster=names, debias="paper")
         for names in (patient, rng.permutation(n // 2)[patient])
     )
     for name, metric in as_named.metrics.items():

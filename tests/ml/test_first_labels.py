@@ -32,9 +32,9 @@ def test_order_1_uses_the_first_labels_and_order_2_all() -> None:
     labels, probs, weight = labelled()
     both, first = counts_of(labels), counts_of(labels[:, :1])
     cluster = np.arange(60) // 3
-    document = evaluate(both, probs, first_label_counts=first, weights=weight, weights2=2 * weight, cluster=cluster)
-    one = evaluate(first, probs, weights=weight, cluster=cluster)
-    two = evaluate(both, probs, weights=2 * weight, cluster=cluster)
+    document = evaluate(both, probs, first_label_counts=first, sample_weight=(weight, 2 * weight), cluster=cluster)
+    one = evaluate(first, probs, sample_weight=weight, cluster=cluster)
+    two = evaluate(both, probs, sample_weight=2 * weight, cluster=cluster)
     documents = [found.to_dict()["metrics"] for found in (document, one, two)]  # with None for NaN, which equals itself
     assert [documents[0][name] for name in ORDER_1] == [documents[1][name] for name in ORDER_1]
     assert [documents[0][name] for name in ORDER_2] == [documents[2][name] for name in ORDER_2]
@@ -119,7 +119,7 @@ def test_scaling_is_fitted_without_the_labels_that_were_asked_for_because_others
 
 def test_changes_of_no_case_are_unknown_with_weights_too() -> None:
     none, vector = np.zeros((0, 3)), np.zeros(0)
-    for weights in ({}, {"weights": vector, "weights2": vector}):
+    for weights in ({}, {"sample_weight": (vector, vector)}):
         pair = ((none, vector), (none, vector))
         found = paired_changes(none.astype(np.int64), *pair, cluster=vector, **weights)
         assert all(np.isnan(change.value) for change in found.values())

@@ -21,12 +21,9 @@ def gini(probs: np.ndarray) -> np.ndarray:
 
 def test_it_is_the_difference_of_the_metrics() -> None:
     counts, truth, worse, weight, cluster = problem()
-    change = paired_change(
-        counts, (worse, gini(worse)), (truth, gini(truth)), weights=weight, weights2=weight, cluster=cluster
-    )
+    change = paired_change(counts, (worse, gini(worse)), (truth, gini(truth)), sample_weight=weight, cluster=cluster)
     documents = [
-        evaluate(counts, probs, gini(probs), weights=weight, weights2=weight, cluster=cluster).metrics
-        for probs in (worse, truth)
+        evaluate(counts, probs, gini(probs), sample_weight=weight, cluster=cluster).metrics for probs in (worse, truth)
     ]
     for name, estimate in (("L", change.loss), ("L_D", change.disagreement_loss)):
         assert estimate.value == pytest.approx(documents[1][name].value - documents[0][name].value, abs=1e-12)
@@ -49,15 +46,14 @@ def test_each_change_is_the_difference_of_two_evaluations_and_of_their_replicate
                 probs[rows],
                 dpe[rows],
                 n_bins=2,  # which all have pairs, whoever is left out
-                weights=weight[rows],
-                weights2=weight[rows],
+                sample_weight=weight[rows],
                 cluster=None if cluster is None else cluster[rows],
             ).metrics
             for probs, dpe in both
         ]
         return {name: documents[1][name].value - documents[0][name].value for name in changes}
 
-    changes = paired_changes(counts, *both, n_bins=2, weights=weight, weights2=weight, cluster=cluster)
+    changes = paired_changes(counts, *both, n_bins=2, sample_weight=weight, cluster=cluster)
     whole = values(np.arange(90))
     units = patient if by_patient else np.arange(90)
     for name, estimate in changes.items():
@@ -90,9 +86,9 @@ def test_the_chance_of_labels_is_how_much_changes_vary_when_the_first_prediction
     f = rng.dirichlet(np.ones(3), 150)
     g, weight = 0.7 * f + 0.3 * rng.dirichlet(np.ones(3), 150), rng.uniform(0.5, 4, 150)
     before, after = (f, gini(f)), (g, gini(g))
-    draws = [paired_change(rng.multinomial(2, f), before, after, weights=weight, weights2=weight) for _ in range(600)]
+    draws = [paired_change(rng.multinomial(2, f), before, after, sample_weight=weight) for _ in range(600)]
     values = np.array([[change.loss.value, change.disagreement_loss.value] for change in draws])
     np.testing.assert_allclose(draws[0].chance, values.std(axis=0, ddof=1), rtol=0.1)
-    once = paired_change(np.eye(3, dtype=int)[rng.integers(0, 3, 150)], before, after, weights=weight, weights2=weight)
+    once = paired_change(np.eye(3, dtype=int)[rng.integers(0, 3, 150)], before, after, sample_weight=weight)
     assert once.chance[1] == 0  # nobody could disagree
     assert once.chance[0] == pytest.approx(draws[0].chance[0] * np.sqrt(2), rel=1e-12)

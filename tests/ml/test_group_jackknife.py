@@ -55,7 +55,7 @@ def test_groups_of_patients_are_what_clusters_are_in_memory(
     found = of_groups(columns, debias, weight=weight, by_patient=True, n_groups=n_groups)
     counts, probs, dpe, patients = columns
     groups = group_numbers(patients.tolist(), n_groups)
-    options: dict[str, Any] = {"disagreement_probs": dpe, "debias": debias, "weights": weight}
+    options: dict[str, Any] = {"disagreement_probs": dpe, "debias": debias, "sample_weight": weight}
     expected = evaluate(counts, probs, cluster=groups, **options)
     assert found.metrics.keys() == expected.metrics.keys()
     for name, estimate in found.metrics.items():
@@ -69,7 +69,7 @@ def test_cases_that_stand_for_themselves_have_the_values_of_memory(seed: int, de
     columns = laboratory(seed)
     weight = np.random.default_rng(seed).uniform(1, 4, 300) if weighted else None
     found = of_groups(columns, debias, weight=weight, by_patient=False).metrics
-    expected = evaluate(*columns[:2], disagreement_probs=columns[2], debias=debias, weights=weight).metrics
+    expected = evaluate(*columns[:2], disagreement_probs=columns[2], debias=debias, sample_weight=weight).metrics
     for name, estimate in found.items():
         assert alike(estimate, expected[name], "value"), name
 

@@ -46,11 +46,11 @@ def test_evaluations_with_uneven_weights_join_bins_without_a_pair(clustered: boo
         weight = sum(w[i] * w[j] for i, j in pairs)
         if weight > 0:
             total += w[members].sum() / w.sum() * sum(w[i] * w[j] * d[i, k] * d[j, k] for i, j in pairs) / weight
-    found = evaluate(y, f, weights=w, cluster=cluster).metrics["CL"]
+    found = evaluate(y, f, sample_weight=w, cluster=cluster).metrics["CL"]
     assert found.value == pytest.approx(total, abs=1e-12)
     assert found.singleton_mass > 0
     assert found.value != pytest.approx(calibration_loss(y, f, sample_weight=w, cluster=cluster).value, abs=1e-6)
-    even = evaluate(y, f, weights=np.full(40, 2.0), cluster=cluster).metrics["CL"].value
+    even = evaluate(y, f, sample_weight=np.full(40, 2.0), cluster=cluster).metrics["CL"].value
     assert even == pytest.approx(calibration_loss(y, f, cluster=cluster).value, abs=1e-12)
 
 

@@ -9,7 +9,7 @@ import pytest
 from ml.metrics import evaluate, paired_changes
 from ml.metrics.cases import select_sample
 from ml.metrics.jackknife import mean_replicates
-from ml.metrics.model_assisted import cross_fitted, model_assisted
+from ml.metrics.model_assisted import cross_fitted, model_assisted_means
 
 
 def world(seed: int, n: int = 120, patients: int = 30) -> dict[str, Any]:
@@ -28,7 +28,8 @@ def population(w: dict[str, Any], *, clustered: bool = True) -> Any:
 
 def found(w: dict[str, Any], *, clustered: bool = True) -> Any:
     people = population(w, clustered=clustered)
-    return model_assisted(w["loss"][people.rows], w["weight"][people.rows], w["features"][people.rows], people)
+    losses = [(w["loss"][people.rows], None)]
+    return model_assisted_means(losses, w["weight"][people.rows], w["features"][people.rows], people)[0]
 
 
 @pytest.mark.parametrize("clustered", [False, True])
@@ -112,7 +113,7 @@ def test_evaluate_shows_it_beside_the_weighted_mean(clustered: bool) -> None:
     y = np.array([rng.multinomial(1 + both, row) for both, row in zip(twice, f, strict=True)])
     weights = np.where(twice, 1 / 0.3, 1.0)
     cluster = np.arange(n) // 4 if clustered else None
-    metrics = evaluate(y, f, weights2=weights, cluster=cluster).metrics
+    metrics = evaluate(y, f, sample_weight=(None, weights), cluster=cluster).metrics
     assert {name for name, row in metrics.items() if row.model_assisted is not None} == {"EL", "EL_plugin", "L_D"}
     for name in ("EL", "L_D"):
         assisted = metrics[name].model_assisted
@@ -120,7 +121,7 @@ def test_evaluate_shows_it_beside_the_weighted_mean(clustered: bool) -> None:
         assert assisted.low < assisted.value < assisted.high
         assert assisted.se < 1.01 * metrics[name].se
     assert all(row.model_assisted is None for row in evaluate(y, f, cluster=cluster).metrics.values())
-    partly = evaluate(np.where(rng.random(n)[:, None] < 0.2, 0, y), f, weights=np.full(n, 1.25), weights2=weights)
+    partly = evaluate(np.where(rng.random(n)[:, None] < 0.2, 0, y), f, sample_weight=(np.full(n, 1.25), weights))
     assert partly.metrics["L"].model_assisted is not None
 
 
@@ -132,7 +133,7 @@ def test_the_change_of_el_is_what_first_labels_say_of_l() -> None:
     twice = rng.random(n) < 0.2
     y = np.array([rng.multinomial(1 + both, row) for both, row in zip(twice, q, strict=True)])
     sides = [(f, 1 - (f**2).sum(1)) for f in (rng.dirichlet(np.ones(3), n), 0.5 * q + 1 / 6)]
-    changes = paired_changes(y, sides[0], sides[1], weights2=np.where(twice, 5.0, 1.0))
+    changes = paired_changes(y, sides[0], sides[1], sample_weight=(None, np.where(twice, 5.0, 1.0)))
     assert changes["EL"].model_assisted.value == pytest.approx(changes["L"].value, abs=0.01)
     assert changes["EL"].model_assisted.se == pytest.approx(changes["L"].se, rel=0.05)
     assert changes["EL"].se > 1.5 * changes["L"].se
@@ -143,6 +144,6 @@ def test_cases_without_any_label_are_evaluated_as_that(clustered: bool) -> None:
     """A service that predicts before anybody reads has weights, and nothing to weigh."""
     n = 4
     cluster = np.arange(n) // 2 if clustered else None
-    found = evaluate(np.zeros((n, 3), dtype=int), np.full((n, 3), 1 / 3), weights=np.ones(n), cluster=cluster)
+    found = evaluate(np.zeros((n, 3), dtype=int), np.full((n, 3), 1 / 3), sample_weight=np.ones(n), cluster=cluster)
     assert found.n_labels == 0
     assert np.isnan(found.metrics["L"].value)

@@ -14,8 +14,7 @@ from ml.metrics.cases import class_frequencies, epistemic_terms, select_sample
 from ml.metrics.jackknife import NO_READERS, Estimate
 from ml.metrics.losses import calibration_loss
 from ml.metrics.ordinal import ordinal_metrics
-from ml.metrics.reader_studies import percent_correct
-from ml.metrics.reader_variance import GROUPS, CrossedEffects, LeftOut, Readings
+from ml.metrics.reader_variance import GROUPS, CrossedEffects, LeftOut, Readings, calibration_of
 from ml.tables import evaluate as evaluate_any
 from ml.util.arrays import FloatArray, IntArray
 
@@ -28,7 +27,7 @@ def readings_of(study: Study) -> Readings:
 
 def metrics_of(study: Study, readings: Readings | None) -> dict[str, Estimate]:
     weights = None if study.weights2 is None else np.ones(len(study.patient))
-    options: dict[str, Any] = {"weights": weights, "weights2": study.weights2, "cluster": study.patient}
+    options: dict[str, Any] = {"sample_weight": (weights, study.weights2), "cluster": study.patient}
     if study.weights2 is not None:
         options["first_label_counts"] = study.counts(first=True)
     options["readings"] = readings
@@ -64,13 +63,17 @@ def test_where_everybody_read_everything_it_is_the_analysis_of_variance() -> Non
 
 
 def test_shares_have_the_variance_of_percent_correct() -> None:
+    """That of Gallas, Pennello and Myers 2007: R readers' mean square and R mean covariances, by pairs of cases."""
     rng = np.random.default_rng(2)
     hard = rng.uniform(-0.4, 0.3, 80)
     correct = (rng.random((5, 80)) < np.linspace(0.5, 0.9, 5)[:, None] + hard).astype(np.float64)
     found, terms = grid(correct)
     part, of_cases = found.part(terms), correct.mean(axis=0).var(ddof=1) / 80
     assert part is not None
-    assert part.variance + of_cases == pytest.approx(percent_correct(correct).se ** 2, rel=1e-9)
+    scores, others = correct.mean(axis=1), ~np.eye(5, dtype=bool)
+    apart = (np.outer(correct.sum(axis=1), correct.sum(axis=1)) - correct @ correct.T) / (80 * 79)
+    covariance = (np.outer(scores, scores) - apart)[others].mean()
+    assert part.variance + of_cases == pytest.approx((scores.var(ddof=1) + 5 * covariance) / 5, rel=1e-9)
 
 
 @pytest.mark.parametrize("design", [crossed, service])
@@ -197,16 +200,15 @@ def test_leaving_a_reader_out_is_what_it_says(design: Any) -> None:
     left = LeftOut.of(found, counts[sample.rows], probs[sample.rows])
     freqs = class_frequencies(counts[sample.rows])
     binned = Binned.of(freqs, probs[sample.rows], sample, 5, "uniform", "none")
-    means = left.means(lambda rest, case: epistemic_terms(rest, left.probs[case], True).sum(axis=1), 2)
-    plugin = left.calibration(
-        lambda rest, case: class_frequencies(rest), left.probs, 2, binned.slots, binned.bins, "none"
-    )
+    means = left.means(lambda rest, case: epistemic_terms(rest, left.probs[case])[:, 1], 2)
+    bins = left.bins(lambda rest, case: class_frequencies(rest), left.probs, 2, binned.slots, binned.bins)
+    plugin = calibration_of(bins, probs.shape[1], "none")
     groups = np.argsort(-found.cells.of_reader, kind="stable")
     for group, reader in enumerate(groups.tolist()):
         rest = _without(study, reader)
         usable = (rest.sum(axis=1) >= 2) & (counts.sum(axis=1) >= 2)
         weight = (np.ones(len(rest)) if study.weights2 is None else study.weights2)[usable]
-        terms = epistemic_terms(rest[usable], probs[usable], True).sum(axis=1)
+        terms = epistemic_terms(rest[usable], probs[usable])[:, 1]
         if usable.any():
             assert means[group] == pytest.approx(weight @ terms / weight.sum(), rel=1e-9)
             value = calibration_loss(rest[usable], probs[usable], n_bins=5, debias="none", sample_weight=weight).value

@@ -39,8 +39,7 @@ def test_no_metric_depends_on_the_order_of_the_classes(seed: int, order: list[in
     y, f, phi = tied(seed)
     w = np.random.default_rng(seed).uniform(0.5, 2, len(y))
     here, there = (
-        evaluate(y[:, columns], f[:, columns], phi, weights=w, weights2=w).metrics
-        for columns in (list(range(4)), order)
+        evaluate(y[:, columns], f[:, columns], phi, sample_weight=(w, w)).metrics for columns in (list(range(4)), order)
     )
     for name, estimate in here.items():
         assert there[name].value == pytest.approx(estimate.value, abs=1e-12, nan_ok=True), name
@@ -107,7 +106,7 @@ def test_the_error_of_skill_is_the_jackknife_with_the_constant_fitted_anew(clust
 
     groups = np.unique(g)
     without = np.array([by_hand(np.flatnonzero(g != group)) for group in groups])
-    metrics = evaluate(y, f, phi, weights=w, weights2=w2, cluster=g if clustered else None).metrics
+    metrics = evaluate(y, f, phi, sample_weight=(w, w2), cluster=g if clustered else None).metrics
     for column, name in enumerate(("skill", "skill_D")):
         used = without[[bool((y[g == group].sum(axis=1) >= column + 1).any()) for group in groups], column]
         error = np.sqrt((len(used) - 1) / len(used) * ((used - used.mean()) ** 2).sum())

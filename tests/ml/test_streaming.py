@@ -52,7 +52,8 @@ def test_streaming_equals_memory(tmp_path: Path, suffix: str, wide: bool, column
     """To the end of intervals where groups of patients are the clusters in memory too."""
     labels, predictions = tables(tmp_path, suffix, wide=wide)
     in_memory = columns | ({"cluster": "group"} if columns else {})
-    whole = evaluate_tables(labels, predictions, **in_memory).to_dict()  # type: ignore[arg-type]
+    weights = (columns.get("weights"), columns.get("weights2"))
+    whole = evaluate_tables(labels, predictions, sample_weight=weights, cluster=in_memory.get("cluster")).to_dict()
     options = EvaluationOptions(**columns)  # type: ignore[arg-type]
     for rows in (37, 100_000):
         seen: list[int] = []

@@ -70,7 +70,7 @@ def test_a_statistic_of_no_labels_is_refused() -> None:
 def test_horvitz_thompson_equals_hajek_where_everybody_is_labelled_alike() -> None:
     y, f = draw(3, low=2)
     ones = np.ones(len(y))
-    for row in evaluate(y, f, weights=ones).to_dict()["metrics"].values():
+    for row in evaluate(y, f, sample_weight=ones).to_dict()["metrics"].values():
         if row["horvitz_thompson"] is not None:
             assert row["horvitz_thompson"] == pytest.approx(row["value"], abs=1e-13)
     assert evaluate(y, f).to_dict()["metrics"]["L"]["horvitz_thompson"] is None
@@ -91,7 +91,7 @@ def test_horvitz_thompson_is_unbiased_under_triage(clustered: bool) -> None:
         if chance == 0:
             continue
         seen = np.where(take[:, None], y, 0)
-        metrics = evaluate(seen, f, weights=1 / pi, cluster=patient, n_bins=3).to_dict()["metrics"]
+        metrics = evaluate(seen, f, sample_weight=1 / pi, cluster=patient, n_bins=3).to_dict()["metrics"]
         for name in expected:
             value = metrics[name]["horvitz_thompson"]
             expected[name] += chance * (0.0 if value is None else value)

@@ -15,8 +15,7 @@ def change_of(world: World, candidate: Predictor, judging: Partition, without: i
     return paired_change(
         counts,
         *((prediction.class_probs, prediction.disagreement_probs) for prediction in pair),
-        weights=np.ones(len(counts)),
-        weights2=1 / judging.pi,
+        sample_weight=(np.ones(len(counts)), 1 / judging.pi),
         cluster=judging.patient,
     )
 
@@ -53,7 +52,7 @@ def test_the_error_of_a_shift_is_that_of_the_difference_of_two_means() -> None:
 
     def change(counts: FloatArray) -> Change:
         phi = [1 - (probs**2).sum(axis=1) for probs in (before, after)]
-        return paired_change(counts, (before, phi[0]), (after, phi[1]), weights=weight, cluster=cluster)
+        return paired_change(counts, (before, phi[0]), (after, phi[1]), sample_weight=weight, cluster=cluster)
 
     some, everything = change(some_counts), change(all_counts)
     terms = (

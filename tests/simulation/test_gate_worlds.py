@@ -43,7 +43,7 @@ def test_what_is_true_is_what_labels_say_of_many_cases() -> None:
     counts = part.counts()
     twice = counts.sum(axis=1) == 2
     sides = [side.predict(part.logits) for side in (here.champion, candidate)]
-    before, after = (squared_terms(first, side.class_probs).sum(axis=1) for side in sides)
+    before, after = (squared_terms(first, side.class_probs) for side in sides)
     observed = observed_disagreement(counts[twice])
     old, new = (statistic_terms(observed, side.disagreement_probs[twice]) for side in sides)
     weight = 1 / part.pi[twice]
