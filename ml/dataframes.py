@@ -6,6 +6,7 @@ packages is needed. A data frame whose columns are 0 … K − 1 in this order i
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, zip_longest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,11 @@ def column_names(values: Any) -> list[str] | None:
     """
     keys = _keys(values)
     return None if keys is None else [str(key) for key in keys]
+
+
+def has_cases(source: Any) -> bool:
+    """Whether something is a file or a table whose rows are named by ``case_id``."""
+    return isinstance(source, str | Path) or "case_id" in (_keys(source) or ())
 
 
 def refuse_names(values: Any, what: str) -> None:

@@ -302,7 +302,6 @@ OPEN_DOCUMENTS = {
     "ml.reproduce.report.reproduce": "each reproduction has its own rows and entries, typed where they are made",
     "ml.reproduce.setting.Reproduction": "each reproduction has its own rows and entries",
     "ml.tables.reading.TableSource": "a caller's mapping of columns",
-    "ml.tables.reading._from_memory": "a caller's mapping of columns",
     "ml.tables.reading._of_columns": "a caller's mapping of columns",
 }
 

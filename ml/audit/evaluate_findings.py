@@ -7,8 +7,8 @@ from ml.agreement import krippendorff_alpha
 from ml.metrics import Evaluation
 from ml.tables.comparison import Comparison, compare_matched
 from ml.tables.evaluate import evaluate_cases
-from ml.tables.files import TableSource
 from ml.tables.matching import Cases, EvaluationOptions, match_tables
+from ml.tables.reading import TableSource
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def evaluate(
         kept = {"--plots": plots, "--report": report, "--against": against, "--missing": missing == "drop"}
         kept |= {"--binary": binary, "--level": level == "ordinal"}
         if renormalise and (shard is not None or out is not None):
-            raise typer.BadParameter("a shard reads rows as they are: renormalise the table before")
+            raise typer.BadParameter("--renormalise cannot be used with --shard: divide the rows by their sums before")
         for name in [name for name, value in kept.items() if value]:
             given = "--stream" if shard is None else "--shard"
             raise typer.BadParameter(f"{given} goes through the tables once and keeps no cases; leave {name} out")

@@ -12,8 +12,8 @@ import pytest
 
 from ml.audit.glossary import MEANING
 from ml.audit.page import section_of
-from ml.tables.files import write_table
 from ml.tables.matching import EvaluationOptions
+from ml.tables.reading import write_table
 from ml.util.number_format import interval, probability
 from tests.support.command import run_here
 
