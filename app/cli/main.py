@@ -10,7 +10,7 @@ import typer
 
 from app.cli import people, serving
 from app.cli.shared import service_context
-from ml.cli import adapting, quantizing, results, scoring, stages
+from ml.cli import releases, results, scoring, stages
 from ml.cli.shared import Json, emit, run_command, say
 
 if TYPE_CHECKING:
@@ -212,8 +212,7 @@ def dataset_export(
 for commands in (
     stages.commands,
     scoring.commands,
-    adapting.commands,
-    quantizing.commands,
+    releases.commands,
     results.commands,
     serving.commands,
 ):

@@ -13,11 +13,7 @@ def version_line() -> str:
 
 
 def known_commit(package: Path) -> str | None:
-    """First characters of the commit: written at build time, or that of the checkout; None where neither is there.
-
-    Args:
-        package: folder of the package ``secondread``.
-    """
+    """First characters of the commit: written at build time, or that of the checkout; None where neither is there."""
     written = package / "commit.txt"
     if written.is_file():
         return written.read_text().strip()[:12] or None

@@ -133,11 +133,6 @@ def _further_columns(table: pa.Table, others: set[str]) -> dict[str, list[Any]]:
 def probability_columns(table: pa.Table, where: Where, *, binary: bool = False) -> list[str]:
     """Names of the columns ``prob:<class>``.
 
-    Args:
-        table: PREDICTIONS.
-        where: what messages call it.
-        binary: whether there must be one, else two or more.
-
     Raises:
         TableError: another number of them.
     """

@@ -85,51 +85,36 @@ class EvaluationOptions:
 
 @dataclass(frozen=True)
 class Rival:
-    """Other predictions of the same cases.
-
-    Attributes:
-        predictions: of the M cases that both predict, with classes in the order of the first.
-        rows: (M,) positions of these among the cases of the first predictions.
-        left_out: cases with a label that it does not predict.
-        notes: about its table.
-    """
+    """Other predictions of the M cases that both predict, with classes in the order of the first."""
 
     predictions: Predictions
+    #: (M,) positions among the cases of the first predictions
     rows: IntArray
+    #: cases with a label that it does not predict
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Cases:
-    """Predictions with the labels of each case, of one finding.
+    """Predictions of N cases with the labels of each case, of one finding."""
 
-    Attributes:
-        labels: LABELS without the cells that a release was trained on.
-        place: what messages call them.
-        predictions: N cases.
-        counts: (N, K) label histograms of the predictions; zero rows without a label.
-        first_counts: (N, K) those of the labels that answer the first planned reads; None where no column says which.
-        weights: (N,) of order 1.
-        weights2: (N,) of order 2.
-        cluster: (N,) patients.
-        left_out: cases with a label and no prediction.
-        finding: its name; None in tables without such a column.
-        rival: other predictions to compare with.
-        notes: about rows that were renormalised, and about cells that a release was trained on, which are left out.
-    """
-
+    #: LABELS without the cells that a release was trained on, and what messages call them
     labels: Annotations
     place: Place
     predictions: Predictions
+    #: (N, K), zero rows without a label; ``first_counts`` are those of the answers to the first planned reads, if named
     counts: IntArray
     first_counts: IntArray | None
+    #: (N,) of order 1 and of order 2, and the patients
     weights: FloatArray | None
     weights2: FloatArray | None
     cluster: npt.NDArray[Any] | None
+    #: cases with a label and no prediction
     left_out: tuple[str, ...]
     finding: str | None = None
     rival: Rival | None = None
+    #: about rows that were renormalised, and about cells that a release was trained on, which are left out
     notes: tuple[str, ...] = ()
 
     @cached_property
@@ -262,7 +247,9 @@ def align_tables(
         for order, name in enumerate((options.weights, options.weights2)):
             if name is not None:
                 values = case_column(labels, name, place)
-                _check_weights(labels.columns[name], name, place)
+                given = labels.columns[name]
+                wrong = [not _is_weight(value) for value in given]
+                fail_at(place, wrong, name, "weights must be positive numbers:", given)
                 # the filler is never used
                 weights[order] = np.where(rows >= 0, values[rows], values[0]).astype(np.float64)
         if options.cluster is not None:
@@ -273,16 +260,8 @@ def align_tables(
     return Cases(labels, place, predictions, counts, first_counts, first, second, cluster, tuple(left_out))
 
 
-def _check_weights(values: list[Any], name: str, place: Place) -> None:
-    """Refuse weights that are no positive finite numbers."""
-    try:
-        wrong = ~((numbers := np.array(values, dtype=np.float64)) > 0) | ~np.isfinite(numbers)
-    except (TypeError, ValueError):
-        wrong = np.array([not _is_weight(value) for value in values])
-    fail_at(place, wrong, name, "weights must be positive numbers:", values)
-
-
 def _is_weight(value: Any) -> bool:
+    """Whether a value is a positive finite number."""
     try:
         return bool(np.isfinite(float(value))) and float(value) > 0
     except (TypeError, ValueError):

@@ -55,11 +55,8 @@ TableSource = str | Path | ArrowTable | Mapping[str, Any]
 class Place:
     """Name of a table and its rows in messages.
 
-    Attributes:
-        name: the file, or what a table in memory is.
-        first: number of the first row: 2 in CSV, whose first line is the header, 1 in Parquet, 0 in memory.
-        rows: positions in the whole table of the rows of a part; None of the whole.
-        file: the CSV file, to quote a cell as it is written there.
+    The first row has number 2 in CSV, whose first line is the header, 1 in Parquet, 0 in memory. ``rows`` has positions
+    in the whole table of the rows of a part; ``file`` is the CSV file, to quote a cell as it is written there.
     """
 
     name: str
@@ -162,14 +159,20 @@ def explaining(path: Path) -> Iterator[None]:
         raise TableError(f"{path}: {fault or exc}") from exc
 
 
-def _fault_of_text(path: Path) -> str | None:
-    """The first row of a CSV file that is not UTF-8, or has more or fewer cells than the header."""
+@contextmanager
+def _csv_rows(path: Path) -> Iterator[tuple[Any, list[str]]]:
+    """A reader of the rows of a CSV file, whose ``line_num`` counts as people do, and the header."""
     with (
         _open_bytes(path) as raw,
         TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="") as text,
     ):
         rows = text_csv.reader(text)
-        header = next(rows, [])
+        yield rows, next(rows, [])
+
+
+def _fault_of_text(path: Path) -> str | None:
+    """The first row of a CSV file that is not UTF-8, or has more or fewer cells than the header."""
+    with _csv_rows(path) as (rows, header):
         for cells in rows:
             broken = [place for place, cell in enumerate(cells) if not cell.isascii() and _is_broken(cell)]
             if broken:
@@ -265,17 +268,6 @@ def read_rows(
     path: Path, required: Sequence[str], optional: Sequence[str], first: int, stop: int, rows: int
 ) -> Iterator[tuple[int, pa.Table]]:
     """Read some columns of some rows of a CSV or Parquet file, in parts; memory does not grow with the file.
-
-    Args:
-        path: the file.
-        required: columns that must be there.
-        optional: columns that are read where they are there.
-        first: number of the first row, from 0.
-        stop: number after that of the last one.
-        rows: of a part; the last may have fewer.
-
-    Returns:
-        Number of the first row, and the table, of each part.
 
     Raises:
         TableError: as ``read_table``, or a column is missing.
@@ -417,9 +409,7 @@ def _shown(value: Any) -> str:
 
 def _written(file: Path, position: int) -> tuple[int, dict[str, str]]:
     """Line of a row in a CSV file, as people count, and its cells as they are written."""
-    with _open_bytes(file) as raw, TextIOWrapper(raw, encoding="utf-8-sig", newline="") as stream:
-        rows = text_csv.reader(stream)
-        header = next(rows, [])
+    with _csv_rows(file) as (rows, header):
         # Arrow leaves out lines without any character
         filled = ((rows.line_num, cells) for cells in rows if cells)
         line, cells = next(islice(filled, position, None), (position + 2, []))

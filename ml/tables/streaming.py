@@ -32,14 +32,7 @@ BATCH_ROWS = 50_000
 
 @dataclass(frozen=True)
 class Span:
-    """A part of sorted tables.
-
-    Attributes:
-        first: number of its first prediction, from 0.
-        stop: number after that of its last one; None for all that follow.
-        after: the case before its first one, "" where there is none.
-        until: its last case; None where all labels that follow are its own.
-    """
+    """A part of sorted tables."""
 
     first: int
     stop: int | None
@@ -200,13 +193,7 @@ def _joined(
 
 @dataclass(frozen=True)
 class Streaming:
-    """Sources of a stream of sorted tables.
-
-    Attributes:
-        labels: LABELS, long or wide, sorted by case_id.
-        predictions: PREDICTIONS, sorted by case_id.
-        options: of the evaluation; ``n_bins`` and the columns count here.
-    """
+    """Sources of a stream of sorted tables."""
 
     labels: Path
     predictions: Path
@@ -221,13 +208,6 @@ class Streaming:
         renormalised: list[FloatArray] | None = None,
     ) -> tuple[GroupSums, GroupSums]:
         """Sums over groups of patients, by the weights (and the labels) of order 1 and of order 2.
-
-        Args:
-            span: part of the tables.
-            observer: called with the cases done.
-            batch_rows: rows of a batch.
-            renormalised: takes the distances from 1 of the sums of rows that rounding keeps from 1, which are divided
-                by them; None refuses such rows.
 
         Raises:
             TableError: a table cannot be used or is not sorted.
