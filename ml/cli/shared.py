@@ -4,7 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, requires
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
@@ -71,6 +71,24 @@ def _packages_of_extras() -> dict[str, set[str]]:
 
 def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def version_line() -> str:
+    """Version, and the commit where it is known: written at build time, or that of the checkout."""
+    import subprocess
+    from pathlib import Path
+
+    import secondread
+
+    package = Path(secondread.__file__).parent
+    written, commit = package / "commit.txt", ""
+    if written.is_file():
+        commit = written.read_text().strip()[:12]
+    elif (package.parent / ".git").exists():
+        command = ["git", "-C", str(package.parent), "rev-parse", "--short=12", "HEAD"]
+        with suppress(OSError):  # git is not installed
+            commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603
+    return f"secondread {secondread.__version__}" + (f" ({commit})" if commit else "")
 
 
 Device = Annotated[
