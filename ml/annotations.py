@@ -1,8 +1,9 @@
-"""Annotations: who gave which class to which case, in memory that grows with the number of labels."""
+"""Labels of cases with their annotators, in memory that grows with the number of labels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -12,20 +13,20 @@ from ml.util.arrays import EqualByValue, IntArray
 
 @dataclass(frozen=True, eq=False)
 class Annotations(EqualByValue):
-    """M labels by A annotators of N cases, in K classes.
-
-    Tables are read by ``ml.tables.read_annotations``; counts without annotators are no annotations.
+    """M labels by A annotators of N cases, in K classes; or only histograms, if nothing names the annotators.
 
     Attributes:
-        case: (M,) number of each label's case.
-        annotator: (M,) number of who gave it.
-        label: (M,) its class number.
+        case: (M,) number of each label's case; of histograms (N,) that of each histogram.
+        annotator: (M,) number of who gave it; empty with histograms.
+        label: (M,) its class number; empty with histograms.
         n_cases: N, with those that have no label.
         n_annotators: A.
         n_classes: K.
         case_ids: (N,) identifiers of the cases; empty if they have numbers only.
         annotators: (A,) names of the annotators; empty if they have numbers only.
         classes: (K,) names of the classes; empty if they have numbers only.
+        histograms: (N, K) counts of a table that names no annotators.
+        columns: further columns of the table by name, with a value per number in ``case``.
 
     >>> labels = Annotations.of_matrix(np.array([[0, 1, -1], [1, 1, 0]]), 2)
     >>> labels.counts().tolist(), labels.per_case.tolist()
@@ -41,6 +42,8 @@ class Annotations(EqualByValue):
     case_ids: tuple[str, ...] = ()
     annotators: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    histograms: IntArray | None = None
+    columns: dict[str, list[Any]] = field(default_factory=dict)
 
     @classmethod
     def of_matrix(cls, matrix: IntArray, n_classes: int) -> "Annotations":
@@ -54,12 +57,15 @@ class Annotations(EqualByValue):
         cls, case: IntArray, names: Sequence[str], label: IntArray, n_cases: int, n_classes: int
     ) -> "Annotations":
         """Number the annotators of labels (M,) in the order of their names, and bring the labels into that of cases."""
-        annotators = sorted(set(names))
-        number = {name: a for a, name in enumerate(annotators)}
-        annotator = np.array([number[name] for name in names], dtype=np.int64)
-        order = np.argsort(case, kind="stable")
-        numbers = (case[order], annotator[order], label[order])
-        return cls(*numbers, n_cases, len(annotators), n_classes, annotators=tuple(annotators))
+        annotators, annotator = np.unique(np.array(names, dtype=object), return_inverse=True)
+        numbers = (case, annotator.astype(np.int64), label)
+        return cls(*numbers, n_cases, len(annotators), n_classes, annotators=tuple(annotators.tolist())).by_case()
+
+    def by_case(self) -> "Annotations":
+        """Labels in the order of their cases, without further columns."""
+        order = np.argsort(self.case, kind="stable")
+        annotator, label = self.annotator[order], self.label[order]
+        return replace(self, case=self.case[order], annotator=annotator, label=label, columns={})
 
     def renumbered(self, place: IntArray, n_cases: int) -> "Annotations":
         """Labels of some cases under the numbers ``place`` (N,), −1 of a case that is left out."""
@@ -89,5 +95,7 @@ class Annotations(EqualByValue):
 
     def counts(self) -> IntArray:
         """Label histograms (N, K)."""
+        if self.histograms is not None:
+            return self.histograms
         flat = np.bincount(self.case * self.n_classes + self.label, minlength=self.n_cases * self.n_classes)
         return flat.reshape(self.n_cases, self.n_classes)

@@ -6,6 +6,8 @@ packages is needed. A data frame whose columns are 0 … K − 1 in this order i
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, zip_longest
+from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -40,12 +42,19 @@ def column_names(values: Any) -> list[str] | None:
     return None if keys is None else [str(key) for key in keys]
 
 
+def has_cases(source: Any) -> bool:
+    """Whether something is a file or a table whose rows are named by ``case_id``."""
+    return isinstance(source, str | Path) or "case_id" in (_keys(source) or ())
+
+
 def refuse_names(values: Any, what: str) -> None:
     """Refuse a table where nothing says in which order its columns belong.
 
     Raises:
         ValueError: a table with named columns.
     """
+    if type(values) is np.ndarray and values.dtype.names is None:
+        return
     for table in _tables(values):
         names = column_names(table)
         if names is not None:
@@ -63,15 +72,8 @@ def by_class(
 ) -> tuple[npt.ArrayLike, npt.ArrayLike, list[str] | None]:
     """Bring the columns of label counts and class probabilities into one order of classes.
 
-    Args:
-        label_counts: (N, K), an array or a table with columns named ``<class>`` or ``count:<class>``.
-        class_probs: (N, K), an array or a table with columns named ``<class>`` or ``prob:<class>``.
-        classes: names of the K columns of whichever is an array, and the order to bring tables into; without them
-            the order of the names, so that nothing depends on where a column stands.
-        names: what messages call the second table, and the prefix of its columns.
-
-    Returns:
-        Label counts, class probabilities, and the names of their columns where anything named them.
+    That is the order of ``classes``, or of the names, so that nothing depends on where a column stands; a prefix that
+    all columns have is no part of the names.
 
     Raises:
         ValueError: names that differ, stand twice or are missing on one side, or rows that are named differently.
@@ -79,6 +81,9 @@ def by_class(
     >>> by_class({"x": [2], "y": [0]}, {"prob:y": [0.1], "prob:x": [0.9]})
     (array([[2, 0]]), array([[0.9, 0.1]]), ['x', 'y'])
     """
+    both = label_counts, class_probs
+    if set(map(type, both)) == {np.ndarray} and not (label_counts.dtype.names or class_probs.dtype.names):
+        return *both, None if classes is None else list(classes)
     what, prefix = names
     counted, predicted = _classes(label_counts, "count:", "label_counts"), _classes(class_probs, prefix, what)
     if counted is None and predicted is None:
@@ -112,6 +117,8 @@ def same_rows(**values: Any) -> None:
     Raises:
         ValueError: two of them have a pandas index, and not the same one in the same order.
     """
+    if set(map(type, values.values())) <= {np.ndarray, NoneType}:
+        return
     named = list(_named_rows(values))
     if all(_are_numbered(names) for _, names in named):
         return

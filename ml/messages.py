@@ -40,14 +40,6 @@ class Term(str):
 class Message(str):
     """A sentence, or a part of one, in English.
 
-    Attributes:
-        code: the sentence with a name in braces for each value, without formats.
-        values: by their names, as they are shown; messages and terms among them are translated as well.
-
-    Args:
-        code: the sentence; a name in braces may have a format, as in ``{n:,}``.
-        values: for the names.
-
     >>> message = Message("{n:,} of {total:,} rows", n=1200, total=3000)
     >>> message, message.code
     ('1,200 of 3,000 rows', '{n} of {total} rows')

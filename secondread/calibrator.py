@@ -1,6 +1,5 @@
 """A calibrator with the conventions of scikit-learn: parameters in the constructor, ``fit``, ``predict``."""
 
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -8,17 +7,17 @@ import numpy.typing as npt
 
 from ml.calibration import Calibration, FitReport, Method, calibrate
 from ml.calibration.scaling import METHODS
-from ml.dataframes import by_class, column_names, refuse_row_names, same_rows
+from ml.dataframes import by_class, column_names, has_cases, refuse_row_names, same_rows
 from ml.distributions.families import PredictiveDistribution
-from ml.tables.files import TableError, TableSource, case_column, check_labels
+from ml.tables.files import case_column, check_labels
 from ml.tables.reading import (
-    Place,
+    TableError,
+    TableSource,
     fail_at,
     find_repeats,
     number_column,
-    place_of,
-    read_table,
-    refuse_empty_file,
+    open_table,
+    positions,
     text_column,
 )
 from ml.util.arrays import FloatArray, IntArray, as_features, as_logits
@@ -110,7 +109,7 @@ class Calibrator:
         """
         if self.method not in METHODS:
             raise ValueError(f"unknown method {self.method!r}; there are {', '.join(METHODS)}")
-        if _has_cases(annotations) or _has_cases(logits):
+        if has_cases(annotations) or has_cases(logits):
             same_rows(logits=logits, features=features, groups=groups)
             scores, counts, classes, patients = _match(logits, annotations, groups)
         else:
@@ -145,7 +144,7 @@ class Calibrator:
         """
         if not hasattr(self, "calibration_"):
             raise ValueError("this Calibrator is not fitted yet: call fit(logits, annotations) first")
-        named_rows = same_rows if _has_cases(logits) else refuse_row_names
+        named_rows = same_rows if has_cases(logits) else refuse_row_names
         named_rows(logits=logits, features=features)
         scores = self._ordered(logits)
         if (features is None) != (self._n_features is None):
@@ -167,8 +166,8 @@ class Calibrator:
 
     def _ordered(self, logits: npt.ArrayLike | TableSource) -> FloatArray:
         """Logits with classes in the order of the fit."""
-        if _has_cases(logits):
-            _, classes, scores, _ = _read_logits(logits)
+        if has_cases(logits):
+            _, classes, scores = _read_logits(logits)
             if self.classes_ is None or set(classes) != set(self.classes_):
                 fitted = "without names" if self.classes_ is None else ", ".join(self.classes_)
                 raise ValueError(f"the classes of logits are {', '.join(classes)}, and those of the fit {fitted}")
@@ -179,10 +178,6 @@ class Calibrator:
         if names is None:
             raise ValueError(f"classes had names in fit ({', '.join(self.classes_)}): pass a table of logits")
         return as_logits(by_class({name: [0] for name in self.classes_}, logits, self.classes_, ("logits", _PREFIX))[1])
-
-
-def _has_cases(source: Any) -> bool:
-    return isinstance(source, str | Path) or "case_id" in (column_names(source) or ())
 
 
 def _constant(scores: FloatArray) -> FloatArray:
@@ -200,43 +195,40 @@ def _names(groups: npt.ArrayLike | None, n_cases: int) -> list[str]:
     return [str(name) for name in patients.tolist()]
 
 
-def _read_logits(source: Any) -> tuple[list[str], list[str], FloatArray, Place]:
-    """Cases, classes, logits (N, K) and the name of a table ``case_id, logit:<class>…``."""
-    table, place = read_table(source), place_of(source, "LOGITS")
-    refuse_empty_file(table, source)
+def _read_logits(source: Any) -> tuple[list[str], list[str], FloatArray]:
+    """Cases, classes and logits (N, K) of a table ``case_id, logit:<class>…``."""
+    table, place = open_table(source, "LOGITS")
     cases = text_column(table, "case_id", place)
     fail_at(place, find_repeats(cases), "case_id", "duplicated case", cases)
     columns = [name for name in table.column_names if name.startswith(_PREFIX)]
     if len(columns) < 2:
         raise TableError(f"{place}: at least two columns {_PREFIX}<class> are needed, got {len(columns)}")
     scores = np.stack([number_column(table, name, place) for name in columns], axis=1)
-    return cases, [name.removeprefix(_PREFIX) for name in columns], scores, place
+    return cases, [name.removeprefix(_PREFIX) for name in columns], scores
 
 
 def _match(
     logits: Any, annotations: Any, groups: str | npt.ArrayLike | None
 ) -> tuple[FloatArray, IntArray, list[str] | None, list[str]]:
     """Logits, label counts, classes and patients, by row of the logits."""
-    if not (_has_cases(logits) and _has_cases(annotations)):
-        lacking = "logits have" if _has_cases(annotations) else "annotations have"
+    if not (has_cases(logits) and has_cases(annotations)):
+        lacking = "logits have" if has_cases(annotations) else "annotations have"
         raise ValueError(
             f"{lacking} no column 'case_id' to match cases by: give LABELS a table of logits with case_id and "
             f"{_PREFIX}<class>, or pass arrays"
         )
-    cases, classes, scores, _ = _read_logits(logits)
-    table, place = read_table(annotations), place_of(annotations, "LABELS")
-    refuse_empty_file(table, annotations)
+    cases, classes, scores = _read_logits(logits)
+    table, place = open_table(annotations, "LABELS")
     labels = check_labels(table, place, classes)
-    row = {case: number for number, case in enumerate(cases)}
-    stray = [case for case in labels.case_ids if case not in row]
-    if stray:
-        raise TableError(f"{place}: case {stray[0]!r} has a label but no logits, {len(stray)} in all")
-    rows = [row[case] for case in labels.case_ids]
+    rows = positions(labels.case_ids, cases)
+    stray = np.flatnonzero(rows < 0)
+    if stray.size:
+        raise TableError(f"{place}: case {labels.case_ids[stray[0]]!r} has a label but no logits, {stray.size} in all")
     counts = np.zeros(scores.shape, dtype=np.int64)
-    counts[rows] = labels.counts
+    counts[rows] = labels.counts()
     if not isinstance(groups, str):
         return scores, counts, classes, _names(groups, len(cases))
     patients = [f"case {case}" for case in cases]
-    for number, name in zip(rows, case_column(labels, groups, place).tolist(), strict=True):
-        patients[number] = str(name)
+    for row, name in zip(rows.tolist(), case_column(labels, groups, place).tolist(), strict=True):
+        patients[row] = str(name)
     return scores, counts, classes, patients

@@ -1,18 +1,17 @@
 """Reliability diagrams and triage curves as charts, which notebooks show and ``save`` writes as SVG, PNG or JSON."""
 
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ml.charts.rows import TriagePoint
-from ml.dataframes import by_class, column_names, same_rows
+from ml.dataframes import by_class, has_cases, same_rows
 from ml.distributions.families import gini
 from ml.metrics import Evaluation, triage_recall, uncertainty_scores
-from ml.tables.files import TableError, TableSource
-from ml.tables.matching import EvaluationOptions, match_tables
+from ml.tables.matching import EvaluationOptions, match_one
+from ml.tables.reading import TableSource
 from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 
 if TYPE_CHECKING:
@@ -95,13 +94,11 @@ def _triage_inputs(
     labels: Any, predictions: Any, disagreement_probs: npt.ArrayLike | None, cluster: str | npt.ArrayLike | None
 ) -> tuple[IntArray, FloatArray, FloatArray, npt.NDArray[Any] | None]:
     """Label counts, class probabilities, DPEs and patients of the same cases."""
-    if isinstance(labels, str | Path) or "case_id" in (column_names(labels) or ()):
+    if has_cases(labels):
         if disagreement_probs is not None:
             raise ValueError("tables have disagreement_prob in a column: leave the argument out")
-        matched = match_tables(labels, predictions, EvaluationOptions(cluster=cluster))  # type: ignore[arg-type]
-        if len(matched) != 1 or matched[0].finding is not None:
-            raise TableError("the tables have a column 'finding': plot one finding at a time")
-        cases = matched[0]
+        options = EvaluationOptions(cluster=cluster)  # type: ignore[arg-type]
+        cases = match_one(labels, predictions, options, hint="plot one finding at a time")
         given = cases.predictions
         return cases.counts, given.class_probs, given.disagreement_probs, cases.cluster
     if isinstance(cluster, str):

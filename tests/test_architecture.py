@@ -301,7 +301,6 @@ OPEN_DOCUMENTS = {
     "ml.release.card.RecalibrationDocument.gate": "the service's own (app.releases), which ml does not know",
     "ml.reproduce.report": "each reproduction has its own rows and entries, typed where they are made",
     "ml.tables.reading.TableSource": "a caller's mapping of columns",
-    "ml.tables.reading._from_memory": "a caller's mapping of columns",
     "ml.tables.reading._of_columns": "a caller's mapping of columns",
 }
 

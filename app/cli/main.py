@@ -10,8 +10,8 @@ import typer
 
 from app.cli import people, serving
 from app.cli.shared import service_context
-from ml.cli import adapting, quantizing, results, scoring, stages
-from ml.cli.shared import Json, emit, run_command, say
+from ml.cli import releases, results, scoring, stages
+from ml.cli.shared import Json, emit, run_command, say, version_line
 
 if TYPE_CHECKING:
     from app.imports.dry_run import FailedRow
@@ -29,8 +29,6 @@ dataset = typer.Typer(no_args_is_help=True, help="Collected images and labels.")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from ml.cli.version import version_line
-
         emit(None, False, version_line())
         raise typer.Exit
 
@@ -212,8 +210,7 @@ def dataset_export(
 for commands in (
     stages.commands,
     scoring.commands,
-    adapting.commands,
-    quantizing.commands,
+    releases.commands,
     results.commands,
     serving.commands,
 ):

@@ -27,8 +27,8 @@ from app.metrics.service import (
     stored_images,
 )
 from app.releases.service import existing_release, patient_hmac, patient_unit, reading_classes
-from ml.tables.files import Column, write_table
-from ml.tables.trained_cells import TRAINED_ON
+from ml.tables.matching import TRAINED_ON
+from ml.tables.reading import Column, write_table
 from ml.util.splits import stratified_partitions
 
 #: Kinds of tables.

@@ -11,7 +11,7 @@ from app.metrics.cohort import Cohort
 from app.metrics.queries import LabelRow, blind_labels, case_names, label_rows
 
 if TYPE_CHECKING:
-    from ml.tables.files import Column
+    from ml.tables.reading import Column
 
 
 @dataclass(frozen=True)

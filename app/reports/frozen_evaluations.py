@@ -221,7 +221,7 @@ def _store_evaluation(job: RunningJob, release_id: uuid.UUID, folder: Path, docu
 
 
 def _write_tables(tables: CohortTables, folder: Path) -> None:
-    from ml.tables.files import write_table
+    from ml.tables.reading import write_table
 
     write_table(tables.labels_table(), folder / LABELS)
     write_table(tables.predictions, folder / PREDICTIONS)

@@ -19,21 +19,9 @@ from ml.messages import Message, messages
 from ml.metrics.cases import Sample, select_sample
 from ml.metrics.homogeneity_test import differ, marginal_homogeneity_test
 from ml.metrics.jackknife import SHARE, Estimate, mean_replicates, to_estimate
-from ml.tables.files import (
-    Labels,
-    Place,
-    TableError,
-    TableSource,
-    Where,
-    case_column,
-    check_labels,
-    classes_of_labels,
-    is_wide,
-    place_of,
-    read_table,
-)
-from ml.tables.matching import annotations_of, by_finding, read_annotations
-from ml.tables.reading import refuse_empty_file
+from ml.tables.files import case_column, check_labels, classes_of_labels, is_wide, read_annotations
+from ml.tables.matching import by_finding
+from ml.tables.reading import Place, TableError, TableSource, Where, open_table, place_of
 from ml.util.arrays import FloatArray, IntArray, require_whole
 
 #: Pairs of annotators with fewer shared cases are left out, and counted.
@@ -196,8 +184,7 @@ def agreement_by_finding(
         TableError: as ``measure_agreement``.
     """
     options = options or AgreementOptions()
-    table, place = read_table(labels, in_order=options.level == "ordinal"), place_of(labels, "LABELS")
-    refuse_empty_file(table, labels)
+    table, place = open_table(labels, "LABELS", in_order=options.level == "ordinal")
     parts: dict[str | None, tuple[pa.Table, Place]] = {None: (table, place)}
     if "finding" in table.column_names:
         parts = {name: part for name, part in by_finding(table, place).items()}
@@ -223,11 +210,11 @@ def _classes(table: pa.Table, where: Where, options: AgreementOptions) -> list[s
         ) from exc
 
 
-def agreement_of(labelled: Labels, where: Where, options: AgreementOptions) -> AgreementReport:
+def agreement_of(labelled: Annotations, where: Where, options: AgreementOptions) -> AgreementReport:
     """Every coefficient of agreement of labels that have been read, classes in their order."""
     level = options.level
     # where one class only occurs another one is thought of, so that alpha is undefined and not an error
-    counts = np.pad(labelled.counts, ((0, 0), (0, max(0, 2 - len(labelled.classes)))))
+    counts = np.pad(labelled.counts(), ((0, 0), (0, max(0, 2 - len(labelled.classes)))))
     groups = None
     if options.cluster is not None:
         groups = np.unique(case_column(labelled, options.cluster, where).astype(str), return_inverse=True)[1]
@@ -236,7 +223,7 @@ def agreement_of(labelled: Labels, where: Where, options: AgreementOptions) -> A
     )
     report = AgreementReport(
         n_cases=len(labelled.case_ids),
-        n_labels=int(labelled.counts.sum()),
+        n_labels=int(counts.sum()),
         n_annotators=None,
         level=level,
         krippendorff_alpha=krippendorff_alpha(counts, level=level, cluster=groups),
@@ -262,10 +249,10 @@ def _without_names(report: AgreementReport) -> AgreementReport:
 
 
 def _with_annotators(
-    report: AgreementReport, labelled: Labels, groups: IntArray | None, options: AgreementOptions
+    report: AgreementReport, labelled: Annotations, groups: IntArray | None, options: AgreementOptions
 ) -> AgreementReport:
     """The report with what needs to know who gave each label."""
-    long = annotations_of(labelled)
+    long = labelled.by_case()
     of_label = None if groups is None else groups[long.case]
     test = marginal_homogeneity_test(long.case, long.annotator, long.label, of_label, seed=options.seed)
     pairs, skipped = _pairs(long, groups, options)
@@ -273,7 +260,7 @@ def _with_annotators(
     confusion = _confusion(long)
     if confusion is None:
         texts.append(Message(_TOO_LARGE, names=long.n_annotators, n_classes=long.n_classes))
-    agreeing = _agreement_with_others(long, labelled.counts, groups)
+    agreeing = _agreement_with_others(long, long.counts(), groups)
     n_labels = np.bincount(long.annotator, minlength=long.n_annotators).tolist()
     return replace(
         report,
@@ -358,12 +345,13 @@ def _labels_by_annotator(long: Annotations) -> list[tuple[IntArray, IntArray]]:
     return list(zip(np.split(long.case[order], cuts), np.split(long.label[order], cuts), strict=True))
 
 
-def _by_class(labels: Labels, groups: IntArray | None) -> list[ClassAgreement]:
+def _by_class(labels: Annotations, groups: IntArray | None) -> list[ClassAgreement]:
     """Alpha of each class against all the others."""
-    totals = labels.counts.sum(axis=1)
+    counts = labels.counts()
+    totals = counts.sum(axis=1)
     rows = []
     for k, name in enumerate(labels.classes):
-        own = labels.counts[:, k]
+        own = counts[:, k]
         alpha = krippendorff_alpha(np.stack([own, totals - own], axis=1), cluster=groups)
         rows.append(ClassAgreement(name, int(own.sum()), alpha))
     return rows

@@ -1,26 +1,36 @@
-"""Evaluation of every finding of two tables: metrics, comparison, cases left out."""
+"""Evaluation of every finding of two tables: metrics, comparison, cases left out, reliability at both ends."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ml.agreement import krippendorff_alpha
 from ml.metrics import Evaluation
+from ml.metrics.binned import Binned, ReliabilityBin
+from ml.metrics.cases import (
+    Sample,
+    check_inputs,
+    check_weights,
+    class_frequencies,
+    observed_disagreement,
+    select_sample,
+)
 from ml.tables.comparison import Comparison, compare_matched
 from ml.tables.evaluate import evaluate_cases
-from ml.tables.files import TableSource
 from ml.tables.matching import Cases, EvaluationOptions, match_tables
+from ml.tables.reading import TableSource
+from ml.util.arrays import FloatArray
+
+#: Edges of the fine bins of very small and very large probabilities; what lies between the two inner ones is no end.
+#: Equal-width bins put everything below .07 into one bin, and whether a case is read twice is decided inside of it.
+EDGES = np.array([0.0, 0.01, 0.02, 0.05, 0.1, 0.9, 0.95, 0.98, 0.99, 1.0])
+_MIDDLE = 4
 
 
 @dataclass(frozen=True)
 class FindingAudit:
-    """Evaluation of one finding of the tables.
-
-    Attributes:
-        cases: the matched tables.
-        options: what was asked.
-        evaluation: every metric; with ordinal classes those of order and Krippendorff's alpha too.
-        comparison: with other predictions, where there are any.
-    """
+    """Evaluation of one finding of the tables."""
 
     cases: Cases
     options: EvaluationOptions
@@ -44,12 +54,6 @@ def audit_findings(
 ) -> list[FindingAudit]:
     """Evaluate PREDICTIONS against LABELS; one answer, or one per finding where both tables have such a column.
 
-    Args:
-        labels: LABELS, long or wide; a file or a table in memory.
-        predictions: PREDICTIONS, the same.
-        options: what is asked.
-        against: other PREDICTIONS of the same cases, to compare with.
-
     Raises:
         TableError: a table cannot be used; the message names file, row and column.
     """
@@ -62,3 +66,31 @@ def _audit_finding(cases: Cases, options: EvaluationOptions) -> FindingAudit:
         alpha = krippendorff_alpha(cases.counts, level="ordinal", cluster=cases.cluster)
         evaluation = replace(evaluation, metrics=evaluation.metrics | {"krippendorff_alpha": alpha})
     return FindingAudit(cases, options, evaluation, None if cases.rival is None else compare_matched(cases, options))
+
+
+@dataclass(frozen=True)
+class TailBins:
+    """Bins of the smallest and of the largest probabilities; those without cases are left out."""
+
+    classes: tuple[ReliabilityBin, ...]
+    disagreement: tuple[ReliabilityBin, ...]
+
+
+def compute_tail_bins(cases: Cases) -> TailBins:
+    """Bin the probabilities of matched tables finely at both ends."""
+    counts = cases.counts if cases.first_counts is None else cases.first_counts
+    data = check_inputs(counts, cases.predictions.class_probs, cases.weights, cases.cluster)
+    first, totals = data.sample(1), cases.counts.sum(axis=1)
+    weights2 = check_weights(cases.weights if cases.weights2 is None else cases.weights2, len(totals))
+    second = select_sample(totals >= 2, weights2, data.cluster)
+    observed = observed_disagreement(cases.counts[second.rows])[:, None]
+    predicted = cases.predictions.disagreement_probs[second.rows][:, None]
+    return TailBins(
+        _bins_in_tails(class_frequencies(data.counts[first.rows]), data.probs[first.rows], first),
+        _bins_in_tails(observed, predicted, second),
+    )
+
+
+def _bins_in_tails(freqs: FloatArray, probs: FloatArray, sample: Sample) -> tuple[ReliabilityBin, ...]:
+    bins = Binned.of(freqs, probs, sample, 1, EDGES, "none").diagram()
+    return tuple(row for number, row in enumerate(bins) if number != _MIDDLE and row.n > 0)

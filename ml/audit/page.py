@@ -3,10 +3,13 @@
 import base64
 import hashlib
 import json
+import platform
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,14 +18,12 @@ from markupsafe import Markup
 
 from ml.agreement import AgreementReport
 from ml.agreement.tables import AgreementOptions, agreement_of
-from ml.audit.evaluate_findings import FindingAudit
-from ml.audit.glossary import LARGER_IS_BETTER, MEANING, by_order, symbol
-from ml.audit.provenance import ProvenanceRecord
-from ml.audit.sentences import comparison_sentences, summary_sentences
-from ml.audit.tail_bins import TailBins, compute_tail_bins
+from ml.audit.evaluate_findings import FindingAudit, TailBins, compute_tail_bins
+from ml.audit.sentences import LARGER_IS_BETTER, MEANING, by_order, comparison_sentences, summary_sentences, symbol
 from ml.charts.reliability import ends_chart, reliability_by_class, reliability_diagram
 from ml.metrics.evaluation import ClassEvaluation
 from ml.util.number_format import change, count, finite, interval, new_interval, probability, share
+from secondread import __version__
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
@@ -41,12 +42,7 @@ _CONFIG = {
 
 
 def svg_of(chart: "ChartType", name: str) -> Markup:
-    """Draw a chart.
-
-    Args:
-        chart: of ``ml.charts``.
-        name: distinguishes its parts from those of other charts on the page.
-    """
+    """Draw a chart."""
     import vl_convert
 
     specification = chart.to_dict()
@@ -68,22 +64,50 @@ MAX_ROWS = 50
 OVERVIEW = ("agreement", "L", "skill", "CE", "skill_D", "CE_D", "skill_RPS")
 
 
+#: Packages whose arithmetic the numbers rest on.
+_PACKAGES = ("numpy", "scipy", "pyarrow")
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """A table as it was read."""
+
+    role: str
+    path: str
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, role: str, path: Path) -> "FileRecord":
+        """Read a file once for its digest.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        with path.open("rb") as file:
+            return cls(role, str(path), path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+@dataclass(frozen=True)
+class ProvenanceRecord:
+    """Provenance of a page: files, versions and options."""
+
+    files: tuple[FileRecord, ...]
+    command: str
+    made_at: datetime
+    versions: dict[str, str]
+
+    @classmethod
+    def now(cls, files: Sequence[FileRecord], command: str) -> "ProvenanceRecord":
+        """Record this moment and this installation."""
+        versions = {"secondread": __version__, "Python": platform.python_version()}
+        versions |= {name: version(name) for name in _PACKAGES}
+        return cls(tuple(files), command, datetime.now(UTC), versions)
+
+
 @dataclass(frozen=True)
 class Section:
-    """Section of the page on one finding.
-
-    Attributes:
-        name: of the finding; None where the tables have none.
-        anchor: identifier on the page.
-        answer: the numbers.
-        agreement: between annotators.
-        ends: reliability of the smallest and largest probabilities.
-        sentences: the summary.
-        comparison: sentences on the other predictions.
-        classes: those that are drawn and listed.
-        charts: SVG by name.
-        warnings: of evaluation and agreement.
-    """
+    """Section of the page on one finding."""
 
     name: str | None
     anchor: str
@@ -147,29 +171,13 @@ def _environment() -> Environment:
         loader=FileSystemLoader(_TEMPLATES), autoescape=select_autoescape(), undefined=StrictUndefined
     )
     environment.trim_blocks = environment.lstrip_blocks = True
-    environment.filters.update(
-        {
-            "finite": finite,
-            "probability": probability,
-            "change": change,
-            "interval": interval,
-            "new_interval": new_interval,
-            "count": count,
-            "share": share,
-            "symbol": symbol,
-            "by_order": by_order,
-        }
-    )
+    filters = (finite, probability, change, interval, new_interval, count, share, symbol, by_order)
+    environment.filters.update({function.__name__: function for function in filters})
     return environment
 
 
 def render_audit_page(answers: Sequence[FindingAudit], record: ProvenanceRecord) -> str:
-    """The audit as HTML, in one file that opens offline.
-
-    Args:
-        answers: one per finding.
-        record: which files, programs and options it rests on.
-    """
+    """The audit as HTML, in one file that opens offline."""
     style = (_TEMPLATES / "audit.css").read_text()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     values = {

@@ -29,6 +29,7 @@ _COLOURS = {"none": GREY, "mild": "#56b4e9", "standard": "#d55e00"}
 
 
 def series_colour(field: str, names: list[str], colours: Sequence[str] = SERIES) -> alt.Color:
+    """Colour of each name in a field, with its legend."""
     scale = alt.Scale(domain=names, range=colours[: len(names)])
     return alt.Color(f"{field}:N", title=None, sort=names, scale=scale)
 

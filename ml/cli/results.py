@@ -2,13 +2,12 @@
 
 import shlex
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ml.cli.shared import Json, emit, say
+from ml.cli.shared import Json, emit, progress_bars, say
 from ml.util.number_format import finite, probability
 
 TABLES_HELP = """
@@ -60,7 +59,7 @@ Against = Annotated[
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from ml.agreement import AgreementReport
     from ml.audit.evaluate_findings import FindingAudit
@@ -108,7 +107,7 @@ def evaluate(
         kept = {"--plots": plots, "--report": report, "--against": against, "--missing": missing == "drop"}
         kept |= {"--binary": binary, "--level": level == "ordinal"}
         if renormalise and (shard is not None or out is not None):
-            raise typer.BadParameter("a shard reads rows as they are: renormalise the table before")
+            raise typer.BadParameter("--renormalise cannot be used with --shard: divide the rows by their sums before")
         for name in [name for name, value in kept.items() if value]:
             given = "--stream" if shard is None else "--shard"
             raise typer.BadParameter(f"{given} goes through the tables once and keeps no cases; leave {name} out")
@@ -157,8 +156,7 @@ def _write_audit_page(
     answers: "Sequence[FindingAudit]", labels: Path, predictions: Path, against: Path | None, out: Path
 ) -> str:
     """Write the page with the digests of its tables."""
-    from ml.audit.page import write_page
-    from ml.audit.provenance import FileRecord, ProvenanceRecord
+    from ml.audit.page import FileRecord, ProvenanceRecord, write_page
 
     files = [FileRecord.of("LABELS", labels), FileRecord.of("PREDICTIONS", predictions)]
     if against is not None:
@@ -196,7 +194,7 @@ def _in_one_pass(
         raise typer.BadParameter("a shard does not depend on --debias: give it to `evaluate-finish`")
     for table in (labels, predictions):
         require_rows(table)
-    with _show_row_progress("evaluating", "cases") as observe:
+    with progress_bars("evaluating") as observe:
         if shard is None or out is None:
             document = evaluate_stream(labels, predictions, options, observer=observe)
             emit(document, as_json, metrics_table(document))
@@ -205,19 +203,6 @@ def _in_one_pass(
     shard_counts = {"shard": done.shard, "n_shards": done.n_shards, "n_cases": done.n_cases, "n_labels": done.n_labels}
     text = f"shard {done.shard} of {done.n_shards}: {done.n_cases:,} cases, {done.n_labels:,} labels in {done.path}"
     emit(shard_counts | {"file": str(done.path)}, as_json, text)
-
-
-@contextmanager
-def _show_row_progress(doing: str, what: str) -> "Iterator[Callable[[int], None]]":
-    """Show the number of rows done, on a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn(f"{doing}: {{task.completed:,.0f}} {what}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(doing, total=None)
-        yield lambda done: bar.update(task, completed=done)
 
 
 @commands.command("evaluate-finish")
@@ -246,7 +231,7 @@ def sort(
     """Sort a table by case_id, for `evaluate --stream` and `evaluate --shard`."""
     from ml.tables.sorting import sort_table
 
-    with _show_row_progress("sorting", "rows read") as observe:
+    with progress_bars("sorting") as observe:
         rows = sort_table(table, out, memory=memory, observer=observe)
     emit({"rows": rows, "file": str(out)}, as_json, f"{rows:,} rows in {out}")
 
@@ -271,9 +256,6 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Reproduce a figure or table, with numbers next to the paper's."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     from ml.reproduce.report import Setting
     from ml.reproduce.report import reproduce as run
 
@@ -281,9 +263,7 @@ def reproduce(
         raise typer.BadParameter(f"--truth must be exact or counts, got {truth!r}")
     several = 3 if name in {"mix-mnist", "mix-cifar10", "cifar10h"} and not quick else 1
     folder = out or Path("reproduced") / name
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(name, total=None)
+    with progress_bars(name) as observe:
         document = run(
             Setting(
                 name,
@@ -293,7 +273,7 @@ def reproduce(
                 truth=truth,  # type: ignore[arg-type]
                 device=device,
                 network=network,
-                observer=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
+                observer=lambda part, done, total: observe(done, total, part),
             )
         )
     emit(document, as_json, (folder / f"{name}.md").read_text())

@@ -1,14 +1,13 @@
 """Predictions of many images: into one table, or shard by shard on as many machines as there are."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ml.cli.shared import Device, Json, emit, say_where
+from ml.cli.shared import Device, Json, emit, progress_bars, say_where
 
 if TYPE_CHECKING:
     from ml.scoring.pool import Run
@@ -53,7 +52,7 @@ def score(
         from ml.scoring.pool import run_missing
 
         # Ray says on stdout which machines and processes died
-        with _progress() as observe, redirect_stdout(sys.stderr):
+        with progress_bars("predicting") as observe, redirect_stdout(sys.stderr):
             run = run_missing(
                 release,
                 images,
@@ -75,7 +74,7 @@ def _score_table(
 ) -> None:
     from ml.scoring.table import score_images
 
-    with _progress() as observe:
+    with progress_bars("predicting") as observe:
         done = score_images(release, images, out, observe, tta=tta, seed=seed, device=device)
     document = {"n_cases": done.n_predictions, "predictions": str(out)}
     document |= {"n_errors": done.n_errors, "errors": str(done.errors)}
@@ -91,7 +90,7 @@ def _score_shard(
     from ml.scoring.shards import parse_shard, score_shard
 
     numbers = parse_shard(shard)
-    with _progress() as observe:
+    with progress_bars("predicting") as observe:
         part = score_shard(release, images, out, numbers, observe, tta=tta, seed=seed, device=device)
     counts = _counts(part["n_predictions"], part["n_errors"])
     emit(part, as_json, f"shard {numbers[0]} of {numbers[1]}: {counts}")
@@ -133,20 +132,3 @@ def score_finish(
 
 def _counts(n_predictions: int, n_errors: int) -> str:
     return f"{n_predictions:,} predictions, {n_errors:,} images that could not be read"
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Show the images done and the time left, on a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("predicting", total=None)
-
-        def observe(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        yield observe

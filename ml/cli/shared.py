@@ -3,11 +3,17 @@
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, requires
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from ml.metrics.jackknife import EstimateDocument
 
 #: What to install for a command, best first; the first that brings the missing package is named.
 _FOR_COMMAND = {
@@ -30,15 +36,7 @@ _DISTRIBUTIONS = {"argon2": "argon2-cffi", "PIL": "pillow", "vl_convert": "vl-co
 
 
 def missing_extra(module: str, command: str) -> str | None:
-    """One line saying what to install for a module that a command could not import.
-
-    Args:
-        module: as it was imported, ``PIL.Image``.
-        command: of the command line, or the empty string.
-
-    Returns:
-        The line; None where no extra brings the module, which is a defect.
-    """
+    """One line saying what to install for a module that a command could not import."""
     top = module.split(".")[0]
     package = _normal(_DISTRIBUTIONS.get(top, top))
     bringing = {extra for extra, packages in _packages_of_extras().items() if package in packages}
@@ -75,6 +73,24 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def version_line() -> str:
+    """Version, and the commit where it is known: written at build time, or that of the checkout."""
+    import subprocess
+    from pathlib import Path
+
+    import secondread
+
+    package = Path(secondread.__file__).parent
+    written, commit = package / "commit.txt", ""
+    if written.is_file():
+        commit = written.read_text().strip()[:12]
+    elif (package.parent / ".git").exists():
+        command = ["git", "-C", str(package.parent), "rev-parse", "--short=12", "HEAD"]
+        with suppress(OSError):  # git is not installed
+            commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603
+    return f"secondread {secondread.__version__}" + (f" ({commit})" if commit else "")
+
+
 Device = Annotated[
     Literal["auto", "cpu", "cuda"],
     typer.Option(
@@ -95,6 +111,50 @@ def say(message: str) -> None:
     sys.stderr.write(message + "\n")
 
 
+class Observer(Protocol):
+    """Takes how much of a part of the work is done, of how much in all if that is known."""
+
+    def __call__(self, done: int, total: int | None = None, part: str | None = None) -> None:
+        """Show it."""
+
+
+@contextmanager
+def progress_bars(what: str, *, shown: bool = True) -> Iterator[Observer]:
+    """Show a bar on stderr for each part of the work, from its first report on; nothing where it is no terminal."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console, tasks = Console(stderr=True), dict[str, "TaskID"]()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, *times, console=console, disable=not (shown and console.is_terminal)) as bars:
+
+        def observe(done: int, total: int | None = None, part: str | None = None) -> None:
+            name = part or what
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=total)
+            bars.update(tasks[name], completed=done, total=total)
+
+        yield observe
+
+
+def figure(metric: "EstimateDocument", sign: str = "", digits: int = 4) -> str:
+    """A metric with its interval; a dash where it has no value."""
+    value, low, high = metric["value"], metric["low"], metric["high"]
+    if value is None:
+        return "–"
+    if low is None or high is None:
+        return f"{value:{sign}.4f}"
+    return f"{value:{sign}.4f} ({low:{sign}.{digits}f} to {high:{sign}.{digits}f})"
+
+
 def say_where(device: Literal["auto", "cpu", "cuda"]) -> None:
     """Say so where ``auto`` runs networks on the CPU though the ONNX Runtime for GPUs is installed."""
     from ml.release.device import fallen_back
@@ -107,8 +167,6 @@ def say_where(device: Literal["auto", "cpu", "cuda"]) -> None:
 def _explain(exc: Exception) -> str | None:
     """One line for an error that a person can fix, None for a defect."""
     if isinstance(exc, ModuleNotFoundError):
-        pass
-
         command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
         return missing_extra(exc.name or "", command)
     return str(exc) if isinstance(exc, ValueError | OSError) else None
@@ -116,10 +174,6 @@ def _explain(exc: Exception) -> str | None:
 
 def run_command(command: typer.Typer, explain: Callable[[Exception], str | None] = lambda exc: None) -> None:
     """Run the command line; a failure is one line on stderr and exit status 1.
-
-    Args:
-        command: the command line.
-        explain: one line for further errors that a person may meet, None for a defect.
 
     Raises:
         SystemExit: always, with the exit status.

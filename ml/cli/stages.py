@@ -5,31 +5,34 @@ the command that needs them, so that ``--help`` answers at once.
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ml.cli.shared import Device, Json, emit, say, say_where
+from ml.cli.shared import Device, Json, emit, progress_bars, say, say_where
 
 if TYPE_CHECKING:
-    from ml.images.pixel_cache import Observer
+    import torch
+
+    from ml.charts.rows import EpochMetrics, ShiftPoint
+    from ml.datasets.base import ImageDataset
+    from ml.images.preprocess import Pixels
+    from ml.release.artifact import Release
+    from ml.release.card import DisagreementDocument
+    from ml.release.score import ImagePrediction
     from ml.training.learner import StepReport
+    from ml.training.processes import Processes
+    from ml.training.run_folder import TrainConfig
 
 #: Between two lines that say how a training goes.
 _LINE_SECONDS = 0.5
 
 
 class TrainingBar:
-    """Progress on stderr: epoch, loss, images a second, time left; a line an epoch where it is no terminal.
-
-    Args:
-        epochs: at most.
-    """
+    """Progress on stderr: epoch, loss, images a second, time left; a line an epoch where it is no terminal."""
 
     def __init__(self, epochs: int) -> None:
         self.epochs, self.next_line = epochs, 0.0
@@ -59,36 +62,6 @@ class TrainingBar:
         if not self.console.is_terminal and last:
             say(line)
 
-
-@contextmanager
-def reading_bar(*, shown: bool) -> "Iterator[Observer]":
-    """Show the progress of decoding images; nothing where none must be decoded.
-
-    Args:
-        shown: whether this process shows anything.
-    """
-    console = Console(stderr=True)
-    columns = (TextColumn("decoding images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not (shown and console.is_terminal)) as bar:
-        task = bar.add_task("", total=None, visible=False)
-
-        def observe(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total, visible=True)
-
-        yield observe
-
-
-if TYPE_CHECKING:
-    import torch
-
-    from ml.charts.rows import EpochMetrics, ShiftPoint
-    from ml.datasets.base import ImageDataset
-    from ml.images.preprocess import Pixels
-    from ml.release.artifact import Release
-    from ml.release.card import DisagreementDocument
-    from ml.release.score import ImagePrediction
-    from ml.training.processes import Processes
-    from ml.training.run_folder import TrainConfig
 
 commands = typer.Typer()
 
@@ -194,12 +167,11 @@ def train(
 
 def _load_dataset(data: str, options: dict[str, int], processes: "Processes") -> "ImageDataset":
     """A data set; the first process says so, and shows what is decoded."""
-    pass
     from ml.datasets.registry import load_dataset
 
     if processes.first:
         say(f"loading data set {data}")
-    with reading_bar(shown=processes.first) as observer:
+    with progress_bars("decoding images", shown=processes.first) as observer:
         return load_dataset(data, options, observer)
 
 
@@ -211,7 +183,6 @@ def _train(
     processes: "Processes",
     as_json: bool,
 ) -> None:
-    pass
     from ml.training.run_folder import RunFolder
     from ml.training.train import train as run
 
@@ -331,22 +302,13 @@ def export(
         return
     if out is None:
         raise typer.BadParameter("--out is missing: the release folder to make")
-    from rich.console import Console
-    from rich.progress import Progress
-
     from ml.training.export import export_run
     from ml.training.release_checks import ShiftTrial
     from ml.training.run_folder import RunFolder
 
     say("exporting to ONNX")
     pixels = None if other is None else _other_pixels(other)
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("standard shifts", total=None, visible=shifts)
-
-        def observe(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
+    with progress_bars("standard shifts", shown=shifts) as observe:
         trial = ShiftTrial(pixels, observe) if shifts else None
         release = export_run(RunFolder(run), out, fused=fused, name=name, shifts=trial)
     _draw_shifts(release.card.get("shifts", []), run)

@@ -17,11 +17,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ml.annotations import Annotations
 from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset
 from ml.images.pixel_cache import Observer, PackStore, UnreadableImageError, decode_files, ignore_progress
 from ml.images.preprocess import Orientation, Pixels, Preprocessing, fit_normalisation
 from ml.release.training_index import parse_patient_hmac
-from ml.tables.files import Labels, TableError, case_column, read_labels, read_table, text_column
+from ml.tables.files import case_column, read_labels
+from ml.tables.reading import TableError, read_table, text_column
 from ml.util.arrays import IntArray
 from ml.util.splits import stratified_partitions
 
@@ -56,7 +58,7 @@ def _inside(folder: Path, name: str, table_path: Path) -> Path:
     return folder / name
 
 
-def _image_paths(folder: Path, labels: Labels, table_path: Path) -> list[Path]:
+def _image_paths(folder: Path, labels: Annotations, table_path: Path) -> list[Path]:
     if "file" in labels.columns:
         return [_inside(folder, str(name), table_path) for name in case_column(labels, "file", table_path)]
     paths = []
@@ -90,9 +92,9 @@ def own_partitions(groups: list[str], label_counts: IntArray, seed: int) -> npt.
     return stratified_partitions(groups, label_counts, SHARES, seed)
 
 
-def _partition(labels: Labels, groups: list[str], path: Path, seed: int) -> npt.NDArray[np.str_]:
+def _partition(labels: Annotations, groups: list[str], path: Path, seed: int) -> npt.NDArray[np.str_]:
     if "partition" not in labels.columns:
-        return own_partitions(groups, labels.counts, seed)
+        return own_partitions(groups, labels.counts(), seed)
     given = [str(name) for name in case_column(labels, "partition", path)]
     wrong = sorted(set(given) - set(PARTITIONS))
     if wrong:
@@ -100,7 +102,7 @@ def _partition(labels: Labels, groups: list[str], path: Path, seed: int) -> npt.
     return np.array(given, dtype="U12")
 
 
-def _patient_hmacs(labels: Labels, path: Path) -> list[str] | None:
+def _patient_hmacs(labels: Annotations, path: Path) -> list[str] | None:
     """Digests of the patients, where a service exported them."""
     if "patient_hmac" not in labels.columns:
         return None
@@ -143,16 +145,16 @@ def load_folder(
     channels = 1 if grey else 3
     plain = Preprocessing(channels, crop, size, (0.0,) * channels, (1.0,) * channels)
     pixels, digests = _read_pixels(folder, _image_paths(folder, labels, path), plain, observer)
-    partition = _partition(labels, patients or labels.case_ids, path, seed)
+    partition = _partition(labels, patients or list(labels.case_ids), path, seed)
     training = pixels[partition == "train"]
     mean, std = fit_normalisation(training if len(training) else pixels)
     return ImageDataset(
         name=folder.name,
-        classes=_classes(folder, labels.classes),
+        classes=_classes(folder, list(labels.classes)),
         pixels=pixels,
-        label_counts=labels.counts,
+        label_counts=labels.counts(),
         partition=partition,
-        case_ids=labels.case_ids,
+        case_ids=list(labels.case_ids),
         patients=patients,
         preprocessing=Preprocessing(channels, crop, size, mean, std),
         orientation=orientation,
@@ -160,5 +162,5 @@ def load_folder(
         licence="not stated",
         pixel_digests=digests,
         patient_hmacs=_patient_hmacs(labels, path),
-        annotators=tuple(sorted(set(labels.annotators))) or None,
+        annotators=labels.annotators or None,
     )

@@ -13,6 +13,7 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from ml.annotations import Annotations
 from ml.calibration.calibration import Calibration
 from ml.calibration.domain_adaptation import Adaptation, AdaptationDocument, recalibrate_for_annotators, require_head
 from ml.images.pixel_digest import pixel_digest
@@ -24,7 +25,8 @@ from ml.release.card import CARD_METRICS, CardContents, readme_text
 from ml.release.predictor import BATCH, Prediction, Predictor
 from ml.release.score import decode_file, listed_images
 from ml.release.training_index import INDEX_FILE, TrainingIndex
-from ml.tables.files import Labels, TableError, case_column, fail_at, place_of, read_labels
+from ml.tables.files import case_column, read_labels
+from ml.tables.reading import TableError, fail_at, place_of
 from ml.util.arrays import FloatArray, IntArray
 
 #: Steps of the figures: both on the same cells.
@@ -150,7 +152,7 @@ def _read(
     if not table.case_ids:
         raise TableError(f"{labels}: contains no label")
     position = {case: row for row, case in enumerate(names)}
-    labelled = [table.case_ids[row] for row in table.rows]
+    labelled = [table.case_ids[row] for row in table.case]
     missing = [case not in position for case in labelled]
     fail_at(place_of(labels, "LABELS"), missing, "case_id", f"no image in {images} of", labelled)
     patients = _patients(table, cluster, labels)
@@ -165,7 +167,7 @@ def _read(
     cases = _Cases(
         np.concatenate([batch.logits for batch in seen]),
         np.concatenate([batch.features for batch in seen]),
-        table.counts,
+        table.counts(),
         [digest.hex() for digest in digests] if patients is None else patients,
         digests,
         None if hmacs is None else [hmacs[row] for row in rows],
@@ -174,7 +176,7 @@ def _read(
     return cases, len(names) - len(rows)
 
 
-def _patients(labels: Labels, column: str | None, path: Path) -> list[str] | None:
+def _patients(labels: Annotations, column: str | None, path: Path) -> list[str] | None:
     """Patient of each case; None if no column names them."""
     if column is None and "patient" not in labels.columns:
         return None

@@ -12,7 +12,7 @@ from ml.release.artifact import read_release
 from ml.release.device import Device
 from ml.release.ood_detector import OodScores
 from ml.release.predictor import Predictor
-from ml.tables.files import Column, TableError, fail_at, read_table, text_column
+from ml.tables.reading import Column, TableError, fail_at, read_table, text_column
 from ml.util.arrays import FloatArray
 
 #: Column of a manifest with digests of patients, as exports have it.

@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.release.score import PATIENTS, SUFFIXES
-from ml.tables.files import Place, TableError, text_column
-from ml.tables.reading import count_rows, read_rows
+from ml.tables.reading import Place, TableError, count_rows, read_rows, text_column
 from ml.util.files import file_sha256
 
 #: Images a run of the network. Shards are whole blocks, so that an image is always predicted beside the same ones.

@@ -21,8 +21,8 @@ from ml.release.device import Device
 from ml.release.predictor import Predictor
 from ml.release.score import MAY_BE_EMPTY, ood_columns, prediction_columns
 from ml.scoring.images import BLOCK, ImageList, Rows, open_list, repeated_row
-from ml.tables.files import Column, Place, TableError, empty_where_nan, fail_at
-from ml.tables.trained_cells import TRAINED_ON
+from ml.tables.matching import TRAINED_ON
+from ml.tables.reading import Column, Place, TableError, empty_where_nan, fail_at
 from ml.util.files import replace_file, temporary_path
 
 Observer = Callable[[int, int], None]

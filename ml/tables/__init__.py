@@ -2,22 +2,13 @@
 
 from ml.tables.comparison import Comparison, compare
 from ml.tables.evaluate import evaluate, evaluate_findings, rank_second_reads
-from ml.tables.files import (
-    Labels,
-    Predictions,
-    TableError,
-    TableSource,
-    read_labels,
-    read_predictions,
-    read_table,
-    write_table,
-)
-from ml.tables.matching import EvaluationOptions, read_annotations
+from ml.tables.files import Predictions, read_annotations, read_labels, read_predictions
+from ml.tables.matching import EvaluationOptions
+from ml.tables.reading import TableError, TableSource, read_table, write_table
 
 __all__ = [
     "Comparison",
     "EvaluationOptions",
-    "Labels",
     "Predictions",
     "TableError",
     "TableSource",

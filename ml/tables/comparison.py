@@ -10,8 +10,8 @@ from ml.metrics.jackknife import Estimate
 from ml.metrics.ordinal import ranked_probability_change
 from ml.metrics.sums import Debias
 from ml.tables.evaluate import evaluate_cases
-from ml.tables.files import Predictions, TableError, TableSource
-from ml.tables.matching import BaselinePredictions, Cases, EvaluationOptions, Level, Missing, match_tables
+from ml.tables.matching import Cases, EvaluationOptions, Level, Missing, match_one
+from ml.tables.reading import TableError, TableSource
 from ml.util.number_format import change, finite, probability
 
 
@@ -115,10 +115,8 @@ def compare(
     options = EvaluationOptions(
         n_bins, debias, *weights_by_order(sample_weight), cluster, missing, binary, level, renormalise
     )
-    matched = match_tables(labels, first, options, second)
-    if len(matched) != 1 or matched[0].finding is not None:
-        raise TableError("the tables have a column 'finding': compare one finding at a time")
-    return compare_matched(matched[0], options)
+    cases = match_one(labels, first, options, second, hint="compare one finding at a time")
+    return compare_matched(cases, options)
 
 
 def compare_matched(cases: Cases, options: EvaluationOptions) -> Comparison:
@@ -130,9 +128,22 @@ def compare_matched(cases: Cases, options: EvaluationOptions) -> Comparison:
     Raises:
         TableError: there is no rival.
     """
-    if cases.rival is None:
+    rival = cases.rival
+    if rival is None:
         raise TableError("there are no other predictions to compare with")
-    first, second = _cases_in_both(cases, cases.rival)
+    rows = rival.rows
+    first = replace(
+        cases,
+        predictions=cases.predictions.take(rows),
+        counts=cases.counts[rows],
+        first_counts=None if cases.first_counts is None else cases.first_counts[rows],
+        weights=None if cases.weights is None else cases.weights[rows],
+        weights2=None if cases.weights2 is None else cases.weights2[rows],
+        cluster=None if cases.cluster is None else cases.cluster[rows],
+        left_out=(),
+        rival=None,
+    )
+    second = replace(first, predictions=rival.predictions, notes=rival.notes)
     pair = [(side.predictions.class_probs, side.predictions.disagreement_probs) for side in (first, second)]
     changes = paired_changes(
         first.counts,
@@ -152,25 +163,7 @@ def compare_matched(cases: Cases, options: EvaluationOptions) -> Comparison:
             sample_weight=first.weights,
             cluster=first.cluster,
         )
-    return Comparison(evaluate_cases(first, options), evaluate_cases(second, options), changes, cases.rival.left_out)
-
-
-def _cases_in_both(cases: Cases, rival: BaselinePredictions) -> tuple[Cases, Cases]:
-    """The cases that both predict, with either prediction."""
-    rows, given = rival.rows, cases.predictions
-    names = [given.case_ids[i] for i in rows.tolist()]
-    first = replace(
-        cases,
-        predictions=Predictions(names, given.classes, given.class_probs[rows], given.disagreement_probs[rows]),
-        counts=cases.counts[rows],
-        first_counts=None if cases.first_counts is None else cases.first_counts[rows],
-        weights=None if cases.weights is None else cases.weights[rows],
-        weights2=None if cases.weights2 is None else cases.weights2[rows],
-        cluster=None if cases.cluster is None else cases.cluster[rows],
-        left_out=(),
-    )
-    theirs = Predictions(names, given.classes, rival.class_probs, rival.disagreement_probs)
-    return first, replace(first, predictions=theirs)
+    return Comparison(evaluate_cases(first, options), evaluate_cases(second, options), changes, rival.left_out)
 
 
 def _between(low: float | None, high: float | None) -> str:

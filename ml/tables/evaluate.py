@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ml.dataframes import column_names
+from ml.dataframes import column_names, has_cases
 from ml.metrics import Evaluation
 from ml.metrics import evaluate as evaluate_arrays
 from ml.metrics.cases import SampleWeight, weights_by_order
@@ -16,9 +16,9 @@ from ml.metrics.homogeneity_test import reader_warnings
 from ml.metrics.ordinal import ordinal_metrics
 from ml.metrics.sums import Debias
 from ml.metrics.triage_curves import uncertainty_scores
-from ml.tables.files import TableError, TableSource, case_column, check_predictions, place_of, read_table
-from ml.tables.matching import Cases, EvaluationOptions, Level, Missing, match_tables
-from ml.tables.reading import refuse_empty_file
+from ml.tables.files import case_column, check_predictions
+from ml.tables.matching import Cases, EvaluationOptions, Level, Missing, match_one, match_tables
+from ml.tables.reading import TableError, TableSource, open_table
 
 
 def evaluate(
@@ -67,19 +67,23 @@ def evaluate(
     >>> evaluate([[1, 1], [1, 0]], [[0.5, 0.5], [0.75, 0.25]]).metrics["L"].value
     0.3125
     """
-    if _has_cases(labels) != _has_cases(predictions):
-        lacking, table = ("predictions have", predictions) if _has_cases(labels) else ("labels have", labels)
+    named = [has_cases(source) for source in (labels, predictions)]
+    if named[0] != named[1]:
+        lacking, table = ("predictions have", predictions) if named[0] else ("labels have", labels)
         present = ", ".join(column_names(table) or ["none: they are arrays"])
         raise ValueError(
             f"{lacking} no column 'case_id' to match cases by (there are {present}): give it to both tables, or to "
             "neither"
         )
-    weights, patient = weights_by_order(sample_weight), cast(Any, cluster)
-    if _has_cases(labels):
+    weights = weights_by_order(sample_weight)
+    sources: tuple[Any, Any] = labels, predictions
+    if named[0]:
         if disagreement_probs is not None or classes is not None:
             raise ValueError("tables name their classes and disagreement_prob in columns: leave both arguments out")
-        options = EvaluationOptions(n_bins, debias, *weights, patient, missing, binary, level, renormalise)
-        return _evaluate_one_finding(labels, predictions, options)  # type: ignore[arg-type]
+        given: Any = (*weights, cluster, missing, binary, level, renormalise)
+        options = EvaluationOptions(n_bins, debias, *given)
+        hint = "evaluate_findings evaluates each on its own"
+        return evaluate_cases(match_one(*sources, options, hint=hint), options)
     if binary or renormalise or missing != "error":
         raise ValueError(
             "binary, renormalise and missing are about tables with case_id: of arrays give both classes of every case, "
@@ -91,24 +95,11 @@ def evaluate(
             raise ValueError(f"{name} names a column of LABELS: with arrays give a value per case (N,), got {values!r}")
     if classes is not None and len(set(classes)) < len(classes):
         raise ValueError(f"classes must be different names, got {', '.join(map(str, classes))}")
-    arrays: tuple[Any, Any] = labels, predictions
     columns: Any = {"sample_weight": sample_weight, "cluster": cluster}
-    evaluation = evaluate_arrays(*arrays, disagreement_probs, n_bins=n_bins, debias=debias, classes=classes, **columns)
+    evaluation = evaluate_arrays(*sources, disagreement_probs, n_bins=n_bins, debias=debias, classes=classes, **columns)
     if level == "nominal":
         return evaluation
-    return replace(evaluation, metrics=evaluation.metrics | ordinal_metrics(*arrays, **columns))
-
-
-def _has_cases(source: Any) -> bool:
-    """Whether something is a file or a table whose rows are named by ``case_id``."""
-    return isinstance(source, str | Path) or "case_id" in (column_names(source) or ())
-
-
-def _evaluate_one_finding(labels: TableSource, predictions: TableSource, options: EvaluationOptions) -> Evaluation:
-    matched = match_tables(labels, predictions, options)
-    if matched[0].finding is not None or len(matched) != 1:
-        raise TableError("the tables have a column 'finding': evaluate_findings evaluates each on its own")
-    return evaluate_cases(matched[0], options)
+    return replace(evaluation, metrics=evaluation.metrics | ordinal_metrics(*sources, **columns))
 
 
 def evaluate_findings(
@@ -158,20 +149,15 @@ def evaluate_cases(cases: Cases, options: EvaluationOptions) -> Evaluation:
     metrics = evaluation.metrics
     if options.level == "ordinal":
         metrics = metrics | ordinal_metrics(cases.counts, given.class_probs, **columns)
-    warnings = (*cases.warnings(), *evaluation.warnings, *_reader_warnings(cases, options.cluster))
-    return replace(evaluation, metrics=metrics, warnings=warnings)
-
-
-def _reader_warnings(cases: Cases, cluster: str | None) -> list[str]:
-    """A warning where annotators use the classes differently, by what they said of the same cases."""
-    annotations = cases.annotations
-    if annotations is None:
-        return []
-    groups = None
-    if cluster is not None:
-        names = [str(value) for value in case_column(cases.labels, cluster, cases.place)]
-        groups = np.unique(names, return_inverse=True)[1][annotations.case]
-    return reader_warnings(annotations.case, annotations.annotator, annotations.label, groups)
+    warnings = [*cases.warnings(), *evaluation.warnings]
+    labels = cases.annotations
+    if labels is not None:
+        groups = None
+        if options.cluster is not None:
+            names = case_column(cases.labels, options.cluster, cases.place).astype(str)
+            groups = np.unique(names, return_inverse=True)[1][labels.case]
+        warnings += reader_warnings(labels.case, labels.annotator, labels.label, groups)
+    return replace(evaluation, metrics=metrics, warnings=tuple(warnings))
 
 
 def write_diagrams(evaluation: Evaluation, folder: Path) -> list[Path]:
@@ -231,8 +217,7 @@ def rank_second_reads(
     >>> rank_second_reads(predictions)["case_id"].to_pylist()
     ['b', 'a', 'c']
     """
-    table, place = read_table(predictions), place_of(predictions, "PREDICTIONS")
-    refuse_empty_file(table, predictions)
+    table, place = open_table(predictions, "PREDICTIONS")
     if "finding" in table.column_names:
         raise TableError(f"{place}: the table has a column 'finding': rank one finding at a time")
     complement = "the other class" if binary else None

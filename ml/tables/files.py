@@ -6,7 +6,7 @@ in any order.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unicodedata import normalize
 
@@ -15,81 +15,32 @@ import numpy.typing as npt
 import pyarrow as pa
 from scipy.special import expit
 
+from ml.annotations import Annotations
 from ml.distributions.families import gini
 from ml.tables.reading import (
-    Column,
-    Place,
     TableError,
     TableSource,
     Where,
-    empty_where_nan,
     fail_at,
     find_repeats,
     number_column,
+    open_table,
     place_of,
-    read_batches,
+    positions,
     read_table,
-    text_cells,
     text_column,
-    write_table,
 )
 from ml.util.arrays import ROW_SUM_TOLERANCE, EqualByValue, FloatArray, IntArray
 
-__all__ = [
-    "Column",
-    "Labels",
-    "Place",
-    "Predictions",
-    "TableError",
-    "TableSource",
-    "Where",
-    "align",
-    "case_column",
-    "check_labels",
-    "check_predictions",
-    "classes_of_labels",
-    "empty_where_nan",
-    "fail_at",
-    "is_wide",
-    "number_column",
-    "place_of",
-    "probability_columns",
-    "read_batches",
-    "read_labels",
-    "read_predictions",
-    "read_table",
-    "rows_of_labels",
-    "text_cells",
-    "text_column",
-    "without_prediction",
-    "write_table",
-]
-
 #: Where the documents say what to do with tied and shared answers.
 _TIES = "docs/reference/tables.md, 'Ties and fractional counts'"
-
-
-@dataclass(frozen=True, eq=False)
-class Labels(EqualByValue):
-    """Labels of cases, long or wide.
-
-    Attributes:
-        case_ids: N distinct identifiers, in order of first appearance.
-        classes: class names of the counts' columns.
-        counts: (N, K) label histograms.
-        rows: (M,) case number of each row of the table.
-        annotators: (M,) names, empty in a wide table.
-        numbers: (M,) class number of each label, empty in a wide table.
-        columns: further columns of the table, M values each.
-    """
-
-    case_ids: list[str]
-    classes: list[str]
-    counts: IntArray
-    rows: npt.NDArray[np.intp]
-    columns: dict[str, list[Any]]
-    annotators: list[str] = field(default_factory=list)
-    numbers: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+#: Distance from 1 of a row's sum that rounding explains (six decimals, float16), with a little for its own rounding.
+ROUNDING = 1e-3 + 1e-9
+#: Of images unlike those of a release the second is empty, and the first is what it would have said.
+_DISAGREEMENT = ("disagreement_prob_raw", "disagreement_prob")
+#: Columns that are not handed on as further columns of a table.
+_OF_LABELS = {"case_id", "annotator", "label"}
+_OF_PREDICTIONS = {"case_id", "log_concentration", *_DISAGREEMENT}
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +57,15 @@ class Predictions(EqualByValue):
     columns: dict[str, list[Any]] = field(default_factory=dict)
     renormalised: FloatArray | None = None
 
-
-#: Distance from 1 of a row's sum that rounding explains (six decimals, float16), with a little for its own rounding.
-ROUNDING = 1e-3 + 1e-9
+    def take(self, rows: npt.NDArray[np.intp]) -> "Predictions":
+        """Some of the cases."""
+        return replace(
+            self,
+            case_ids=[self.case_ids[row] for row in rows],
+            class_probs=self.class_probs[rows],
+            disagreement_probs=self.disagreement_probs[rows],
+            columns={name: [values[row] for row in rows] for name, values in self.columns.items()},
+        )
 
 
 def read_predictions(source: TableSource, *, complement: str | None = None, renormalise: bool = False) -> Predictions:
@@ -134,34 +91,47 @@ def check_predictions(
     names = probability_columns(table, where, binary=complement is not None)
     case_ids = text_column(table, "case_id", where)
     fail_at(where, find_repeats(case_ids), "case_id", "duplicated case", case_ids)
-    probs = np.stack([number_column(table, name, where) for name in names], axis=1)
+    probs = np.empty((table.num_rows, len(names)))
     for k, name in enumerate(names):
-        fail_at(where, (probs[:, k] < 0) | (probs[:, k] > 1), name, "not a probability:", probs[:, k].tolist())
+        probs[:, k] = number_column(table, name, where)
+    for k, name in enumerate(names):
+        _check_probability(where, name, probs[:, k])
     classes = [name.removeprefix("prob:") for name in names]
     if complement is not None:
         probs, classes = np.concatenate([probs, 1 - probs], axis=1), [*classes, complement]
     sums = probs.sum(axis=1)
     missed = np.abs(sums - 1)
-    off = missed > ROW_SUM_TOLERANCE
-    wrong, hint = missed > ROUNDING if renormalise else off, ""
-    if off.any() and not renormalise and missed.max() <= ROUNDING:
-        hint = "; rounding does that, and --renormalise (renormalise=True) divides such rows by their sum"
-    problem = "the row's probabilities do not sum to 1 but to"
-    fail_at(where, wrong, f"{names[0]} … {names[-1]}", problem, sums.tolist(), hint)
-    probs = np.where(off[:, None], probs / np.where(off, sums, 1.0)[:, None], probs)
-    dpe = _disagreement(table, where, probs)
-    standard_columns = {"case_id", "log_concentration", *_DISAGREEMENT, *names}
-    further = {name: table.column(name).to_pylist() for name in table.column_names if name not in standard_columns}
+    off, hint = missed > ROW_SUM_TOLERANCE, ""
+    if off.any():
+        if not renormalise and missed.max() <= ROUNDING:
+            hint = "; rounding does that, and --renormalise (renormalise=True) divides such rows by their sum"
+        wrong, problem = missed > ROUNDING if renormalise else off, "the row's probabilities do not sum to 1 but to"
+        fail_at(where, wrong, f"{names[0]} … {names[-1]}", problem, sums, hint)
+        probs[off] /= sums[off, None]
+    stated = next((name for name in _DISAGREEMENT if name in table.column_names), None)
+    if stated is not None:
+        dpe = number_column(table, stated, where)
+        _check_probability(where, stated, dpe)
+    else:
+        dpe = gini(probs)
+        if "log_concentration" in table.column_names:
+            dpe = np.asarray(expit(number_column(table, "log_concentration", where)) * dpe, dtype=np.float64)
+    further = _further_columns(table, {*_OF_PREDICTIONS, *names})
     return Predictions(case_ids, classes, probs, dpe, further, missed[off] if off.any() else None)
+
+
+def _check_probability(where: Where, name: str, values: FloatArray) -> None:
+    fail_at(where, (values < 0) | (values > 1), name, "not a probability:", values)
+
+
+def _further_columns(table: pa.Table, others: set[str]) -> dict[str, list[Any]]:
+    """Columns of a table that are none of these and no counts."""
+    names = [name for name in table.column_names if name not in others and not name.startswith("count:")]
+    return table.select(names).to_pydict()  # type: ignore[no-any-return]
 
 
 def probability_columns(table: pa.Table, where: Where, *, binary: bool = False) -> list[str]:
     """Names of the columns ``prob:<class>``.
-
-    Args:
-        table: PREDICTIONS.
-        where: what messages call it.
-        binary: whether there must be one, else two or more.
 
     Raises:
         TableError: another number of them.
@@ -179,23 +149,7 @@ def probability_columns(table: pa.Table, where: Where, *, binary: bool = False) 
     return names
 
 
-#: Of images unlike those of a release the second is empty, and the first is what it would have said.
-_DISAGREEMENT = ("disagreement_prob_raw", "disagreement_prob")
-
-
-def _disagreement(table: pa.Table, where: Where, probs: FloatArray) -> FloatArray:
-    for name in _DISAGREEMENT:
-        if name in table.column_names:
-            dpe = number_column(table, name, where)
-            fail_at(where, (dpe < 0) | (dpe > 1), name, "not a probability:", dpe.tolist())
-            return dpe
-    if "log_concentration" in table.column_names:
-        a = number_column(table, "log_concentration", where)
-        return np.asarray(expit(a) * gini(probs), dtype=np.float64)
-    return gini(probs)
-
-
-def read_labels(source: TableSource, classes: Sequence[str] | None = None) -> Labels:
+def read_labels(source: TableSource, classes: Sequence[str] | None = None) -> Annotations:
     """Read and check a LABELS table, long or wide.
 
     Args:
@@ -203,11 +157,40 @@ def read_labels(source: TableSource, classes: Sequence[str] | None = None) -> La
         classes: the classes that may occur, in the order of the counts' columns; all that occur, sorted,
             where left out.
 
+    Returns:
+        The labels in the order of the rows; histograms of a wide table.
+
     Raises:
         TableError: a missing column or value, an unknown class, a negative or fractional count, a
             duplicated case (wide), or an annotator who labels a case twice (long).
     """
     return check_labels(read_table(source), place_of(source, "LABELS"), classes)
+
+
+def read_annotations(source: TableSource, classes: Sequence[str] | None = None) -> Annotations:
+    """Read a LABELS table that names annotators: a file, or a table of pandas, polars, Arrow or NumPy columns.
+
+    Args:
+        source: the file, or a table in memory.
+        classes: the classes that may occur, in their order; all that occur, sorted, if left out.
+
+    Returns:
+        The labels in the order of their cases.
+
+    Raises:
+        TableError: a table that cannot be used, that names no annotators, or of several findings.
+
+    >>> labels = read_annotations({"case_id": ["a", "a"], "annotator": ["r", "s"], "label": ["x", "y"]})
+    >>> labels.annotators, labels.classes, labels.counts().tolist()
+    (('r', 's'), ('x', 'y'), [[1, 1]])
+    """
+    table, place = open_table(source, "LABELS")
+    if "finding" in table.column_names:
+        raise TableError(f"{place}: the table has several findings: take one at a time")
+    labels = check_labels(table, place, classes)
+    if not labels.annotators:
+        raise TableError(f"{place}: a column 'annotator' is needed: it names who gave each label")
+    return labels.by_case()
 
 
 def is_wide(table: pa.Table) -> bool:
@@ -226,27 +209,33 @@ def classes_of_labels(table: pa.Table, where: Where) -> list[str]:
     return sorted(set(text_column(table, "label", where)))
 
 
-def check_labels(table: pa.Table, where: Where, classes: Sequence[str] | None = None) -> Labels:
+def check_labels(table: pa.Table, where: Where, classes: Sequence[str] | None = None) -> Annotations:
     """Check a LABELS table, or a part of one; arguments and errors as in ``read_labels``."""
     case_ids = text_column(table, "case_id", where)
     if is_wide(table):
         return _wide_labels(table, case_ids, where, classes)
-    annotators = _annotators(table, where)
-    labels = text_column(table, "label", where)
-    class_names = classes_of_labels(table, where) if classes is None else list(classes)
-    number = {name: k for k, name in enumerate(class_names)}
-    problem = f"unknown class (known: {', '.join(class_names)}):"
-    unknown = [label not in number for label in labels]
-    hint = _spelled_alike(labels[unknown.index(True)], class_names) if True in unknown else ""
-    fail_at(where, unknown, "label", problem, labels, hint)
+    if "annotator" not in table.column_names:
+        if any(name.startswith("prob:") for name in table.column_names):
+            raise TableError(f"{where}: this is a table of PREDICTIONS, and LABELS are needed here: were they swapped?")
+        raise TableError(
+            f"{where}: column 'annotator' is missing; there are {', '.join(table.column_names)}. Where annotators "
+            "are not known, give one row per case with columns count:<class>"
+        )
+    names, labels = text_column(table, "annotator", where), text_column(table, "label", where)
+    class_names = sorted(set(labels)) if classes is None else list(classes)
+    label = positions(labels, class_names)
+    unknown = label < 0
+    if unknown.any():
+        hint = _spelled_alike(labels[int(unknown.argmax())], class_names)
+        fail_at(where, unknown, "label", f"unknown class (known: {', '.join(class_names)}):", labels, hint)
+    cases, annotators = tuple(dict.fromkeys(case_ids)), tuple(sorted(set(names)))
+    case, annotator = positions(case_ids, cases), positions(names, annotators)
     problem = f"labels this case twice (tied answers: {_TIES}):"
-    fail_at(where, find_repeats(list(zip(case_ids, annotators, strict=True))), "annotator", problem, annotators)
-    order = {case: i for i, case in enumerate(dict.fromkeys(case_ids))}
-    rows = np.array([order[case] for case in case_ids], dtype=np.intp)
-    counts = np.zeros((len(order), len(class_names)), dtype=np.int64)
-    numbers = np.array([number[label] for label in labels], dtype=np.int64)
-    np.add.at(counts, (rows, numbers), 1)
-    return Labels(list(order), class_names, counts, rows, _further_columns(table), annotators, numbers)
+    fail_at(where, find_repeats((case * len(annotators) + annotator).tolist()), "annotator", problem, names)
+    return Annotations(
+        *(case, annotator, label, len(cases), len(annotators), len(class_names), cases, annotators, tuple(class_names)),
+        columns=_further_columns(table, _OF_LABELS),
+    )
 
 
 def _spelled_alike(name: str, names: Sequence[str]) -> str:
@@ -261,19 +250,7 @@ def _spelled_alike(name: str, names: Sequence[str]) -> str:
     return ""
 
 
-def _annotators(table: pa.Table, where: Where) -> list[str]:
-    """Names of a long table."""
-    if "annotator" not in table.column_names:
-        if any(name.startswith("prob:") for name in table.column_names):
-            raise TableError(f"{where}: this is a table of PREDICTIONS, and LABELS are needed here: were they swapped?")
-        raise TableError(
-            f"{where}: column 'annotator' is missing; there are {', '.join(table.column_names)}. Where annotators "
-            "are not known, give one row per case with columns count:<class>"
-        )
-    return text_column(table, "annotator", where)
-
-
-def _wide_labels(table: pa.Table, case_ids: list[str], where: Where, classes: Sequence[str] | None) -> Labels:
+def _wide_labels(table: pa.Table, case_ids: list[str], where: Where, classes: Sequence[str] | None) -> Annotations:
     fail_at(where, find_repeats(case_ids), "case_id", "duplicated case", case_ids)
     codes = classes_of_labels(table, where)
     class_names = codes if classes is None else list(classes)
@@ -281,22 +258,21 @@ def _wide_labels(table: pa.Table, case_ids: list[str], where: Where, classes: Se
     if unknown:
         hint = _spelled_alike(unknown[0], class_names)
         raise TableError(f"{where}: column count:{unknown[0]}: unknown class (known: {', '.join(class_names)}){hint}")
-    counts = np.zeros((len(case_ids), len(class_names)), dtype=np.int64)
+    counts, none = np.zeros((len(case_ids), len(class_names)), dtype=np.int64), np.empty(0, dtype=np.int64)
     for name in codes:
         values = number_column(table, f"count:{name}", where)
-        fail_at(where, values < 0, f"count:{name}", "not a count:", values.tolist())
+        fail_at(where, values < 0, f"count:{name}", "not a count:", values)
         problem = f"not a whole number (fractional counts: {_TIES}):"
-        fail_at(where, values != np.floor(values), f"count:{name}", problem, values.tolist())
+        fail_at(where, values != np.floor(values), f"count:{name}", problem, values)
         counts[:, class_names.index(name)] = values.astype(np.int64)
-    return Labels(case_ids, class_names, counts, np.arange(len(case_ids)), _further_columns(table))
+    numbers = (np.arange(len(case_ids)), none, none, len(case_ids), 0, len(class_names))
+    further = _further_columns(table, _OF_LABELS)
+    return Annotations(
+        *numbers, case_ids=tuple(case_ids), classes=tuple(class_names), histograms=counts, columns=further
+    )
 
 
-def _further_columns(table: pa.Table) -> dict[str, list[Any]]:
-    names = [n for n in table.column_names if n not in {"case_id", "annotator", "label"}]
-    return {name: table.column(name).to_pylist() for name in names if not name.startswith("count:")}
-
-
-def case_column(labels: Labels, name: str, where: Where) -> npt.NDArray[Any]:
+def case_column(labels: Annotations, name: str, where: Where) -> npt.NDArray[Any]:
     """A further column of LABELS, one value per case (N,).
 
     Raises:
@@ -306,35 +282,32 @@ def case_column(labels: Labels, name: str, where: Where) -> npt.NDArray[Any]:
         others = ", ".join(labels.columns) or "only the columns that every table of LABELS has"
         raise TableError(f"{where}: column {name!r} is missing; there are {others}")
     values = labels.columns[name]
-    fail_at(where, [value is None for value in values], name, "the value is missing:", values)
-    per_case = dict(zip(reversed(labels.rows.tolist()), reversed(values), strict=True))
-    varies = [per_case[row] != value for row, value in zip(labels.rows.tolist(), values, strict=True)]
-    fail_at(where, varies, name, "must be constant within a case, but differs from its first row:", values)
-    return np.array([per_case[row] for row in range(len(labels.case_ids))])
+    if None in values:
+        fail_at(where, [value is None for value in values], name, "the value is missing:", values)
+    cells = np.empty(len(values), dtype=object)
+    cells[:] = values
+    first = cells[np.unique(labels.case, return_index=True)[1]]
+    fail_at(
+        where,
+        first[labels.case] != cells,
+        name,
+        "must be constant within a case, but differs from its first row:",
+        values,
+    )
+    return np.array(first.tolist())
 
 
-def align(labels: Labels, predictions: Predictions, where: Where) -> npt.NDArray[np.intp]:
-    """Rows (N_predictions,) of LABELS for each prediction, −1 where a prediction has no label.
+def align(labels: Annotations, predictions: Predictions, where: Where, *, drop: bool) -> tuple[IntArray, list[str]]:
+    """Number (N_predictions,) of each prediction's case in LABELS, −1 without a label; and cases not predicted.
 
     Raises:
-        TableError: a label without a prediction.
+        TableError: a label without a prediction, and these are not dropped.
     """
-    stray = without_prediction(labels, predictions)
-    if stray:
+    predicted = set(predictions.case_ids)
+    stray = [case for case in labels.case_ids if case not in predicted]
+    if stray and not drop:
         raise TableError(
             f"{where}: case {stray[0]!r} has a label but no prediction, {len(stray)} in all"
             f"{_spelled_alike(stray[0], predictions.case_ids)}; --missing drop leaves them out and names them"
         )
-    return rows_of_labels(labels, predictions)
-
-
-def rows_of_labels(labels: Labels, predictions: Predictions) -> npt.NDArray[np.intp]:
-    """Rows (N_predictions,) of LABELS for each prediction, −1 where a prediction has no label."""
-    row = {case: i for i, case in enumerate(labels.case_ids)}
-    return np.array([row.get(case, -1) for case in predictions.case_ids], dtype=np.intp)
-
-
-def without_prediction(labels: Labels, predictions: Predictions) -> list[str]:
-    """Cases with a label and no prediction, in order."""
-    predicted = set(predictions.case_ids)
-    return [case for case in labels.case_ids if case not in predicted]
+    return positions(predictions.case_ids, labels.case_ids), stray

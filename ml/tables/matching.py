@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,27 +15,15 @@ from ml.annotations import Annotations
 from ml.metrics.reader_variance import Readings
 from ml.metrics.sums import Debias
 from ml.tables.files import (
-    Labels,
-    Place,
     Predictions,
-    TableError,
-    TableSource,
-    Where,
     align,
     case_column,
     check_labels,
     check_predictions,
     classes_of_labels,
-    fail_at,
-    place_of,
     probability_columns,
-    read_table,
-    rows_of_labels,
-    text_column,
-    without_prediction,
 )
-from ml.tables.reading import refuse_empty_file
-from ml.tables.trained_cells import without_trained_cells
+from ml.tables.reading import Place, TableError, TableSource, fail_at, open_table, positions, text_column
 from ml.util.arrays import FloatArray, IntArray, require_whole
 
 Level = Literal["nominal", "ordinal"]
@@ -41,8 +31,11 @@ Level = Literal["nominal", "ordinal"]
 Missing = Literal["error", "drop"]
 #: Column of LABELS with the number of the planned read that a label answers.
 PLANNED_READ = "planned_read"
+#: Column of PREDICTIONS that ``secondread score`` and exports write: yes, no or unknown.
+TRAINED_ON = "trained_on"
 #: Names in a warning; the document lists all.
 _NAMED = 5
+_Table = tuple[pa.Table, Place]
 
 
 @dataclass(frozen=True)
@@ -91,58 +84,43 @@ class EvaluationOptions:
 
 
 @dataclass(frozen=True)
-class BaselinePredictions:
-    """Baseline predictions of the same cases.
+class Rival:
+    """Other predictions of the M cases that both predict, with classes in the order of the first."""
 
-    Attributes:
-        rows: (M,) positions, among the cases of the first predictions, of those that both predict.
-        class_probs: (M, K), classes in the order of the first.
-        disagreement_probs: (M,).
-        left_out: cases with a label that it does not predict.
-    """
-
-    rows: npt.NDArray[np.intp]
-    class_probs: FloatArray
-    disagreement_probs: FloatArray
+    predictions: Predictions
+    #: (M,) positions among the cases of the first predictions
+    rows: IntArray
+    #: cases with a label that it does not predict
     left_out: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Cases:
-    """Predictions with the labels of each case, of one finding.
+    """Predictions of N cases with the labels of each case, of one finding."""
 
-    Attributes:
-        finding: its name; None in tables without such a column.
-        labels: LABELS as they are, with those that are left out.
-        place: what messages call LABELS.
-        predictions: N cases.
-        counts: (N, K) label histograms of the predictions; zero rows without a label.
-        first_counts: (N, K) those of the labels that answer the first planned reads; None where no column says which.
-        weights: (N,) of order 1.
-        weights2: (N,) of order 2.
-        cluster: (N,) patients.
-        left_out: cases with a label and no prediction.
-        rival: other predictions to compare with.
-        said: about rows that were renormalised, and about cells that a release was trained on, which are left out.
-    """
-
-    finding: str | None
-    labels: Labels
+    #: LABELS without the cells that a release was trained on, and what messages call them
+    labels: Annotations
     place: Place
     predictions: Predictions
+    #: (N, K), zero rows without a label; ``first_counts`` are those of the answers to the first planned reads, if named
     counts: IntArray
     first_counts: IntArray | None
+    #: (N,) of order 1 and of order 2, and the patients
     weights: FloatArray | None
     weights2: FloatArray | None
     cluster: npt.NDArray[Any] | None
+    #: cases with a label and no prediction
     left_out: tuple[str, ...]
-    rival: BaselinePredictions | None
-    said: tuple[str, ...] = ()
+    finding: str | None = None
+    rival: Rival | None = None
+    #: about rows that were renormalised, and about cells that a release was trained on, which are left out
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def annotations(self) -> Annotations | None:
-        """Labels of LABELS with their annotators, in the order of its cases; None in a wide table."""
-        return annotations_of(self.labels) if self.labels.annotators else None
+        """Labels with their annotators, in the order of the cases of LABELS; None in a wide table."""
+        return self.labels.by_case() if self.labels.annotators else None
 
     @cached_property
     def readings(self) -> Readings | None:
@@ -150,44 +128,26 @@ class Cases:
         annotations, labels = self.annotations, self.labels
         if annotations is None:
             return None
-        row = {case: number for number, case in enumerate(self.predictions.case_ids)}
-        place = np.array([row.get(case, -1) for case in labels.case_ids], dtype=np.int64)
-        some = annotations.renumbered(place, len(row))
+        place = positions(labels.case_ids, self.predictions.case_ids)
+        some = annotations.renumbered(place, len(self.predictions.case_ids))
         if self.first_counts is None:
             return Readings(some.case, some.annotator, some.label)
-        first = answers_to_first_reads(labels, self.place)[np.argsort(labels.rows, kind="stable")]
+        first = _answers_to_first_reads(labels, self.place)[np.argsort(labels.case, kind="stable")]
         return Readings(some.case, some.annotator, some.label, first[place[annotations.case] >= 0])
 
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about cases left out, by name."""
+        """Warnings about the tables, and about cases left out, by name."""
+        notes = self.notes if self.rival is None else tuple(dict.fromkeys((*self.notes, *self.rival.notes)))
         if not self.left_out:
-            return self.said
-        return (*self.said, f"{format_case_names(self.left_out)} had a label and no prediction and was left out")
+            return notes
+        return (*notes, f"{_case_names(self.left_out)} had a label and no prediction and was left out")
 
 
-def format_case_names(cases: tuple[str, ...]) -> str:
+def _case_names(cases: Sequence[str]) -> str:
     """Cases by number and name, the first ones where there are many."""
     names = ", ".join(repr(case) for case in cases[:_NAMED])
     more = f" and {len(cases) - _NAMED} more" if len(cases) > _NAMED else ""
     return f"{len(cases)} case{'' if len(cases) == 1 else 's'} ({names}{more})"
-
-
-@dataclass(frozen=True)
-class _Table:
-    """A table, or the rows of one finding, and what messages call it."""
-
-    table: pa.Table
-    place: Place
-
-    @classmethod
-    def read(cls, source: TableSource, name: str, options: EvaluationOptions) -> "_Table":
-        table = read_table(source, in_order=options.level == "ordinal")
-        refuse_empty_file(table, source)
-        return cls(table, place_of(source, name))
-
-    def nothing(self) -> "_Table":
-        """No row of it."""
-        return _Table(self.table.slice(0, 0), self.place)
 
 
 def match_tables(
@@ -195,209 +155,109 @@ def match_tables(
 ) -> list[Cases]:
     """Match LABELS and PREDICTIONS by case; one entry, or one per finding where both tables have such a column.
 
-    Args:
-        labels: LABELS, long or wide; a file or a table in memory.
-        predictions: PREDICTIONS, the same.
-        options: what is asked.
-        against: other PREDICTIONS of the same cases.
-
     Raises:
         TableError: a table cannot be used, or they do not fit each other; the message names file, row and column.
     """
-    first = [_Table.read(labels, "LABELS", options), _Table.read(predictions, "PREDICTIONS", options)]
-    tables = [*first, *([] if against is None else [_Table.read(against, "PREDICTIONS of --against", options)])]
-    having = [table for table in tables if "finding" in table.table.column_names]
-    if not having:
+    in_order = options.level == "ordinal"
+    tables = [
+        open_table(labels, "LABELS", in_order=in_order),
+        open_table(predictions, "PREDICTIONS", in_order=in_order),
+    ]
+    if against is not None:
+        tables.append(open_table(against, "PREDICTIONS of --against", in_order=in_order))
+    lacking = [place for table, place in tables if "finding" not in table.column_names]
+    if len(lacking) == len(tables):
         return [_match(None, tables, options)]
-    for table in tables:
-        if "finding" not in table.table.column_names:
-            raise TableError(f"{having[0].place} has a column 'finding' and {table.place} has none: give it to both")
-    parts = [{name: _Table(*part) for name, part in by_finding(table.table, table.place).items()} for table in tables]
+    if lacking:
+        having = next(place for _, place in tables if place not in lacking)
+        raise TableError(f"{having} has a column 'finding' and {lacking[0]} has none: give it to both")
+    parts = [by_finding(*table) for table in tables]
     stray = [name for name in parts[0] if name not in parts[1]]
     if stray:
-        raise TableError(f"{tables[0].place}: finding {stray[0]!r} has labels and no prediction, {len(stray)} in all")
+        raise TableError(f"{tables[0][1]}: finding {stray[0]!r} has labels and no prediction, {len(stray)} in all")
+    nothing = [(table.slice(0, 0), place) for table, place in tables]
     return [
-        _match(name, [part.get(name) or table.nothing() for part, table in zip(parts, tables, strict=True)], options)
+        _match(name, [part.get(name, empty) for part, empty in zip(parts, nothing, strict=True)], options)
         for name in parts[1]
     ]
 
 
+def match_one(
+    labels: TableSource,
+    predictions: TableSource,
+    options: EvaluationOptions,
+    against: TableSource | None = None,
+    *,
+    hint: str,
+) -> Cases:
+    """Match tables of one finding.
+
+    Raises:
+        TableError: as ``match_tables``, or the tables have a column ``finding``; the hint says what to do.
+    """
+    matched = match_tables(labels, predictions, options, against)
+    if len(matched) != 1 or matched[0].finding is not None:
+        raise TableError(f"the tables have a column 'finding': {hint}")
+    return matched[0]
+
+
 def _match(finding: str | None, tables: list[_Table], options: EvaluationOptions) -> Cases:
-    labels, predictions = tables[0], tables[1]
-    complement = _complement(labels, predictions) if options.binary else None
-    judged = [
-        (check_predictions(one.table, one.place, complement=complement, renormalise=options.renormalise), one.place)
-        for one in tables[1:]
-    ]
-    labelled = check_labels(labels.table, labels.place, judged[0][0].classes)
-    rounded = [
-        renormalised_warning(side.renormalised, len(side.case_ids), where)
-        for side, where in judged
-        if side.renormalised is not None
-    ]
-    labelled, place, (predicted, *others), notes = without_trained_cells(labelled, labels.place, judged)
-    stray = tuple(without_prediction(labelled, predicted))
-    dropped = options.missing == "drop"
-    rows = rows_of_labels(labelled, predicted) if dropped else align(labelled, predicted, place)
-    counts = aligned_counts(labelled, rows)
+    labels, place = tables[0]
+    complement = _complement(tables[0], tables[1]) if options.binary else None
+    judged, notes = [], []
+    for table, where in tables[1:]:
+        judged.append(check_predictions(table, where, complement=complement, renormalise=options.renormalise))
+        notes.append(renormalised_note(judged[-1].renormalised, len(judged[-1].case_ids), where))
+    labelled = check_labels(labels, place, judged[0].classes)
+    trained: set[str] = set()
+    for one, (_, where), texts in zip(judged, tables[1:], notes, strict=True):
+        trained.update(_trained_cells(one, where, texts))
+    if not trained.isdisjoint(judged[0].case_ids):
+        labelled, place, judged, note = _without(trained, labelled, place, judged, tables[1][1])
+        notes = [[*texts, note] for texts in notes]
+    cases = align_tables(labelled, place, judged[0], options, drop=options.missing == "drop")
     rival = None
-    for other in others:
-        rival = _read_baseline(predicted, counts.sum(axis=1) > 0, other, (predictions.place, tables[2].place), dropped)
-    return Cases(
-        finding=finding,
-        labels=labelled,
-        place=place,
-        predictions=predicted,
-        counts=counts,
-        first_counts=aligned_first_counts(labelled, rows, place),
-        weights=aligned_weights(labelled, options.weights, rows, place),
-        weights2=aligned_weights(labelled, options.weights2, rows, place),
-        cluster=aligned_clusters(labelled, predicted, options.cluster, rows, place),
-        left_out=stray,
-        rival=rival,
-        said=(*rounded, *notes),
-    )
+    if len(judged) > 1:
+        rival = _rival(cases, judged[1], (tables[1][1], tables[2][1]), options.missing == "drop", tuple(notes[1]))
+    return replace(cases, finding=finding, rival=rival, notes=tuple(notes[0]))
 
 
-def renormalised_warning(missed: FloatArray, n_rows: int, where: Where) -> str:
-    """A sentence about rows that were divided by their sums, which were so far (R,) from 1."""
-    share = f"{missed.size:,} of {n_rows:,} rows"
-    return f"{where}: {share} were renormalised; their sums were up to {missed.max():.2g} from 1"
+def align_tables(
+    labels: Annotations, place: Place, predictions: Predictions, options: EvaluationOptions, *, drop: bool
+) -> Cases:
+    """Labels, weights and patients of each prediction.
 
-
-def _complement(labels: _Table, predictions: _Table) -> str:
-    """Name of the class that the only column of probabilities is not about."""
-    (column,) = probability_columns(predictions.table, predictions.place, binary=True)
-    named_class = column.removeprefix("prob:")
-    others = [name for name in classes_of_labels(labels.table, labels.place) if name != named_class]
-    if len(others) > 1:
-        raise TableError(
-            f"{labels.place}: --binary has two classes, {named_class!r} and one other, and the labels are of "
-            f"{len(others)} others: {', '.join(others[:_NAMED])}; the column of probabilities is "
-            f"named after a label, as prob:{others[-1]}"
-        )
-    return others[0] if others else f"not {named_class}"
-
-
-def _read_baseline(
-    predicted: Predictions,
-    labelled: npt.NDArray[np.bool_],
-    other: Predictions,
-    places: tuple[Place, Place],
-    dropped: bool,
-) -> BaselinePredictions:
-    """Other predictions, in the order of the first."""
-    if set(other.classes) != set(predicted.classes):
-        ours, theirs = (", ".join(table.classes) for table in (predicted, other))
-        raise TableError(f"{places[1]}: its classes are {theirs}, and those of {places[0]} are {ours}")
-    row = {case: i for i, case in enumerate(other.case_ids)}
-    lacking = tuple(case for case, used in zip(predicted.case_ids, labelled, strict=True) if used and case not in row)
-    if lacking and not dropped:
-        raise TableError(
-            f"{places[1]}: {format_case_names(lacking)} with a label and a prediction in {places[0]} have none here; "
-            "--missing drop leaves them out of the comparison"
-        )
-    rows = np.array([i for i, case in enumerate(predicted.case_ids) if case in row], dtype=np.intp)
-    theirs_rows = np.array([row[predicted.case_ids[i]] for i in rows.tolist()], dtype=np.intp)
-    columns = [other.classes.index(name) for name in predicted.classes]
-    return BaselinePredictions(
-        rows, other.class_probs[theirs_rows][:, columns], other.disagreement_probs[theirs_rows], lacking
-    )
-
-
-def annotations_of(labels: Labels) -> Annotations:
-    """Labels with their annotators, numbered by name, in the order of the cases; none of a wide table."""
-    n_cases, n_classes = len(labels.case_ids), len(labels.classes)
-    annotations = Annotations.of_names(labels.rows, labels.annotators, labels.numbers, n_cases, n_classes)
-    return replace(annotations, case_ids=tuple(labels.case_ids), classes=tuple(labels.classes))
-
-
-def read_annotations(source: TableSource, classes: Sequence[str] | None = None) -> Annotations:
-    """Read a LABELS table that names annotators: a file, or a table of pandas, polars, Arrow or NumPy columns.
-
-    Args:
-        source: the file, or a table in memory.
-        classes: the classes that may occur, in their order; all that occur, sorted, if left out.
+    Of a case without labels the patient is in the column of the same name in PREDICTIONS; without one it is its own
+    cluster. It matters for the Horvitz–Thompson form of CL, which counts the pairs of all cases.
 
     Raises:
-        TableError: a table that cannot be used, that names no annotators, or of several findings.
-
-    >>> labels = read_annotations({"case_id": ["a", "a"], "annotator": ["r", "s"], "label": ["x", "y"]})
-    >>> labels.annotators, labels.classes, labels.counts().tolist()
-    (('r', 's'), ('x', 'y'), [[1, 1]])
+        TableError: a label without a prediction that is not dropped, or a column that cannot be used.
     """
-    table, place = read_table(source), place_of(source, "LABELS")
-    if "finding" in table.column_names:
-        raise TableError(f"{place}: the table has several findings: take one at a time")
-    refuse_empty_file(table, source)
-    labels = check_labels(table, place, classes)
-    if not labels.annotators:
-        raise TableError(f"{place}: a column 'annotator' is needed: it names who gave each label")
-    return annotations_of(labels)
-
-
-def aligned_counts(labels: Labels, rows: npt.NDArray[np.intp]) -> IntArray:
-    """Label histograms (N, K) of predictions, given the row of LABELS of each or −1."""
-    if not labels.case_ids:
-        return np.zeros((len(rows), len(labels.classes)), dtype=np.int64)
-    return np.asarray(np.where(rows[:, None] >= 0, labels.counts[rows], 0), dtype=np.int64)
-
-
-def aligned_first_counts(labels: Labels, rows: npt.NDArray[np.intp], where: Where) -> IntArray | None:
-    """Labels (N, K) that metrics which need one label use: answers to the first planned reads; None for all.
-
-    They are the labels whose column ``planned_read``, where there is one, is 1.
-
-    Raises:
-        TableError: a number of a planned read is missing, or is none.
-    """
-    if PLANNED_READ not in labels.columns or not labels.numbers.size:
-        return None
-    first = answers_to_first_reads(labels, where)
-    counts = np.zeros_like(labels.counts)
-    np.add.at(counts, (labels.rows[first], labels.numbers[first]), 1)
-    return aligned_counts(replace(labels, counts=counts), rows)
-
-
-def answers_to_first_reads(labels: Labels, where: Where) -> npt.NDArray[np.bool_]:
-    """Mask of the labels (M,) that answer a first planned read.
-
-    Raises:
-        TableError: a number of a planned read is missing, or is none.
-    """
-    values = labels.columns[PLANNED_READ]
-    problem = "not the number of a planned read (1, 2, …; 0 of none):"
-    fail_at(where, [not str(value).isdecimal() for value in values], PLANNED_READ, problem, values)
-    return np.array([int(value) == 1 for value in values], dtype=bool)
-
-
-def aligned_clusters(
-    labels: Labels, predictions: Predictions, name: str | None, rows: npt.NDArray[np.intp], where: Where
-) -> npt.NDArray[Any] | None:
-    """Patient (N,) of each prediction, None where no column is named.
-
-    Of a case without labels the patient stands in the column of the same name in PREDICTIONS; without one it is its
-    own cluster. It matters for the Horvitz–Thompson form of CL, which counts the pairs of all cases.
-    """
-    if name is None or not labels.case_ids:
-        return None
-    values = [str(value) for value in case_column(labels, name, where)]
-    others = predictions.columns.get(name) or [f"case {case_id}" for case_id in predictions.case_ids]
-    return np.array([values[row] if row >= 0 else str(others[i]) for i, row in enumerate(rows.tolist())])
-
-
-def aligned_weights(labels: Labels, name: str | None, rows: npt.NDArray[np.intp], where: Where) -> FloatArray | None:
-    """Weights (N,) of predictions from a column of LABELS, None where no column is named.
-
-    Raises:
-        TableError: weights that are no numbers or not positive.
-    """
-    if name is None or not labels.case_ids:
-        return None
-    values = case_column(labels, name, where)
-    wrong = [not _is_weight(value) for value in labels.columns[name]]
-    fail_at(where, wrong, name, "weights must be positive numbers:", labels.columns[name])
-    return np.where(rows >= 0, values[rows], values[0]).astype(np.float64)  # the filler is never used
+    rows, left_out = align(labels, predictions, place, drop=drop)
+    histograms, cluster, first_counts = [labels.counts()], None, None
+    if PLANNED_READ in labels.columns and labels.annotators:
+        used = _answers_to_first_reads(labels, place)
+        flat = np.bincount(labels.case[used] * labels.n_classes + labels.label[used], minlength=histograms[0].size)
+        histograms.append(flat.reshape(histograms[0].shape))
+    counts = np.zeros((len(rows), labels.n_classes), dtype=np.int64)
+    weights: list[FloatArray | None] = [None, None]
+    if labels.n_cases:
+        counts, *others = [np.where(rows[:, None] >= 0, table[rows], 0) for table in histograms]
+        first_counts = others[0] if others else None
+        for order, name in enumerate((options.weights, options.weights2)):
+            if name is not None:
+                values = case_column(labels, name, place)
+                given = labels.columns[name]
+                wrong = [not _is_weight(value) for value in given]
+                fail_at(place, wrong, name, "weights must be positive numbers:", given)
+                # the filler is never used
+                weights[order] = np.where(rows >= 0, values[rows], values[0]).astype(np.float64)
+        if options.cluster is not None:
+            patients = case_column(labels, options.cluster, place).astype(str)
+            others_of = predictions.columns.get(options.cluster) or [f"case {case}" for case in predictions.case_ids]
+            cluster = np.where(rows >= 0, patients[rows], np.array(list(map(str, others_of))))
+    first, second = weights
+    return Cases(labels, place, predictions, counts, first_counts, first, second, cluster, tuple(left_out))
 
 
 def _is_weight(value: Any) -> bool:
@@ -408,32 +268,113 @@ def _is_weight(value: Any) -> bool:
         return False
 
 
-def by_finding(table: pa.Table, place: Place) -> dict[str, tuple[pa.Table, Place]]:
-    """Part a table by its column ``finding``.
+def _answers_to_first_reads(labels: Annotations, place: Place) -> npt.NDArray[np.bool_]:
+    """Mask of the labels (M,) that answer a first planned read: those whose column ``planned_read`` is 1.
+
+    Raises:
+        TableError: a number of a planned read is missing, or is none.
+    """
+    values = labels.columns[PLANNED_READ]
+    problem = "not the number of a planned read (1, 2, …; 0 of none):"
+    fail_at(place, [not str(value).isdecimal() for value in values], PLANNED_READ, problem, values)
+    return np.array([int(value) == 1 for value in values], dtype=bool)
+
+
+def renormalised_note(missed: FloatArray | None, n_rows: int, where: Place | Path) -> list[str]:
+    """A sentence about rows that were divided by their sums, which were so far (R,) from 1."""
+    if missed is None or not missed.size:
+        return []
+    share = f"{missed.size:,} of {n_rows:,} rows"
+    return [f"{where}: {share} were renormalised; their sums were up to {missed.max():.2g} from 1"]
+
+
+def _complement(labels: _Table, predictions: _Table) -> str:
+    """Name of the class that the only column of probabilities is not about."""
+    (column,) = probability_columns(*predictions, binary=True)
+    named_class = column.removeprefix("prob:")
+    others = [name for name in classes_of_labels(*labels) if name != named_class]
+    if len(others) > 1:
+        raise TableError(
+            f"{labels[1]}: --binary has two classes, {named_class!r} and one other, and the labels are of "
+            f"{len(others)} others: {', '.join(others[:_NAMED])}; the column of probabilities is "
+            f"named after a label, as prob:{others[-1]}"
+        )
+    return others[0] if others else f"not {named_class}"
+
+
+def _trained_cells(predictions: Predictions, place: Place, notes: list[str]) -> list[str]:
+    """Cells that the release was trained on, by its column; a note is added where that is unknown."""
+    given = predictions.columns.get(TRAINED_ON)
+    if given is None:
+        return []
+    wrong = [answer not in {"yes", "no", "unknown"} for answer in given]
+    fail_at(place, wrong, TRAINED_ON, "must be yes, no or unknown, not", given)
+    if n := given.count("unknown"):
+        notes.append(f"{place}: whether the release was trained on {n:,} of {len(given):,} cells is unknown")
+    return [case for case, answer in zip(predictions.case_ids, given, strict=True) if answer == "yes"]
+
+
+def _without(
+    trained: set[str], labels: Annotations, place: Place, judged: list[Predictions], of: Place
+) -> tuple[Annotations, Place, list[Predictions], str]:
+    """Tables without the cells that a release was trained on, and a note: a cell of one release judges none."""
+    n_cells, n_trained = len(judged[0].case_ids), len(trained.intersection(judged[0].case_ids))
+    if n_trained == n_cells:
+        raise TableError(f"{of}: the release was trained on all {n_trained:,} cells: none is left to judge it by")
+    kept = np.array([case not in trained for case in labels.case_ids], dtype=bool)
+    rows, number = np.flatnonzero(kept[labels.case]), np.cumsum(kept) - 1
+    some = replace(
+        labels,
+        case=number[labels.case[rows]],
+        annotator=labels.annotator[rows] if labels.annotators else labels.annotator,
+        label=labels.label[rows] if labels.annotators else labels.label,
+        n_cases=int(kept.sum()),
+        case_ids=tuple(compress(labels.case_ids, kept)),
+        histograms=None if labels.histograms is None else labels.histograms[kept],
+        columns={name: [values[row] for row in rows] for name, values in labels.columns.items()},
+    )
+    others = [one.take(np.flatnonzero([case not in trained for case in one.case_ids])) for one in judged]
+    note = f"{n_trained:,} of {n_cells:,} cells are left out because the release was trained on them"
+    return some, place.part(rows), others, note
+
+
+def _rival(cases: Cases, other: Predictions, places: tuple[Place, Place], drop: bool, notes: tuple[str, ...]) -> Rival:
+    """Other predictions, in the order of the first."""
+    first = cases.predictions
+    if set(other.classes) != set(first.classes):
+        ours, theirs = (", ".join(table.classes) for table in (first, other))
+        raise TableError(f"{places[1]}: its classes are {theirs}, and those of {places[0]} are {ours}")
+    row = positions(first.case_ids, other.case_ids)
+    lacking = tuple(compress(first.case_ids, (cases.counts.sum(axis=1) > 0) & (row < 0)))
+    if lacking and not drop:
+        raise TableError(
+            f"{places[1]}: {_case_names(lacking)} with a label and a prediction in {places[0]} have none here; "
+            "--missing drop leaves them out of the comparison"
+        )
+    rows, columns = np.flatnonzero(row >= 0), [other.classes.index(name) for name in first.classes]
+    taken = other.take(row[rows])
+    ordered = replace(taken, classes=first.classes, class_probs=taken.class_probs[:, columns])
+    return Rival(ordered, rows, lacking, notes)
+
+
+def by_finding(table: pa.Table, place: Place) -> dict[str, _Table]:
+    """Part a table by its column ``finding``, in order of first appearance; each part with its name for messages.
 
     Columns of classes that are empty in all rows of a finding are left out there: findings may have other classes.
-
-    Args:
-        table: LABELS or PREDICTIONS.
-        place: what messages call it.
-
-    Returns:
-        The rows of each finding, in order of first appearance, and what messages call them.
 
     Raises:
         TableError: a finding is missing.
     """
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(text_column(table, "finding", place)):
-        rows.setdefault(name, []).append(row)
-    return {name: _part(table, place, np.array(chosen, dtype=np.intp)) for name, chosen in rows.items()}
-
-
-def _part(table: pa.Table, place: Place, rows: npt.NDArray[np.intp]) -> tuple[pa.Table, Place]:
-    part = table.take(pa.array(rows))
-    used = [
-        name
-        for name in part.column_names
-        if not name.startswith(("prob:", "count:")) or part.column(name).null_count < len(rows)
-    ]
-    return part.select(used), place.part(rows)
+    names = text_column(table, "finding", place)
+    distinct = list(dict.fromkeys(names))
+    number, parts = positions(names, distinct), {}
+    for k, name in enumerate(distinct):
+        rows = np.flatnonzero(number == k)
+        part = table.take(pa.array(rows))
+        used = [
+            column
+            for column in part.column_names
+            if not column.startswith(("prob:", "count:")) or part.column(column).null_count < len(rows)
+        ]
+        parts[name] = (part.select(used), place.part(rows))
+    return parts

@@ -8,9 +8,10 @@ import csv as text_csv
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BufferedReader, TextIOWrapper
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,12 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv, parquet
 
-from ml.util.arrays import FloatArray
+from ml.util.arrays import FloatArray, IntArray
 
 _TEXT_COLUMNS = ("case_id", "annotator", "label", "finding", "file", "patient", "partition")
-_CONVERT = csv.ConvertOptions(
-    column_types=dict.fromkeys(_TEXT_COLUMNS, pa.string()), strings_can_be_null=True, quoted_strings_can_be_null=False
-)
 #: What other programs put between columns, and what people call it.
 _DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
@@ -57,11 +55,8 @@ TableSource = str | Path | ArrowTable | Mapping[str, Any]
 class Place:
     """Name of a table and its rows in messages.
 
-    Attributes:
-        name: the file, or what a table in memory is.
-        first: number of the first row: 2 in CSV, whose first line is the header, 1 in Parquet, 0 in memory.
-        rows: positions in the whole table of the rows of a part; None of the whole.
-        file: the CSV file, to quote a cell as it is written there.
+    The first row has number 2 in CSV, whose first line is the header, 1 in Parquet, 0 in memory. ``rows`` has positions
+    in the whole table of the rows of a part; ``file`` is the CSV file, to quote a cell as it is written there.
     """
 
     name: str
@@ -79,12 +74,8 @@ class Place:
         return cls(str(path), {".csv": 2, ".parquet": 1}.get(kind, 0), file=path if kind == ".csv" else None)
 
     def part(self, rows: npt.NDArray[np.intp]) -> "Place":
-        """Name some of the rows, by their positions in the whole table."""
-        return replace(self, rows=rows)
-
-    def position(self, row: int) -> int:
-        """Where a row stands in the whole table, from 0."""
-        return row if self.rows is None else int(self.rows[row])
+        """Name some of the rows, by their positions among these."""
+        return replace(self, rows=rows if self.rows is None else self.rows[rows])
 
 
 _SAVE_AS_UTF_8 = "save it as 'CSV UTF-8 (comma delimited)'"
@@ -121,55 +112,67 @@ def read_table(source: TableSource, *, in_order: bool = False) -> pa.Table:
     """
     if isinstance(source, str | Path):
         path = Path(source)
-        table, name = _read_file(path), str(path)
-    else:
-        table, name = _from_memory(source, in_order), type(source).__name__
-    _refuse_repeated(table.column_names, name)
+        _check_file(path)
+        with explaining(path):
+            is_csv = table_kind(path) == ".csv"
+            table = csv.read_csv(path, convert_options=_convert()) if is_csv else parquet.read_table(path)
+        return _require_distinct(table, str(path))
+    try:
+        table = _of_columns(source) if isinstance(source, Mapping) else pa.table(source)
+    except (pa.ArrowException, TypeError, ValueError) as exc:
+        kinds = "a file name, a mapping of columns, or a table of pandas, polars or pyarrow"
+        raise TableError(f"{type(source).__name__} cannot be read as a table ({kinds}): {exc}") from exc
+    _require_distinct(table, type(source).__name__)
+    # so that not even a tie between classes depends on where a column stands
+    return table if in_order else table.select(sorted(table.column_names))
+
+
+def open_table(source: TableSource, name: str, *, in_order: bool = False) -> tuple[pa.Table, Place]:
+    """Read a table as ``read_table`` does, with its name for messages; a file without rows is a failed export.
+
+    Raises:
+        TableError: as ``read_table``, or a file has a header and no rows.
+    """
+    table = read_table(source, in_order=in_order)
+    if isinstance(source, str | Path) and not table.num_rows:
+        raise TableError(f"{source}: the table has columns ({', '.join(table.column_names)}) and no rows")
+    return table, place_of(source, name)
+
+
+def _require_distinct(table: pa.Table, where: str) -> pa.Table:
+    names = table.column_names
+    if len(set(names)) < len(names):
+        raise TableError(f"{where}: there are several columns {max(names, key=names.count)!r}")
     return table
 
 
-def _refuse_repeated(names: list[str], where: str) -> None:
-    if len(set(names)) < len(names):
-        raise TableError(f"{where}: there are several columns {max(names, key=names.count)!r}")
-
-
-def refuse_empty_file(table: pa.Table, source: TableSource) -> None:
-    """Refuse a file that has a header and no rows: usually a failed export.
-
-    Raises:
-        TableError: the file has no rows.
-    """
-    if isinstance(source, str | Path) and not table.num_rows:
-        raise TableError(f"{source}: the table has columns ({', '.join(table.column_names)}) and no rows")
-
-
-def _read_file(path: Path) -> pa.Table:
-    _check_file(path)
+@contextmanager
+def explaining(path: Path) -> Iterator[None]:
+    """Raise a ``TableError`` about a file that Arrow cannot read, with row and column if they can be named."""
     try:
-        if table_kind(path) == ".parquet":
-            return parquet.read_table(path)
-        return csv.read_csv(path, convert_options=_CONVERT)
+        yield
     except (pa.ArrowInvalid, OSError) as exc:
-        raise TableError(_explained(path, exc)) from exc
+        try:
+            fault = _fault_of_text(path) if table_kind(path) == ".csv" else None
+        except (OSError, EOFError, zlib.error, text_csv.Error):
+            fault = None
+        raise TableError(f"{path}: {fault or exc}") from exc
 
 
-def _explained(path: Path, exc: Exception) -> str:
-    """The message about a file that Arrow cannot read, with row and column if they can be named."""
-    try:
-        fault = _fault_of_text(path) if table_kind(path) == ".csv" else None
-    except (OSError, EOFError, zlib.error, text_csv.Error):
-        fault = None
-    return f"{path}: {fault or exc}"
-
-
-def _fault_of_text(path: Path) -> str | None:
-    """The first row of a CSV file that is not UTF-8, or has more or fewer cells than the header."""
+@contextmanager
+def _csv_rows(path: Path) -> Iterator[tuple[Any, list[str]]]:
+    """A reader of the rows of a CSV file, whose ``line_num`` counts as people do, and the header."""
     with (
         _open_bytes(path) as raw,
         TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="") as text,
     ):
         rows = text_csv.reader(text)
-        header = next(rows, [])
+        yield rows, next(rows, [])
+
+
+def _fault_of_text(path: Path) -> str | None:
+    """The first row of a CSV file that is not UTF-8, or has more or fewer cells than the header."""
+    with _csv_rows(path) as (rows, header):
         for cells in rows:
             broken = [place for place, cell in enumerate(cells) if not cell.isascii() and _is_broken(cell)]
             if broken:
@@ -187,17 +190,6 @@ def _is_broken(cell: str) -> bool:
     return any("\udc80" <= character <= "\udcff" for character in cell)
 
 
-def _from_memory(source: ArrowTable | Mapping[str, Any], in_order: bool) -> pa.Table:
-    try:
-        table = _of_columns(source) if isinstance(source, Mapping) else pa.table(source)
-        # so that not even a tie between classes depends on where a column stands
-        order = range(table.num_columns)
-        return table if in_order else table.select(sorted(order, key=table.column_names.__getitem__))
-    except (pa.ArrowException, TypeError, ValueError) as exc:
-        kinds = "a file name, a mapping of columns, or a table of pandas, polars or pyarrow"
-        raise TableError(f"{type(source).__name__} cannot be read as a table ({kinds}): {exc}") from exc
-
-
 def _of_columns(source: Mapping[str, Any]) -> pa.Table:
     """A table of a mapping of columns."""
     columns = list[Any]()
@@ -209,19 +201,36 @@ def _of_columns(source: Mapping[str, Any]) -> pa.Table:
     return pa.table(dict(zip(source, columns, strict=True)))
 
 
-def read_batches(path: Path, rows: int) -> Iterator[pa.Table]:
-    """Read a CSV or Parquet file in batches of about that many rows, for files larger than memory.
+#: Rows that are read at once of a file of which some columns are wanted, and about how long a line of it is.
+_STREAMED_ROWS, _LINE_BYTES = 8192, 200
+
+
+def read_batches(path: Path, rows: int, groups: Iterable[int] | None = None) -> Iterator[pa.Table]:
+    """Read a CSV or Parquet file, or some row groups of it, in batches of about that many rows.
 
     Raises:
         TableError: as ``read_table``.
     """
     _check_file(path)
-    try:
-        for table in _batches(path, rows):
-            _refuse_repeated(table.column_names, str(path))
-            yield table
-    except (pa.ArrowInvalid, OSError) as exc:
-        raise TableError(_explained(path, exc)) from exc
+    with explaining(path):
+        for batch in _batches(path, rows, None, groups):
+            yield _require_distinct(pa.Table.from_batches([batch]), str(path))
+
+
+def _batches(
+    path: Path, rows: int, columns: Sequence[str] | None, groups: Iterable[int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """All columns of a file, or some; these of CSV as text, whatever the others contain."""
+    if table_kind(path) == ".parquet":
+        with parquet.ParquetFile(path) as file:
+            # one group after the other: `iter_batches` keeps all it is asked for
+            for group in range(file.num_row_groups) if groups is None else groups:
+                yield from file.iter_batches(rows, row_groups=[group], columns=columns)
+        return
+    # Arrow cuts at whole rows
+    options = csv.ReadOptions(block_size=_LINE_BYTES * rows)
+    with csv.open_csv(path, read_options=options, convert_options=_convert(columns)) as reader:
+        yield from reader
 
 
 def require_rows(path: Path) -> None:
@@ -231,25 +240,15 @@ def require_rows(path: Path) -> None:
         TableError: as ``read_table``, or the file has no rows.
     """
     if not any(table.num_rows for table in islice(read_batches(path, _STREAMED_ROWS), 1)):
-        names = parquet.read_schema(path).names if table_kind(path) == ".parquet" else _csv_names(path)
-        raise TableError(f"{path}: the table has columns ({', '.join(names)}) and no rows")
+        raise TableError(f"{path}: the table has columns ({', '.join(_names_in(path))}) and no rows")
 
 
-def _batches(path: Path, rows: int) -> Iterator[pa.Table]:
+def _names_in(path: Path) -> list[str]:
+    """Names of a file's columns."""
     if table_kind(path) == ".parquet":
-        with parquet.ParquetFile(path) as file:
-            yield from grouped_batches(file, rows, range(file.num_row_groups))
-        return
-    # about 200 characters a row; Arrow cuts at whole rows
-    options = csv.ReadOptions(block_size=200 * rows)
-    with csv.open_csv(path, read_options=options, convert_options=_CONVERT) as reader:
-        yield from (pa.Table.from_batches([batch]) for batch in reader)
-
-
-def grouped_batches(file: parquet.ParquetFile, rows: int, groups: Iterable[int]) -> Iterator[pa.Table]:
-    """Row groups of a Parquet file in batches, one group after the other: `iter_batches` keeps all it is asked for."""
-    for group in groups:
-        yield from (pa.Table.from_batches([batch]) for batch in file.iter_batches(rows, row_groups=[group]))
+        return list(parquet.read_schema(path).names)
+    with csv.open_csv(path, convert_options=_convert()) as reader:
+        return list(_require_distinct(reader.schema.empty_table(), str(path)).column_names)
 
 
 def count_rows(path: Path) -> int:
@@ -259,14 +258,10 @@ def count_rows(path: Path) -> int:
         TableError: as ``read_table``.
     """
     _check_file(path)
-    try:
+    with explaining(path):
         if table_kind(path) == ".parquet":
             return int(parquet.read_metadata(path).num_rows)
-        names = _csv_names(path)
-        with _open_csv(path, names[:1]) as reader:
-            return sum(batch.num_rows for batch in reader)
-    except (pa.ArrowInvalid, OSError) as exc:
-        raise TableError(f"{path}: {exc}") from exc
+        return sum(batch.num_rows for batch in _batches(path, _STREAMED_ROWS, _names_in(path)[:1]))
 
 
 def read_rows(
@@ -274,24 +269,18 @@ def read_rows(
 ) -> Iterator[tuple[int, pa.Table]]:
     """Read some columns of some rows of a CSV or Parquet file, in parts; memory does not grow with the file.
 
-    Args:
-        path: the file.
-        required: columns that must be there.
-        optional: columns that are read where they are there.
-        first: number of the first row, from 0.
-        stop: number after that of the last one.
-        rows: of a part; the last may have fewer.
-
-    Returns:
-        Number of the first row, and the table, of each part.
-
     Raises:
         TableError: as ``read_table``, or a column is missing.
     """
     _check_file(path)
-    held, at = None, first
-    try:
-        for table in _selected(path, required, optional, first):
+    with explaining(path):
+        names = _names_in(path)
+        for name in required:
+            if name not in names:
+                raise TableError(f"{path}: column {name!r} is missing; there are {', '.join(names)}")
+        columns = [name for name in (*required, *optional) if name in names]
+        held, at = None, first
+        for table in _from_row(path, columns, first):
             held = (table if held is None else pa.concat_tables([held, table])).slice(0, stop - at)
             while at < stop and held.num_rows >= min(rows, stop - at):
                 count = min(rows, stop - at)
@@ -299,60 +288,31 @@ def read_rows(
                 held, at = held.slice(count), at + count
             if at >= stop:
                 return
-    except (pa.ArrowInvalid, OSError) as exc:
-        raise TableError(f"{path}: {exc}") from exc
 
 
-def _selected(path: Path, required: Sequence[str], optional: Sequence[str], first: int) -> Iterator[pa.Table]:
-    """The columns from a row on, in parts of whatever length."""
-    kind = table_kind(path)
-    names = parquet.read_schema(path).names if kind == ".parquet" else _csv_names(path)
-    for name in required:
-        if name not in names:
-            raise TableError(f"{path}: column {name!r} is missing; there are {', '.join(names)}")
-    columns = [name for name in (*required, *optional) if name in names]
-    left = first
-    with parquet.ParquetFile(path) if kind == ".parquet" else _open_csv(path, columns) as file:
-        if kind == ".parquet":
-            lengths = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-            skipped = 0
-            while skipped < len(lengths) and lengths[skipped] <= left:
-                left, skipped = left - lengths[skipped], skipped + 1
-            batches = (
-                batch
-                for group in range(skipped, len(lengths))
-                for batch in file.iter_batches(_STREAMED_ROWS, row_groups=[group], columns=columns)
-            )
-        else:
-            batches = iter(file)
-        for batch in batches:
-            if batch.num_rows > left:
-                yield pa.Table.from_batches([batch.slice(left)])
-            left = max(0, left - batch.num_rows)
+def _from_row(path: Path, columns: Sequence[str], first: int) -> Iterator[pa.Table]:
+    """The columns from a row on, in parts of whatever length; of Parquet only the row groups that are needed."""
+    groups, left = None, first
+    if table_kind(path) == ".parquet":
+        metadata = parquet.read_metadata(path)
+        ends = np.cumsum([0, *(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))])
+        skipped = int(np.searchsorted(ends[1:], first, side="right"))
+        groups, left = range(skipped, metadata.num_row_groups), first - int(ends[skipped])
+    for batch in _batches(path, _STREAMED_ROWS, columns, groups):
+        if batch.num_rows > left:
+            yield pa.Table.from_batches([batch.slice(left)])
+        left = max(0, left - batch.num_rows)
 
 
-#: Rows that are read at once of a file of which some columns are wanted, and about how long a line of it is.
-_STREAMED_ROWS = 8192
-_LINE_BYTES = 200
-
-
-def _csv_names(path: Path) -> list[str]:
-    with csv.open_csv(path, convert_options=_CONVERT) as reader:
-        names = list(reader.schema.names)
-    _refuse_repeated(names, str(path))
-    return names
-
-
-def _open_csv(path: Path, columns: Sequence[str]) -> csv.CSVStreamingReader:
-    """Some columns as text, whatever the others contain."""
-    options = csv.ConvertOptions(
-        column_types=dict.fromkeys(columns, pa.string()),
-        include_columns=list(columns),
+def _convert(columns: Sequence[str] | None = None) -> csv.ConvertOptions:
+    """Read identifiers as text; of some columns, all as text."""
+    texts = _TEXT_COLUMNS if columns is None else columns
+    return csv.ConvertOptions(
+        column_types=dict.fromkeys(texts, pa.string()),
+        include_columns=columns,
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
-    reading = csv.ReadOptions(block_size=_LINE_BYTES * _STREAMED_ROWS)
-    return csv.open_csv(path, read_options=reading, convert_options=options)
 
 
 def _check_file(path: Path) -> None:
@@ -416,7 +376,9 @@ def write_table(columns: Mapping[str, Column], path: Path) -> None:
         raise TableError(f"{path}: the extension must be .csv or .parquet")
 
 
-def fail_at(where: Where, bad: npt.ArrayLike, column: str, problem: str, values: Sequence[Any], hint: str = "") -> None:
+def fail_at(
+    where: Where, bad: npt.ArrayLike, column: str, problem: str, values: Sequence[Any] | FloatArray, hint: str = ""
+) -> None:
     """Raise a ``TableError`` naming the first true row of ``bad``, if there is one.
 
     Raises:
@@ -425,8 +387,8 @@ def fail_at(where: Where, bad: npt.ArrayLike, column: str, problem: str, values:
     rows = np.flatnonzero(bad)
     if rows.size:
         place = where if isinstance(where, Place) else Place.of_file(where)
-        position, value = place.position(int(rows[0])), values[int(rows[0])]
-        line = place.first + position
+        value, position = values[int(rows[0])], int(rows[0] if place.rows is None else place.rows[rows[0]])
+        value, line = value.item() if isinstance(value, np.generic) else value, place.first + position
         cells: dict[str, str] = {}
         if place.file is not None and place.file.is_file():
             line, cells = _written(place.file, position)
@@ -447,9 +409,7 @@ def _shown(value: Any) -> str:
 
 def _written(file: Path, position: int) -> tuple[int, dict[str, str]]:
     """Line of a row in a CSV file, as people count, and its cells as they are written."""
-    with _open_bytes(file) as raw, TextIOWrapper(raw, encoding="utf-8-sig", newline="") as stream:
-        rows = text_csv.reader(stream)
-        header = next(rows, [])
+    with _csv_rows(file) as (rows, header):
         # Arrow leaves out lines without any character
         filled = ((rows.line_num, cells) for cells in rows if cells)
         line, cells = next(islice(filled, position, None), (position + 2, []))
@@ -464,12 +424,13 @@ def text_column(table: pa.Table, name: str, where: Where) -> list[str]:
     """
     if name not in table.column_names:
         raise TableError(f"{where}: column {name!r} is missing; there are {', '.join(table.column_names)}")
-    values = text_cells(table, name, where)
-    fail_at(where, [not value for value in values], name, "the value is missing:", [value or None for value in values])
-    return [str(value) for value in values]
+    values: list[str] = text_cells(table, name, where)
+    if not all(values):
+        fail_at(where, [not value for value in values], name, "the value is missing:", [v or None for v in values])
+    return values
 
 
-def text_cells(table: pa.Table, name: str, where: Where) -> list[str | None]:
+def text_cells(table: pa.Table, name: str, where: Where) -> list[Any]:
     """Values of a column as text, None in empty cells.
 
     Raises:
@@ -508,7 +469,19 @@ def _is_number(text: str | None) -> bool:
         return False
 
 
-def find_repeats(values: Sequence[Any]) -> list[bool]:
+def find_repeats(values: Sequence[Any]) -> npt.NDArray[np.bool_]:
     """Mark the values that occurred before."""
-    first = {value: i for i, value in reversed(list(enumerate(values)))}
-    return [first[value] != i for i, value in enumerate(values)]
+    count = len(values)
+    first = dict(zip(reversed(values), range(count - 1, -1, -1), strict=True))
+    repeated: npt.NDArray[np.bool_] = np.array(list(map(first.__getitem__, values)), dtype=np.int64) != np.arange(count)
+    return repeated
+
+
+def positions(values: Sequence[str], names: Sequence[str]) -> IntArray:
+    """Position (M,) of each value among distinct names, −1 where it is none of them.
+
+    >>> positions(["b", "a", "c"], ["a", "b"]).tolist()
+    [1, 0, -1]
+    """
+    position = dict(zip(names, range(len(names)), strict=True))
+    return np.array(list(map(position.get, values, repeat(-1))), dtype=np.int64)

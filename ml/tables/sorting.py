@@ -30,15 +30,6 @@ def sort_table(
     The table is read as everything here reads it: an identifier such as 007 stays text, and the order is that of its
     bytes. What does not fit into memory lies next to ``out`` meanwhile.
 
-    Args:
-        table: CSV or Parquet, in any order.
-        out: Parquet file to write, whole or not at all.
-        memory: what DuckDB takes at most, such as ``4GB``; None for its own choice.
-        observer: called with the rows read.
-
-    Returns:
-        Number of rows.
-
     Raises:
         TableError: the table cannot be read, or DuckDB cannot sort it: the disk is full, say.
     """

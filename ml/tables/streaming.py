@@ -12,52 +12,27 @@ the edges of Parquet's row groups.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from ml.annotations import Annotations
 from ml.metrics.accumulator import GroupSums
 from ml.metrics.evaluation import MetricsDocument, evaluate_groups
 from ml.metrics.sums import Debias
-from ml.tables.files import (
-    Labels,
-    Place,
-    Predictions,
-    TableError,
-    align,
-    case_column,
-    check_labels,
-    check_predictions,
-    probability_columns,
-    text_cells,
-)
-from ml.tables.matching import (
-    EvaluationOptions,
-    aligned_counts,
-    aligned_first_counts,
-    aligned_weights,
-    renormalised_warning,
-)
-from ml.tables.reading import count_rows, grouped_batches, read_batches, read_rows, table_kind
-from ml.tables.trained_cells import TRAINED_ON
-from ml.util.arrays import FloatArray, IntArray
+from ml.tables.files import Predictions, check_labels, check_predictions, probability_columns
+from ml.tables.matching import TRAINED_ON, EvaluationOptions, align_tables, renormalised_note
+from ml.tables.reading import Place, TableError, count_rows, explaining, read_batches, read_rows, table_kind, text_cells
+from ml.util.arrays import FloatArray
 
 BATCH_ROWS = 50_000
 
 
 @dataclass(frozen=True)
 class Span:
-    """A part of sorted tables.
-
-    Attributes:
-        first: number of its first prediction, from 0.
-        stop: number after that of its last one; None for all that follow.
-        after: the case before its first one, "" where there is none.
-        until: its last case; None where all labels that follow are its own.
-    """
+    """A part of sorted tables."""
 
     first: int
     stop: int | None
@@ -70,12 +45,7 @@ WHOLE = Span(0, None, "", None)
 
 
 def span_of(predictions: Path, shard: int, n_shards: int) -> Span:
-    """One n-th of the tables.
-
-    Args:
-        predictions: sorted PREDICTIONS.
-        shard: number of the part, from 1.
-        n_shards: number of parts.
+    """One n-th of the tables, numbered from 1.
 
     Raises:
         TableError: there are fewer cases than parts.
@@ -84,12 +54,8 @@ def span_of(predictions: Path, shard: int, n_shards: int) -> Span:
     if rows < n_shards:
         raise TableError(f"{predictions}: has {rows:,} cases, which cannot be divided into {n_shards:,} shards")
     first, stop = (rows * number // n_shards for number in (shard - 1, shard))
-    return Span(
-        first,
-        stop,
-        _case(predictions, first - 1) if first else "",
-        None if shard == n_shards else _case(predictions, stop - 1),
-    )
+    after = _case(predictions, first - 1) if first else ""
+    return Span(first, stop, after, None if shard == n_shards else _case(predictions, stop - 1))
 
 
 def _case(predictions: Path, row: int) -> str:
@@ -98,12 +64,8 @@ def _case(predictions: Path, row: int) -> str:
     return str(row_part.column("case_id")[0].as_py())
 
 
-def predictions_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
-    """Predictions of a part in batches.
-
-    Raises:
-        TableError: the file cannot be read.
-    """
+def _predictions_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
+    """Predictions of a part in batches."""
     if span.stop is None:
         yield from read_batches(path, rows)
         return
@@ -117,54 +79,38 @@ def labels_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
     Raises:
         TableError: the file cannot be read, or its row groups are not sorted.
     """
-    if not span.after and span.until is None:
-        yield from read_batches(path, rows)
-        return
-    for table in _row_groups(span, path, rows) if table_kind(path) == ".parquet" else read_batches(path, rows):
-        yield _inside(span, table)
+    whole = not span.after and span.until is None
+    groups = None if whole or table_kind(path) != ".parquet" else _row_groups(span, path)
+    for table in read_batches(path, rows, groups):
+        if whole or "case_id" not in table.column_names:
+            yield table
+            continue
+        case = pc.cast(table.column("case_id"), pa.string())
+        here = pc.greater(case, span.after)
+        if span.until is not None:
+            here = pc.and_(here, pc.less_equal(case, span.until))
+        # a cell without a case is a mistake, which every part sees
+        yield table.filter(pc.fill_null(here, True))
 
 
-def _inside(span: Span, table: pa.Table) -> pa.Table:
-    if "case_id" not in table.column_names:
-        return table  # whoever reads it says so
-    case = pc.cast(table.column("case_id"), pa.string())
-    here = pc.greater(case, span.after)
-    if span.until is not None:
-        here = pc.and_(here, pc.less_equal(case, span.until))
-    # a cell without a case is somebody's mistake, which every part sees
-    return table.filter(pc.fill_null(here, True))
-
-
-def _row_groups(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
-    try:
-        with parquet.ParquetFile(path) as file:
-            groups = [
-                number
-                for number, (low, high) in enumerate(_ranges(path, file))
-                if low is None or (high > span.after and (span.until is None or low <= span.until))
-            ]
-            yield from grouped_batches(file, rows, groups)
-    except (pa.ArrowInvalid, OSError) as exc:
-        raise TableError(f"{path}: {exc}") from exc
-
-
-def _ranges(path: Path, file: parquet.ParquetFile) -> list[tuple[Any, Any]]:
-    """First and last case of each row group, None where the file does not say."""
-    names = file.schema_arrow.names
-    ranges: list[tuple[Any, Any]] = []
-    for number in range(file.num_row_groups):
+def _row_groups(span: Span, path: Path) -> list[int]:
+    """Numbers of the row groups that may have labels of a part."""
+    with explaining(path):
+        metadata = parquet.read_metadata(path)
+    names, groups, before = metadata.schema.names, [], ""
+    for number in range(metadata.num_row_groups):
         statistics = (
-            file.metadata.row_group(number).column(names.index("case_id")).statistics if "case_id" in names else None
+            metadata.row_group(number).column(names.index("case_id")).statistics if "case_id" in names else None
         )
-        has_range = statistics is not None and statistics.has_min_max
-        low, high = (statistics.min, statistics.max) if statistics is not None and has_range else (None, None)
-        ranges.append((low, high) if isinstance(low, str) else (None, None))
-    before = ""
-    for number, (low, high) in enumerate(ranges):
-        if low is not None and low < before:
-            raise TableError(f"{path}: row group {number} begins with {low!r} after {before!r}: sort it by case_id")
-        before = before if high is None else high
-    return ranges
+        low, high = None, None
+        if statistics is not None and statistics.has_min_max and isinstance(statistics.min, str):
+            low, high = statistics.min, statistics.max
+            if low < before:
+                raise TableError(f"{path}: row group {number} begins with {low!r} after {before!r}: sort it by case_id")
+            before = high
+        if low is None or high is None or (high > span.after and (span.until is None or low <= span.until)):
+            groups.append(number)
+    return groups
 
 
 class _SortedLabels:
@@ -177,8 +123,8 @@ class _SortedLabels:
         self.given = 0
         self.last = span.after
 
-    def up_to(self, case: str | None) -> Labels | None:
-        """Labels of all cases up to this one, or of all that are left; None where there is none."""
+    def up_to(self, case: str | None) -> tuple[Annotations, Place]:
+        """Labels of all cases up to this one, or of all that are left, and their name in messages."""
         while self.held is None or case is None or self.last <= case:
             batch = next(self.batches, None)
             if batch is None:
@@ -187,12 +133,13 @@ class _SortedLabels:
             self.last = ids[-1] if ids else self.last
             self.held = batch if self.held is None else pa.concat_tables([self.held, batch])
         if self.held is None or self.held.num_rows == 0:
-            return None
+            none = Annotations.of_matrix(np.empty((0, 0), dtype=np.int64), len(self.classes))
+            return none, Place.of_file(self.path)
         ids = self.held.column("case_id").cast(pa.string()).to_pylist()
         count = len(ids) if case is None else int(np.searchsorted(np.array(ids, dtype=object), case, side="right"))
         taken, self.held = self.held.slice(0, count), self.held.slice(count)
         place, self.given = _part(self.path, self.given, count), self.given + count
-        return check_labels(taken, place, self.classes) if count else None
+        return check_labels(taken, place, self.classes), place
 
 
 def _part(path: Path, start: int, count: int) -> Place:
@@ -220,10 +167,10 @@ def _sorted_ids(table: pa.Table, path: Path, last: str, *, strictly: bool) -> li
 
 def _joined(
     labels_path: Path, predictions_path: Path, span: Span, rows: int, renormalise: bool
-) -> Iterator[tuple[Predictions, Labels | None]]:
+) -> Iterator[tuple[Predictions, Annotations, Place]]:
     labels: _SortedLabels | None = None
     last, done = span.after, span.first
-    for batch in predictions_of(span, predictions_path, rows):
+    for batch in _predictions_of(span, predictions_path, rows):
         probability_columns(batch, predictions_path)
         ids = _sorted_ids(batch, predictions_path, last, strictly=True)
         if not ids:
@@ -238,21 +185,15 @@ def _joined(
             )
         done += len(ids)
         labels = labels or _SortedLabels(labels_path, predictions.classes, span, rows)
-        yield predictions, labels.up_to(last)
-    left = labels.up_to(None) if labels is not None else None
-    if left is not None:
-        raise TableError(f"{labels_path}: case {left.case_ids[0]!r} has a label but no prediction")
+        yield predictions, *labels.up_to(last)
+    left = () if labels is None else labels.up_to(None)[0].case_ids
+    if left:
+        raise TableError(f"{labels_path}: case {left[0]!r} has a label but no prediction")
 
 
 @dataclass(frozen=True)
 class Streaming:
-    """Sources of a stream of sorted tables.
-
-    Attributes:
-        labels: LABELS, long or wide, sorted by case_id.
-        predictions: PREDICTIONS, sorted by case_id.
-        options: of the evaluation; ``n_bins`` and the columns count here.
-    """
+    """Sources of a stream of sorted tables."""
 
     labels: Path
     predictions: Path
@@ -268,46 +209,29 @@ class Streaming:
     ) -> tuple[GroupSums, GroupSums]:
         """Sums over groups of patients, by the weights (and the labels) of order 1 and of order 2.
 
-        Args:
-            span: part of the tables.
-            observer: called with the cases done.
-            batch_rows: rows of a batch.
-            renormalised: takes the distances from 1 of the sums of rows that rounding keeps from 1, which are divided
-                by them; None refuses such rows.
-
         Raises:
             TableError: a table cannot be used or is not sorted.
         """
         sums: list[GroupSums] = []
         options = self.options
         joined = _joined(self.labels, self.predictions, span, batch_rows, renormalised is not None)
-        for predictions, labels in joined:
+        for predictions, labels, place in joined:
             if renormalised is not None and predictions.renormalised is not None:
                 renormalised.append(predictions.renormalised)
             if not sums:
                 by_patient = options.cluster is not None
                 sums = [GroupSums(len(predictions.classes), options.n_bins, by_patient=by_patient) for _ in range(2)]
-            self._add(sums, predictions, labels)
+            cases = align_tables(labels, place, predictions, options, drop=False)
+            units = np.array(predictions.case_ids) if cases.cluster is None else cases.cluster
+            weights2 = cases.weights if options.weights2 is None else cases.weights2
+            first = cases.counts if cases.first_counts is None else cases.first_counts
+            given = (predictions.class_probs, predictions.disagreement_probs)
+            sums[0].add(first, *given, cases.weights, units=units)
+            sums[1].add(cases.counts, *given, weights2, units=units)
             observer(sums[0].n_cases)
         if not sums:
             raise TableError(f"{self.predictions}: contains no predictions")
         return sums[0], sums[1]
-
-    def _add(self, sums: list[GroupSums], predictions: Predictions, labels: Labels | None) -> None:
-        options, counts = self.options, np.zeros(predictions.class_probs.shape, dtype=np.int64)
-        units = np.array(predictions.case_ids)
-        first_counts: IntArray | None = None
-        both: list[FloatArray | None] = [None, None]
-        if labels is not None:
-            rows = align(labels, predictions, self.labels)
-            counts = aligned_counts(labels, rows)
-            first_counts = aligned_first_counts(labels, rows, self.labels)
-            columns = (options.weights, options.weights2 or options.weights)
-            both = [aligned_weights(labels, name, rows, self.labels) for name in columns]
-            units = units if options.cluster is None else case_column(labels, options.cluster, self.labels)[rows]
-        used = (counts if first_counts is None else first_counts, counts)
-        for part, weight, labelled in zip(sums, both, used, strict=True):
-            part.add(labelled, predictions.class_probs, predictions.disagreement_probs, weight, units=units)
 
 
 def evaluate_stream(
@@ -320,16 +244,8 @@ def evaluate_stream(
 ) -> MetricsDocument:
     """Evaluate sorted tables in one pass, in memory that does not grow with their length.
 
-    Args:
-        labels: LABELS, long or wide, sorted by case_id.
-        predictions: PREDICTIONS, sorted by case_id.
-        options: of the evaluation.
-        batch_rows: rows of a batch.
-        observer: called with the cases done.
-
-    Returns:
-        The document of ``ml.metrics.evaluate`` without reliability tables and intervals for new readers; standard
-        errors by leaving out each of 400 groups of patients, or of cases where patients are not named.
+    The document is that of ``ml.metrics.evaluate`` without reliability tables and intervals for new readers; standard
+    errors are by leaving out each of 400 groups of patients, or of cases where patients are not named.
 
     Raises:
         TableError: a table cannot be used or is not sorted.
@@ -340,8 +256,8 @@ def evaluate_stream(
     first, second = stream.sums(WHOLE, observer, batch_rows=batch_rows, renormalised=missed)
     document = document_of_sums(first, second, options.debias)
     if missed:
-        warning = renormalised_warning(np.concatenate(missed), first.n_cases, predictions)
-        document["warnings"] = [warning, *document["warnings"]]
+        notes = renormalised_note(np.concatenate(missed), first.n_cases, predictions)
+        document["warnings"] = [*notes, *document["warnings"]]
     return document
 
 

@@ -18,12 +18,7 @@ _SLACK = 128 * 1024**2
 
 
 class LimitError(Exception):
-    """The process failed, or went beyond a limit.
-
-    Args:
-        message: what it did.
-        slow: whether it was the limit on time.
-    """
+    """The process failed, or went beyond a limit."""
 
     def __init__(self, message: str, *, slow: bool = False) -> None:
         super().__init__(message)
@@ -32,15 +27,6 @@ class LimitError(Exception):
 
 def run_limited(module: str, argument: str, *, data: bytes = b"", seconds: int) -> bytes:
     """Run a module that calls ``limit_this_process`` once it has been imported.
-
-    Args:
-        module: to run as a program.
-        argument: of its command line.
-        data: for its standard input.
-        seconds: on the clock.
-
-    Returns:
-        What it printed.
 
     Raises:
         LimitError: it failed, or went beyond a limit.
@@ -60,12 +46,7 @@ def run_limited(module: str, argument: str, *, data: bytes = b"", seconds: int) 
 
 
 def limit_this_process(memory: int, seconds: int) -> None:
-    """Bound this process from now on: memory beyond what it has already, computing time, and no file.
-
-    Args:
-        memory: bytes.
-        seconds: of computing.
-    """
+    """Bound this process from now on: memory beyond what it has already, computing time, and no file."""
     os.nice(_NICE)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + memory + _SLACK

@@ -14,17 +14,7 @@ _ROUNDS, _TINY = 20, 1e-12
 def split_partitions(
     groups: Sequence[str], shares: dict[str, float], seed: int, strata: npt.NDArray[np.int64] | None = None
 ) -> npt.NDArray[np.str_]:
-    """Split cases by group (patient), so that no group falls into two partitions.
-
-    Args:
-        groups: group of each case (N,).
-        shares: partition → share of the groups; they sum to one.
-        seed: of the shuffle.
-        strata: (N,) split each stratum alike; a group must lie in one stratum.
-
-    Returns:
-        Partition of each case (N,).
-    """
+    """Split cases by group (patient), so that no group falls into two partitions."""
     rng = np.random.default_rng(seed)
     names, first, number = np.unique(np.array(groups), return_index=True, return_inverse=True)
     stratum = np.zeros(len(names), dtype=np.int64) if strata is None else strata[first]
@@ -58,15 +48,6 @@ def stratified_partitions(
     Classes are taken from the rarest on, and of each the groups with the most of it first; a group goes where most of
     this class is still lacking. (Iterative stratification: Sechidis, Tsoumakas and Vlahavas 2011, here of groups.) Then
     groups move as long as that brings the shares of all classes nearer to what is wanted, in squares.
-
-    Args:
-        groups: group (patient) of each case (N,).
-        label_counts: (N, K) label histograms; a case counts once, shared among the classes that it was called.
-        shares: partition → share of the cases; they sum to one.
-        seed: of the order among equal groups.
-
-    Returns:
-        Partition of each case (N,). None is empty if there are as many groups as partitions.
     """
     names, number = np.unique(np.array(groups), return_inverse=True)
     amounts = np.zeros((len(names), np.shape(label_counts)[1] + 2))

@@ -181,7 +181,7 @@ def reading(service: Service, who: str, codes: list[str], limit: int = 1000) -> 
 def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Service, tmp_path: Path) -> None:
     from app.metrics.cohort import CohortQuery
     from app.metrics.service import collected_tables
-    from ml.tables.files import write_table
+    from ml.tables.reading import write_table
 
     policy = {"rule": "disagreement", "threshold": 0.86, "audit_rate": 0.4, "adjudicate_below": None, "reason": "t"}
     assert service.post("admin", "/v1/policies", json=policy).status_code == 201

@@ -19,8 +19,7 @@ from app.database.migration import upgrade_schema
 from app.settings import Settings
 from ml.agreement import measure_agreement
 from ml.audit.evaluate_findings import audit_findings
-from ml.audit.page import render_audit_page
-from ml.audit.provenance import FileRecord, ProvenanceRecord
+from ml.audit.page import FileRecord, ProvenanceRecord, render_audit_page
 from ml.tables.matching import EvaluationOptions
 from tests.golden.releases import CLASSES, SIDE, write_full_release, write_plain_release, write_served_release
 from tests.golden.worlds import WORLDS, World, uniforms, write_csv

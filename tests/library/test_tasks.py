@@ -151,7 +151,12 @@ def test_rows_that_rounding_keeps_from_one_are_renormalised_on_request(rounding:
     exact = rounded.div(rounded.sum(axis=1).where(np.abs(rounded.sum(axis=1) - 1) > 1e-6, 1.0), axis=0)
     same = secondread.evaluate(LABELS, exact.assign(case_id=PREDICTIONS["case_id"]))
     assert found.metrics == same.metrics
-    assert secondread.compare(table, PREDICTIONS, LABELS, renormalise=True).first.metrics == same.metrics
+    both = secondread.compare(table, PREDICTIONS, LABELS, renormalise=True)
+    assert both.first.metrics == same.metrics
+    assert [["renormalised" in text for text in side.warnings].count(True) for side in (both.first, both.second)] == [
+        1,
+        0,
+    ]
     table.to_csv(tmp_path / "p.csv", index=False)
     LABELS.to_csv(tmp_path / "l.csv", index=False)
     command = [
@@ -164,6 +169,10 @@ def test_rows_that_rounding_keeps_from_one_are_renormalised_on_request(rounding:
     ]
     done = subprocess.run([*command, "--renormalise"], cwd=tmp_path, capture_output=True, text=True)
     assert f"warning: p.csv: {off} of 30 rows were renormalised" in done.stdout, done.stderr
+    part = ["--renormalise", "--shard", "1/2", "--out", "parts"]
+    done = subprocess.run([*command, *part], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--renormalise cannot be used with --shard" in done.stderr
     for name, one in (("p", table), ("l", LABELS)):
         one.sort_values("case_id").to_csv(tmp_path / f"{name}.csv", index=False)
     streamed = evaluate_stream(

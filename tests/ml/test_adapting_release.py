@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from ml.calibration.domain_adaptation import recalibrate_for_annotators
-from ml.cli.adapting import _adaptation_text
+from ml.cli.releases import _adaptation_text
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cells
 from ml.images.pixel_digest import pixel_digest

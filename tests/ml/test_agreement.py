@@ -19,7 +19,7 @@ from ml.agreement.coefficients import (
     krippendorff_alpha,
 )
 from ml.datasets.annotators import AnnotatorPool
-from ml.tables.files import write_table
+from ml.tables.reading import write_table
 from tests.support.command import run_here
 
 

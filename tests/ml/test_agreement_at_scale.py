@@ -12,7 +12,7 @@ from statsmodels.stats import inter_rater
 
 from ml.agreement import measure_agreement
 from ml.agreement.coefficients import cohen_kappa, count_matrix, krippendorff_alpha
-from ml.tables.files import TableError, write_table
+from ml.tables.reading import TableError, write_table
 from tests.ml.test_agreement import labels
 from tests.support.command import run_here
 from tests.support.waiting import patient

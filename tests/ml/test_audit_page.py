@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.audit.glossary import MEANING
 from ml.audit.page import section_of
-from ml.tables.files import write_table
+from ml.audit.sentences import MEANING
 from ml.tables.matching import EvaluationOptions
+from ml.tables.reading import write_table
 from ml.util.number_format import interval, probability
 from tests.support.command import run_here
 
@@ -157,7 +157,7 @@ def _answer(folder: Path, **options: Any) -> Any:
 
 
 def test_the_ends_are_the_cases_there_counted_one_by_one(tmp_path: Path) -> None:
-    from ml.audit.tail_bins import EDGES, compute_tail_bins
+    from ml.audit.evaluate_findings import EDGES, compute_tail_bins
 
     found = _answer(tmp_path)
     counts, probs = found.cases.counts, found.cases.predictions.class_probs

@@ -10,7 +10,8 @@ import pytest
 from ml.metrics import evaluate, paired_changes
 from ml.tables import EvaluationOptions, evaluate_findings
 from ml.tables import evaluate as evaluate_tables
-from ml.tables.files import TableError, read_labels, read_predictions, write_table
+from ml.tables.files import read_labels, read_predictions
+from ml.tables.reading import TableError, write_table
 from tests.support.command import run_here
 
 LONG, PREDICTIONS = "case_id,annotator,label\n", "case_id,prob:x,prob:y\n"

@@ -15,7 +15,7 @@ from ml.datasets.folder import load_folder
 from ml.datasets.pbc import load_pbc, load_pbc_nucleus
 from ml.datasets.registry import load_dataset
 from ml.metrics.cases import observed_disagreement
-from ml.tables.files import TableError
+from ml.tables.reading import TableError
 from tests.support.images import encode, photo
 
 

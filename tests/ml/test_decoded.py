@@ -11,7 +11,7 @@ import pytest
 from ml.datasets.folder import load_folder
 from ml.images.pixel_cache import DecodedImages, PackStore, UnreadableImageError, decode_files
 from ml.images.preprocess import Preprocessing
-from ml.tables.files import TableError
+from ml.tables.reading import TableError
 from tests.support.images import encode, photo
 
 PLAIN = Preprocessing(3, None, 16, (0.5,) * 3, (0.25,) * 3)

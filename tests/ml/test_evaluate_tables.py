@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from app.cli.main import secondread
 from ml.metrics import evaluate
 from ml.tables import evaluate as evaluate_tables
-from ml.tables.files import TableError, read_labels, read_predictions, write_table
+from ml.tables.files import read_labels, read_predictions
+from ml.tables.reading import TableError, write_table
 from tests.support.command import run_here
 from tests.support.process import COMMAND
 
@@ -68,7 +69,7 @@ def test_json_document_of_the_contract(tables: tuple[Path, Path]) -> None:
 def test_tables_and_arrays_give_the_same_numbers(tables: tuple[Path, Path]) -> None:
     labels, predictions = read_labels(tables[0], CLASSES), read_predictions(tables[1])
     counts = np.zeros((60, 3), dtype=int)
-    counts[[int(c[1:]) for c in labels.case_ids]] = labels.counts
+    counts[[int(c[1:]) for c in labels.case_ids]] = labels.counts()
     document = evaluate_tables(*tables, sample_weight=("w", "w2"), cluster="patient").to_dict()
     weights = 1 + np.arange(60) % 3
     expected = evaluate(
@@ -86,7 +87,7 @@ def test_tables_and_arrays_give_the_same_numbers(tables: tuple[Path, Path]) -> N
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_wide_and_long_labels_agree_in_both_formats(tables: tuple[Path, Path], suffix: str, tmp_path: Path) -> None:
     labels = read_labels(tables[0], CLASSES)
-    wide = {"case_id": labels.case_ids} | {f"count:{name}": labels.counts[:, k] for k, name in enumerate(CLASSES)}
+    wide = {"case_id": labels.case_ids} | {f"count:{name}": labels.counts()[:, k] for k, name in enumerate(CLASSES)}
     path = tmp_path / f"wide{suffix}"
     write_table(wide, path)
     counted, named = evaluate_tables(path, tables[1]), evaluate_tables(*tables)

@@ -12,8 +12,8 @@ from pyarrow import parquet
 
 from ml.scoring.evaluation_shards import evaluate_shard, finish_evaluation
 from ml.scoring.shards import ShardError
-from ml.tables.files import TableError, write_table
 from ml.tables.matching import EvaluationOptions
+from ml.tables.reading import TableError, write_table
 from ml.tables.streaming import Streaming, evaluate_stream, labels_of, span_of
 from tests.ml.test_streaming import tables
 from tests.support.command import run_here

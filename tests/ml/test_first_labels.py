@@ -10,7 +10,7 @@ from ml.distributions.families import softmax_probs
 from ml.metrics import evaluate
 from ml.metrics.paired_difference import paired_change, paired_changes
 from ml.tables import evaluate as evaluate_tables
-from ml.tables.files import TableError
+from ml.tables.reading import TableError
 from ml.tables.streaming import evaluate_stream
 from ml.util.arrays import FloatArray, IntArray
 
@@ -74,7 +74,7 @@ def table_of(labels: IntArray, probs: FloatArray) -> tuple[dict[str, list[object
 
 
 def test_a_table_says_which_labels_they_are(tmp_path: Path) -> None:
-    from ml.tables.files import write_table
+    from ml.tables.reading import write_table
 
     labels, probs, _ = labelled()
     tables = table_of(labels, probs)

@@ -7,9 +7,8 @@ import numpy.typing as npt
 import pytest
 
 from ml.agreement import excess_disagreement_test, marginal_homogeneity_test, measure_agreement
-from ml.audit.evaluate_findings import audit_findings
+from ml.audit.evaluate_findings import audit_findings, compute_tail_bins
 from ml.audit.sentences import summary_sentences
-from ml.audit.tail_bins import compute_tail_bins
 from ml.metrics.homogeneity_test import DIFFERENT
 from ml.tables import evaluate as evaluate_tables
 from ml.tables.matching import EvaluationOptions

@@ -17,7 +17,7 @@ from PIL import Image
 
 from app.releases.onnx_safety import require_plain_graph
 from ml.calibration.calibrators import calibrate
-from ml.cli.quantizing import _quantization_text
+from ml.cli.releases import _quantization_text
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.base import ImageDataset
 from ml.datasets.cells import CLASSES, load_cells, simulate_cells

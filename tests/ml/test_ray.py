@@ -10,7 +10,7 @@ import pytest
 
 from ml.scoring.pool import ShardWork, connect_to_ray, run_missing, run_on_ray
 from ml.scoring.shards import PartDocument, ShardError, score_shard
-from ml.tables.files import TableError
+from ml.tables.reading import TableError
 from ml.util.files import read_json
 from tests.support.ray_settings import set_up
 from tests.support.shards import joined, manifest, one_run, write_images

@@ -12,7 +12,8 @@ from ml.images.preprocess import ImageRejectedError, decode_image
 from ml.scoring.merge import merge_job_shards
 from ml.scoring.shards import ShardError, rows_of, score_shard
 from ml.scoring.table import score_images
-from ml.tables.files import TableError, read_predictions
+from ml.tables.files import read_predictions
+from ml.tables.reading import TableError
 from ml.util.files import read_json, write_json
 from tests.support.images import CORPUS
 from tests.support.shards import joined, left_over, manifest, one_run, write_images

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from ml.tables import evaluate as evaluate_tables
-from ml.tables.files import TableError, read_table
+from ml.tables.reading import TableError, read_table
 from ml.tables.sorting import sort_table
 from tests.ml.test_streaming import tables
 from tests.support.command import run_here

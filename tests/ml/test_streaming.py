@@ -13,8 +13,7 @@ from pyarrow import parquet
 from ml.metrics.accumulator import group_numbers
 from ml.tables import EvaluationOptions
 from ml.tables import evaluate as evaluate_tables
-from ml.tables.files import TableError, write_table
-from ml.tables.reading import read_batches
+from ml.tables.reading import TableError, read_batches, write_table
 from ml.tables.streaming import Span, evaluate_stream, labels_of
 from tests.ml.test_metrics import draw
 from tests.support.command import run_here

@@ -13,8 +13,8 @@ from ml.images.pixel_digest import pixel_digest
 from ml.release.training_index import TrainingIndex
 from ml.scoring.table import score_images
 from ml.tables import evaluate as evaluate_tables
-from ml.tables.files import TableError, write_table
 from ml.tables.matching import EvaluationOptions, match_tables
+from ml.tables.reading import TableError, write_table
 from ml.tables.streaming import evaluate_stream
 from tests.support.images import encode
 from tests.support.tiny_release import with_training

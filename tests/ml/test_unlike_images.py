@@ -13,7 +13,8 @@ from ml.release.ood_detector import FEATURES, OodDetector
 from ml.release.predictor import Predictor, prediction_of, quality_features_for_release
 from ml.release.score import predict_files
 from ml.scoring.table import score_images
-from ml.tables.files import read_predictions, read_table
+from ml.tables.files import read_predictions
+from ml.tables.reading import read_table
 from tests.support.images import encode
 from tests.support.tiny_release import with_familiarity
 

@@ -19,7 +19,7 @@ from app.imports.receiving import receive_archive
 from app.imports.zip_contents import ArchiveError, open_archive
 from app.job_table import FUNCTIONS
 from ml.datasets.folder import load_folder
-from ml.tables.files import TableError
+from ml.tables.reading import TableError
 from tests.app.test_imports import MANIFEST, left_behind, send
 from tests.support.jobs import work_off
 from tests.support.sabotage import undone

@@ -1,0 +1,201 @@
+"""Commands that make one release from another: adapt and quantize."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from ml.cli.shared import Json, emit, figure, progress_bars, say
+from ml.cli.stages import data_options
+
+if TYPE_CHECKING:
+    from ml.datasets.base import ImageDataset
+    from ml.release.adapting import AdaptReport
+    from ml.release.artifact import Release
+    from ml.training.quantize import QuantizeReport
+
+commands = typer.Typer()
+
+
+@commands.command()
+def adapt(
+    release: Annotated[Path, typer.Argument(help="Release folder.")],
+    images: Annotated[Path, typer.Option(help="Folder of images, or a table with columns case_id and file.")],
+    labels: Annotated[Path, typer.Option(help="LABELS table of your annotators, .csv, .csv.gz or .parquet.")],
+    out: Annotated[Path, typer.Option(help="Release folder to make.")],
+    cluster: Annotated[
+        str | None, typer.Option(help="Column of LABELS that names the patient; `patient` where left out.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the new release.")] = None,
+    fused: Annotated[bool, typer.Option("--fused", help="Also write one graph with the final probabilities.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Adapt a release to other annotators by few images that they read twice.
+
+    The network and what it knows of the cells stay. Relearned are the temperature, and level and slope of the
+    disagreement: from 20 images with two labels on, better from 50. Images that the release was made with are left
+    out. What is printed of the new release comes from fits that had not seen the image.
+    """
+    from ml.release.adapting import adapt_release
+
+    fuse = None
+    if fused:
+        from ml.training.export import fused_graph
+
+        fuse = fused_graph
+    with progress_bars("predicting") as observe:
+        report = adapt_release(release, images, labels, out, cluster=cluster, name=name, fuse=fuse, observer=observe)
+    for sentence in _adaptation_warnings(report):
+        say(sentence)
+    emit(report, as_json, _adaptation_text(report))
+
+
+def _adaptation_warnings(report: "AdaptReport") -> list[str]:
+    """Warnings about omitted images and doubtful results."""
+    warnings = []
+    if report["n_left_out"]:
+        warnings.append(f"{report['n_left_out']:,} images are left out because the release was made with them")
+    if report["trained_on"] == "unknown":
+        warnings.append("which images the release was made with is unknown: it carries no digests of them")
+    if report["n_without_labels"]:
+        warnings.append(f"{report['n_without_labels']:,} images have no label")
+    if report["n_unlike"]:
+        warnings.append(
+            f"warning: {report['n_unlike']:,} images are unlike those of the release; other annotators are adapted "
+            "to here, another stain or microscope is not"
+        )
+    return warnings
+
+
+def _adaptation_text(report: "AdaptReport") -> str:
+    """Before and after, for people."""
+    change = report["adaptation"]
+    lines = [f"{change['n_cases']:,} labelled images, {change['n_double_reads']:,} of them read twice"]
+    lines.append(f"{'':<34}{'before':>10}{'after':>10}")
+    rows = (
+        ("temperature", change["temperature_before"], change["temperature_after"]),
+        ("rise of the log concentration", 0.0, change["rise"]),
+        ("slope of logit φ", 1.0, change["slope"]),
+        ("level of logit φ", 0.0, change["level"]),
+        (f"mean φ (they differ on {change['seen']:.3f})", change["mean_before"], change["mean_after"]),
+    )
+    lines += [f"{label:<34}{before:>10.3f}{after:>10.3f}" for label, before, after in rows]
+    lines.append("")
+    lines.append(f"{'by fits without the image':<34}{'before':>28}{'after':>28}")
+    before, after = report["figures"].values()
+    for metric, value in before.items():
+        lines.append(f"{metric:<34}{figure(value, digits=3):>28}{figure(after[metric], digits=3):>28}")
+    lines += [f"change of {name:<24}{figure(paired, digits=3):>38}" for name, paired in report["changes"].items()]
+    low = report["changes"]["L"]["low"]
+    if low is not None and low > 0:
+        lines.append(
+            "warning: the class probabilities are WORSE than before; your annotators differ more often than this "
+            "release can say without blurring its classes: calibrate it anew, or keep it as it is"
+        )
+    high = report["changes"]["L_D"]["high"]
+    if high is None or high >= 0:
+        lines.append("these labels do not show that its disagreement probability suits your annotators better")
+    if change["constant"] is not None:
+        reason = "what the network says of single cells is not shown to be better than a constant"
+        lines.append(f"{reason}: the release says {change['seen']:.4f} of every cell")
+    elif change["verdict"] != "better":
+        lines.append("the disagreement probability is no better than a constant so far: have more images read twice")
+    return "\n".join([*lines, f"release {report['release']}"])
+
+
+@commands.command()
+def quantize(
+    release: Annotated[Path, typer.Argument(help="Release folder.")],
+    data: Annotated[str, typer.Option(help="What it was trained on, by name or folder, or other labelled images.")],
+    out: Annotated[Path, typer.Option(help="Release folder to make.")],
+    ranges: Annotated[
+        Literal["entropy", "percentile", "minmax"],
+        typer.Option(help="How far activations reach: by least divergence, by the 99.999 % quantile, or to the ends."),
+    ] = "percentile",
+    weight_bits: Annotated[
+        int,
+        typer.Option(min=7, max=8, help="7 for other servers of networks on processors without VNNI; less accurate."),
+    ] = 8,
+    images: Annotated[int, typer.Option(min=1, help="Images of the calibration partition that say so, at most.")] = 256,
+    name: Annotated[str | None, typer.Option(help="Name of the new release; the old one's with int8.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the data's split, and of everything drawn; the release's where left out.")
+    ] = None,
+    cases: Annotated[int | None, typer.Option(help="cells: number of simulated cells.")] = None,
+    valid_labels: Annotated[int | None, typer.Option(help="mix_…: labels per validation image, 1, 2 or 5.")] = None,
+    shifts: Annotated[
+        bool, typer.Option("--shifts/--no-shifts", help="Try standard shifts of held-out images out, for the card.")
+    ] = True,
+    despite_gate: Annotated[
+        bool, typer.Option("--despite-gate", help="Make it although it is worse on held-out images; its card says so.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make an int8 release: faster on CPUs, calibrated anew, and refused where it is worse on held-out images.
+
+    The convolutions compute in whole numbers, with ranges of activations from images of the partition calibration;
+    temperature, concentration head and checks are fitted anew on them, and both networks are judged on the partition
+    test. Images that the release was made with judge nothing.
+    """
+    from ml.release.artifact import read_release, require_empty
+    from ml.training.quantize import QuantizationRequest, quantize_release
+
+    source = read_release(release)
+    require_empty(out)
+    drawn = int(source.card["seed"]) if seed is None else seed
+    say(f"loading data set {data}")
+    dataset = _load_release_dataset(source, data, cases, valid_labels, drawn)
+    wish = QuantizationRequest(ranges, images, drawn, name, despite_gate, shifts, 7 if weight_bits == 7 else 8)
+    with progress_bars("quantising") as observe:
+        report = quantize_release(release, dataset, out, wish, lambda part, done, total: observe(done, total, part))
+    for sentence in _quantization_warnings(report):
+        say(sentence)
+    emit(report, as_json, _quantization_text(report))
+
+
+def _load_release_dataset(
+    release: "Release", data: str, cases: int | None, valid_labels: int | None, seed: int
+) -> "ImageDataset":
+    """The data set; a folder is read as the release's network sees it."""
+    from ml.datasets.registry import DATASET_NAMES, load_dataset
+
+    if data in DATASET_NAMES:
+        return load_dataset(data, data_options(data, cases, valid_labels, None, None, seed))
+    seen = release.preprocessing
+    options = data_options(data, cases, valid_labels, seen.size, seen.crop, seed)
+    return load_dataset(data, options if seen.channels == 3 else options | {"grey": True})
+
+
+def _quantization_warnings(report: "QuantizeReport") -> list[str]:
+    """Warnings about omitted images and doubtful results."""
+    warnings, left_out = [], report["left_out"]
+    if left_out["test"]:
+        warnings.append(
+            f"{left_out['test']:,} images of the partition test judge nothing: the release was made with them"
+        )
+    if left_out["calibration"]:
+        warnings.append(
+            f"{left_out['calibration']:,} images of the partition calibration trained the network: left out"
+        )
+    if report["trained_on"] == "unknown":
+        warnings.append("which images the release was made with is unknown: it carries no digests of them")
+    warnings += [f"warning: made despite the gate: {harm}" for harm in report["quantized"]["harms"]]
+    return warnings
+
+
+_METRICS = ("agreement", "L", "skill", "CE", "L_D", "skill_D", "CE_D")
+
+
+def _quantization_text(report: "QuantizeReport") -> str:
+    """Both networks on the same cells, for people."""
+    quantized = report["quantized"]
+    sizes = [f"{size / 1e6:.1f} MB" for size in report["network_bytes"].values()]
+    lines = [
+        f"{quantized['n_layers']} convolutions in whole numbers, ranges by {quantized['ranges']} on "
+        f"{quantized['n_range_images']:,} images; network {sizes[0]} -> {sizes[1]}",
+        f"{report['n_held_out']:,} held-out cells".ljust(22) + "".join(f"{step:>28}" for step in report["figures"]),
+    ]
+    before, after = report["figures"].values()
+    lines += [f"{metric:<22}{figure(before[metric]):>28}{figure(after[metric]):>28}" for metric in _METRICS]
+    lines += [f"change of {name:<12}{figure(change, '+'):>56}" for name, change in quantized["changes"].items()]
+    return "\n".join([*lines, f"release {report['release']}"])
