@@ -39,6 +39,10 @@ class ConcentrationHead(EqualByValue):
     weight: FloatArray
     bias: float
 
+    def __post_init__(self) -> None:
+        if self.weight.ndim != 1 or not (np.isfinite(self.weight).all() and np.isfinite(self.bias)):
+            raise ValueError("a concentration head is misshapen or not finite")
+
     def __call__(self, features: npt.ArrayLike) -> FloatArray:
         """Log concentration (...,) of features (..., D)."""
         return np.asarray(np.asarray(features, dtype=np.float64) @ self.weight + self.bias)
@@ -131,22 +135,18 @@ def fit_concentration(
 
 @dataclass(frozen=True)
 class HeadDesign:
-    """Inputs of a head, standardised, with the ridge on each of them; parameters are weights and, last, a bias.
-
-    Attributes:
-        columns: (M, P) centred inputs that are read.
-        read: (D,) mask of the inputs that are read.
-        centre: (D,) means.
-        spread: (D,) standard deviations, 1 for an input that never varies.
-        ridge: (P,) penalties ρ/2 w² on the weights.
-    """
+    """Inputs of a head, standardised, with the ridge on each of them; parameters are weights and, last, a bias."""
 
     # Dividing the weights by the spread is standardising M · D numbers without a pass through them.
 
+    # (M, P) centred inputs that are read
     columns: FloatArray
+    # (D,) mask of these
     read: npt.NDArray[np.bool_]
+    # (D,) means and standard deviations, 1 for an input that never varies
     centre: FloatArray
     spread: FloatArray
+    # (P,) penalties ρ/2 w² on the weights
     ridge: FloatArray
 
     @classmethod
