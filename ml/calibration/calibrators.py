@@ -162,14 +162,13 @@ def _fit_jointly(
 
     try:
         # both are judged as fitted on the fit part alone
-        outputs, start = (inside.logits, inside.features, inside.counts), (log_temperature, head)
-        before = fit_jointly(*outputs, start, kind, temperature_fixed=True)
-        after = fit_jointly(*outputs, start, kind)
+        start = (log_temperature, head)
+        before = fit_jointly(inside, start, kind, temperature_fixed=True)
+        after = fit_jointly(inside, start, kind)
         loss_before, loss_after = cv_loss(*before), cv_loss(*after)
         if loss_after >= loss_before:
             return scaling, head, {"kept": False, "cv_before": loss_before, "cv_after": loss_after}
-        start = (scaling.log_temperature, head)
-        log_t, joint = fit_jointly(cases.logits, cases.features, cases.counts, start, kind)
+        log_t, joint = fit_jointly(cases, (scaling.log_temperature, head), kind)
     except FitError as exc:  # what was fitted one after the other stands
         return scaling, head, {"kept": False, "failed": str(exc)}
     choice = JointFit(kept=True, cv_before=loss_before, cv_after=loss_after, temperature=float(np.exp(log_t)))

@@ -212,26 +212,10 @@ def choose_head(
     fit: npt.NDArray[np.bool_],
     cv: npt.NDArray[np.bool_],
 ) -> tuple[ConcentrationHead, HeadKind | None, Choice]:
-    """Candidates from the free head to a constant one; the best on the cv part is refitted, a = 0 if none helps.
-
-    The paper's λ_α pulls α0 towards 1, which is far too small where predictions are nearly right; weaker
-    penalties are tried for the best ridge and for a constant head.
-
-    Args:
-        features: (N, D), or (S, N, D) of an ensemble.
-        probs: class probabilities (..., N, K) by a scaling fitted on the fit part, to choose with, and by the final
-            one, to refit with.
-        counts: (N, K).
-        fit: (N,) cases to fit on.
-        cv: (N,) cases to choose on.
-
-    Returns:
-        The head, its kind (None if a = 0 is kept), and the losses.
-
-    Raises:
-        FitError: no candidate converged.
-    """
-    refuse_tables(features=features, probs=probs, counts=counts, fit=fit, cv=cv)
+    """The head with the lowest loss on ``cv``, from a free one to a constant one, refitted; a = 0 if none helps."""
+    # The paper's λ_α pulls α0 towards 1, which is far too small where predictions are nearly right; weaker penalties
+    # are tried for the best ridge and for a constant head. Heads are chosen with class probabilities by a scaling that
+    # was fitted on the same part, and refitted with those by the final one.
     chosen_on, final = probs
 
     def fitted(kind: HeadKind, probs: FloatArray, rows: npt.NDArray[np.bool_]) -> ConcentrationHead:

@@ -1,15 +1,9 @@
 """Calibration of disagreement probabilities by themselves (beyond the paper), and a distribution that has them.
 
-α-calibration explains a case's labels by one Dirichlet distribution. Where true label distributions are none (one class
-for certain, or a blend of two), its DPEs spread too much: the high ones are too high and the low ones too low. Beta
-calibration (Kull, Silva Filho and Flach 2017), logit φ′ = a ln φ − b ln(1 − φ) + c with a, b ≥ 0, fitted on pairs of
-labels, corrects this; a = b = 1, c = 0 changes nothing. The map is monotone, so the triage ranking does not change.
-
-A map of φ must not be a second truth next to the distribution. For a Dirichlet with φ = σ(a)(1 − Σf²) the concentration
-that gives φ′ is a′ = ln φ′ − ln(1 − Σf² − φ′). A larger a′ makes the posterior slower, and exists only below 1 − Σf²,
-so a is raised by at most 1 (or to 0, at which a label still weighs as much as the prediction), and a case-wise
-temperature does the rest: it flattens f until σ(a′)(1 − Σf²) = φ′. A label then moves no posterior less than before by
-more than a factor e. Members of a mixture are shifted and flattened together.
+Beta calibration (Kull, Silva Filho and Flach 2017), logit φ′ = a ln φ − b ln(1 − φ) + c with a, b ≥ 0, is fitted to
+pairs of labels. The map is monotone, so the triage ranking does not change. The distribution gets φ′ by its
+concentration, a′ = ln φ′ − ln(1 − Σf² − φ′), raised by at most 1 (or to 0) so that a posterior moves hardly less than
+before, and then by a temperature of the case: it flattens f until σ(a′)(1 − Σf²) = φ′.
 """
 
 from dataclasses import dataclass

@@ -13,7 +13,6 @@ from scipy.special import log_softmax
 from ml.calibration.calibration import N_SUMMARIES
 from ml.calibration.concentration import ConcentrationHead, HeadDesign, HeadKind, penalised_loss
 from ml.calibration.optimise import FitError, minimise
-from ml.dataframes import refuse_tables
 from ml.distributions.likelihood import DirichletMultinomial
 from ml.metrics.cases import observed_disagreement
 from ml.util.arrays import FloatArray, IntArray, as_label_counts
@@ -22,15 +21,7 @@ from ml.util.arrays import FloatArray, IntArray, as_label_counts
 def joint_loss(
     logits: FloatArray, label_counts: IntArray, log_temperature: float, log_concentration: FloatArray, penalty: float
 ) -> tuple[float, FloatArray, float]:
-    """``concentration_loss`` of softmax(u / T), and its gradients by a and by log T.
-
-    Args:
-        logits: (N, K), or (S, N, K) of an ensemble.
-        label_counts: (N, K).
-        log_temperature: log T.
-        log_concentration: (N,) or (S, N).
-        penalty: λ_α.
-    """
+    """``concentration_loss`` of softmax(u / T), and its gradients by a and by log T."""
     shared = np.full(logits.shape[:-1], log_temperature)
     value, slope, by_t = case_temperature_loss(logits, label_counts, shared, log_concentration, penalty)
     return value, slope, float(by_t.sum())
@@ -44,7 +35,6 @@ def case_temperature_loss(
     penalty: float,
 ) -> tuple[float, FloatArray, FloatArray]:
     """``joint_loss`` with a log T for each case (and member), (N,) or (S, N); its gradients by a and by each log T."""
-    refuse_tables(logits=logits, label_counts=label_counts, log_concentration=log_concentration)
     # a line search may try anything
     scaled = logits * np.exp(-np.clip(log_temperatures, -20.0, 20.0))[..., None]
     logs = log_softmax(scaled, axis=-1)
@@ -167,32 +157,14 @@ def fit_variant(
 
 
 def fit_jointly(
-    logits: FloatArray,
-    features: FloatArray,
-    label_counts: IntArray,
+    outputs: LabelledOutputs,
     start: tuple[float, ConcentrationHead],
     kind: HeadKind,
     *,
     temperature_fixed: bool = False,
 ) -> tuple[float, ConcentrationHead]:
-    """Fit temperature and concentration head together, without summaries.
-
-    Args:
-        logits: (N, K), or (S, N, K) of an ensemble.
-        features: (N, D), or (S, N, D).
-        label_counts: (N, K).
-        start: log T and head that were fitted one after the other.
-        kind: ridge and penalty of the head.
-        temperature_fixed: fit the head only.
-
-    Returns:
-        log T and head.
-
-    Raises:
-        FitError: no convergence.
-    """
-    refuse_tables(logits=logits, features=features, label_counts=label_counts)
-    outputs, begun = LabelledOutputs.of(logits, features, label_counts), Fitted(start[0], np.empty(0), start[1])
+    """Fit temperature and head together, without summaries, from those that were fitted one after the other."""
+    begun = Fitted(start[0], np.empty(0), start[1])
     fitted = fit_variant(outputs, begun, kind, PLAIN, temperature_fixed=temperature_fixed)
     return fitted.log_temperature, fitted.head
 

@@ -159,16 +159,7 @@ def _newton_temperature(logits: FloatArray, label_counts: IntArray) -> tuple[flo
 def affine_loss(
     weight: FloatArray, bias: FloatArray, logits: FloatArray, label_counts: IntArray, penalties: tuple[float, float]
 ) -> tuple[float, FloatArray, FloatArray]:
-    """Penalised loss of softmax(W u + b), and its gradients by W and b.
-
-    Args:
-        weight: (K,) for a vector, (K, K) for a matrix.
-        bias: (K,).
-        logits: (N, K), or (S, N, K) of an ensemble.
-        label_counts: (N, K).
-        penalties: λ_w (matrix only) and λ_b.
-    """
-    refuse_tables(weight=weight, bias=bias, logits=logits, label_counts=label_counts)
+    """Loss of softmax(W u + b) under penalties λ_w (matrix only) and λ_b, and its gradients by W and b."""
     k, n_labels = len(bias), label_counts.sum()
     off_penalty, bias_penalty = penalties
     diagonal = weight.ndim == 1
@@ -227,20 +218,8 @@ def choose_scaling(
     cv: npt.NDArray[np.bool_],
     method: Method,
 ) -> tuple[Scaling, Scaling, Choice]:
-    """Fit on one part with every candidate penalty, choose what lowers the loss on the other part most, refit on both.
-
-    Args:
-        logits: (N, K), or (S, N, K) of an ensemble.
-        label_counts: (N, K).
-        fit: (N,) cases to fit on.
-        cv: (N,) cases to choose on.
-        method: family of the scaling.
-
-    Returns:
-        The chosen scaling as fitted on the first part, and on both; the identity if nothing helps; and the
-        losses. What is chosen next on the other part must start from the former.
-    """
-    refuse_tables(logits=logits, label_counts=label_counts, fit=fit, cv=cv)
+    """The scaling that lowers the loss on ``cv`` most, as fitted on ``fit`` and on both; the identity if none does."""
+    # what is chosen next on cv must start from the former
     penalties = _penalty_candidates(method)
 
     def fit_on(rows: npt.NDArray[np.bool_], name: str) -> Scaling:
