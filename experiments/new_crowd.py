@@ -18,7 +18,8 @@ from experiments import RESULTS
 from experiments.nodules import fit_regression
 from ml.calibration.calibration import Calibration
 from ml.calibration.calibrators import calibrate
-from ml.calibration.domain_adaptation import adapt_calibration
+from ml.calibration.domain_adaptation import fit_adaptation
+from ml.calibration.joint_fit import LabelledOutputs
 from ml.datasets.cifar import load_cifar10h
 from ml.distributions.families import softmax_probs
 from ml.metrics import evaluate
@@ -93,7 +94,8 @@ def one_draw(
     rows = np.random.default_rng([seed, 1]).permutation(len(counts))
     some, judged = rows[:n_reads], rows[n_reads : n_reads + JUDGED]
     reads = thin(counts[some], 2, seed)
-    adapted = adapt_calibration(calibration, outputs["logits"][some], outputs["features"][some], reads)
+    double_reads = LabelledOutputs.of(outputs["logits"][some], outputs["features"][some], reads)
+    adapted = fit_adaptation(calibration, double_reads).calibration
     result = {}
     for name, made in (("shipped", calibration), ("adapted", adapted)):
         said = made.apply(outputs["logits"][judged], outputs["features"][judged])

@@ -75,9 +75,8 @@ from ml.calibration.domain_adaptation import FEWEST_PAIRS, recalibrate_for_annot
 from ml.distributions.families import PredictiveDistribution
 from ml.metrics.losses import Verdict, verdict_of
 from ml.metrics.paired_difference import Change
-from ml.release.artifact import KEPT_FILES, Release, read_release, write_release
-from ml.release.card import CardContents, readme_text
-from ml.release.training_index import INDEX_FILE
+from ml.release.artifact import Release, read_release, write_recalibrated
+from ml.release.card import CardContents
 from ml.util.arrays import IntArray
 
 __all__ = [
@@ -138,7 +137,7 @@ def require_labels(labelled: LabelledOutputs, parent: Release, method: Recalibra
 
 def fit_calibration(labelled: LabelledOutputs, parent: Release, method: RecalibrationMethod) -> FittedCalibration:
     """Fit the champion's successor."""
-    logits, features = labelled.outputs.by_members(parent)
+    logits, features = parent.by_members(labelled.outputs.logits, labelled.outputs.features)
     groups = labelled.outputs.groups
     if method == "adapt":
         adaptation = recalibrate_for_annotators(
@@ -372,9 +371,6 @@ def _build_candidate_card(
             "candidate": {name: metric.to_dict() for name, metric in findings.candidate.items()},
         },
         "n_held_out": findings.n_evaluated,
-        "recall": [],  # of the parent, as it was trained
-        "baseline": None,
-        "shifts": [],
         "recalibration": {
             "label_snapshot": findings.label_snapshot,
             "change_plan_sha256": findings.change_plan_sha256,
@@ -398,15 +394,12 @@ def _write_candidate(
 ) -> JobResult:
     """Write the candidate once: the same network, the new calibration and card, the parent named."""
     parent = material.parent
-    kept = (*KEPT_FILES, INDEX_FILE)
-    names = ["network.onnx", *[name for name in kept if name in parent.card["files"]]]
     card = _build_candidate_card(parent, material.parent_id, made, findings)
     folders, release_id = job.context.folders, new_id()
     folder = folders.home / "releases" / UNFINISHED.replace("*", str(job.job_id))
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        files = {name: (parent.path / name).read_bytes() for name in names}
-        candidate = write_release(folder, files, made.calibration, card, readme_text(card))
+        candidate = write_recalibrated(folder, parent, made.calibration, card)
         folders.publish(f"releases/{release_id}", folder)
         # the row's card keeps the codes of the gate's sentences
         candidate = replace(candidate, card={**candidate.card, "recalibration": card["recalibration"]})

@@ -53,13 +53,9 @@ class StoredOutputs:
             [self.case_ids[i] for i in rows], [self.groups[i] for i in rows], self.logits[rows], self.features[rows]
         )
 
-    def by_members(self, release: Release) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Logits and features (N, …), or (S, N, …) of the members of a dropout ensemble."""
-        return (self.logits, self.features) if release.head is None else release.head(self.features)
-
     def predicted(self, release: Release, calibration: Calibration) -> PredictiveDistribution:
         """Predictions through a calibration."""
-        return calibration.apply(*self.by_members(release))
+        return calibration.apply(*release.by_members(self.logits, self.features))
 
 
 def read_stored_outputs(

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.calibration.concentration import ConcentrationHead
-from ml.calibration.disagreement_map import AnyMap, DisagreementMap, PiecewiseMap, match_disagreement
+from ml.calibration.disagreement_map import AnyMap, match_disagreement
 from ml.calibration.scaling import Scaling
 from ml.dataframes import refuse_names, refuse_row_names
 from ml.distributions.families import (
@@ -18,18 +18,14 @@ from ml.distributions.families import (
     PredictiveDistribution,
     softmax_probs,
 )
+from ml.documents import from_document, to_document
 from ml.util.arrays import EqualByValue, FloatArray
 
-CALIBRATION_VERSION = 1
-# of a document with a constant disagreement probability
-_WITH_CONSTANT = 2
-# of a document with summaries or a map of disagreement probabilities
-_REFINED = 3
-_MAPS: dict[str, type[DisagreementMap] | type[PiecewiseMap]] = {"beta": DisagreementMap, "piecewise": PiecewiseMap}
-_VERSIONS = (CALIBRATION_VERSION, _WITH_CONSTANT, _REFINED)
+# versions of documents: with a constant disagreement probability, and with summaries or a map of φ
+_PLAIN, _WITH_CONSTANT, _REFINED = 1, 2, 3
+_NEEDED = {_PLAIN: "method", _WITH_CONSTANT: "constant_disagreement", _REFINED: "refinement"}
 #: Numbers of ``logit_summaries``.
 N_SUMMARIES = 4
-_FIELDS = ("centre", "spread", "low", "high")
 
 
 def logit_summaries(logits: npt.ArrayLike) -> FloatArray:
@@ -58,19 +54,21 @@ def _log_sum_exp(rising: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Summaries(EqualByValue):
-    """Standardised summaries, kept within the range of the cases that they were standardised by.
-
-    Attributes:
-        centre: (4,) means.
-        spread: (4,) standard deviations, 1 if nothing varies.
-        low: (4,) smallest standardised values.
-        high: (4,) largest.
-    """
+    """Standardised summaries, kept within the range of the cases that they were standardised by; arrays (4,)."""
 
     centre: FloatArray
+    # 1 if nothing varies
     spread: FloatArray
+    # smallest and largest standardised values
     low: FloatArray
     high: FloatArray
+
+    def __post_init__(self) -> None:
+        arrays = (self.centre, self.spread, self.low, self.high)
+        if any(array.shape != (N_SUMMARIES,) or not np.isfinite(array).all() for array in arrays):
+            raise ValueError("the summaries are misshapen or not finite")
+        if not (self.spread > 0).all() or not (self.low <= self.high).all():
+            raise ValueError("the summaries' spread or range is empty")
 
     def __call__(self, logits: npt.ArrayLike) -> FloatArray:
         """Summaries (..., 4) of logits (..., K); beyond the range seen a fit is a guess, so they stop there."""
@@ -84,24 +82,6 @@ class Summaries(EqualByValue):
         spread = np.where(spread > 1e-12 * np.maximum(1.0, np.abs(centre)), spread, 1.0)
         standardised = (raw - centre) / spread
         return cls(centre, spread, standardised.min(axis=0), standardised.max(axis=0))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {name: getattr(self, name).tolist() for name in _FIELDS}
-
-    @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> "Summaries":
-        """Read back what ``to_dict`` wrote.
-
-        Raises:
-            ValueError: numbers are missing or not finite.
-        """
-        arrays = [np.array(document[name], dtype=np.float64) for name in _FIELDS]
-        if any(array.shape != (N_SUMMARIES,) or not np.isfinite(array).all() for array in arrays):
-            raise ValueError("not a calibration document: the summaries are misshapen or not finite")
-        if not (arrays[1] > 0).all() or not (arrays[2] <= arrays[3]).all():
-            raise ValueError("not a calibration document: the summaries' spread or range is empty")
-        return cls(*arrays)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,39 +98,17 @@ class Refinement(EqualByValue):
     temperature_weight: FloatArray | None = None
     disagreement_map: AnyMap | None = None
 
+    def __post_init__(self) -> None:
+        weight = self.temperature_weight
+        if (self.summaries is None) != (weight is None):
+            raise ValueError("summaries and temperature weights go together")
+        if weight is not None and (weight.shape != (N_SUMMARIES,) or not np.isfinite(weight).all()):
+            raise ValueError("the temperature's weights are misshapen or not finite")
+
     @property
     def changes_nothing(self) -> bool:
         """Whether a calibration with it is one without."""
         return self.summaries is None and self.disagreement_map is None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        weight, mapped = self.temperature_weight, self.disagreement_map
-        return {
-            "summaries": None if self.summaries is None else self.summaries.to_dict(),
-            "temperature_weight": None if weight is None else weight.tolist(),
-            "disagreement_map": None if mapped is None else mapped.to_dict(),
-        }
-
-    @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> "Refinement":
-        """Read back what ``to_dict`` wrote.
-
-        Raises:
-            ValueError: a field is misshapen or not finite.
-        """
-        summaries, weight, mapped = (document[n] for n in ("summaries", "temperature_weight", "disagreement_map"))
-        by_case = None if weight is None else np.array(weight, dtype=np.float64)
-        if by_case is not None and (by_case.shape != (N_SUMMARIES,) or not np.isfinite(by_case).all()):
-            raise ValueError("not a calibration document: temperature_weight is misshapen or not finite")
-        if (by_case is None) != (summaries is None):
-            raise ValueError("not a calibration document: summaries and temperature_weight go together")
-        disagreement_map: AnyMap | None = None
-        if mapped is not None:
-            if mapped["kind"] not in _MAPS:
-                raise ValueError(f"unknown map of disagreement probabilities {mapped['kind']!r}")
-            disagreement_map = _MAPS[mapped["kind"]].from_dict(mapped)
-        return cls(None if summaries is None else Summaries.from_dict(summaries), by_case, disagreement_map)
 
 
 @dataclass(frozen=True)
@@ -176,6 +134,10 @@ class Calibration:
     concentration: ConcentrationHead | None
     constant_disagreement: float | None = None
     refinement: Refinement = Refinement()
+
+    def __post_init__(self) -> None:
+        if self.constant_disagreement is not None and not 0 <= self.constant_disagreement <= 1:
+            raise ValueError(f"constant_disagreement must be a probability, got {self.constant_disagreement}")
 
     def apply(self, logits: npt.ArrayLike, features: npt.ArrayLike) -> PredictiveDistribution:
         """Predictive distribution of logits (N, K) and features (N, D), or (S, N, K) and (S, N, D) of an ensemble.
@@ -216,19 +178,14 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values, float64 to the last bit."""
-        head, constant = self.concentration, self.constant_disagreement
-        document = {
-            "version": CALIBRATION_VERSION,
-            **self.scaling.to_dict(),
-            "concentration": None if head is None else {"weight": head.weight.tolist(), "bias": head.bias},
-        }
+        head, refined = self.concentration, not self.refinement.changes_nothing
+        document = {**to_document(self.scaling), "concentration": None if head is None else to_document(head)}
         # versions that know of no constant, or of no refinement, must refuse it, not serve another number
-        if not self.refinement.changes_nothing:
-            refined = {"constant_disagreement": constant, "refinement": self.refinement.to_dict()}
-            return document | {"version": _REFINED} | refined
-        if constant is None:
-            return document
-        return document | {"version": _WITH_CONSTANT, "constant_disagreement": constant}
+        if refined or self.constant_disagreement is not None:
+            document |= {"constant_disagreement": self.constant_disagreement}
+        if refined:
+            return document | {"version": _REFINED, "refinement": to_document(self.refinement)}
+        return document | {"version": _PLAIN if self.constant_disagreement is None else _WITH_CONSTANT}
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> "Calibration":
@@ -239,25 +196,10 @@ class Calibration:
         """
         try:
             version = document["version"]
-            if version not in _VERSIONS:
-                raise ValueError(f"calibration version {version} is none of {', '.join(map(str, _VERSIONS))}")
-            stated = document["constant_disagreement"] if version != CALIBRATION_VERSION else None
-            constant = _probability(stated) if stated is not None or version == _WITH_CONSTANT else None
-            refinement = Refinement.from_dict(document["refinement"]) if version == _REFINED else Refinement()
-            scaling, head = Scaling.from_dict(document), document["concentration"]
-            if head is None:
-                return cls(scaling, None, constant, refinement)
-            weight, bias = np.array(head["weight"], dtype=np.float64), float(head["bias"])
-        except (KeyError, TypeError) as exc:
-            raise ValueError(f"not a calibration document: {exc!r}") from exc
-        if weight.ndim != 1 or not (np.isfinite(weight).all() and np.isfinite(bias)):
-            raise ValueError("not a calibration document: the concentration head is misshapen or not finite")
-        return cls(scaling, ConcentrationHead(weight, bias), constant, refinement)
-
-
-def _probability(value: Any) -> float:
-    """Check a probability of a document."""
-    number = float(value)
-    if not 0 <= number <= 1:
-        raise ValueError(f"not a calibration document: constant_disagreement is {number}")
-    return number
+            if version not in _NEEDED:
+                raise ValueError(f"version {version} is none of {', '.join(map(str, _NEEDED))}")
+            if document[_NEEDED[version]] is None:
+                raise ValueError(f"{_NEEDED[version]} is null")
+            return from_document(cls, {**document, "scaling": document})
+        except (KeyError, TypeError, ValueError) as exc:
+            raise ValueError(f"not a calibration document: {exc}") from exc

@@ -1,12 +1,7 @@
-"""Calibrators fitted after training, on cached logits and features, in float64 with SciPy's L-BFGS.
+"""Calibrators fitted after training, on cached logits and features: scaling and concentration head (paper §4.2).
 
-Class probabilities are calibrated by a scaling of the logits (``ml.calibration.scaling``). The concentration head
-(α-calibration, paper §4.2) reads the penultimate features: a = wᵀg + c is the log concentration of Dir(α0 f).
-Both start where they change nothing (identity; a = 0, α0 = 1), and a fit is kept only where it lowers the loss
-on cases that it has not seen.
-
-Logits and features may have a leading axis of S ensemble members (Monte-Carlo dropout, test-time augmentation):
-the losses are then those of the members' uniform mixture, and the result is an ensemble or a Dirichlet mixture.
+Both start where they change nothing (identity; a = 0, α0 = 1), and a fit is kept only if it lowers the loss on cases
+that it has not seen. Of S ensemble members the losses are those of their uniform mixture.
 """
 
 from dataclasses import dataclass
@@ -31,24 +26,19 @@ __all__ = ["Calibration", "FitDocument", "FitReport", "calibrate"]
 
 
 class JointFit(TypedDict):
-    """Temperature and head fitted together.
-
-    ``kept``: whether the result replaced separate fits. ``cv_before``, ``cv_after``: losses of these and of the result
-    on the cv part. ``temperature``: T, if it was kept. ``failed``: why a fit failed.
-    """
+    """Temperature and head fitted together, whether these replaced separate fits, and losses on the cv part."""
 
     kept: bool
     cv_before: NotRequired[float]
     cv_after: NotRequired[float]
+    # T, if it was kept
     temperature: NotRequired[float]
+    # why a fit failed
     failed: NotRequired[str]
 
 
 class FitDocument(TypedDict):
-    """How a calibration was chosen on the cv part: numbers of cases, and a key for each step tried.
-
-    ``adaptation``: what other annotators changed afterwards.
-    """
+    """How a calibration was chosen on the cv part: numbers of cases, and a key for each step tried."""
 
     n_fit: int
     n_cv: int
@@ -137,7 +127,7 @@ def calibrate(
     scaled_by = counts if scaling_label_counts is None else as_label_counts(scaling_label_counts)
     if (scaled_by > counts).any() or scaled_by[fit].sum() == 0 or scaled_by[cv].sum() == 0:
         raise FitError("scaling_label_counts must be some of label_counts, of at least three patients")
-    cases = LabelledOutputs(scores, hidden, counts, scaled_by)
+    cases = LabelledOutputs.of(scores, hidden, counts, scaled_by)
     report: FitDocument = {"n_fit": int(fit.sum()), "n_cv": int(cv.sum())}
     chosen = scaling = Scaling()
     head = kind = None
@@ -172,14 +162,13 @@ def _fit_jointly(
 
     try:
         # both are judged as fitted on the fit part alone
-        outputs, start = (inside.logits, inside.features, inside.counts), (log_temperature, head)
-        before = fit_jointly(*outputs, start, kind, temperature_fixed=True)
-        after = fit_jointly(*outputs, start, kind)
+        start = (log_temperature, head)
+        before = fit_jointly(inside, start, kind, temperature_fixed=True)
+        after = fit_jointly(inside, start, kind)
         loss_before, loss_after = cv_loss(*before), cv_loss(*after)
         if loss_after >= loss_before:
             return scaling, head, {"kept": False, "cv_before": loss_before, "cv_after": loss_after}
-        start = (scaling.log_temperature, head)
-        log_t, joint = fit_jointly(cases.logits, cases.features, cases.counts, start, kind)
+        log_t, joint = fit_jointly(cases, (scaling.log_temperature, head), kind)
     except FitError as exc:  # what was fitted one after the other stands
         return scaling, head, {"kept": False, "failed": str(exc)}
     choice = JointFit(kept=True, cv_before=loss_before, cv_after=loss_after, temperature=float(np.exp(log_t)))

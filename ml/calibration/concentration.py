@@ -39,6 +39,10 @@ class ConcentrationHead(EqualByValue):
     weight: FloatArray
     bias: float
 
+    def __post_init__(self) -> None:
+        if self.weight.ndim != 1 or not (np.isfinite(self.weight).all() and np.isfinite(self.bias)):
+            raise ValueError("a concentration head is misshapen or not finite")
+
     def __call__(self, features: npt.ArrayLike) -> FloatArray:
         """Log concentration (...,) of features (..., D)."""
         return np.asarray(np.asarray(features, dtype=np.float64) @ self.weight + self.bias)
@@ -131,22 +135,18 @@ def fit_concentration(
 
 @dataclass(frozen=True)
 class HeadDesign:
-    """Inputs of a head, standardised, with the ridge on each of them; parameters are weights and, last, a bias.
-
-    Attributes:
-        columns: (M, P) centred inputs that are read.
-        read: (D,) mask of the inputs that are read.
-        centre: (D,) means.
-        spread: (D,) standard deviations, 1 for an input that never varies.
-        ridge: (P,) penalties ρ/2 w² on the weights.
-    """
+    """Inputs of a head, standardised, with the ridge on each of them; parameters are weights and, last, a bias."""
 
     # Dividing the weights by the spread is standardising M · D numbers without a pass through them.
 
+    # (M, P) centred inputs that are read
     columns: FloatArray
+    # (D,) mask of these
     read: npt.NDArray[np.bool_]
+    # (D,) means and standard deviations, 1 for an input that never varies
     centre: FloatArray
     spread: FloatArray
+    # (P,) penalties ρ/2 w² on the weights
     ridge: FloatArray
 
     @classmethod
@@ -212,26 +212,10 @@ def choose_head(
     fit: npt.NDArray[np.bool_],
     cv: npt.NDArray[np.bool_],
 ) -> tuple[ConcentrationHead, HeadKind | None, Choice]:
-    """Candidates from the free head to a constant one; the best on the cv part is refitted, a = 0 if none helps.
-
-    The paper's λ_α pulls α0 towards 1, which is far too small where predictions are nearly right; weaker
-    penalties are tried for the best ridge and for a constant head.
-
-    Args:
-        features: (N, D), or (S, N, D) of an ensemble.
-        probs: class probabilities (..., N, K) by a scaling fitted on the fit part, to choose with, and by the final
-            one, to refit with.
-        counts: (N, K).
-        fit: (N,) cases to fit on.
-        cv: (N,) cases to choose on.
-
-    Returns:
-        The head, its kind (None if a = 0 is kept), and the losses.
-
-    Raises:
-        FitError: no candidate converged.
-    """
-    refuse_tables(features=features, probs=probs, counts=counts, fit=fit, cv=cv)
+    """The head with the lowest loss on ``cv``, from a free one to a constant one, refitted; a = 0 if none helps."""
+    # The paper's λ_α pulls α0 towards 1, which is far too small where predictions are nearly right; weaker penalties
+    # are tried for the best ridge and for a constant head. Heads are chosen with class probabilities by a scaling that
+    # was fitted on the same part, and refitted with those by the final one.
     chosen_on, final = probs
 
     def fitted(kind: HeadKind, probs: FloatArray, rows: npt.NDArray[np.bool_]) -> ConcentrationHead:

@@ -1,20 +1,14 @@
 """Calibration of disagreement probabilities by themselves (beyond the paper), and a distribution that has them.
 
-α-calibration explains a case's labels by one Dirichlet distribution. Where true label distributions are none (one class
-for certain, or a blend of two), its DPEs spread too much: the high ones are too high and the low ones too low. Beta
-calibration (Kull, Silva Filho and Flach 2017), logit φ′ = a ln φ − b ln(1 − φ) + c with a, b ≥ 0, fitted on pairs of
-labels, corrects this; a = b = 1, c = 0 changes nothing. The map is monotone, so the triage ranking does not change.
-
-A map of φ must not be a second truth next to the distribution. For a Dirichlet with φ = σ(a)(1 − Σf²) the concentration
-that gives φ′ is a′ = ln φ′ − ln(1 − Σf² − φ′). A larger a′ makes the posterior slower, and exists only below 1 − Σf²,
-so a is raised by at most 1 (or to 0, at which a label still weighs as much as the prediction), and a case-wise
-temperature does the rest: it flattens f until σ(a′)(1 − Σf²) = φ′. A label then moves no posterior less than before by
-more than a factor e. Members of a mixture are shifted and flattened together.
+Beta calibration (Kull, Silva Filho and Flach 2017), logit φ′ = a ln φ − b ln(1 − φ) + c with a, b ≥ 0, is fitted to
+pairs of labels. The map is monotone, so the triage ranking does not change. The distribution gets φ′ by its
+concentration, a′ = ln φ′ − ln(1 − Σf² − φ′), raised by at most 1 (or to 0) so that a posterior moves hardly less than
+before, and then by a temperature of the case: it flattens f until σ(a′)(1 − Σf²) = φ′.
 """
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, TypedDict
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -44,93 +38,53 @@ _STEPS = 60
 
 @dataclass(frozen=True)
 class DisagreementMap:
-    """φ → φ′ by logit φ′ = a ln φ − b ln(1 − φ) + c.
-
-    Attributes:
-        low: a ≥ 0, which bends small probabilities.
-        high: b ≥ 0, which bends large ones.
-        offset: c.
-    """
+    """φ → φ′ by logit φ′ = a ln φ − b ln(1 − φ) + c, with a (low), b (high) ≥ 0 and c (offset)."""
 
     low: float
     high: float
     offset: float
+    kind: Literal["beta"] = "beta"
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite([self.low, self.high, self.offset]).all() and min(self.low, self.high) >= 0):
+            raise ValueError("the map of disagreement probabilities is not increasing")
 
     def logits(self, disagreement_probs: npt.ArrayLike) -> FloatArray:
         """Logits of the mapped DPEs, in the shape of the DPEs."""
-        logits: FloatArray = _beta_design(_clipped(disagreement_probs)) @ self._parameters
-        return logits
+        return np.asarray(_beta_design(_clipped(disagreement_probs)) @ np.array([self.low, self.high, self.offset]))
 
     def __call__(self, disagreement_probs: npt.ArrayLike) -> FloatArray:
         """Mapped DPEs, in the shape of the DPEs."""
         return np.asarray(expit(self.logits(disagreement_probs)))
-
-    @property
-    def _parameters(self) -> FloatArray:
-        return np.array([self.low, self.high, self.offset])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {"kind": "beta", "low": self.low, "high": self.high, "offset": self.offset}
-
-    @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> "DisagreementMap":
-        """Read back what ``to_dict`` wrote.
-
-        Raises:
-            ValueError: it would turn an order round, or a number is not finite.
-        """
-        mapping = cls(*(float(document[name]) for name in ("low", "high", "offset")))
-        if not (np.isfinite(mapping._parameters).all() and min(mapping.low, mapping.high) >= 0):
-            raise ValueError("not a calibration document: the map of disagreement probabilities is not increasing")
-        return mapping
 
 
 @dataclass(frozen=True, eq=False)
 class PiecewiseMap(EqualByValue):
-    """φ → φ′ linear between knots on the scale of logits, with slopes that are not negative.
+    """φ → φ′ linear between knots on the scale of logits, with slopes that are not negative."""
 
-    Attributes:
-        knots: (M,) logits of DPEs, increasing; the first and the last segment go on beyond the outer ones.
-        slopes: (M + 1,) of the segments, ≥ 0.
-        offset: logit φ′ at the first knot.
-    """
-
+    # (M,) logits of DPEs, increasing; the first and the last segment go on beyond the outer ones
     knots: FloatArray
+    # (M + 1,) of the segments
     slopes: FloatArray
+    # logit φ′ at the first knot
     offset: float
+    kind: Literal["piecewise"] = "piecewise"
+
+    def __post_init__(self) -> None:
+        if self.knots.ndim != 1 or not self.knots.size or self.slopes.shape != (len(self.knots) + 1,):
+            raise ValueError("the map of disagreement probabilities is misshapen")
+        rising = (np.diff(self.knots) > 0).all() and (self.slopes >= 0).all()
+        if not (rising and np.isfinite([*self.knots, *self.slopes, self.offset]).all()):
+            raise ValueError("the map of disagreement probabilities is not increasing")
 
     def logits(self, disagreement_probs: npt.ArrayLike) -> FloatArray:
         """Logits of the mapped DPEs, in the shape of the DPEs."""
-        result: FloatArray = _piecewise_design(_clipped(disagreement_probs), self.knots) @ np.append(
-            self.slopes, self.offset
-        )
-        return result
+        design = _piecewise_design(_clipped(disagreement_probs), self.knots)
+        return np.asarray(design @ np.append(self.slopes, self.offset))
 
     def __call__(self, disagreement_probs: npt.ArrayLike) -> FloatArray:
         """Mapped DPEs, in the shape of the DPEs."""
         return np.asarray(expit(self.logits(disagreement_probs)))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        knots, slopes = self.knots.tolist(), self.slopes.tolist()
-        return {"kind": "piecewise", "knots": knots, "slopes": slopes, "offset": self.offset}
-
-    @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> "PiecewiseMap":
-        """Read back what ``to_dict`` wrote.
-
-        Raises:
-            ValueError: it is misshapen, would turn an order round, or a number is not finite.
-        """
-        knots, slopes = (np.array(document[name], dtype=np.float64) for name in ("knots", "slopes"))
-        offset = float(document["offset"])
-        if knots.ndim != 1 or slopes.shape != (len(knots) + 1,) or len(knots) < 1:
-            raise ValueError("not a calibration document: the map of disagreement probabilities is misshapen")
-        rising = (np.diff(knots) > 0).all() and (slopes >= 0).all()
-        if not (rising and np.isfinite([*knots, *slopes, offset]).all()):
-            raise ValueError("not a calibration document: the map of disagreement probabilities is not increasing")
-        return cls(knots, slopes, offset)
 
 
 AnyMap = DisagreementMap | PiecewiseMap
@@ -170,17 +124,7 @@ def pair_loss(logits: FloatArray, differ: FloatArray) -> FloatArray:
 
 
 def fit_map(dpe: FloatArray, differ: FloatArray, kind: MapKind = "beta", *, pull: float = 0.0) -> AnyMap:
-    """The map that minimises the mean loss of DPEs (N,) against shares φ̂ (N,) of differing pairs.
-
-    Args:
-        dpe: (N,) DPEs.
-        differ: (N,) shares of differing pairs.
-        kind: beta calibration, or piecewise linear, whose neighbouring slopes are drawn to each other.
-        pull: strength, in pairs, by which slopes are drawn to 1, where the map only shifts the level.
-
-    Raises:
-        FitError: no convergence.
-    """
+    """The map of DPEs (N,) to shares (N,) of differing pairs; ``pull`` pairs draw slopes to 1."""
     clipped = _clipped(dpe)
     knots = _knots(clipped)
     design = _beta_design(clipped) if kind == "beta" else _piecewise_design(clipped, knots)
@@ -206,18 +150,7 @@ def fit_map(dpe: FloatArray, differ: FloatArray, kind: MapKind = "beta", *, pull
 def cross_fit_map(
     dpe: FloatArray, differ: FloatArray, fold: npt.NDArray[np.int64], kind: MapKind = "beta", *, pull: float = 0.0
 ) -> FloatArray:
-    """Logits (N,) of DPEs mapped by fits to the other folds; arguments as of ``fit_map``.
-
-    Args:
-        dpe: (N,) DPEs.
-        differ: (N,) shares of differing pairs, NaN for a case without a pair, which no map is fitted to.
-        fold: (N,) of each case.
-        kind: of the map.
-        pull: strength of its penalty.
-
-    Raises:
-        FitError: no convergence.
-    """
+    """Logits (N,) of DPEs mapped by fits to the other folds; a case whose share is NaN is in no fit."""
     logits, paired = np.empty(len(dpe)), np.isfinite(differ)
     for others, unseen in held_out_folds(fold):
         seen = others & paired
@@ -225,32 +158,10 @@ def cross_fit_map(
     return logits
 
 
-class MapChoice(TypedDict):
-    """Mean losses of pairs of labels before and, on unseen folds, after; whether the map was kept; cases used."""
-
-    before: float
-    after: float
-    kept: bool
-    n: int
-
-
 def fit_disagreement_map(
     disagreement_probs: npt.ArrayLike, label_counts: npt.ArrayLike, groups: list[str], *, seed: int = 0
-) -> tuple[AnyMap, MapChoice]:
-    """Fit the map, and keep it if it lowers the loss of pairs of labels on folds that it has not seen.
-
-    Args:
-        disagreement_probs: (N,) DPEs.
-        label_counts: (N, K); cases with fewer than two labels are left out, the others count once each, as in L_φ.
-        groups: patient of each case, or the case itself; no group falls into two folds.
-        seed: of the folds.
-
-    Returns:
-        The map, ``IDENTITY`` where none helps, and the losses before and, on unseen folds, after.
-
-    Raises:
-        FitError: too few cases with two labels, or of too few groups.
-    """
+) -> AnyMap:
+    """Fit the map to cases with two labels; ``IDENTITY`` if it does not lower the loss of pairs out of fold."""
     counts = as_label_counts(label_counts)
     given = as_vector(disagreement_probs, len(counts), "disagreement_probs", 0.0, 1.0)
     usable = np.flatnonzero(counts.sum(axis=1) >= 2)
@@ -260,26 +171,14 @@ def fit_disagreement_map(
     fold = split_folds(groups, seed)[usable]
     if np.unique(fold).size < 2:
         raise FitError("a map of disagreement probabilities needs cases with two labels of several patients")
-    before = float(pair_loss(IDENTITY.logits(dpe), differ).mean())
-    after = float(pair_loss(cross_fit_map(dpe, differ, fold), differ).mean())
-    kept = after < before
-    report: MapChoice = {"before": before, "after": after, "kept": kept, "n": int(usable.size)}
-    return (fit_map(dpe, differ) if kept else IDENTITY), report
+    before, after = (pair_loss(z, differ).mean() for z in (IDENTITY.logits(dpe), cross_fit_map(dpe, differ, fold)))
+    return fit_map(dpe, differ) if after < before else IDENTITY
 
 
 def match_disagreement(
     logits: FloatArray, log_concentration: FloatArray, disagreement_probs: npt.ArrayLike
 ) -> tuple[FloatArray, FloatArray]:
-    """Logits and log concentrations whose distribution has the given DPEs, or the nearest that it can have.
-
-    Args:
-        logits: calibrated, (N, K), or (S, N, K) of the members of a uniform mixture.
-        log_concentration: (N,) or (S, N).
-        disagreement_probs: (N,) DPEs φ′ > 0.
-
-    Returns:
-        Logits, flattened by a temperature where that was needed, and log concentrations, in the shapes given.
-    """
+    """Logits and log concentrations, of members too, whose distribution has the given DPEs (N,) or the nearest ones."""
     target = np.asarray(disagreement_probs, dtype=np.float64)
     differ = gini(softmax_probs(logits))
     a = _matching_concentration(differ, log_concentration, target)

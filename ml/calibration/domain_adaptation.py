@@ -29,40 +29,33 @@ PULL_TEMPERATURE, PULL_SLOPE, PULL_LEVEL = 40.0, 15.0, 0.1
 
 
 class AdaptationDocument(TypedDict):
-    """Figures of an adaptation to other annotators, before and after.
-
-    ``n_cases``: with a label. ``n_double_reads``: with two labels or more. ``temperature_before``: T by which the
-    logits were divided (at the mean case if it differs between cases); 1 of another scaling. ``temperature_after``: T
-    now, in the same unit. ``rise``: of every log concentration, if these annotators differ more often. ``slope`` s and
-    ``level`` c: of logit φ′ = s logit φ + c. ``seen``: mean share of the pairs of labels of a double read that differ.
-    ``mean_before``, ``mean_after``: mean stated disagreement probability of the double reads. ``verdict``: whether the
-    calibration's own disagreement probabilities are worth more than a constant to these annotators, by fits that have
-    not seen the case. ``constant``: stated for every case instead; None if they are stated.
-    """
+    """Figures of an adaptation to other annotators, before and after."""
 
     n_cases: int
+    # cases with two labels or more
     n_double_reads: int
+    # T, at the mean case if it differs between cases; 1 before for another scaling
     temperature_before: float
     temperature_after: float
+    # of every log concentration
     rise: float
+    # logit φ′ = slope · logit φ + level
     slope: float
     level: float
+    # mean share of the pairs of labels of a double read that differ
     seen: float
+    # mean stated disagreement probability of the double reads
     mean_before: float
     mean_after: float
+    # of the calibration's own disagreement probabilities against a constant, out of fold
     verdict: Verdict
+    # stated for every case; None if the calibration's own are stated
     constant: float | None
 
 
 @dataclass(frozen=True)
 class HeldOutPredictions:
-    """Cross-fitted predictions of N cases.
-
-    Attributes:
-        class_probs: (N, K).
-        disagreement_probs: (N,) stated DPEs.
-        own_disagreement_probs: (N,) the calibration's own DPEs, whether they are stated or not.
-    """
+    """Cross-fitted class probabilities (N, K) and DPEs (N,), those that are stated and the calibration's own."""
 
     class_probs: FloatArray
     disagreement_probs: FloatArray
@@ -78,25 +71,6 @@ class Adaptation:
     unseen: HeldOutPredictions
 
 
-def adapt_calibration(
-    calibration: Calibration, logits: npt.ArrayLike, features: npt.ArrayLike, label_counts: npt.ArrayLike
-) -> Calibration:
-    """Calibration for the annotators of these labels, as near to the one given as they allow.
-
-    Args:
-        calibration: with a concentration head; a constant that it states is dropped.
-        logits: (N, K), or (S, N, K) of an ensemble.
-        features: (N, D), or (S, N, D).
-        label_counts: (N, K) of the new annotators.
-
-    Raises:
-        FitError: fewer than 20 cases with two labels, no concentration head, or no convergence.
-    """
-    reads = LabelledOutputs.of(logits, features, label_counts)
-    _require_adaptable(calibration, reads)
-    return _fit_adaptation(calibration, reads).calibration
-
-
 def recalibrate_for_annotators(
     calibration: Calibration,
     logits: npt.ArrayLike,
@@ -107,28 +81,17 @@ def recalibrate_for_annotators(
     pair_label_counts: npt.ArrayLike | None = None,
     seed: int = 0,
 ) -> Adaptation:
-    """Adapt a calibration, judge it on cases that it has not seen, and state what the labels allow.
-
-    What the calibration did is kept unless the labels surely say otherwise: where it stated its own disagreement
-    probabilities, a constant (the rate of these annotators) takes their place only where they are surely worse; where
-    it stated a constant, they take its place only where they are surely better. An ensemble always states its own.
-
-    Args:
-        calibration: with a concentration head.
-        logits: (N, K), or (S, N, K) of an ensemble.
-        features: (N, D), or (S, N, D).
-        label_counts: (N, K) of the new annotators.
-        groups: patient of each case, or the case itself; no group is fitted on and judged at once.
-        pair_label_counts: (N, K) those of the labels whose pairs teach φ; all if left out. Leave out labels
-            that were asked for because others differ: with each of them a case that differs differs less.
-        seed: of the folds.
-
-    Raises:
-        FitError: fewer than 20 cases with two labels, or all of one patient; no concentration head; no convergence.
-    """
+    """Adapt a calibration to the labels of new annotators, and judge it out of fold, with whole groups in a fold."""
+    # A constant, the rate of these annotators, takes the place of stated disagreement probabilities only if these are
+    # surely worse, and they its place only if they are surely better. An ensemble always states its own.
     reads = LabelledOutputs.of(logits, features, label_counts, pair_label_counts)
-    _require_adaptable(calibration, reads)
-    fitted = _fit_adaptation(calibration, reads)
+    require_head(calibration)
+    if reads.pairs.sum() < FEWEST_PAIRS:
+        raise FitError(
+            f"adapting needs {FEWEST_PAIRS} cases with two labels or more, there are {int(reads.pairs.sum())}: have "
+            "more cases read twice"
+        )
+    fitted = fit_adaptation(calibration, reads)
     probs, own, rate = _out_of_fold(calibration, reads, split_folds(groups, seed))
     cluster = np.array(groups) if len(set(groups)) < len(groups) else None
     verdict = judge_disagreement(reads.paired, own, cluster=cluster)
@@ -157,11 +120,7 @@ def recalibrate_for_annotators(
 
 
 def require_head(calibration: Calibration) -> None:
-    """Refuse a calibration that cannot be adapted.
-
-    Raises:
-        FitError: it has no concentration head.
-    """
+    """Refuse a calibration without a concentration head."""
     if calibration.concentration is None:
         raise FitError(
             "a calibration without a concentration head has no disagreement that could be adapted: fit one first, to "
@@ -169,18 +128,8 @@ def require_head(calibration: Calibration) -> None:
         )
 
 
-def _require_adaptable(calibration: Calibration, reads: LabelledOutputs) -> None:
-    """Refuse what cannot be adapted."""
-    require_head(calibration)
-    if reads.pairs.sum() < FEWEST_PAIRS:
-        raise FitError(
-            f"adapting needs {FEWEST_PAIRS} cases with two labels or more, there are {int(reads.pairs.sum())}: have "
-            "more cases read twice"
-        )
-
-
 @dataclass(frozen=True)
-class _FittedAdaptation:
+class FittedAdaptation:
     """A calibration that states its own disagreement probabilities, and the numbers that made it."""
 
     calibration: Calibration
@@ -190,7 +139,8 @@ class _FittedAdaptation:
     level: float
 
 
-def _fit_adaptation(calibration: Calibration, reads: LabelledOutputs) -> _FittedAdaptation:
+def fit_adaptation(calibration: Calibration, reads: LabelledOutputs) -> FittedAdaptation:
+    """Fit temperature, rise, slope and level, as near to the calibration as the labels allow."""
     own = replace(calibration, constant_disagreement=None)
     change = _fit_scale_changes(own, reads, rises=False)
     paired, differ = reads.rows(reads.pairs), reads.differ
@@ -201,7 +151,7 @@ def _fit_adaptation(calibration: Calibration, reads: LabelledOutputs) -> _Fitted
     slope, level = _fit_affine_map(tempered.apply(paired.logits, paired.features).own_disagreement_probs, differ)
     mapped = _compose_affine_map(tempered.refinement.disagreement_map or IDENTITY, slope, level)
     adapted = replace(tempered, refinement=replace(tempered.refinement, disagreement_map=mapped))
-    return _FittedAdaptation(adapted, float(change[0]), float(change[1]), slope, level)
+    return FittedAdaptation(adapted, float(change[0]), float(change[1]), slope, level)
 
 
 def _fit_scale_changes(own: Calibration, reads: LabelledOutputs, *, rises: bool) -> FloatArray:
@@ -218,9 +168,8 @@ def _fit_scale_changes(own: Calibration, reads: LabelledOutputs, *, rises: bool)
         slope = np.array([(likelihood(x + step) - likelihood(x - step)) / 2e-4 for step in steps])
         return likelihood(x) + 0.5 * float(pull @ x**2) / n_labels, slope + pull * x / n_labels
 
-    bounds: list[tuple[float | None, float | None]] = [(-2.0, 2.0), (0.0, 8.0)]
-    what = "temperature of the new annotators"
-    change, _ = minimise(loss, np.zeros(1 + rises), what, bounds[: 1 + rises], tolerance=1e-6)
+    bounds = [(-2.0, 2.0), (0.0, 8.0)][: 1 + rises]
+    change, _ = minimise(loss, np.zeros(1 + rises), "temperature of the new annotators", bounds, tolerance=1e-6)
     return np.append(change, np.zeros(2 - len(change)))
 
 
@@ -242,7 +191,7 @@ def _out_of_fold(
         others = reads.rows(fitted)
         if not others.pairs.any():
             raise FitError("the cases with two labels must be of at least two patients")
-        inside, adapted = reads.rows(unseen), _fit_adaptation(calibration, others).calibration
+        inside, adapted = reads.rows(unseen), fit_adaptation(calibration, others).calibration
         predicted = adapted.apply(inside.logits, inside.features)
         probs[unseen], own[unseen] = predicted.class_probs, predicted.disagreement_probs
         rate[unseen] = others.differ.mean()

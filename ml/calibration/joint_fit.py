@@ -13,7 +13,6 @@ from scipy.special import log_softmax
 from ml.calibration.calibration import N_SUMMARIES
 from ml.calibration.concentration import ConcentrationHead, HeadDesign, HeadKind, penalised_loss
 from ml.calibration.optimise import FitError, minimise
-from ml.dataframes import refuse_tables
 from ml.distributions.likelihood import DirichletMultinomial
 from ml.metrics.cases import observed_disagreement
 from ml.util.arrays import FloatArray, IntArray, as_label_counts
@@ -22,15 +21,7 @@ from ml.util.arrays import FloatArray, IntArray, as_label_counts
 def joint_loss(
     logits: FloatArray, label_counts: IntArray, log_temperature: float, log_concentration: FloatArray, penalty: float
 ) -> tuple[float, FloatArray, float]:
-    """``concentration_loss`` of softmax(u / T), and its gradients by a and by log T.
-
-    Args:
-        logits: (N, K), or (S, N, K) of an ensemble.
-        label_counts: (N, K).
-        log_temperature: log T.
-        log_concentration: (N,) or (S, N).
-        penalty: λ_α.
-    """
+    """``concentration_loss`` of softmax(u / T), and its gradients by a and by log T."""
     shared = np.full(logits.shape[:-1], log_temperature)
     value, slope, by_t = case_temperature_loss(logits, label_counts, shared, log_concentration, penalty)
     return value, slope, float(by_t.sum())
@@ -44,7 +35,6 @@ def case_temperature_loss(
     penalty: float,
 ) -> tuple[float, FloatArray, FloatArray]:
     """``joint_loss`` with a log T for each case (and member), (N,) or (S, N); its gradients by a and by each log T."""
-    refuse_tables(logits=logits, label_counts=label_counts, log_concentration=log_concentration)
     # a line search may try anything
     scaled = logits * np.exp(-np.clip(log_temperatures, -20.0, 20.0))[..., None]
     logs = log_softmax(scaled, axis=-1)
@@ -65,20 +55,19 @@ ROUGHLY = 1e-6
 
 @dataclass(frozen=True)
 class LabelledOutputs:
-    """Network outputs and labels of N cases.
+    """Network outputs and labels of N cases; outputs of an ensemble have a leading axis of S members."""
 
-    Attributes:
-        logits: (N, K), or (S, N, K) of an ensemble.
-        features: (N, D), or (S, N, D).
-        counts: (N, K) label counts.
-        paired: (N, K) those of the labels whose pairs teach φ: not of labels that were asked for because others differ,
-            since with each further label the pairs of such a case differ less.
-    """
-
+    # (N, K)
     logits: FloatArray
+    # (N, D)
     features: FloatArray
+    # (N, K) label counts
     counts: IntArray
+    # (N, K) those of the labels whose pairs teach φ: not of labels that were asked for because others differ, since
+    # with each further label the pairs of such a case differ less
     paired: IntArray
+    # (N, 4) of the logits, or (N, 0)
+    summaries: FloatArray
 
     @classmethod
     def of(
@@ -87,17 +76,16 @@ class LabelledOutputs:
         features: npt.ArrayLike,
         label_counts: npt.ArrayLike,
         pair_label_counts: npt.ArrayLike | None = None,
+        summaries: FloatArray | None = None,
     ) -> "LabelledOutputs":
-        """Check and convert arrays; all labels are paired if no others are given.
-
-        Raises:
-            FitError: ``pair_label_counts`` are not some of the labels.
-        """
+        """Check and convert arrays; all labels are paired if no others are given."""
         counts = as_label_counts(label_counts)
         paired = counts if pair_label_counts is None else as_label_counts(pair_label_counts)
         if paired.shape != counts.shape or (paired > counts).any():
             raise FitError("pair_label_counts must be some of label_counts")
-        return cls(np.asarray(logits, dtype=np.float64), np.asarray(features, dtype=np.float64), counts, paired)
+        scores = np.asarray(logits, dtype=np.float64)
+        seen = np.empty((*scores.shape[:-1], 0)) if summaries is None else summaries
+        return cls(scores, np.asarray(features, dtype=np.float64), counts, paired, seen)
 
     @property
     def pairs(self) -> npt.NDArray[np.bool_]:
@@ -111,18 +99,13 @@ class LabelledOutputs:
 
     def rows(self, rows: npt.NDArray[np.bool_]) -> "LabelledOutputs":
         """Some of the cases."""
-        logits, features = self.logits[..., rows, :], self.features[..., rows, :]
-        return LabelledOutputs(logits, features, self.counts[rows], self.paired[rows])
+        logits, features, seen = (part[..., rows, :] for part in (self.logits, self.features, self.summaries))
+        return LabelledOutputs(logits, features, self.counts[rows], self.paired[rows], seen)
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Parameters that read the summaries.
-
-    Attributes:
-        head: the concentration head.
-        temperature: the temperature, which then differs between cases.
-    """
+    """Whether the head and the temperature, which then differs between cases, read the summaries."""
 
     head: bool
     temperature: bool
@@ -137,59 +120,18 @@ VARIANTS = (PLAIN, Variant(True, False), Variant(False, True), Variant(True, Tru
 
 
 @dataclass(frozen=True)
-class Outputs:
-    """Logits and features of N cases with their summaries, and their labels.
-
-    Attributes:
-        logits: (N, K), or (S, N, K) of an ensemble; scaled already where the scaling is no temperature.
-        features: (N, D) or (S, N, D).
-        summaries: (N, 4) or (S, N, 4) of the logits as they came.
-        label_counts: (N, K).
-    """
-
-    logits: FloatArray
-    features: FloatArray
-    summaries: FloatArray
-    label_counts: IntArray
-
-    def rows(self, rows: npt.NDArray[np.bool_]) -> "Outputs":
-        """Some of the cases."""
-        return Outputs(
-            self.logits[..., rows, :],
-            self.features[..., rows, :],
-            self.summaries[..., rows, :],
-            self.label_counts[rows],
-        )
-
-
-@dataclass(frozen=True)
 class Fitted:
-    """Temperature and head.
-
-    Attributes:
-        log_temperature: t.
-        temperature_weight: r (4,), of the standardised summaries.
-        head: of the features and, behind them, the standardised summaries: weights (D + 4,).
-    """
+    """Temperature t, its weights r (4,) of the summaries, and head of features and summaries, (D + 4,)."""
 
     log_temperature: float
     temperature_weight: FloatArray
     head: ConcentrationHead
 
-    def log_temperatures(self, summaries: FloatArray) -> FloatArray:
-        """Log T of each case (…, N) by summaries (…, N, 4)."""
-        return np.asarray(self.log_temperature + summaries @ self.temperature_weight)
-
-    def predicted(self, outputs: Outputs) -> tuple[FloatArray, FloatArray]:
+    def predicted(self, outputs: LabelledOutputs) -> tuple[FloatArray, FloatArray]:
         """Calibrated logits and log concentrations."""
-        scaled = outputs.logits * np.exp(-self.log_temperatures(outputs.summaries))[..., None]
-        return scaled, self.head(np.concatenate([outputs.features, outputs.summaries], axis=-1))
-
-    def loss(self, outputs: Outputs) -> float:
-        """Dirichlet-multinomial loss in nats a label."""
-        a = self.head(np.concatenate([outputs.features, outputs.summaries], axis=-1))
-        log_t = self.log_temperatures(outputs.summaries)
-        return case_temperature_loss(outputs.logits, outputs.label_counts, log_t, a, 0.0)[0]
+        log_t = self.log_temperature + outputs.summaries @ self.temperature_weight
+        inputs = np.concatenate([outputs.features, outputs.summaries], axis=-1)
+        return outputs.logits * np.exp(-log_t)[..., None], self.head(inputs)
 
 
 def start_without_summaries(log_temperature: float, head: ConcentrationHead) -> Fitted:
@@ -199,7 +141,7 @@ def start_without_summaries(log_temperature: float, head: ConcentrationHead) -> 
 
 
 def fit_variant(
-    outputs: Outputs,
+    outputs: LabelledOutputs,
     start: Fitted,
     kind: HeadKind,
     variant: Variant,
@@ -207,19 +149,7 @@ def fit_variant(
     temperature_fixed: bool = False,
     rough: bool = False,
 ) -> Fitted:
-    """Fit a variant by the penalised Dirichlet-multinomial likelihood.
-
-    Args:
-        outputs: of the cases to fit on.
-        start: where the search begins.
-        kind: ridge of the features' weights, and penalty on the log concentration.
-        variant: what reads the summaries.
-        temperature_fixed: t stays as it is, and no temperature reads summaries.
-        rough: end the search early, where a fit is only compared with others.
-
-    Raises:
-        FitError: no convergence.
-    """
+    """Fit a variant by the penalised likelihood of the labels; roughly if it is only compared with others."""
     problem = _Problem(outputs, kind, variant, start, temperature_fixed)
     what = f"temperature and concentration ({variant} with summaries)"
     parameters, _ = minimise(problem, problem.start(start), what, tolerance=ROUGHLY if rough else None)
@@ -227,32 +157,13 @@ def fit_variant(
 
 
 def fit_jointly(
-    logits: FloatArray,
-    features: FloatArray,
-    label_counts: IntArray,
+    outputs: LabelledOutputs,
     start: tuple[float, ConcentrationHead],
     kind: HeadKind,
     *,
     temperature_fixed: bool = False,
 ) -> tuple[float, ConcentrationHead]:
-    """Fit temperature and concentration head together, without summaries.
-
-    Args:
-        logits: (N, K), or (S, N, K) of an ensemble.
-        features: (N, D), or (S, N, D).
-        label_counts: (N, K).
-        start: log T and head that were fitted one after the other.
-        kind: ridge and penalty of the head.
-        temperature_fixed: fit the head only.
-
-    Returns:
-        log T and head.
-
-    Raises:
-        FitError: no convergence.
-    """
-    refuse_tables(logits=logits, features=features, label_counts=label_counts)
-    outputs = Outputs(logits, features, np.empty((*logits.shape[:-1], 0)), label_counts)
+    """Fit temperature and head together, without summaries, from those that were fitted one after the other."""
     begun = Fitted(start[0], np.empty(0), start[1])
     fitted = fit_variant(outputs, begun, kind, PLAIN, temperature_fixed=temperature_fixed)
     return fitted.log_temperature, fitted.head
@@ -262,7 +173,7 @@ class _Problem:
     """The loss as a function of head weights, bias, t and r, in one vector."""
 
     def __init__(
-        self, outputs: Outputs, kind: HeadKind, variant: Variant, start: Fitted, temperature_fixed: bool
+        self, outputs: LabelledOutputs, kind: HeadKind, variant: Variant, start: Fitted, temperature_fixed: bool
     ) -> None:
         self.outputs, self.penalty = outputs, kind.penalty
         self.seen = outputs.summaries.reshape(outputs.logits[..., 0].size, -1)
@@ -277,7 +188,7 @@ class _Problem:
         outputs, members = self.outputs, self.outputs.logits.shape[:-1]
         a = self.design.log_concentration(of_head).reshape(members)
         log_ts = (log_t + self.seen @ by_case).reshape(members)
-        loss, by_a, by_t = case_temperature_loss(outputs.logits, outputs.label_counts, log_ts, a, self.penalty)
+        loss, by_a, by_t = case_temperature_loss(outputs.logits, outputs.counts, log_ts, a, self.penalty)
         loss, by_head = self.design.penalised(of_head, loss, by_a)
         slope_t = by_t.ravel()
         by_summaries = (self.seen.T @ slope_t + SUMMARY_RIDGE * by_case) * self.case_t

@@ -22,21 +22,7 @@ def minimise(
     bounds: Sequence[tuple[float | None, float | None]] | None = None,
     tolerance: float | None = None,
 ) -> tuple[FloatArray, int]:
-    """Minimise from a start.
-
-    Args:
-        objective: parameters (P,) → loss and its gradient (P,).
-        start: (P,).
-        what: name of what is fitted, for the error.
-        bounds: of each parameter, None for none.
-        tolerance: relative fall of the loss in a step below which the search ends; SciPy's if left out.
-
-    Returns:
-        Parameters (P,) and the number of iterations.
-
-    Raises:
-        FitError: no convergence.
-    """
+    """Parameters (P,) that minimise a loss with its gradient, and the number of iterations; ``what`` is for errors."""
     options: dict[str, float] = {"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS + 1000}
     if tolerance is not None:
         options["ftol"] = tolerance

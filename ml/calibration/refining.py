@@ -1,8 +1,6 @@
-"""Cross-validated choice of the summaries' use and of the disagreement map.
+"""Cross-validated choice of the summaries' use, by the likelihood of labels, and of the disagreement map, by pairs.
 
-What reads the summaries is chosen by the likelihood of the labels, the map by the pairs among them, both predicted
-out of fold; the map is fitted on out-of-fold predictions too, since a head says less disagreement of cases that it was
-fitted on than it will of others.
+The map is fitted on out-of-fold predictions too: a head states less disagreement for cases that it was fitted on.
 """
 
 from collections.abc import Sequence
@@ -29,7 +27,6 @@ from ml.calibration.joint_fit import (
     VARIANTS,
     Fitted,
     LabelledOutputs,
-    Outputs,
     Variant,
     fit_variant,
     start_without_summaries,
@@ -53,17 +50,15 @@ _UNMAPPED = "none"
 
 
 class RefinementChoice(TypedDict):
-    """Cross-validated choice among refinements, with its losses.
+    """Cross-validated choice among refinements, with losses in nats per label and per pair; None: no convergence."""
 
-    ``variant``: what reads the summaries. ``likelihood``: loss of each variant in nats per label, None if its fit did
-    not converge. ``map``: kind of the map of φ. ``pairs``: loss of each map in nats per pair of labels. ``failed``: why
-    nothing was refined.
-    """
-
+    # what reads the summaries
     variant: NotRequired[str]
     likelihood: NotRequired[dict[str, float | None]]
+    # kind of the map of φ
     map: NotRequired[str]
     pairs: NotRequired[dict[str, float | None]]
+    # why nothing was refined
     failed: NotRequired[str]
 
 
@@ -75,16 +70,7 @@ def refine_calibration(
     groups: Sequence[str],
     seed: int,
 ) -> tuple[Calibration, RefinementChoice]:
-    """Let summaries be read and map φ, if these help on folds that no fit has seen.
-
-    Args:
-        calibration: scaling and head, which stand if nothing helps.
-        head: its concentration head.
-        kind: ridge and penalty of the head.
-        outputs: of the calibration cases.
-        groups: patient of each case, or the case itself; no group falls into two folds.
-        seed: of the folds.
-    """
+    """Let summaries be read and map φ, if these help on folds, of whole groups, that no fit has seen."""
     pairs, scaling = outputs.pairs, calibration.scaling
     if pairs.sum() < FEWEST_PAIRS:
         failed = f"{int(pairs.sum())} cases with two labels, fewer than {FEWEST_PAIRS}"
@@ -95,7 +81,7 @@ def refine_calibration(
     summaries, by_temperature = Summaries.of(outputs.logits), scaling.method == "temperature"
     # of another scaling only the result is read
     logits = outputs.logits if by_temperature else scaling(outputs.logits)
-    inputs = Outputs(logits, outputs.features, summaries(outputs.logits), outputs.counts)
+    inputs = replace(outputs, logits=logits, summaries=summaries(outputs.logits))
     start, losses = start_without_summaries(scaling.log_temperature, head), dict[str, float | None]()
     best: _Trial | None = None
     for variant in VARIANTS:
@@ -108,12 +94,7 @@ def refine_calibration(
     if best is None:
         return calibration, {"failed": "no fit converged"}
     mapped, name, pair_losses = _choose_map(best, outputs, fold)
-    choice: RefinementChoice = {
-        "variant": str(best.variant),
-        "likelihood": losses,
-        "map": name,
-        "pairs": pair_losses,
-    }
+    choice = RefinementChoice(variant=str(best.variant), likelihood=losses, map=name, pairs=pair_losses)
     if best.variant == PLAIN:
         return replace(calibration, refinement=Refinement(disagreement_map=mapped)), choice
     if by_temperature:
@@ -134,7 +115,7 @@ class _Trial:
 
 
 def _cross_fit(
-    outputs: Outputs,
+    outputs: LabelledOutputs,
     start: Fitted,
     kind: HeadKind,
     variant: Variant,
@@ -152,8 +133,7 @@ def _cross_fit(
             logits[..., unseen, :], a[..., unseen] = fitted.predicted(outputs.rows(unseen))
     except FitError:
         return None
-    counts = outputs.label_counts
-    loss = float(-_distribution(logits, a).log_likelihood(counts).sum() / counts.sum())
+    loss = float(-_distribution(logits, a).log_likelihood(outputs.counts).sum() / outputs.counts.sum())
     return _Trial(variant, whole, logits, a, loss)
 
 

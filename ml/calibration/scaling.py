@@ -9,7 +9,7 @@ mixture, not of each separately, so that a scaling does not count the spread bet
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,18 @@ class Scaling(EqualByValue):
     weight: FloatArray | None = None
     bias: FloatArray | None = None
 
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"unknown calibration method {self.method!r}")
+        if not np.isfinite(self.log_temperature):
+            raise ValueError("the temperature is not finite")
+        if self.method in {"none", "temperature"}:
+            return
+        weight, bias = (np.empty(0) if array is None else array for array in (self.weight, self.bias))
+        square = bias.shape * (1 if self.method == "vector" else 2)
+        if not bias.size or weight.shape != square or not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+            raise ValueError("weight and bias of a scaling are misshapen or not finite")
+
     def __call__(self, logits: npt.ArrayLike) -> FloatArray:
         """Calibrated logits (..., K) in float64."""
         refuse_names(logits, "logits")
@@ -54,47 +66,15 @@ class Scaling(EqualByValue):
         turned = scores * self.weight if self.weight.ndim == 1 else scores @ self.weight.T
         return np.asarray(turned + self.bias)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {
-            "method": self.method,
-            "log_temperature": self.log_temperature,
-            "weight": None if self.weight is None else self.weight.tolist(),
-            "bias": None if self.bias is None else self.bias.tolist(),
-        }
-
-    @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> "Scaling":
-        """Read back what ``to_dict`` wrote.
-
-        Raises:
-            ValueError: an unknown method, or parameters that are missing, misshapen or not finite.
-        """
-        method = document["method"]
-        if method not in METHODS:
-            raise ValueError(f"unknown calibration method {method!r}")
-        log_t = float(document["log_temperature"])
-        if not np.isfinite(log_t):
-            raise ValueError("not a calibration document: the temperature is not finite")
-        if method in {"none", "temperature"}:
-            return cls(method, log_t)
-        weight, bias = (np.array(document[name], dtype=np.float64) for name in ("weight", "bias"))
-        shape = bias.shape * (1 if method == "vector" else 2)
-        if bias.ndim != 1 or weight.shape != shape or not (np.isfinite(weight).all() and np.isfinite(bias).all()):
-            raise ValueError("not a calibration document: weight and bias are misshapen or not finite")
-        return cls(method, 0.0, weight, bias)
-
 
 class Choice(TypedDict):
-    """Which candidate was chosen, by the loss on cases that no fit has seen, in nats per label.
-
-    ``cv_before``: with nothing fitted. ``cv_after``: with the chosen candidate. ``chosen``: its name, or that of what
-    changes nothing. ``candidates``: loss of each, None if its fit did not converge.
-    """
+    """Chosen candidate, by the loss on cases that no fit has seen, in nats per label."""
 
     cv_before: float
     cv_after: float
+    # name of the candidate, or of what changes nothing
     chosen: str
+    # loss of each, None if its fit did not converge
     candidates: dict[str, float | None]
 
 
@@ -179,16 +159,7 @@ def _newton_temperature(logits: FloatArray, label_counts: IntArray) -> tuple[flo
 def affine_loss(
     weight: FloatArray, bias: FloatArray, logits: FloatArray, label_counts: IntArray, penalties: tuple[float, float]
 ) -> tuple[float, FloatArray, FloatArray]:
-    """Penalised loss of softmax(W u + b), and its gradients by W and b.
-
-    Args:
-        weight: (K,) for a vector, (K, K) for a matrix.
-        bias: (K,).
-        logits: (N, K), or (S, N, K) of an ensemble.
-        label_counts: (N, K).
-        penalties: λ_w (matrix only) and λ_b.
-    """
-    refuse_tables(weight=weight, bias=bias, logits=logits, label_counts=label_counts)
+    """Loss of softmax(W u + b) under penalties λ_w (matrix only) and λ_b, and its gradients by W and b."""
     k, n_labels = len(bias), label_counts.sum()
     off_penalty, bias_penalty = penalties
     diagonal = weight.ndim == 1
@@ -247,20 +218,8 @@ def choose_scaling(
     cv: npt.NDArray[np.bool_],
     method: Method,
 ) -> tuple[Scaling, Scaling, Choice]:
-    """Fit on one part with every candidate penalty, choose what lowers the loss on the other part most, refit on both.
-
-    Args:
-        logits: (N, K), or (S, N, K) of an ensemble.
-        label_counts: (N, K).
-        fit: (N,) cases to fit on.
-        cv: (N,) cases to choose on.
-        method: family of the scaling.
-
-    Returns:
-        The chosen scaling as fitted on the first part, and on both; the identity if nothing helps; and the
-        losses. What is chosen next on the other part must start from the former.
-    """
-    refuse_tables(logits=logits, label_counts=label_counts, fit=fit, cv=cv)
+    """The scaling that lowers the loss on ``cv`` most, as fitted on ``fit`` and on both; the identity if none does."""
+    # what is chosen next on cv must start from the former
     penalties = _penalty_candidates(method)
 
     def fit_on(rows: npt.NDArray[np.bool_], name: str) -> Scaling:

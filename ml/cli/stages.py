@@ -255,7 +255,7 @@ def calibrate(
         lines.append(f"{step:<26}" + "  ".join(cells))
     if alpha and not report["disagreement_calibrated"]:
         lines.append("no concentration head: no case of the calibration part has two labels")
-    refined = refinement_sentence(report["fit"]).strip()
+    refined = refinement_sentence(report["fit"])
     lines += [refined] if refined else []
     lines += _on_disagreement(report.get("disagreement"))
     emit(report, as_json, "\n".join(lines))

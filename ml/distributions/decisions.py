@@ -24,6 +24,7 @@ _LOG_TINY = -25.0
 # z of a two-sided 95 % normal interval
 _Z95 = 1.959963984540054
 _TAILS = (0.025, 0.975)
+_TIGHT = {"xatol": 1e-10, "xrtol": 1e-12, "fatol": 0.0}
 
 
 def _members(distribution: PredictiveDistribution) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -34,11 +35,10 @@ def _members(distribution: PredictiveDistribution) -> tuple[FloatArray, FloatArr
     if isinstance(distribution, PointCpe):
         probs = distribution.class_probs[None]
         return probs, np.full(probs.shape[:2], np.inf), np.ones(probs.shape[:2])
-    weights = np.exp(distribution.log_weights)
+    probs, weights = distribution.member_class_probs, np.exp(distribution.log_weights)
     if isinstance(distribution, DirichletMixtureCpe):
-        a = np.clip(distribution.member_log_concentration, -700, 700)
-        return distribution.member_class_probs, np.exp(a), weights
-    return distribution.member_class_probs, np.full(weights.shape, np.inf), weights
+        return probs, np.exp(np.clip(distribution.member_log_concentration, -700, 700)), weights
+    return probs, np.full(weights.shape, np.inf), weights
 
 
 def class_intervals(distribution: PredictiveDistribution) -> FloatArray:
@@ -88,9 +88,6 @@ def _mixture_intervals(distribution: PredictiveDistribution) -> FloatArray:
     low = np.where(at_zero, -1.0, 0.0)
     root = elementwise.find_root(above, (low, np.ones(cells.shape)), args=(cells, level), tolerances=_TIGHT)
     return np.where(at_zero, 0.0, np.clip(root.x, 0.0, 1.0)).reshape(-1, n_classes, 2)
-
-
-_TIGHT = {"xatol": 1e-10, "xrtol": 1e-12, "fatol": 0.0}
 
 
 def _marginal_cdf(x: FloatArray, probs: FloatArray, alpha: FloatArray) -> FloatArray:
@@ -143,9 +140,9 @@ def further_labels_expected(distribution: PredictiveDistribution, target_error: 
     return np.asarray(np.maximum(0.0, needed))
 
 
-def _tanh_sinh(half_width: float = 3.2, nodes: int = 161) -> tuple[FloatArray, FloatArray]:
+def _tanh_sinh() -> tuple[FloatArray, FloatArray]:
     """Nodes and weights on (0, 1) that tolerate singularities at both ends (double exponential rule)."""
-    t = np.linspace(-half_width, half_width, nodes)
+    t = np.linspace(-3.2, 3.2, 161)
     inner = np.pi * np.sinh(t)
     weights = np.pi * np.cosh(t) * expit(inner) * expit(-inner)
     return expit(inner), weights / weights.sum()

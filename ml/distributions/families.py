@@ -81,9 +81,8 @@ class _Stated(EqualByValue):
 
     def _stated_after(self, label_counts: IntArray) -> FloatArray | None:
         """Stated disagreement after labels (N, K): unchanged for cases without labels, else none."""
-        if self.stated_disagreement is None:
-            return None
-        return np.where(label_counts.sum(axis=-1) == 0, self.stated_disagreement, np.nan)
+        stated = self.stated_disagreement
+        return None if stated is None else np.where(label_counts.sum(axis=-1) == 0, stated, np.nan)
 
     @property
     def own_disagreement_probs(self) -> FloatArray:

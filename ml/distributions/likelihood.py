@@ -32,8 +32,7 @@ def multinomial_log_likelihood(label_counts: IntArray, class_probs: FloatArray) 
 def mixture_log_likelihood(member_log_likelihood: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Log-likelihood (N,) of the uniform mixture of members (..., N), and each member's share in it (..., N).
 
-    The shares are the weights of the members' gradients; without a member axis they are one, and zero for a case that
-    is impossible under every member.
+    The shares are the weights of the members' gradients, and zero for a case that is impossible under every member.
     """
     if member_log_likelihood.ndim == 1:
         return member_log_likelihood, np.ones(member_log_likelihood.shape)
@@ -77,8 +76,8 @@ class _Step:
     classes: npt.NDArray[np.intp]
     # (..., M) ln f of those classes; 0 where f is zero
     log_probs: FloatArray
-    # (..., M) where f is zero, None if it nowhere is: such a term has no f in the limit
-    impossible: npt.NDArray[np.bool_] | None
+    # (..., M) where f is zero: such a term has no f in the limit
+    impossible: npt.NDArray[np.bool_]
 
     @classmethod
     def of(cls, step: int, label_counts: IntArray, log_probs: FloatArray) -> "_Step":
@@ -87,20 +86,11 @@ class _Step:
         picked = log_probs[..., cells, classes]
         impossible = np.isneginf(picked)
         longer = np.flatnonzero(label_counts.sum(axis=1) > step)
-        if not impossible.any():
-            return cls(float(np.log(step)), longer, cells, classes, picked, None)
         return cls(float(np.log(step)), longer, cells, classes, np.where(impossible, 0.0, picked), impossible)
 
 
 class DirichletMultinomial:
-    """Dirichlet-multinomial likelihood of label sequences as a function of a = log α0.
-
-    All that a does not touch is computed once.
-
-    Args:
-        label_counts: (N, K).
-        log_probs: (..., N, K) ln f.
-    """
+    """Dirichlet-multinomial likelihood of label counts (N, K) under ln f (..., N, K) as a function of a = log α0."""
 
     def __init__(self, label_counts: IntArray, log_probs: FloatArray) -> None:
         longest = int(label_counts.sum(axis=1).max(initial=0))
@@ -118,9 +108,8 @@ class DirichletMultinomial:
             offset = step.log_step - log_concentration[..., step.cells]
             value, share = _softplus(offset - step.log_probs)
             # logaddexp(ln f, offset) = ln f + softplus(offset − ln f)
-            value = step.log_probs + value
-            if step.impossible is not None:
-                value, share = np.where(step.impossible, offset, value), np.where(step.impossible, 1.0, share)
+            value = np.where(step.impossible, offset, step.log_probs + value)
+            share = np.where(step.impossible, 1.0, share)
             cells: Any = (..., step.cells)  # NumPy's types know of no ellipsis here
             # a case may have several such classes
             np.subtract.at(nll, cells, value)
@@ -131,10 +120,8 @@ class DirichletMultinomial:
         """Derivatives (..., N, K) of the log-likelihoods by ln f: 1{y_k ≥ 1} + Σ_{l<y_k} σ(ln f_k − ln l + a)."""
         slopes = np.broadcast_to(self.observed, (*self.constant.shape, self.observed.shape[-1])).astype(np.float64)
         for step in self.steps:
-            # such a term has no f if f is zero
-            possible = 1.0 if step.impossible is None else ~step.impossible
             log_odds = step.log_probs - step.log_step + log_concentration[..., step.cells]
-            slopes[..., step.cells, step.classes] += possible * expit(log_odds)
+            slopes[..., step.cells, step.classes] += ~step.impossible * expit(log_odds)
         return slopes
 
 

@@ -1,7 +1,4 @@
-"""Release folders: read, verify, predict; free of torch.
-
-Free of torch.
-"""
+"""Release folders: read, verify, predict; free of torch."""
 
 import os
 

@@ -1,8 +1,7 @@
 """Adaptation of a release to a laboratory's annotators from double-read images, without a service.
 
-The network stays as it is. Temperature, level and slope of the disagreement are relearned
-(``ml.calibration.domain_adaptation``), and judged by fits that have not seen the cell. What the release was made with
-teaches and judges nothing here; the index of the new release names the images that taught it.
+What the release was made with teaches and judges nothing here; the index of the new release names the images that
+taught it.
 """
 
 from collections.abc import Callable
@@ -20,11 +19,11 @@ from ml.images.pixel_digest import pixel_digest
 from ml.metrics import evaluate
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.paired_difference import paired_change
-from ml.release.artifact import KEPT_FILES, Release, read_release, require_empty, write_release
-from ml.release.card import CARD_METRICS, CardContents, readme_text
+from ml.release.artifact import Release, read_release, require_empty, write_recalibrated
+from ml.release.card import CARD_METRICS, CardContents
 from ml.release.predictor import BATCH, Prediction, Predictor
 from ml.release.score import decode_file, listed_images
-from ml.release.training_index import INDEX_FILE, TrainingIndex
+from ml.release.training_index import INDEX_FILE
 from ml.tables.files import case_column, read_labels
 from ml.tables.reading import TableError, fail_at, place_of
 from ml.util.arrays import FloatArray, IntArray
@@ -34,19 +33,17 @@ BEFORE, AFTER = "as released", "adapted, by fits without the cell"
 
 
 class AdaptReport(TypedDict):
-    """Result of an adaptation, as ``secondread adapt --json`` prints it.
-
-    ``figures`` has metrics by name of both releases on the same cells; those of the adapted one by fits that have not
-    seen the cell. ``changes``: of L and L_D between them, paired, negative where it became better. ``trained_on``:
-    ``known``, or ``unknown`` where the release carries no digests of its images.
-    """
+    """Result of an adaptation, as ``secondread adapt --json`` prints it."""
 
     release: str
     card_sha256: str
     adaptation: AdaptationDocument
+    # metrics by name of both releases on the same cells
     figures: dict[str, dict[str, EstimateDocument]]
+    # of L and L_D, paired, negative where it became better
     changes: dict[str, EstimateDocument]
     n_left_out: int
+    # known, or unknown if the release carries no digests of its images
     trained_on: str
     n_without_labels: int
     n_unlike: int
@@ -91,26 +88,7 @@ def adapt_release(
     fuse: Callable[[Release, Calibration], bytes] | None = None,
     observer: Callable[[int, int], None] = lambda done, total: None,
 ) -> AdaptReport:
-    """Write a release for the annotators of a LABELS table.
-
-    Args:
-        source: release folder.
-        images: folder, or manifest with columns case_id and file.
-        labels: LABELS table of some of the images.
-        out: release folder to make.
-        cluster: column of LABELS that names the patient, ``patient`` if left out; a picture counts as one without.
-        name: of the new release; the old one's with ``adapted`` if left out.
-        fuse: makes ``fused.onnx`` of the release and its new calibration; None: there is none.
-        observer: called with images predicted and in all.
-
-    Returns:
-        What changed, and figures before and after.
-
-    Raises:
-        FitError: no concentration head, or too few cells with two labels.
-        ReleaseError: the release cannot be read, or ``out`` is not empty.
-        TableError: a table cannot be used, or a label has no image.
-    """
+    """Write a release for the annotators of a LABELS table; ``fuse`` makes its ``fused.onnx``."""
     release = read_release(source)
     require_empty(out)
     require_head(release.calibration)
@@ -121,7 +99,7 @@ def adapt_release(
     kept = cases.take(np.flatnonzero(uses == ""))
     if len(kept.digests) == 0:
         raise TableError(f"{labels}: the release was made with all {len(cases.digests):,} of these images")
-    logits, features = (kept.logits, kept.features) if release.head is None else release.head(kept.features)
+    logits, features = release.by_members(kept.logits, kept.features)
     adaptation = recalibrate_for_annotators(release.calibration, logits, features, kept.counts, kept.groups)
     predicted = release.calibration.apply(logits, features)
     before = predicted.class_probs, predicted.disagreement_probs
@@ -211,16 +189,12 @@ def _write(
         "disagreement": {"verdict": adaptation.figures["verdict"], "constant": adaptation.figures["constant"]},
         "held_out": figures,
         "n_held_out": len(cases.digests),
-        "recall": [],  # of the release as it was trained
-        "baseline": None,
-        "shifts": [],
     }
     card.pop("recalibration", None)  # another calibration's, and what a gate found of it
-    kept = [part for part in KEPT_FILES if part in release.card["files"]]
-    files = {part: (release.path / part).read_bytes() for part in ("network.onnx", *kept)}
+    files = {}
     if release.training is not None:
-        index: TrainingIndex = release.training.with_calibration(cases.digests, cases.hmacs)
+        index = release.training.with_calibration(cases.digests, cases.hmacs)
         files[INDEX_FILE], card["training"] = index.to_bytes(), index.document()
     if fuse is not None:
         files["fused.onnx"] = fuse(release, adaptation.calibration)
-    return write_release(out, files, adaptation.calibration, card, readme_text(card))
+    return write_recalibrated(out, release, adaptation.calibration, card, files)

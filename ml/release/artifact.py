@@ -1,34 +1,23 @@
 """Release folder of network, calibration and card, with digests verified at each load.
 
-::
-
-    RELEASE/network.onnx       input image (N, C, H, W), outputs logits (N, K) and features (N, D)
-    RELEASE/calibration.json   parameters in float64
-    RELEASE/card.json          classes, preprocessing, data, metrics, limits of use, sha256 of the other files
-    RELEASE/README.md          the card for people
-    RELEASE/fused.onnx         optional: one graph to the final probabilities, for other runtimes
-    RELEASE/head.safetensors   optional: the layers after the backbone with S dropout masks, for Monte-Carlo
-                               dropout; features are then tapped before the first dropout
-    RELEASE/feature_distance.safetensors
-                               optional: how far an image lies from the training cells, to notice drift
-    RELEASE/familiarity.safetensors
-                               optional: the checks of pixels and features that flag an image as unlike those that it
-                               was made from; a release without it flags by the distance alone
-    RELEASE/training.index     optional: digests of the images that it was made with, and of their patients, so that
-                               whatever judges it leaves them out
-
-Identical inputs give identical bytes: no date, no machine, no chance enters a release.
+network.onnx: image (N, C, H, W) to logits (N, K) and features (N, D). calibration.json: parameters in float64.
+card.json and README.md: the card. fused.onnx: one graph to the final probabilities. head.safetensors: the layers after
+the backbone with S dropout masks. feature_distance.safetensors, familiarity.safetensors: what flags unlike images.
+training.index: digests of the images that it was made with. Identical inputs give identical bytes.
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
+import numpy as np
+import numpy.typing as npt
+
 from ml.calibration.calibrators import Calibration
 from ml.images.preprocess import Preprocessing
-from ml.release.card import Card, CardContents
+from ml.release.card import Card, CardContents, readme_text
 from ml.release.dropout_head import DropoutHead
 from ml.release.ood_detector import FeatureDistance, OodDetector
 from ml.release.training_index import INDEX_FILE, TrainingIndex
@@ -53,24 +42,13 @@ class ReleaseError(ValueError):
 
 @dataclass(frozen=True)
 class Release:
-    """A verified release.
-
-    Attributes:
-        path: its folder.
-        card: the whole card.
-        card_sha256: digest of card.json, which pins every other file.
-        classes: class codes in the order of the logits.
-        preprocessing: what raw images go through.
-        calibration: what the network's outputs go through.
-        head: dropout head between network and calibration, or None.
-        distance: how far features lie from the training cells, or None.
-        training: what it was made with, mapped from its file; None if that is unknown.
-        detector: flags images unlike those that it was made from, by its checks or else by the distance, or None.
-    """
+    """A verified release; optional parts that it does not have are None."""
 
     path: Path
     card: Card
+    # of card.json, which pins every other file
     card_sha256: str
+    # codes in the order of the logits
     classes: tuple[str, ...]
     preprocessing: Preprocessing
     calibration: Calibration
@@ -89,43 +67,43 @@ class Release:
         """Digest of the network file: releases of one network share what it makes of an image."""
         return str(self.card["files"]["network.onnx"])
 
+    def by_members(self, logits: npt.ArrayLike, features: npt.ArrayLike) -> tuple[npt.ArrayLike, npt.ArrayLike]:
+        """Logits and features (N, …) as they are, or (S, N, …) of the members of a dropout ensemble."""
+        return (logits, features) if self.head is None else self.head(np.asarray(features, dtype=np.float32))
+
 
 def require_empty(path: Path) -> None:
-    """Refuse a folder in which something lies.
-
-    Raises:
-        ReleaseError: something does.
-    """
+    """Refuse a folder in which something lies."""
     if path.exists() and any(path.iterdir()):
         raise ReleaseError(f"{path}: the folder is not empty; choose another --out")
 
 
 def write_release(
-    path: Path, files: dict[str, bytes], calibration: Calibration, card: CardContents, readme: str
+    path: Path, files: Mapping[str, bytes], calibration: Calibration, card: CardContents, readme: str | None = None
 ) -> Release:
-    """Write a release folder, card last, and read it back verified.
-
-    Args:
-        path: folder to make; must not hold another release.
-        files: ``network.onnx`` and optional further files by name.
-        calibration: parameters.
-        card: everything but ``version`` and ``files``, which are added.
-        readme: the card for people.
-
-    Raises:
-        ReleaseError: the folder is not empty.
-    """
+    """Write a release into an empty folder, card last, and read it back; its README is the card if none is given."""
     require_empty(path)
     path.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         write_bytes_atomically(path / name, data)
     write_json(path / "calibration.json", calibration.to_dict())
-    write_bytes_atomically(path / "README.md", readme.encode())
+    write_bytes_atomically(path / "README.md", (readme_text(card) if readme is None else readme).encode())
     names = sorted({*files, "calibration.json", "README.md"})
     hashes = {name: file_sha256(path / name) for name in names}
     complete: Card = {**card, "version": CARD_VERSION, "files": hashes}
     write_json(path / "card.json", complete)
     return read_release(path)
+
+
+def write_recalibrated(
+    path: Path, parent: Release, calibration: Calibration, card: CardContents, files: Mapping[str, bytes] | None = None
+) -> Release:
+    """Write a release of the parent's network and checks with another calibration; ``files`` are added or replaced."""
+    kept = ("network.onnx", *KEPT_FILES, INDEX_FILE)
+    of_parent = {name: (parent.path / name).read_bytes() for name in kept if name in parent.card["files"]}
+    # recall, baseline and shifts are of the parent as it was trained
+    contents: CardContents = {**card, "recall": [], "baseline": None, "shifts": []}
+    return write_release(path, of_parent | dict(files or {}), calibration, contents)
 
 
 def read_release(path: Path) -> Release:

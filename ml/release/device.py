@@ -1,16 +1,15 @@
 """Device selection for inference, CPU or CUDA, without silent fallback; batches of fixed sizes on a device.
 
-ONNX Runtime itself goes on with the CPU where its CUDA provider cannot be loaded, and says so at most on stderr. It is
-loaded with the first network: many processes that could run one never do.
+ONNX Runtime is loaded with the first network: many processes that could run one never do.
 """
 
 import ctypes
-import functools
 import io
 import threading
 import warnings
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -50,11 +49,7 @@ class DeviceError(ValueError):
 
 
 def runs_on_cuda(device: Device) -> bool:
-    """Whether networks run on CUDA where a device is asked for; ``auto`` takes it where it can be used.
-
-    Raises:
-        DeviceError: ``cuda``, and it cannot be used; the message says why and what to do.
-    """
+    """Whether networks run on CUDA on this device; ``auto`` takes it if it can be used, ``cuda`` raises if not."""
     if device == "cpu":
         return False
     fault = cuda_fault()
@@ -65,23 +60,17 @@ def runs_on_cuda(device: Device) -> bool:
 
 def fallen_back(device: Device) -> str | None:
     """Why ``auto`` has taken the CPU though the ONNX Runtime for GPUs is installed; None if nothing went wrong."""
-    return cuda_fault() if device == "auto" and _CUDA in _providers() else None
-
-
-def _providers() -> list[str]:
-    """Execution providers of the installed ONNX Runtime."""
     import onnxruntime
 
-    providers: list[str] = onnxruntime.get_available_providers()
-    return providers
+    return cuda_fault() if device == "auto" and _CUDA in onnxruntime.get_available_providers() else None
 
 
-@functools.cache
+@cache
 def cuda_fault() -> str | None:
     """Why CUDA cannot be used, with what to do; None if it can: a network has run on it, once per process."""
     import onnxruntime
 
-    if _CUDA not in _providers():
+    if _CUDA not in onnxruntime.get_available_providers():
         return (
             "the installed ONNX Runtime is the one for CPUs; run `pip uninstall onnxruntime` and "
             "`pip install 'secondread[gpu]'`"
@@ -90,7 +79,7 @@ def cuda_fault() -> str | None:
     try:
         with redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore"):
             onnxruntime.preload_dlls()  # CUDA that was installed by pip
-        session = _session(_SMALLEST, _options(1, _FATAL), cuda=True)
+        session = _session(_SMALLEST, 1, _FATAL, cuda=True)
         session.run(None, {"x": np.zeros(1, dtype=np.float32)})
     except Exception as exc:  # the runtime raises its own unrelated classes
         return _missing_library() or " ".join(str(exc).split())
@@ -117,48 +106,25 @@ def _missing_library() -> str | None:
 
 
 def open_session(network: bytes | str, threads: int = 0, *, device: Device = "auto") -> "onnxruntime.InferenceSession":
-    """Open an ONNX network on a device.
-
-    Args:
-        network: the file's bytes, or its path.
-        threads: within one run, 0 for all cores.
-        device: where it runs.
-
-    Raises:
-        DeviceError: it cannot run there.
-    """
+    """Open an ONNX network, given by its bytes or path, on a device; no thread stands for all cores."""
     cuda = runs_on_cuda(device)
-    session = _session(network, _options(threads, _ERROR), cuda=cuda)
+    session = _session(network, threads, _ERROR, cuda=cuda)
     if cuda and _CUDA not in session.get_providers():
         raise DeviceError("device cuda could be used before, and cannot be any more")
     return session
 
 
-@functools.cache
+@cache
 def clips_sums() -> bool:
-    """Whether this processor clips sums of products of whole numbers, once per process: those of x86 without VNNI do.
-
-    They add two products of eight bits in sixteen. ONNX Runtime has a slower way that does not
-    (``session.x64quantprecision``); with it the whole numbers of an int8 network are the same on every processor.
-    """
-    session = _session(_PRODUCT, _plain_options(1, _ERROR), cuda=False)
+    """Whether this processor clips sums of products of whole numbers: those of x86 without VNNI do."""
+    session = _session(_PRODUCT, 1, _ERROR, cuda=False, exact=False)
     largest, smallest = np.full((4, 64), 255, dtype=np.uint8), np.full((64, 16), -128, dtype=np.int8)
     return bool((session.run(None, {"x": largest, "w": smallest})[0] != 64 * 255 * -128).any())
 
 
-def is_on_cuda(session: "onnxruntime.InferenceSession") -> bool:
-    """Whether a session runs on CUDA."""
-    return _CUDA in session.get_providers()
-
-
-def _options(threads: int, severity: int) -> "onnxruntime.SessionOptions":
-    options = _plain_options(threads, severity)
-    if clips_sums():
-        options.add_session_config_entry("session.x64quantprecision", "1")
-    return options
-
-
-def _plain_options(threads: int, severity: int) -> "onnxruntime.SessionOptions":
+def _session(
+    network: bytes | str, threads: int, severity: int, *, cuda: bool, exact: bool = True
+) -> "onnxruntime.InferenceSession":
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -166,25 +132,16 @@ def _plain_options(threads: int, severity: int) -> "onnxruntime.SessionOptions":
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = severity
-    return options
-
-
-def _session(
-    network: bytes | str, options: "onnxruntime.SessionOptions", *, cuda: bool
-) -> "onnxruntime.InferenceSession":
-    import onnxruntime
-
+    if exact and clips_sums():  # a slower way, with which an int8 network is the same on every processor
+        options.add_session_config_entry("session.x64quantprecision", "1")
     providers = [*([(_CUDA, _CUDA_OPTIONS)] if cuda else []), _CPU]
     # with the fallback, a failure of the provider would be printed, and the network run on the CPU
     return onnxruntime.InferenceSession(network, options, providers=providers, enable_fallback=0)
 
 
 def worth_taking(waiting: int) -> int:
-    """Number of waiting images for the next run: whole batches, unless there are few.
-
-    A run takes as long for padding as for images; the remainder joins the next run with requests that arrived
-    meanwhile. Up to the second size a run is hardly longer for more images, and takes all.
-    """
+    """Number of waiting images for the next run: whole batches, since padding takes as long as images do."""
+    # up to the second size a run is hardly longer for more images
     if waiting <= SIZES[1]:
         return waiting
     return max(size for size in SIZES if size <= waiting)
@@ -201,15 +158,9 @@ class _Buffers:
 
 
 class PaddedRuns:
-    """Runs of a session in padded batches of a few sizes, with reused buffers; one at a time.
+    """Runs of a session in padded batches of a few sizes, with reused buffers; one at a time."""
 
-    A device prepares every new size of a batch, which takes far longer than the run; with buffers of fixed sizes
-    nothing is prepared or allocated twice.
-
-    Args:
-        session: of a network that maps ``image`` to ``logits`` and ``features``, each image for itself.
-        device: where the buffers lie.
-    """
+    # A device prepares every new size of a batch, which takes far longer than the run.
 
     def __init__(self, session: "onnxruntime.InferenceSession", device: Literal["cpu", "cuda"]) -> None:
         self.session, self.device = session, device

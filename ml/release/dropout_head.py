@@ -8,28 +8,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Floats32 = npt.NDArray[np.float32]
+from ml.release.ood_detector import read_tensors
 
+Floats32 = npt.NDArray[np.float32]
+_FIELDS = ("weight", "bias", "mask")
 #: Members drawn where nothing else is asked for (paper §6.1).
 SAMPLES = 20
 
 
 @dataclass(frozen=True)
 class HeadLayer:
-    """One linear layer with the dropout before it.
+    """One linear layer with the dropout before it."""
 
-    Attributes:
-        weight: (out, in).
-        bias: (out,).
-        mask: (S, in), zero for a dropped input and 1/(1 − rate) for a kept one.
-    """
-
+    # (out, in)
     weight: Floats32
+    # (out,)
     bias: Floats32
+    # (S, in), zero for a dropped input and 1/(1 − rate) for a kept one
     mask: Floats32
 
     @cached_property
@@ -44,11 +44,7 @@ class HeadLayer:
 
 @dataclass(frozen=True)
 class DropoutHead:
-    """Linear layers with ReLU between them, under S dropout masks.
-
-    Attributes:
-        layers: in the order of their use.
-    """
+    """Linear layers with ReLU between them, under S dropout masks."""
 
     layers: tuple[HeadLayer, ...]
 
@@ -60,17 +56,13 @@ class DropoutHead:
             fits &= layer.mask.shape[1:] == layer.weight.shape[1:] and layer.bias.shape == layer.weight.shape[:1]
             fits &= bool(np.isfinite(layer.weight).all() and np.isfinite(layer.bias).all())
         if not fits:
-            raise ValueError("not a dropout head: its layers do not fit each other or are not finite")
+            raise ValueError("layers of a dropout head do not fit each other or are not finite")
 
     @classmethod
     def draw(
         cls, layers: Sequence[tuple[float, Floats32, Floats32]], *, samples: int = SAMPLES, seed: int = 0
     ) -> "DropoutHead":
-        """Draw masks for layers given as (dropout rate, weight, bias).
-
-        Raises:
-            ValueError: no sample.
-        """
+        """Draw masks for layers given as (dropout rate, weight, bias)."""
         if samples < 1:
             raise ValueError(f"samples must be at least 1, got {samples}")
         rng = np.random.default_rng(seed)
@@ -92,11 +84,7 @@ class DropoutHead:
         )
 
     def __call__(self, pooled: Floats32) -> tuple[Floats32, Floats32]:
-        """Logits (S, N, K) and features before the last dropout (S, N, D), of pooled vectors (N, P).
-
-        Raises:
-            ValueError: vectors of another length.
-        """
+        """Logits (S, N, K) and features before the last dropout (S, N, D), of pooled vectors (N, P)."""
         if pooled.ndim != 2 or pooled.shape[1] != self.layers[0].weight.shape[1]:
             raise ValueError(f"pooled must be (N, {self.layers[0].weight.shape[1]}), got {pooled.shape}")
         hidden = np.broadcast_to(pooled.astype(np.float32, copy=False), (self.samples, *pooled.shape))
@@ -111,31 +99,21 @@ class DropoutHead:
         tensors = {
             f"layer{index}.{name}": np.ascontiguousarray(getattr(layer, name))
             for index, layer in enumerate(self.layers)
-            for name in ("weight", "bias", "mask")
+            for name in _FIELDS
         }
         return bytes(save(tensors))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "DropoutHead":
-        """Read back what ``to_bytes`` wrote.
+        """Read back what ``to_bytes`` wrote."""
+        return read_tensors(data, "dropout head", cls._of_tensors)
 
-        Raises:
-            ValueError: not such a file.
-        """
-        from safetensors import SafetensorError
-        from safetensors.numpy import load
-
-        try:
-            tensors: dict[str, npt.NDArray[np.generic]] = load(data)
-            layers = [
-                HeadLayer(*(np.asarray(tensors[f"layer{index}.{name}"], np.float32) for name in _FIELDS))
-                for index in range(len(tensors) // len(_FIELDS))
-            ]
-        except (SafetensorError, KeyError, ValueError) as exc:
-            raise ValueError(f"not a dropout head: {exc!r}") from exc
+    @classmethod
+    def _of_tensors(cls, tensors: dict[str, npt.NDArray[Any]]) -> "DropoutHead":
+        layers = [
+            HeadLayer(*(np.asarray(tensors[f"layer{index}.{name}"], np.float32) for name in _FIELDS))
+            for index in range(len(tensors) // len(_FIELDS))
+        ]
         if not layers or any((layer.weight.ndim, layer.mask.ndim, layer.bias.ndim) != (2, 2, 1) for layer in layers):
-            raise ValueError("not a dropout head: its layers are missing or misshapen")
+            raise ValueError("its layers are missing or misshapen")
         return cls(tuple(layers))
-
-
-_FIELDS = ("weight", "bias", "mask")

@@ -1,20 +1,15 @@
 """Out-of-distribution detector from several checks, with a stated false alarm rate; distance of features for drift.
 
-Place, size, focus and stain are judged from pixels, what the network makes of them from its features; each by the
-Mahalanobis distance from the mean of the class that the network names. The logarithms of the distances are put on one
-scale by held-out images: 0 is their 80 % quantile, 1 their 99 % quantile. An image is as strange as its strangest check
-says; flagged is what is stranger than all but 1 % of the held-out images.
-
-Source: K. Lee et al., "A simple unified framework for detecting out-of-distribution samples", NeurIPS 2018 (distance
-from the means of classes); J. H. Friedman, "Regularized discriminant analysis", JASA 84, 1989 (covariances of classes,
-shrunk towards the common one); V. Vovk et al., "Algorithmic Learning in a Random World", 2005 (the order statistic).
+Each check is the logarithm of the Mahalanobis distance from the mean of the class that the network names (Lee et al.
+2018), with covariances of classes shrunk towards the common one (Friedman 1989). The score of an image is the maximum
+over its checks; it is flagged above an order statistic of held-out images (Vovk et al. 2005).
 """
 
 import math
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,12 +30,8 @@ _TINY = 1e-12
 _ARRAYS = ("means", "whitening", "scale")
 
 
-def _read_tensors(data: bytes, what: str, build: Callable[[dict[str, FloatArray]], T]) -> T:
-    """Build something from the arrays of a safetensors file.
-
-    Raises:
-        ValueError: not such a file, or its arrays do not fit.
-    """
+def read_tensors(data: bytes, what: str, build: Callable[[dict[str, npt.NDArray[Any]]], T]) -> T:
+    """Build something from the arrays of a safetensors file; a ValueError names it if they do not fit."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -52,16 +43,13 @@ def _read_tensors(data: bytes, what: str, build: Callable[[dict[str, FloatArray]
 
 @dataclass(frozen=True)
 class Check:
-    """Distance of images from the reference in F statistics.
+    """Distance of images from the reference in F statistics."""
 
-    Attributes:
-        means: (K, F) of known images, by the class that the network names.
-        whitening: (K, F, F), or (1, F, F) for all classes: W with WᵀW the inverse of their shrunk covariance.
-        scale: (2,) logarithms of the distance that are 0 and 1: 80 % and 99 % quantiles of held-out images.
-    """
-
+    # (K, F) of known images, by the class that the network names
     means: FloatArray
+    # (K, F, F), or (1, F, F) for all classes: W with WᵀW the inverse of their shrunk covariance
     whitening: FloatArray
+    # (2,) logarithms of the distance that are 0 and 1: 80 % and 99 % quantiles of held-out images
     scale: FloatArray
 
     def __post_init__(self) -> None:
@@ -73,66 +61,39 @@ class Check:
             raise ValueError("not a check of familiarity: not finite")
 
     def __call__(self, values: npt.ArrayLike, named: IntArray) -> FloatArray:
-        """Strangeness (N,) of statistics (N, F); infinite where they are not finite.
-
-        Args:
-            values: statistics.
-            named: (N,) numbers of the classes that the network names.
-
-        Raises:
-            ValueError: statistics of another length.
-        """
+        """Scores (N,) of statistics (N, F) and the classes (N,) that the network names; infinite if not finite."""
         given = np.asarray(values, dtype=np.float64)
         if given.ndim != 2 or given.shape[1] != self.means.shape[1]:
             raise ValueError(f"statistics must be (N, {self.means.shape[1]}), got {given.shape}")
-        finite = np.isfinite(given).all(axis=1)
-        if finite.all():
-            return self._scaled(given, named)
-        score = np.full(len(given), np.inf)
-        score[finite] = self._scaled(given[finite], named[finite])
-        return score
-
-    def _scaled(self, values: FloatArray, named: IntArray) -> FloatArray:
-        near, far = self.scale
-        return np.asarray((self._log_distance(values, named) - near) / max(far - near, _TINY))
-
-    def _log_distance(self, values: FloatArray, named: IntArray) -> FloatArray:
-        squared = np.empty(len(values))
-        classes = np.unique(named) if len(named) > 1 else named  # a single image is what a service asks about
-        for k in classes:
+        squared, finite = np.full(len(given), np.inf), np.isfinite(given).all(axis=1)
+        for k in np.unique(named):
             whitening = self.whitening[k if len(self.whitening) > 1 else 0]
-            rows = named == k if len(classes) > 1 else slice(None)
-            squared[rows] = np.square((values[rows] - self.means[k]) @ whitening.T).mean(axis=1)
-        return np.asarray(np.log(squared + _TINY) / 2)
+            rows = finite & (named == k)
+            squared[rows] = np.square((given[rows] - self.means[k]) @ whitening.T).mean(axis=1)
+        near, far = self.scale
+        return np.asarray((np.log(squared + _TINY) / 2 - near) / max(far - near, _TINY))
 
 
 @dataclass(frozen=True)
 class OodScores:
-    """Out-of-distribution scores of N images.
+    """Out-of-distribution scores of N images."""
 
-    Attributes:
-        flagged: (N,) whether they are out of distribution.
-        distance: (N,) of their strangest check: 1 is where images are flagged, 0 most familiar ones; NaN where unknown.
-        percentile: (N,) of the held-out images that are nearer, 0 to 100; NaN where unknown.
-        reasons: for each image the checks beyond the limit, the strangest first.
-    """
-
+    # (N,)
     flagged: npt.NDArray[np.bool_]
+    # (N,) 1 at the limit of flagging, 0 for most familiar images; NaN if unknown
     distance: FloatArray
+    # (N,) of the held-out images that are nearer, 0 to 100; NaN if unknown
     percentile: FloatArray
+    # checks beyond the limit of each image, the largest score first
     reasons: list[list[str]]
 
 
 @dataclass(frozen=True)
 class OodDetector:
-    """Out-of-distribution detector: all checks, and the limit of their maximum.
-
-    Attributes:
-        checks: by name.
-        held_out: (M,) strangeness of held-out images, rising; none if only a feature distance is known.
-    """
+    """Out-of-distribution detector: all checks, and the limit of their maximum."""
 
     checks: Mapping[str, Check]
+    # (M,) scores of held-out images, rising; none if only a feature distance is known
     held_out: FloatArray
 
     @property
@@ -142,32 +103,24 @@ class OodDetector:
 
     @property
     def limit(self) -> float:
-        """Strangeness beyond which an image is flagged: exchangeable images are with a probability of 1 %.
+        """Score beyond which an image is flagged; exchangeable images exceed it with a probability of 1 %."""
+        return float(self.held_out[self._rank - 1]) if len(self.held_out) else 1.0
 
-        With fewer than 99 held-out images it is that of the strangest of them, exceeded with 1 / (M + 1).
-        """
+    @property
+    def _rank(self) -> int:
+        """Rank of the limit; with fewer than 99 held-out images it is the largest of them."""
         m = len(self.held_out)
-        if not m:
-            return 1.0
-        return float(self.held_out[min(math.ceil((m + 1) * (1 - FALSE_ALARM_RATE)), m) - 1])
+        return min(math.ceil((m + 1) * (1 - FALSE_ALARM_RATE)), m)
 
     @property
     def false_alarm_rate(self) -> float:
         """Expected share of familiar images that are flagged."""
-        m = len(self.held_out)
-        return 1 - min(math.ceil((m + 1) * (1 - FALSE_ALARM_RATE)), m) / (m + 1)
+        return 1 - self._rank / (len(self.held_out) + 1)
 
     def strangeness(
         self, features: npt.ArrayLike, named: IntArray, appearance: npt.ArrayLike | None, columns: Mapping[str, slice]
     ) -> dict[str, FloatArray]:
-        """Strangeness (N,) by check; without an appearance of the features alone.
-
-        Args:
-            features: (N, D).
-            named: (N,) classes that the network names.
-            appearance: (N, F) statistics of pixels, rows of NaN where they are unknown; None: of no image.
-            columns: where the statistics of each check stand.
-        """
+        """Scores (N,) by check, of features (N, D), classes (N,) and statistics (N, F) in columns; NaN is unknown."""
         scores = {FEATURES: self.checks[FEATURES](features, named)}
         if appearance is not None and self.reads_pixels:
             seen = np.asarray(appearance, dtype=np.float64)
@@ -200,12 +153,8 @@ class OodDetector:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "OodDetector":
-        """Read back what ``to_bytes`` wrote.
-
-        Raises:
-            ValueError: not such a file, or of another version.
-        """
-        return _read_tensors(data, "record of familiarity", cls._of_tensors)
+        """Read back what ``to_bytes`` wrote."""
+        return read_tensors(data, "record of familiarity", cls._of_tensors)
 
     @classmethod
     def _of_tensors(cls, tensors: dict[str, FloatArray]) -> "OodDetector":
@@ -221,16 +170,13 @@ class OodDetector:
 
 @dataclass(frozen=True)
 class FeatureDistance:
-    """Mahalanobis distance of features (N, D) from those of known cells, with a shrunk covariance.
+    """Mahalanobis distance of features (N, D) from those of known cells, with a shrunk covariance."""
 
-    Attributes:
-        mean: (D,) of known cells.
-        whitening: (D, D), W with WᵀW the inverse of their shrunk covariance.
-        threshold: distance beyond which a cell is unfamiliar.
-    """
-
-    mean: npt.NDArray[np.float64]
-    whitening: npt.NDArray[np.float64]
+    # (D,) of known cells
+    mean: FloatArray
+    # (D, D), W with WᵀW the inverse of their shrunk covariance
+    whitening: FloatArray
+    # beyond which a cell is unfamiliar
     threshold: float
 
     def __post_init__(self) -> None:
@@ -240,11 +186,7 @@ class FeatureDistance:
             raise ValueError("a feature distance is misshapen or not finite")
 
     def __call__(self, features: npt.ArrayLike) -> FloatArray:
-        """Distances (N,) of features (N, D), divided by √D.
-
-        Raises:
-            ValueError: features of another length.
-        """
+        """Distances (N,) of features (N, D), divided by √D."""
         values = np.asarray(features, dtype=np.float64)
         if values.ndim != 2 or values.shape[1] != self.mean.size:
             raise ValueError(f"features must be (N, {self.mean.size}), got {values.shape}")
@@ -267,25 +209,15 @@ class FeatureDistance:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "FeatureDistance":
-        """Read back what ``to_bytes`` wrote.
-
-        Raises:
-            ValueError: not such a file.
-        """
-        return _read_tensors(
+        """Read back what ``to_bytes`` wrote."""
+        return read_tensors(
             data, "feature distance", lambda t: cls(t["mean"], t["whitening"], float(t["threshold"][0]))
         )
 
 
 @dataclass(frozen=True)
 class DetectorInputs:
-    """Detector inputs of N images.
-
-    Attributes:
-        features: (N, D) of the network.
-        logits: (N, K).
-        appearance: (N, F) statistics of their pixels.
-    """
+    """Features (N, D) and logits (N, K) of N images, and statistics (N, F) of their pixels."""
 
     features: npt.NDArray[np.float32]
     logits: npt.NDArray[np.float32]
@@ -300,16 +232,8 @@ class DetectorInputs:
 def fit_ood_detector(
     familiar: DetectorInputs, held_out: DetectorInputs, columns: Mapping[str, slice]
 ) -> OodDetector | None:
-    """Fit the checks on known images, and put their distances on one scale by held-out ones.
-
-    Args:
-        familiar: images that the network was not fitted to, since features of those that it was lie closer together.
-        held_out: others.
-        columns: where the statistics of each check stand.
-
-    Returns:
-        None with fewer than 20 images on either side.
-    """
+    """Fit the checks on known images, and scale them by held-out ones; None with fewer than 20 on either side."""
+    # not on images that the network was fitted to: their features lie closer together
     if min(len(familiar.features), len(held_out.features)) < _MIN_IMAGES:
         return None
     n_classes = familiar.logits.shape[1]
@@ -350,18 +274,9 @@ def _fit(values: npt.ArrayLike, named: IntArray, n_classes: int, *, by_class: bo
 
 
 def fit_feature_distance(familiar: npt.ArrayLike, held_out: npt.ArrayLike) -> FeatureDistance | None:
-    """Fit on known cells, and set the threshold on held-out ones.
-
-    The covariance is shrunk towards its diagonal by D / (D + N), which keeps it invertible however few cells there
-    are; features that never vary get the smallest variance that does.
-
-    Args:
-        familiar: features (N, D) of cells that the network knows.
-        held_out: features (M, D) of cells that no fit has seen.
-
-    Returns:
-        The distance, None with fewer than 20 cells on either side.
-    """
+    """Fit on known cells, and set the threshold on held-out ones; None with fewer than 20 on either side."""
+    # The covariance is shrunk towards its diagonal by D / (D + N), which keeps it invertible however few cells there
+    # are; features that never vary get the smallest variance that does.
     inner, outer = np.asarray(familiar, dtype=np.float64), np.asarray(held_out, dtype=np.float64)
     if min(len(inner), len(outer)) < _MIN_IMAGES:
         return None

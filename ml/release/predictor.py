@@ -15,7 +15,7 @@ from ml.images.augmented_views import views
 from ml.images.image_quality_features import compute_quality_features, feature_columns
 from ml.images.preprocess import Pixels
 from ml.release.artifact import Release, ReleaseError
-from ml.release.device import Device, DeviceError, PaddedRuns, is_on_cuda, open_session
+from ml.release.device import Device, DeviceError, PaddedRuns, open_session
 from ml.release.ood_detector import OodScores
 
 #: Images a run of the network at most, in predictions of many images.
@@ -25,22 +25,17 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predictions of N images.
-
-    Attributes:
-        distribution: over the unknown true class probabilities.
-        logits: (N, K) float32, of the network.
-        features: (N, D) float32, of the network; in a release with a dropout head the pooled vectors before it.
-        feature_distance: (N,) from the training cells, NaN where the release cannot tell.
-        unlikeness: how far they are from the images that the release was made from, and why.
-        appearance: (N, F) statistics of their pixels, None if the release does not judge them.
-    """
+    """Predictions of N images."""
 
     distribution: PredictiveDistribution
+    # (N, K) of the network
     logits: Floats
+    # (N, D) of the network; in a release with a dropout head the pooled vectors before it
     features: Floats
+    # (N,) from the training cells, NaN if the release has no distance
     feature_distance: npt.NDArray[np.float64]
     unlikeness: OodScores
+    # (N, F) statistics of their pixels, None if the release does not judge them
     appearance: Floats | None = None
 
     @property
@@ -68,17 +63,7 @@ class Network(Protocol):
 
 
 class LocalNetwork:
-    """The network of a release in this process.
-
-    Args:
-        release: verified release.
-        threads: within one run of the network, 0 for all cores.
-        device: where it runs.
-
-    Raises:
-        ReleaseError: the file does not map images to logits and features.
-        DeviceError: it cannot run there.
-    """
+    """The network of a release in this process."""
 
     own_queue = False
 
@@ -92,10 +77,10 @@ class LocalNetwork:
     @property
     def on_gpu(self) -> bool:
         """Whether the network runs on a GPU."""
-        return is_on_cuda(self.session)
+        return "CUDAExecutionProvider" in self.session.get_providers()
 
     def trouble(self) -> str | None:
-        """Nothing that a later run would be without."""
+        """Return None: what is loaded runs."""
         return None
 
     def run(self, inputs: Floats) -> tuple[Floats, Floats]:
@@ -107,21 +92,7 @@ class LocalNetwork:
 
 
 class Predictor:
-    """A loaded release: images in, predictive distributions out.
-
-    Args:
-        release: verified release.
-        threads: within one run of the network, 0 for all cores.
-        device: where the network runs in this process.
-        network: what runs the network; None: this process.
-
-    Attributes:
-        n_features: D, of the network.
-
-    Raises:
-        DeviceError: the network cannot run there.
-        ReleaseError: the network cannot be run, or is of other classes.
-    """
+    """A loaded release: images in, predictive distributions out; without a ``network`` it runs in this process."""
 
     def __init__(
         self, release: Release, threads: int = 0, *, device: Device = "auto", network: Network | None = None
@@ -156,11 +127,7 @@ class Predictor:
         return np.zeros((1, channels, side, side), dtype=np.float32)
 
     def core_seconds(self, enough: float = math.inf) -> float:
-        """Processor time in seconds of a run for one image, the least of three; of a network with one thread.
-
-        Args:
-            enough: after a run of so many seconds no other one is tried.
-        """
+        """Processor time of a run for one image, the least of three or the first of ``enough`` seconds."""
         blank = self._blank()
         seconds: list[float] = []
         for _ in range(3):
@@ -174,16 +141,7 @@ class Predictor:
     def predict_augmented(
         self, images: Sequence[Image.Image], *, samples: int, seed: int = 0
     ) -> PredictiveDistribution:
-        """Predict decoded images by an ensemble of augmented views, each through the release's calibration.
-
-        Args:
-            images: decoded.
-            samples: views an image; the network runs once for each.
-            seed: of the views.
-
-        Raises:
-            ValueError: no image, or a release whose images must not be turned or that is an ensemble already.
-        """
+        """Predict decoded images by an ensemble of augmented views, each through the release's calibration."""
         if not images:
             raise ValueError("no image to predict")
         if self.release.head is not None:
@@ -198,24 +156,13 @@ class Predictor:
         return self.release.calibration.apply(logits, features)
 
     def predict(self, images: Sequence[Image.Image | Pixels]) -> Prediction:
-        """Predict decoded images.
-
-        Args:
-            images: decoded, or what the preprocessing made of them, uint8 (size, size, C).
-
-        Raises:
-            ValueError: no image.
-        """
+        """Predict images, decoded or as network pixels, uint8 (size, size, C)."""
         pixels = self.pixels(images)
         appearance = quality_features_for_release(self.release, np.stack(pixels))
         return prediction_of(self.release, *self.outputs(pixels), appearance)
 
     def pixels(self, images: Sequence[Image.Image | Pixels]) -> list[Pixels]:
-        """Network pixels, uint8 (size, size, C) each, of decoded images or of what is network pixels already.
-
-        Raises:
-            ValueError: no image.
-        """
+        """Network pixels, uint8 (size, size, C) each, of decoded images or of what is network pixels already."""
         if not images:
             raise ValueError("no image to predict")
         return [
@@ -223,11 +170,7 @@ class Predictor:
         ]
 
     def outputs(self, images: Sequence[Image.Image | Pixels]) -> tuple[Floats, Floats]:
-        """Logits (N, K) and features (N, D) of images as of ``pixels``, of which ``prediction_of`` makes predictions.
-
-        Raises:
-            ValueError: no image.
-        """
+        """Logits (N, K) and features (N, D) of images as of ``pixels``."""
         pixels, normalise = self.pixels(images), self.release.preprocessing.normalise
         batches = [np.stack(pixels[start : start + BATCH]) for start in range(0, len(pixels), BATCH)]
         logits, features = zip(*(self.run(normalise(batch)) for batch in batches), strict=True)
@@ -235,12 +178,7 @@ class Predictor:
 
 
 def quality_features_for_release(release: Release, pixels: Pixels) -> Floats | None:
-    """Statistics (N, F) of what the network sees of N images, None if the release's detector reads no pixels.
-
-    Args:
-        release: whose detector they are for.
-        pixels: (N, size, size, C) uint8, of its preprocessing.
-    """
+    """Statistics (N, F) of network pixels (N, size, size, C), None if the release's detector reads no pixels."""
     detector = release.detector
     return compute_quality_features(pixels) if detector is not None and detector.reads_pixels else None
 
@@ -256,22 +194,8 @@ def _ood_scores(release: Release, logits: Floats, features: Floats, appearance: 
 
 
 def prediction_of(release: Release, logits: Floats, features: Floats, appearance: Floats | None = None) -> Prediction:
-    """Prediction of a network's outputs (N, K) and (N, D), now or stored, by a release.
-
-    Args:
-        release: whose calibration and checks are used.
-        logits: (N, K).
-        features: (N, D).
-        appearance: (N, F) statistics of the pixels (``quality_features_for_release``); None: features alone.
-    """
+    """Prediction of a network's outputs (N, K) and (N, D), now or stored; without an appearance by features alone."""
     distance = np.full(len(logits), np.nan) if release.distance is None else release.distance(features)
     unlikeness = _ood_scores(release, logits, features, appearance)
-    distribution = distribution_of(release, logits, features)
+    distribution = release.calibration.apply(*release.by_members(logits, features))
     return Prediction(distribution, logits, features, distance, unlikeness, appearance)
-
-
-def distribution_of(release: Release, logits: npt.ArrayLike, features: npt.ArrayLike) -> PredictiveDistribution:
-    """Predictive distribution of a network's outputs (N, K) and (N, D), now or stored, by a release."""
-    if release.head is None:
-        return release.calibration.apply(logits, features)
-    return release.calibration.apply(*release.head(np.asarray(features, dtype=np.float32)))

@@ -13,7 +13,6 @@ from ml.release.device import Device
 from ml.release.ood_detector import OodScores
 from ml.release.predictor import Predictor
 from ml.tables.reading import Column, TableError, fail_at, read_table, text_column
-from ml.util.arrays import FloatArray
 
 #: Column of a manifest with digests of patients, as exports have it.
 PATIENTS = "patient_hmac"
@@ -24,11 +23,7 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff"}
 
 
 def decode_file(path: Path) -> Image.Image:
-    """Decode an image file.
-
-    Raises:
-        ValueError: it cannot be read; the message names it.
-    """
+    """Decode an image file; a message names the one that cannot be read."""
     try:
         return decode_image(path.read_bytes())
     except (OSError, ImageRejectedError) as exc:
@@ -69,21 +64,7 @@ class ImagePrediction(TypedDict):
 def predict_files(
     release: Path, paths: list[Path], *, tta: int | None = None, seed: int = 0, device: Device = "auto"
 ) -> list[ImagePrediction]:
-    """Predict image files, one document per file.
-
-    Args:
-        release: release folder.
-        paths: image files.
-        tta: augmented views an image, None for the image itself.
-        seed: of the views.
-        device: where the network runs.
-
-    Returns:
-        The predictions, in the order of the files.
-
-    Raises:
-        ValueError: the release or an image cannot be read, or the device not used; the message names it.
-    """
+    """Predict image files, by ``tta`` augmented views each or by the image itself; one document per file."""
     predictor = Predictor(read_release(release), device=device)
     rows: list[ImagePrediction] = []
     for path in paths:
@@ -112,14 +93,17 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def ood_columns(disagreement_probs: FloatArray, unlike: OodScores) -> dict[str, Column]:
-    """Columns of a PREDICTIONS table about images unlike those of the release.
-
-    Their ``disagreement_prob`` is left empty; ``disagreement_prob_raw``, by which predictions are judged, never is.
-    """
-    return {
-        "disagreement_prob": np.where(unlike.flagged, np.nan, disagreement_probs),
-        "disagreement_prob_raw": disagreement_probs,
+def prediction_columns(
+    case_ids: list[str], classes: tuple[str, ...], distribution: PredictiveDistribution, unlike: OodScores
+) -> dict[str, Column]:
+    """Columns of a PREDICTIONS table; ``disagreement_prob`` of an image unlike those of the release is left empty."""
+    columns: dict[str, Column] = {"case_id": case_ids}
+    columns |= {f"prob:{name}": distribution.class_probs[:, k] for k, name in enumerate(classes)}
+    if isinstance(distribution, DirichletCpe):
+        columns["log_concentration"] = distribution.log_concentration
+    return columns | {
+        "disagreement_prob": np.where(unlike.flagged, np.nan, distribution.disagreement_probs),
+        "disagreement_prob_raw": distribution.disagreement_probs,
         "out_of_distribution": unlike.flagged,
         "reasons": [" ".join(reasons) for reasons in unlike.reasons],
         "distance": unlike.distance,
@@ -127,27 +111,8 @@ def ood_columns(disagreement_probs: FloatArray, unlike: OodScores) -> dict[str, 
     }
 
 
-def prediction_columns(
-    case_ids: list[str], classes: tuple[str, ...], distribution: PredictiveDistribution
-) -> dict[str, Column]:
-    """Columns of a PREDICTIONS table."""
-    columns: dict[str, Column] = {"case_id": case_ids}
-    columns |= {f"prob:{name}": distribution.class_probs[:, k] for k, name in enumerate(classes)}
-    if isinstance(distribution, DirichletCpe):
-        columns["log_concentration"] = distribution.log_concentration
-    columns["disagreement_prob"] = distribution.disagreement_probs
-    return columns
-
-
 def listed_images(images: Path) -> tuple[list[str], list[Path], list[str] | None]:
-    """Names and files of cases, and digests of their patients where a manifest has them.
-
-    Args:
-        images: folder, or manifest whose files are relative to it.
-
-    Raises:
-        TableError: no image, a malformed manifest, or a case that stands twice.
-    """
+    """Names and files of cases in a folder or manifest, and digests of their patients if a manifest has them."""
     hmacs = None
     if images.is_dir():
         paths = sorted(path for path in images.iterdir() if path.suffix.lower() in SUFFIXES)

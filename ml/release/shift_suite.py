@@ -68,22 +68,7 @@ def shift_suite(
     *,
     seed: int = 0,
 ) -> list[ShiftPoint]:
-    """Predict held-out images as they are, under each standard shift, and another data set.
-
-    Args:
-        predictor: of the release.
-        pixels: (N, H, W, C) uint8 of held-out images, as the network sees them.
-        label_counts: (N, K).
-        other: images of another data set, as the network would see them.
-        observer: called with the rows done and in all.
-        seed: of strengths, directions and noise.
-
-    Returns:
-        One row for the images as they are, then two for each kind, then one for the other data set.
-
-    Raises:
-        ValueError: no image.
-    """
+    """Predict held-out network pixels (N, H, W, C) as they are, under each standard shift, and of another data set."""
     plain = predictor.predict(list(pixels))
     plain_terms = _terms(label_counts, plain)
     rows = [_row(UNSHIFTED, "none", plain, plain_terms, None)]

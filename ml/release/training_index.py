@@ -8,7 +8,7 @@ the service which exported their cells computed with a key of its own: without t
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NotRequired, TypedDict
 
@@ -52,11 +52,7 @@ def as_digests(values: Iterable[bytes]) -> Digests:
 
 
 def parse_patient_hmac(text: str) -> tuple[str, bytes]:
-    """Key and digest of a value of the column ``patient_hmac``, which is ``key:hexadecimal``.
-
-    Raises:
-        ValueError: it is not of that form.
-    """
+    """Key and digest of a value of the column ``patient_hmac``, which is ``key:hexadecimal``."""
     key, _, digest = text.partition(":")
     try:
         value = bytes.fromhex(digest)
@@ -69,30 +65,16 @@ def parse_patient_hmac(text: str) -> tuple[str, bytes]:
 
 @dataclass(frozen=True)
 class TrainingIndex:
-    """Digests of the images and patients that a release was made with, sorted, each once.
-
-    Attributes:
-        images: digests of decoded pixels, for each use.
-        patients: HMACs of patients, for each use.
-        patient_keys: the keys that made these; empty if no patient is known.
-    """
+    """Digests of the images and patients that a release was made with, for each use, sorted, each once."""
 
     images: dict[Use, Digests]
     patients: dict[Use, Digests]
-    patient_keys: tuple[str, ...] = field(default=())
+    # of the patients' HMACs; empty if no patient is known
+    patient_keys: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, images: Sequence[bytes], uses: Sequence[str], patient_hmacs: Sequence[str] | None) -> "TrainingIndex":
-        """Index of cases.
-
-        Args:
-            images: N digests of pixels.
-            uses: of each case, ``network`` or ``calibration``; anything else leaves it out.
-            patient_hmacs: of each case, as in the column of that name; None if the source has none.
-
-        Raises:
-            ValueError: a patient's digest is malformed.
-        """
+        """Index of N cases by their digests, uses (others than of ``USES`` leave them out) and patients."""
         parsed = [parse_patient_hmac(text) for text in patient_hmacs or ()]
         of_use = {use: [row for row, other in enumerate(uses) if other == use] for use in USES}
         used = {row for rows in of_use.values() for row in rows}
@@ -110,12 +92,7 @@ class TrainingIndex:
         return {"n_images": n_images, "n_patients": n_patients, "patient_keys": list(self.patient_keys)}
 
     def uses(self, images: Digests, patients: Digests | None = None) -> npt.NDArray[np.str_]:
-        """Use of each of N cases: ``network``, ``calibration``, or an empty text for neither.
-
-        Args:
-            images: (N,) digests of pixels; an empty one is not looked up.
-            patients: (N,) HMACs under one of ``patient_keys``, or None.
-        """
+        """Use (N,) of each case, an empty text for none; an empty digest is not looked up."""
         use_by_case = np.full(len(images), "", dtype="U11")
         for use in reversed(USES):  # whatever the network was fitted to, stays that
             was_used = _is_among(images, self.images[use])
@@ -125,15 +102,7 @@ class TrainingIndex:
         return use_by_case
 
     def uses_of(self, images: Sequence[bytes], patient_hmacs: Sequence[str] | None) -> npt.NDArray[np.str_]:
-        """Use of each of N cases, as ``uses``.
-
-        Args:
-            images: N digests of pixels.
-            patient_hmacs: of each case, as in the column of that name, under any key; None if the source has none.
-
-        Raises:
-            ValueError: a patient's digest is malformed.
-        """
+        """Use (N,) of each case, as ``uses``, by values of the column ``patient_hmac`` under any key."""
         patients = None
         if patient_hmacs is not None:
             parsed = [parse_patient_hmac(text) for text in patient_hmacs]
@@ -141,12 +110,12 @@ class TrainingIndex:
         return self.uses(as_digests(images), patients)
 
     def without_network(self) -> "TrainingIndex":
-        """The same without what the network was fitted to, so that it tells what calibrated the release."""
+        """The same without what the network was fitted to."""
         kept: list[dict[Use, Digests]] = [{"network": _NONE, "calibration": p["calibration"]} for p in self._parts()]
         return TrainingIndex(kept[0], kept[1], self.patient_keys)
 
     def with_calibration(self, images: Sequence[bytes], patient_hmacs: Sequence[str] | None) -> "TrainingIndex":
-        """The same, and cases that only what comes after the network was fitted to; arguments as of ``uses_of``."""
+        """The same, with cases that only the calibration was fitted to; arguments as of ``uses_of``."""
         more = TrainingIndex.of(images, ["calibration"] * len(images), patient_hmacs)
         both = [
             {use: np.unique(np.concatenate([mine[use], new[use]])) for use in USES}
@@ -166,11 +135,7 @@ class TrainingIndex:
 
     @classmethod
     def read(cls, path: Path) -> "TrainingIndex":
-        """Map a file that ``to_bytes`` wrote.
-
-        Raises:
-            ValueError: it is not one, or its digests are not sorted.
-        """
+        """Map a file that ``to_bytes`` wrote."""
         with path.open("rb") as stream:
             magic, line = stream.read(len(_MAGIC)), stream.readline(_LONGEST_HEADER)
             start = stream.tell()

@@ -23,36 +23,20 @@ def network_name(network_sha256: str) -> str:
 
 
 def write_repository(release: Release, folder: Path) -> str:
-    """Write the network of a release into a model repository, next to other networks.
-
-    Args:
-        release: verified release.
-        folder: the repository; made where it is missing.
-
-    Returns:
-        Name of the model.
-
-    Raises:
-        ReleaseError: the model is there already, or ONNX Runtime cannot run the network.
-    """
+    """Write the network of a release into a model repository, next to other networks; return the model's name."""
     name = network_name(release.network_sha256)
     model = folder / name
     if model.exists():
         raise ReleaseError(f"{model}: the model is there already")
-    config = model_config(release, Predictor(release, device="cpu").n_features)
+    config = _model_config(release, Predictor(release, device="cpu").n_features)
     (model / "1").mkdir(parents=True)
     shutil.copyfile(release.network, model / "1" / "model.onnx")
     (model / "config.pbtxt").write_text(config, encoding="utf-8")
     return name
 
 
-def model_config(release: Release, n_features: int) -> str:
-    """The text of config.pbtxt.
-
-    Args:
-        release: verified release.
-        n_features: D, of its network.
-    """
+def _model_config(release: Release, n_features: int) -> str:
+    """Text of config.pbtxt."""
     side, channels = release.preprocessing.size, release.preprocessing.channels
     return f"""name: "{network_name(release.network_sha256)}"
 backend: "onnxruntime"

@@ -285,7 +285,7 @@ class SeedOutputs:
             calibration.apply(part.logits, part.features)
             for part in (self.part(kind, "valid"), self.part(kind, "test"))
         )
-        fitted_map, _ = fit_disagreement_map(valid.disagreement_probs, counts, names, seed=self.seed)
+        fitted_map = fit_disagreement_map(valid.disagreement_probs, counts, names, seed=self.seed)
         values = self._metrics(truth, test.class_probs, fitted_map(test.disagreement_probs))
         kept = {name: value for name, value in values.items() if name.startswith(("L_D", "skill_D", "CE_D"))}
         return Row(f"{method}+φ", labels, self.seed, kept)

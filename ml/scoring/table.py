@@ -19,7 +19,7 @@ from ml.images.preprocess import ImageRejectedError, Pixels, decode_image
 from ml.release.artifact import read_release
 from ml.release.device import Device
 from ml.release.predictor import Predictor
-from ml.release.score import MAY_BE_EMPTY, ood_columns, prediction_columns
+from ml.release.score import MAY_BE_EMPTY, prediction_columns
 from ml.scoring.images import BLOCK, ImageList, Rows, open_list, repeated_row
 from ml.tables.matching import TRAINED_ON
 from ml.tables.reading import Column, Place, TableError, empty_where_nan, fail_at
@@ -148,8 +148,7 @@ class Scorer:
         if self.tta is not None:
             pictures = [image for image in images if isinstance(image, Image.Image)]
             distribution = self.predictor.predict_augmented(pictures, samples=self.tta, seed=self.seed)
-        columns = prediction_columns(cases, release.classes, distribution)
-        columns |= ood_columns(distribution.disagreement_probs, plain.unlikeness)
+        columns = prediction_columns(cases, release.classes, distribution, plain.unlikeness)
         columns["release_sha256"] = [self.release_sha256] * len(cases)
         columns[TRAINED_ON] = self._trained_on(digests, hmacs)
         filled: dict[str, Column] = {name: empty_where_nan(np.asarray(columns[name])) for name in MAY_BE_EMPTY}

@@ -16,7 +16,7 @@ from ml.calibration.calibrators import Calibration
 from ml.distributions.families import softmax_probs
 from ml.images.preprocess import Preprocessing
 from ml.release.artifact import HEAD_FILE, Release, write_release
-from ml.release.card import CardContents, ParityDocument, processes_of, readme_text
+from ml.release.card import CardContents, ParityDocument, processes_of
 from ml.release.device import open_session
 from ml.release.dropout_head import DropoutHead
 from ml.release.training_index import INDEX_FILE, TrainingIndex
@@ -187,7 +187,7 @@ def export_run(
     card["training"] = TrainingIndex.read(folder.training_index).document()
     if shifts is not None:
         card["shifts"] = tried_shifts(folder, files, calibration, card, shifts)
-    return write_release(out, files, calibration, card, readme_text(card))
+    return write_release(out, files, calibration, card)
 
 
 def _card(name: str, config: RunDocument, report: CalibrationReport, parity: ParityDocument) -> CardContents:

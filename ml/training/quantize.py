@@ -27,7 +27,7 @@ from ml.images.preprocess import Pixels
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.paired_difference import describe_regressions, paired_change, paired_changes
 from ml.release.artifact import HEAD_FILE, Release, ReleaseError, read_release, require_empty, write_release
-from ml.release.card import CardContents, DisagreementDocument, QuantizedDocument, ReferenceDocument, readme_text
+from ml.release.card import CardContents, DisagreementDocument, QuantizedDocument, ReferenceDocument
 from ml.release.predictor import BATCH, Predictor
 from ml.release.shift_suite import shift_suite
 from ml.release.training_index import INDEX_FILE, TrainingIndex
@@ -325,7 +325,7 @@ def quantize_release(
         if wish.shifts:
             trial = write_release(Path(temporary) / "trial", files, calibrated.calibration, card, "")
             card["shifts"] = _shifts(work, trial)
-    written = write_release(out, files, calibrated.calibration, card, readme_text(card))
+    written = write_release(out, files, calibrated.calibration, card)
     return {
         "release": str(out),
         "card_sha256": written.card_sha256,

@@ -12,7 +12,7 @@ from ml.images.preprocess import Preprocessing
 from ml.metrics import Estimate
 from ml.metrics.jackknife import ModelAssisted
 from ml.release.artifact import DISTANCE_FILE, HEAD_FILE, write_release
-from ml.release.card import CARD_METRICS, readme_text
+from ml.release.card import CARD_METRICS
 from ml.release.dropout_head import DropoutHead, HeadLayer
 from ml.release.ood_detector import FeatureDistance
 from ml.release.training_index import INDEX_FILE, TrainingIndex
@@ -34,14 +34,14 @@ def write_full_release(path: Path) -> Path:
         INDEX_FILE: training.to_bytes(),
     }
     card = {**_card("all that a card can have"), **_more(), "training": training.document()}
-    return write_release(path, files, Calibration.from_dict(_calibration(refined=True)), card, readme_text(card)).path
+    return write_release(path, files, Calibration.from_dict(_calibration(refined=True)), card).path
 
 
 def write_plain_release(path: Path, network: bytes = b"a network that nothing here runs") -> Path:
     """Write a release with the least that a release has."""
     card = _card("the least")
     files = {"network.onnx": network}
-    return write_release(path, files, Calibration.from_dict(_calibration(refined=False)), card, readme_text(card)).path
+    return write_release(path, files, Calibration.from_dict(_calibration(refined=False)), card).path
 
 
 def write_served_release(path: Path) -> Path:

@@ -104,7 +104,6 @@ OTHERS: dict[str, Any] = {
     "capacity": 0.3,
     "distribution": secondread.DirichletCpe(F, A),
     "kernel": secondread.metrics.disagreement_kernel,
-    "kind": secondread.calibration.HeadKind(0.1, 0.005),
     "log_temperature": 0.1,
     "long": LONG,
     "m": 2,
@@ -119,7 +118,6 @@ OTHERS: dict[str, Any] = {
     "bias": np.zeros(K),
     "bias_penalty": 1.0,
     "confusions": np.stack([np.eye(K)] * 2),
-    "penalties": (1.0, 1.0),
     "penalty": 0.005,
     "population": np.eye(K),
     "prior": secondread.DirichletCpe(F, A),
@@ -130,18 +128,12 @@ OTHERS: dict[str, Any] = {
 }
 #: Tables that a function needs in another shape.
 OWN: dict[str, dict[str, Any]] = {
-    "calibration.affine_loss": {"weight": np.array([1.0, 2.0, 0.5])},
     "annotators.drift_paths": {"excess": [DPE - 0.3, OTHER_DPE - 0.3], "day": [np.arange(N), np.arange(N)]},
     "agreement.fleiss_kappa": {"label_counts": np.stack([RNG.multinomial(3, f) for f in TRUTH])},
 }
 #: Losses and steps of a fit: they take arrays, and refuse every table.
 ARRAYS_ONLY = {
-    "calibration.affine_loss",
-    "calibration.choose_head",
-    "calibration.choose_scaling",
     "calibration.concentration_loss",
-    "calibration.fit_jointly",
-    "calibration.joint_loss",
     "calibration.scaling_loss",
     "calibration.temperature_loss",
     "distributions.dirichlet_multinomial_nll",
@@ -206,7 +198,6 @@ EXEMPT = {
     "agreement.HomogeneityTest": "a result",
     "calibration.Calibrator": "parameters",
     "calibration.FitReport": "a result",
-    "calibration.HeadKind": "two numbers",
     "calibration.FitError": "an error",
     "calibration.mixture_log_likelihood": "one table",
     "tables.TableError": "an error",

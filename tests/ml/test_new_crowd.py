@@ -11,7 +11,8 @@ from ml.calibration import domain_adaptation
 from ml.calibration.calibration import Calibration, Refinement
 from ml.calibration.concentration import ConcentrationHead
 from ml.calibration.disagreement_map import IDENTITY, DisagreementMap, PiecewiseMap
-from ml.calibration.domain_adaptation import Adaptation, adapt_calibration, recalibrate_for_annotators
+from ml.calibration.domain_adaptation import Adaptation, fit_adaptation, recalibrate_for_annotators
+from ml.calibration.joint_fit import LabelledOutputs
 from ml.calibration.optimise import FitError
 from ml.calibration.scaling import Scaling
 from ml.distributions.families import DirichletCpe
@@ -39,6 +40,11 @@ def labels(calibration: Calibration, logits: Any, features: Any, seed: int, n_la
     return np.array([rng.multinomial(n_labels, row / row.sum()) for row in gammas])
 
 
+def adapted(calibration: Calibration, logits: Any, features: Any, counts: Any) -> Calibration:
+    """With its own disagreement probabilities."""
+    return fit_adaptation(calibration, LabelledOutputs.of(logits, features, counts)).calibration
+
+
 @pytest.mark.parametrize(
     "mapped",
     [None, DisagreementMap(0.7, 1.2, -0.3), PiecewiseMap(np.array([-2.0, 0.0]), np.array([0.5, 1.0, 1.5]), -1.5)],
@@ -56,7 +62,7 @@ def test_endless_penalties_leave_what_was_shipped(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(domain_adaptation, name, 1e9)
     other = replace(shipped(), scaling=Scaling("temperature", 0.9))
     before = shipped().apply(logits, features)
-    after = adapt_calibration(shipped(), logits, features, labels(other, logits, features, 1)).apply(logits, features)
+    after = adapted(shipped(), logits, features, labels(other, logits, features, 1)).apply(logits, features)
     np.testing.assert_allclose(after.class_probs, before.class_probs, atol=1e-5)
     np.testing.assert_allclose(after.disagreement_probs, before.disagreement_probs, atol=1e-5)
 
@@ -65,7 +71,7 @@ def test_with_many_labels_another_crowd_is_found() -> None:
     """One with another temperature and another map: what is said afterwards is what that crowd does."""
     logits, features = cases(6000, 2)
     true = replace(shipped(DisagreementMap(0.6, 0.6, -1.0)), scaling=Scaling("temperature", 0.6))
-    after = adapt_calibration(shipped(), logits, features, labels(true, logits, features, 3)).apply(logits, features)
+    after = adapted(shipped(), logits, features, labels(true, logits, features, 3)).apply(logits, features)
     wanted = true.apply(logits, features)
     before = shipped().apply(logits, features)
     gaps = [np.abs(d.disagreement_probs - wanted.disagreement_probs).mean() for d in (before, after)]
@@ -86,7 +92,7 @@ def test_fifty_double_reads_beat_what_was_shipped_and_the_constant_that_they_tea
     for run in range(runs):
         some = rng.choice(3000, 50, replace=False)
         pairs = labels(true, logits[some], features[some], 100 + run)
-        after = adapt_calibration(shipped(), logits[some], features[some], pairs).apply(logits, features)
+        after = adapted(shipped(), logits[some], features[some], pairs).apply(logits, features)
         loss = disagreement_loss(judged, after.disagreement_probs).value
         constant = disagreement_loss(judged, np.full(3000, observed_disagreement(pairs).mean())).value
         better += loss < constant
@@ -102,9 +108,9 @@ def test_too_few_pairs_and_no_head_are_refused() -> None:
     logits, features = cases(60, 7)
     counts = labels(shipped(), logits, features, 8)
     with pytest.raises(FitError, match="20 cases"):
-        adapt_calibration(shipped(), logits[:19], features[:19], counts[:19])
+        relearned(shipped(), logits[:19], features[:19], counts[:19])
     with pytest.raises(FitError, match="head"):
-        adapt_calibration(replace(shipped(), concentration=None), logits, features, counts)
+        relearned(replace(shipped(), concentration=None), logits, features, counts)
     with pytest.raises(FitError, match="there are 19"):
         relearned(shipped(), logits[:19], features[:19], counts[:19])
     with pytest.raises(FitError, match="two patients"):
@@ -162,7 +168,7 @@ def test_what_is_relearned_is_the_plain_fit_and_goes_through_its_document(scalin
     parent = replace(shipped(), scaling=scaling)
     found = relearned(parent, logits, features, counts)
     plain, again = (
-        adapt_calibration(parent, logits, features, counts),
+        adapted(parent, logits, features, counts),
         Calibration.from_dict(found.calibration.to_dict()),
     )
     for made in (plain, again):

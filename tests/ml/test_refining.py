@@ -13,13 +13,14 @@ from ml.calibration.concentration import HeadKind
 from ml.calibration.disagreement_map import IDENTITY, DisagreementMap, PiecewiseMap, fit_map
 from ml.calibration.joint_fit import (
     VARIANTS,
-    Outputs,
+    LabelledOutputs,
     _Problem,
     case_temperature_loss,
     fit_variant,
     start_without_summaries,
 )
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, softmax_probs
+from ml.documents import from_document, to_document
 from ml.metrics.losses import exact_metrics
 
 
@@ -78,7 +79,7 @@ def test_gradients_by_every_temperature_and_by_every_parameter(members: int) -> 
         ends = [case_temperature_loss(logits, y, log_t + sign * step, a, 0.01)[0] for sign in (1, -1)]
         assert by_t[index] == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5, abs=1e-9)
     seen = Summaries.of(logits)
-    outputs = Outputs(logits, features, seen(logits), y)
+    outputs = LabelledOutputs.of(logits, features, y, summaries=seen(logits))
     begun = start_without_summaries(
         0.1, calibrate(*world(60, 3)[:3], names(60), refined=False).calibration.concentration
     )  # type: ignore[arg-type]
@@ -93,13 +94,14 @@ def test_gradients_by_every_temperature_and_by_every_parameter(members: int) -> 
 
 def test_a_variant_explains_its_cases_better_than_one_that_reads_less() -> None:
     logits, features, y, _ = world(800, 4)
-    outputs = Outputs(logits, features, Summaries.of(logits)(logits), y)
+    outputs = LabelledOutputs.of(logits, features, y, summaries=Summaries.of(logits)(logits))
     head = calibrate(logits, features, y, names(800), refined=False).calibration.concentration
     assert head is not None
-    losses = [
-        fit_variant(outputs, start_without_summaries(0.0, head), HeadKind(0.0, 0.0), v).loss(outputs) for v in VARIANTS
-    ]
-    neither, by_head, by_temperature, both = losses
+    start = start_without_summaries(0.0, head)
+    fits = [fit_variant(outputs, start, HeadKind(0.0, 0.0), variant).predicted(outputs) for variant in VARIANTS]
+    neither, by_head, by_temperature, both = (
+        -DirichletCpe(softmax_probs(scaled), a).log_likelihood(y).sum() for scaled, a in fits
+    )
     assert both < min(by_head, by_temperature)
     assert max(by_head, by_temperature) < neither
 
@@ -185,7 +187,7 @@ def test_a_map_keeps_the_order_and_finds_a_known_bend(kind: Any) -> None:
     found = fit_map(said, (rng.random(20_000) < true).astype(float), kind)
     assert np.abs(found(said) - true).mean() < 0.012
     assert (np.diff(found(np.linspace(0, 1, 301))) >= -1e-12).all()
-    assert type(found).from_dict(json.loads(json.dumps(found.to_dict()))).to_dict() == found.to_dict()
+    assert from_document(type(found), json.loads(json.dumps(to_document(found)))) == found
 
 
 @pytest.mark.parametrize("n", [700, pytest.param(2500, marks=pytest.mark.slow)])

@@ -23,7 +23,6 @@ from ml.images.image_quality_features import compute_quality_features, feature_c
 from ml.images.preprocess import Preprocessing, fit_normalisation
 from ml.metrics import evaluate
 from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, read_release, write_release
-from ml.release.card import readme_text
 from ml.release.device import open_session
 from ml.release.ood_detector import DetectorInputs, fit_feature_distance, fit_ood_detector
 from ml.release.predictor import Predictor
@@ -67,7 +66,7 @@ def write_tiny_release(path: Path, name: str = "tiny cells") -> Path:
         "n_distance": len(squared),
     }
     files = {"network.onnx": network, DISTANCE_FILE: distance.to_bytes()}
-    return write_release(path, files, fit.calibration, card, readme_text(card)).path
+    return write_release(path, files, fit.calibration, card).path
 
 
 def with_training(source: Path, out: Path, index: TrainingIndex) -> Path:
