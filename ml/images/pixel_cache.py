@@ -63,17 +63,11 @@ class _Header(TypedDict):
 
 @dataclass(frozen=True)
 class Pack:
-    """Pixels of N images of M sources: of as many files, or of one archive.
+    """Pixels of N images of M sources: of as many files, or of one archive."""
 
-    Attributes:
-        names: (M, 32) digests of the sources.
-        digests: (M, 32) of what was decoded, zeros if not set.
-        pixels: (N, H, W, C) uint8.
-    """
-
-    names: Names
-    digests: Names
-    pixels: Pixels
+    names: Names  # (M, 32) digests of the sources
+    digests: Names  # (M, 32) of what was decoded, zeros if not set
+    pixels: Pixels  # (N, H, W, C) uint8
 
 
 def _reserved(path: Path, size: int) -> bool:
@@ -90,12 +84,7 @@ def _reserved(path: Path, size: int) -> bool:
 
 
 class PackStore:
-    """The packs of a folder.
-
-    Args:
-        folder: made where it is not there.
-        limit: bytes that they may take together, unless the newest alone takes more.
-    """
+    """The packs of a folder."""
 
     def __init__(self, folder: Path, limit: int = LIMIT) -> None:
         self.folder, self.limit = folder, limit
@@ -141,16 +130,7 @@ class PackStore:
 
     @contextmanager
     def new(self, recipe: Recipe, names: Sequence[bytes], shape: tuple[int, ...]) -> Iterator[Pack | None]:
-        """A pack to be filled; it is there when the block ends without an error. Only under the lock.
-
-        Args:
-            recipe: of its images.
-            names: of its M sources.
-            shape: (N, H, W, C).
-
-        Yields:
-            The pack, whose names are set; None if it would take more than half of what is free on the disk.
-        """
+        """A pack to be filled; it is there when the block ends without an error. Only under the lock."""
         size = _HEADER + len(names) * 2 * DIGEST_BYTES + math.prod(shape)
         if size > shutil.disk_usage(self.folder).free // 2:
             yield None
@@ -229,15 +209,10 @@ class UnreadableImageError(ValueError):
 
 @dataclass(frozen=True)
 class DecodedImages:
-    """Decoded images.
+    """Decoded images."""
 
-    Attributes:
-        pixels: (N, size, size, C) uint8; they may lie in a file, and cannot be written to then.
-        digests: N digests of the pictures before crop and resize (``pixel_digest``).
-    """
-
-    pixels: Pixels
-    digests: list[bytes]
+    pixels: Pixels  # (N, size, size, C) uint8; they may lie in a file, and cannot be written to then
+    digests: list[bytes]  # N digests of the pictures before crop and resize (``pixel_digest``)
 
 
 def ignore_progress(_done: int, _total: int) -> None:
@@ -264,18 +239,7 @@ def decode_files(
     observer: Observer = ignore_progress,
     threads: int | None = None,
 ) -> DecodedImages:
-    """Decode image files to network pixels, in their order.
-
-    Args:
-        paths: of N files.
-        preprocessing: crop and resize.
-        store: where they are kept; None: they are decoded and not kept.
-        observer: shows progress; not called where nothing has to be decoded.
-        threads: that read and decode; None: one per core.
-
-    Raises:
-        UnreadableImageError: a file is missing, or no image that can be read safely: the first one of them.
-    """
+    """Decode image files to network pixels, in their order."""
     with ThreadPoolExecutor(threads or cores()) as pool:
         decoder = _Decoder(pool, preprocessing, observer)
         pack = None if store is None else decoder.kept(paths, store)

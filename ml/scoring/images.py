@@ -34,50 +34,27 @@ _DIGESTS_IN_MEMORY = 20_000
 
 @dataclass(frozen=True)
 class Rows:
-    """Consecutive images of a list.
+    """Consecutive images of a list."""
 
-    Attributes:
-        first: number of the first of them in the list.
-        case_ids: of the images.
-        names: their files as the list has them.
-        paths: their files.
-        hmacs: digests of their patients, None where the list has none.
-    """
-
-    first: int
-    case_ids: list[str]
-    names: list[str]
-    paths: list[Path]
-    hmacs: list[str] | None
+    first: int  # number of the first of them in the list
+    case_ids: list[str]  # of the images
+    names: list[str]  # their files as the list has them
+    paths: list[Path]  # their files
+    hmacs: list[str] | None  # digests of their patients, None where the list has none
 
 
 @dataclass(frozen=True)
 class ImageList:
-    """A list of images.
+    """A list of images."""
 
-    Attributes:
-        source: the folder, or the manifest.
-        rows: number of images.
-        sha256: digest of the manifest, or of the names in the folder.
-        read: gives the rows from one number up to another in blocks.
-    """
-
-    source: Path
-    rows: int
-    sha256: str
-    read: Callable[[int, int], Iterator[Rows]]
+    source: Path  # the folder, or the manifest
+    rows: int  # number of images
+    sha256: str  # digest of the manifest, or of the names in the folder
+    read: Callable[[int, int], Iterator[Rows]]  # gives the rows from one number up to another in blocks
 
 
 def open_list(images: Path, *, names_in_memory: int = _NAMES_IN_MEMORY) -> ImageList:
-    """Count the images of a folder or a manifest, and digest their list; in one pass.
-
-    Args:
-        images: folder, or manifest (CSV, Parquet) with columns case_id and file, whose files are relative to it.
-        names_in_memory: names of a folder that are sorted in memory.
-
-    Raises:
-        TableError: it cannot be read, or contains no image.
-    """
+    """Count the images of a folder or a manifest, and digest their list; in one pass."""
     if not images.exists():
         raise TableError(f"{images}: there is no such file or folder")
     if images.is_dir():
@@ -162,17 +139,7 @@ def _unspill(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def repeated_row(identifiers: Iterable[list[str]], *, in_memory: int = _DIGESTS_IN_MEMORY) -> int | None:
-    """The first row whose identifier stands in an earlier one.
-
-    Digests are sorted into temporary files by their first byte, so that equal ones meet in a file that is short.
-
-    Args:
-        identifiers: of all rows, in lists of any length.
-        in_memory: digests that are kept before they are written.
-
-    Returns:
-        Its number, from 0; None where every identifier is another.
-    """
+    """The first row whose identifier stands in an earlier one."""
     files: list[IO[bytes]] = []
     try:
         first: list[int] = []

@@ -16,34 +16,18 @@ from ml.util.files import file_sha256, replace_file, temporary_path
 
 @dataclass(frozen=True)
 class MergedShards:
-    """Result of merging shards.
+    """Result of merging shards."""
 
-    Attributes:
-        n_shards: number of parts.
-        n_predictions: images that were predicted.
-        n_errors: images that could not be read.
-        reasons: number of them for each reason.
-        predictions: table of the first.
-        errors: table of the second.
-    """
-
-    n_shards: int
-    n_predictions: int
-    n_errors: int
-    reasons: dict[str, int]
-    predictions: Path
-    errors: Path
+    n_shards: int  # number of parts
+    n_predictions: int  # images that were predicted
+    n_errors: int  # images that could not be read
+    reasons: dict[str, int]  # number of them for each reason
+    predictions: Path  # table of the first
+    errors: Path  # table of the second
 
 
 def merge_job_shards(folder: Path) -> MergedShards:
-    """Join the parts of a job into ``predictions.parquet`` and ``errors.parquet``, byte for byte those of one run.
-
-    Args:
-        folder: contains its parts.
-
-    Raises:
-        ShardError: a part is missing, of another job or changed, or a case stands twice.
-    """
+    """Join the parts of a job into ``predictions.parquet`` and ``errors.parquet``, byte for byte those of one run."""
     job = read_job(folder)
     parts = _checked_parts(job)
     _check_cases(job)

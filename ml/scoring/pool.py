@@ -54,19 +54,12 @@ _LOOK_AGAIN_S = 1.0
 
 @dataclass(frozen=True)
 class Run:
-    """Result of running the missing shards.
+    """Result of running the missing shards."""
 
-    Attributes:
-        n_shards: parts of the job.
-        n_run: those that were missing and have been run.
-        n_predictions: of all parts.
-        n_errors: of all parts.
-    """
-
-    n_shards: int
-    n_run: int
-    n_predictions: int
-    n_errors: int
+    n_shards: int  # parts of the job
+    n_run: int  # those that were missing and have been run
+    n_predictions: int  # of all parts
+    n_errors: int  # of all parts
 
 
 def run_missing(
@@ -81,26 +74,7 @@ def run_missing(
     ray_address: str | None = None,
     device: Device = "auto",
 ) -> Run:
-    """Run the shards of a job that are missing.
-
-    A folder without a job is given one: as many shards as there are cores, more if one would have more than
-    ``SHARD_IMAGES`` images.
-
-    Args:
-        release: release folder.
-        images: folder or manifest, as of ``score_images``.
-        folder: contains the parts.
-        engine: ``local``: one process a core, or this one on a GPU; ``ray``: tasks of a Ray cluster.
-        observer: called with images done and in all.
-        tta: augmented views an image, None for the image itself.
-        seed: of the views.
-        ray_address: of the cluster; None for that in ``RAY_ADDRESS``, or for one on this machine.
-        device: where the network runs.
-
-    Raises:
-        ShardError: the folder has another job, processes were killed, or the cluster cannot be used.
-        ValueError: the list or the release cannot be read, or the device not used.
-    """
+    """Run the shards of a job that are missing."""
     scorer, listed = Scorer(release, tta=tta, seed=seed, device=device), open_list(images)
     with connect_to_ray(ray_address) if engine == "ray" else nullcontext(cores()) as n_cores:
         count = read_job(folder).n_shards if (folder / JOB_FILE).exists() else _shards_for(listed.rows, n_cores)
@@ -155,34 +129,18 @@ def _complete_run(job: Job, n_run: int) -> Run:
 
 @dataclass(frozen=True)
 class ShardWork:
-    """Work order of a job for other processes; called with a shard's number, it makes that shard.
+    """Work order of a job for other processes; called with a shard's number, it makes that shard."""
 
-    Attributes:
-        release: release folder, like the other paths absolute.
-        images: folder or manifest.
-        folder: contains the parts.
-        job_sha256: digest of the job that was begun there.
-        tta: augmented views an image, None for the image itself.
-        seed: of the views.
-        device: where the network runs.
-    """
-
-    release: Path
-    images: Path
-    folder: Path
-    job_sha256: str
-    tta: int | None
-    seed: int
-    device: Device
+    release: Path  # release folder, like the other paths absolute
+    images: Path  # folder or manifest
+    folder: Path  # contains the parts
+    job_sha256: str  # digest of the job that was begun there
+    tta: int | None  # augmented views an image, None for the image itself
+    seed: int  # of the views
+    device: Device  # where the network runs
 
     def __call__(self, shard: int) -> PartDocument:
-        """Predict a shard, unless it is there.
-
-        Raises:
-            ShardError: the folder is another one here, or has other bytes.
-            TableError: the manifest cannot be used.
-            ValueError: the release cannot be read.
-        """
+        """Predict a shard, unless it is there."""
         if not (self.folder / JOB_FILE).exists() or read_job(self.folder).sha256 != self.job_sha256:
             raise ShardError(
                 f"{self.folder}: is not the folder of this job on the machine {platform.node()}: every machine has to "
@@ -203,11 +161,7 @@ def _open_release_and_list(
 
 
 def run_in_processes(work: Work, shards: list[int], n_processes: int) -> Iterator[PartDocument]:
-    """Make shards by processes of this machine, which end with this one; their documents, in the order they end.
-
-    Raises:
-        ShardError: a process was killed.
-    """
+    """Make shards by processes of this machine, which end with this one; their documents, in the order they end."""
     count = min(n_processes, len(shards))
     pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_end_with_parent)
     try:
@@ -232,11 +186,7 @@ def _watch(sentinel: int) -> None:
 
 
 def run_on_ray(work: Work, shards: list[int]) -> Iterator[PartDocument]:
-    """Make shards by tasks of the connected Ray cluster, one core each; their documents, in the order they end.
-
-    Raises:
-        ShardError: processes of a shard died again and again; raised once all others are done.
-    """
+    """Make shards by tasks of the connected Ray cluster, one core each; their documents, in the order they end."""
     import ray
     from ray.exceptions import RayError
 
@@ -286,15 +236,7 @@ def _result(reference: "ObjectRef[PartDocument]") -> PartDocument:
 
 @contextmanager
 def connect_to_ray(address: str | None) -> Iterator[int]:
-    """Connect to a Ray cluster, or start one on this machine that ends with this process; yield its number of cores.
-
-    Args:
-        address: of the cluster, such as ``10.0.0.1:6379`` or ``auto``; None for that in ``RAY_ADDRESS``, or for one on
-            this machine. A program that is connected already stays so, and names none.
-
-    Raises:
-        ShardError: there is no such cluster, or it cannot be used.
-    """
+    """Connect to a Ray cluster, or start one on this machine that ends with this process; yield its number of cores."""
     # before Ray is imported, which reads them then
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_raylet_start_wait_time_s", _START_S)

@@ -78,17 +78,11 @@ class PartDocument(TypedDict):
 
 @dataclass(frozen=True)
 class Job:
-    """The job of a folder.
+    """The job of a folder."""
 
-    Attributes:
-        folder: contains its parts.
-        document: shared by the parts.
-        sha256: digest of its file.
-    """
-
-    folder: Path
-    document: JobDocument
-    sha256: str
+    folder: Path  # contains its parts
+    document: JobDocument  # shared by the parts
+    sha256: str  # digest of its file
 
     @property
     def n_shards(self) -> int:
@@ -100,11 +94,7 @@ class Job:
         return self.folder / f"shard-{shard:05d}-of-{self.n_shards:05d}.{what}"
 
     def part(self, shard: int) -> PartDocument | None:
-        """Document of a part, None if it is missing.
-
-        Raises:
-            ShardError: it is of another job.
-        """
+        """Document of a part, None if it is missing."""
         path = self.file(shard, "json")
         if not path.exists():
             return None
@@ -148,11 +138,7 @@ def rows_of(shard: int, n_shards: int, n_rows: int) -> tuple[int, int]:
 
 
 def create_file(path: Path, target: Path) -> None:
-    """Move a written file to a free place in its folder, or keep an identical file that is there.
-
-    Raises:
-        ShardError: a file with other bytes is there.
-    """
+    """Move a written file to a free place in its folder, or keep an identical file that is there."""
     sync_file(path)
     try:
         os.link(path, target)
@@ -166,11 +152,7 @@ def create_file(path: Path, target: Path) -> None:
 
 
 def create_json(path: Path, document: JobDocument | EvaluationJob | PartDocument) -> None:
-    """Write a document where none is.
-
-    Raises:
-        ShardError: another one is there.
-    """
+    """Write a document where none is."""
     with temporary_path(path) as written:
         write_json(written, document)
         create_file(written, path)
@@ -185,43 +167,27 @@ def begin_job(path: Path, document: JobDocument | EvaluationJob) -> None:
 
 
 def require_job(path: Path) -> None:
-    """Check that a folder has the document of a job.
-
-    Raises:
-        ShardError: there is none.
-    """
+    """Check that a folder has the document of a job."""
     if not path.exists():
         raise ShardError(f"{path.parent}: has no {path.name}: no shard was ever written there")
 
 
 def require_all(folder: Path, missing: list[int], n_shards: int) -> None:
-    """Check that no part of a job is missing.
-
-    Raises:
-        ShardError: some are; the message contains their numbers.
-    """
+    """Check that no part of a job is missing."""
     if missing:
         words = "shard is" if len(missing) == 1 else "shards are"
         raise ShardError(f"{folder}: {len(missing):,} of {n_shards:,} {words} missing: {numbers_text(missing)}")
 
 
 def read_job(folder: Path) -> Job:
-    """The job of a folder.
-
-    Raises:
-        ShardError: there is none.
-    """
+    """The job of a folder."""
     path = folder / JOB_FILE
     require_job(path)
     return Job(folder, cast(JobDocument, read_json(path)), file_sha256(path))
 
 
 def join_job(folder: Path, document: JobDocument) -> Job:
-    """Begin a job in a folder, or check that it is the one that was begun there.
-
-    Raises:
-        ShardError: the folder has another job; the message contains the difference.
-    """
+    """Begin a job in a folder, or check that it is the one that was begun there."""
     begin_job(folder / JOB_FILE, document)
     job = read_job(folder)
     there, here = {"device": "cpu"} | dict(job.document), {"device": "cpu"} | dict(document)
@@ -238,11 +204,7 @@ def _shortened(value: object) -> str:
 
 
 def open_job(scorer: Scorer, listed: ImageList, folder: Path, n_shards: int) -> Job:
-    """The job of a list in a folder.
-
-    Raises:
-        ShardError: the folder has another job.
-    """
+    """The job of a list in a folder."""
     document: JobDocument = {
         "version": VERSION,
         "release_sha256": scorer.release_sha256,
@@ -270,38 +232,13 @@ def score_shard(
     threads: int = 0,
     device: Device = "auto",
 ) -> PartDocument:
-    """Predict one shard of a list of images, unless it is there.
-
-    Args:
-        release: release folder.
-        images: folder or manifest, as of ``score_images``.
-        folder: contains the parts of the job.
-        shard: its number, from 1, and the number of shards.
-        observer: called with images done and in all.
-        tta: augmented views an image, None for the image itself.
-        seed: of the views.
-        threads: within one run of the network, 0 for all cores.
-        device: where the network runs; the same for all parts, whose bytes it decides.
-
-    Returns:
-        The document of the shard.
-
-    Raises:
-        ShardError: the folder has parts of another job, or other bytes.
-        TableError: the manifest cannot be used.
-        ValueError: the release cannot be read, or the device not used.
-    """
+    """Predict one shard of a list of images, unless it is there."""
     scorer, listed = Scorer(release, tta=tta, seed=seed, threads=threads, device=device), open_list(images)
     return write_shard(scorer, listed, open_job(scorer, listed, folder, shard[1]), shard[0], observer)
 
 
 def write_shard(scorer: Scorer, listed: ImageList, job: Job, shard: int, observer: Observer) -> PartDocument:
-    """The same, of a job that is open.
-
-    Raises:
-        ShardError: other bytes are there.
-        TableError: the manifest cannot be used.
-    """
+    """The same, of a job that is open."""
     existing = job.part(shard)
     if existing is not None:
         return existing

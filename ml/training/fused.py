@@ -115,12 +115,7 @@ def _sharpness(below: Tensor, wanted: Tensor) -> Tensor:
 
 
 class Calibrated(nn.Module):
-    """Calibration: logits and features to class probabilities, log concentration where there is one, and φ.
-
-    Args:
-        calibration: what they go through.
-        n_classes: K.
-    """
+    """Calibration: logits and features to class probabilities, log concentration where there is one, and φ."""
 
     scale: Tensor
     offset: Tensor
@@ -165,13 +160,7 @@ class Calibrated(nn.Module):
 
 
 class Fused(nn.Module):
-    """Network and calibration: image to class probabilities, log concentration where there is one, and φ.
-
-    Args:
-        network: image → logits and features.
-        calibration: what they go through.
-        n_classes: K.
-    """
+    """Network and calibration: image to class probabilities, log concentration where there is one, and φ."""
 
     def __init__(self, network: nn.Module, calibration: Calibration, n_classes: int) -> None:
         super().__init__()

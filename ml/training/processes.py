@@ -45,15 +45,10 @@ _ENDED = (
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a training, as one of them sees them; by default there is one.
+    """The processes of a training, as one of them sees them; by default there is one."""
 
-    Attributes:
-        rank: number of this one, from 0.
-        size: how many there are.
-    """
-
-    rank: int = 0
-    size: int = 1
+    rank: int = 0  # number of this one, from 0
+    size: int = 1  # how many there are
 
     @property
     def first(self) -> bool:
@@ -61,11 +56,7 @@ class Processes:
         return self.rank == 0
 
     def device(self, device: torch.device) -> torch.device:
-        """The device of this process: of several GPUs the one with its number on this machine.
-
-        Raises:
-            ValueError: there are fewer GPUs than processes, or all processes are to use the same one.
-        """
+        """The device of this process: of several GPUs the one with its number on this machine."""
         if self.size == 1 or device.type != "cuda":
             return device
         number, there = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
@@ -112,11 +103,7 @@ class Processes:
                 dist.broadcast(buffer, 0)
 
     def from_first(self, read: Callable[[], bytes]) -> bytes:
-        """Broadcast bytes that only the first process reads from its disk.
-
-        Args:
-            read: called in the first process only.
-        """
+        """Broadcast bytes that only the first process reads from its disk."""
         if self.size == 1:
             return read()
         content = read() if self.first else b""
@@ -130,15 +117,7 @@ class Processes:
         return data.numpy().tobytes()
 
     def require_equal(self, what: str, content: Callable[[], str]) -> None:
-        """Refuse processes that were started with different things.
-
-        Args:
-            what: for the message.
-            content: what must be the same everywhere; called where there are several processes.
-
-        Raises:
-            ValueError: this process has something else than the first one.
-        """
+        """Refuse processes that were started with different things."""
         if self.size > 1:
             own = content().encode()
             if self.from_first(lambda: own) != own:
@@ -151,16 +130,7 @@ ALONE = Processes()
 
 @contextmanager
 def started_processes() -> Iterator[Processes]:
-    """The processes that ``torchrun`` has started, or this one alone.
-
-    Where several fail, the first to fail raises its error and the others leave silently with status 1. What
-    :meth:`Processes.averaging` has returned must not be kept for longer.
-
-    Raises:
-        ValueError: several processes are announced, but not how they find each other; or one of them ended.
-        SystemExit: another process has said what was wrong.
-        KeyboardInterrupt: somebody interrupted it.
-    """
+    """The processes that ``torchrun`` has started, or this one alone."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE
         return

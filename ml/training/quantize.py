@@ -48,31 +48,18 @@ class LeftOutDocument(TypedDict):
 
 @dataclass(frozen=True)
 class Cases:
-    """Cases that no network was fitted to.
+    """Cases that no network was fitted to."""
 
-    Attributes:
-        pixels: (N, H, W, C) uint8, as the network sees them.
-        counts: (N, K) labels, in the order of the release's classes.
-        partition: (N,) ``valid``, ``calibration`` or ``test``.
-        calibrates: name of the partition that calibrates.
-        case_ids: (N,).
-        groups: (N,) patient, or the case itself where there is none.
-        digests: N of the decoded pictures.
-        hmacs: N digests of patients by the service that exported them, None where none did.
-        uses: (N,) what the release used each case for, the empty text for nothing.
-        left_out: what was left out.
-    """
-
-    pixels: Pixels
-    counts: IntArray
-    partition: npt.NDArray[np.str_]
-    calibrates: str
-    case_ids: npt.NDArray[np.str_]
-    groups: npt.NDArray[np.str_]
-    digests: list[bytes]
-    hmacs: list[str] | None
-    uses: npt.NDArray[np.str_]
-    left_out: LeftOutDocument
+    pixels: Pixels  # (N, H, W, C) uint8, as the network sees them
+    counts: IntArray  # (N, K) labels, in the order of the release's classes
+    partition: npt.NDArray[np.str_]  # (N,) ``valid``, ``calibration`` or ``test``
+    calibrates: str  # name of the partition that calibrates
+    case_ids: npt.NDArray[np.str_]  # (N,)
+    groups: npt.NDArray[np.str_]  # (N,) patient, or the case itself where there is none
+    digests: list[bytes]  # N of the decoded pictures
+    hmacs: list[str] | None  # N digests of patients by the service that exported them, None where none did
+    uses: npt.NDArray[np.str_]  # (N,) what the release used each case for, the empty text for nothing
+    left_out: LeftOutDocument  # what was left out
 
     def rows(self, *partitions: str) -> npt.NDArray[np.intp]:
         """Rows of partitions."""
@@ -81,13 +68,7 @@ class Cases:
     def outputs(
         self, predictor: Predictor, rows: npt.NDArray[np.intp], done: Callable[[int], None] = lambda n: None
     ) -> CachedOutputs:
-        """Network outputs of the cases.
-
-        Args:
-            predictor: of the network.
-            rows: M of the cases.
-            done: called with the number of cases that were predicted.
-        """
+        """Network outputs of the cases."""
         parts = []
         for start in range(0, len(rows), BATCH):
             parts.append(predictor.outputs(list(self.pixels[rows[start : start + BATCH]])))
@@ -105,19 +86,7 @@ class Cases:
 
 
 def cases_for(release: Release, dataset: ImageDataset) -> Cases:
-    """The cases of a data set that may calibrate and judge a release.
-
-    Cases of ``test`` that the release was made with are left out, those whose picture or patient calibrates here, and
-    those of ``calibration`` that its network was fitted to, unless they calibrated it as well (pictures that its source
-    has twice); where it carries no digests of them, nothing is known of what it was made with.
-
-    Args:
-        release: that is quantised.
-        dataset: images with labels.
-
-    Raises:
-        ValueError: other classes, images of another size, or no case that calibrates or judges.
-    """
+    """The cases of a data set that may calibrate and judge a release."""
     _require_same_images(release, dataset)
     rows = dataset.rows("valid", "calibration", "test")
     counts, partition = _counts(release, dataset)[rows], dataset.partition[rows]
@@ -203,11 +172,7 @@ class WorseError(ValueError):
 
 
 class QuantizeReport(TypedDict):
-    """Result of a quantisation, as ``secondread quantize --json`` prints it.
-
-    ``figures`` has metrics by name of both networks on the same held-out cells. ``trained_on``: ``known``, or
-    ``unknown`` where the release carries no digests of its images. ``network_bytes``: sizes of both network files.
-    """
+    """Result of a quantisation, as ``secondread quantize --json`` prints it."""
 
     release: str
     card_sha256: str
@@ -222,25 +187,15 @@ class QuantizeReport(TypedDict):
 
 @dataclass(frozen=True)
 class QuantizationRequest:
-    """Options of a quantisation.
+    """Options of a quantisation."""
 
-    Attributes:
-        ranges: how ranges of activations are found.
-        n_images: on how many images at most.
-        seed: of which images these are, and of the shifts.
-        name: of the new release; the old one's with ``int8`` where None.
-        despite_gate: make it although it is worse than the gate allows.
-        shifts: whether standard shifts are tried out for the card.
-        weight_bits: of each weight (``ml.training.quantized_graph``).
-    """
-
-    ranges: Ranges = "percentile"
-    n_images: int = RANGE_IMAGES
-    seed: int = 0
-    name: str | None = None
-    despite_gate: bool = False
-    shifts: bool = True
-    weight_bits: WeightBits = 8
+    ranges: Ranges = "percentile"  # how ranges of activations are found
+    n_images: int = RANGE_IMAGES  # on how many images at most
+    seed: int = 0  # of which images these are, and of the shifts
+    name: str | None = None  # of the new release; the old one's with ``int8`` where None
+    despite_gate: bool = False  # make it although it is worse than the gate allows
+    shifts: bool = True  # whether standard shifts are tried out for the card
+    weight_bits: WeightBits = 8  # of each weight (``ml.training.quantized_graph``)
 
 
 @dataclass(frozen=True)
@@ -290,24 +245,7 @@ def quantize_release(
     wish: QuantizationRequest,
     observer: Observer = lambda what, done, total: None,
 ) -> QuantizeReport:
-    """Write a release whose network computes in whole numbers; the same inputs give the same bytes.
-
-    Args:
-        source: release folder.
-        dataset: images with labels; ``calibration`` (or ``valid``, in data that set none aside) calibrates, ``test``
-            judges (``cases_for`` says which of them).
-        out: release folder to make.
-        wish: how.
-        observer: called as the work goes on.
-
-    Returns:
-        What changed, and figures of both networks on the same held-out cells.
-
-    Raises:
-        ReleaseError: the release cannot be read or quantised, or ``out`` is not empty.
-        ValueError: the data are not of the release's classes and images, or a fit failed.
-        WorseError: it is worse than the gate allows, and nobody wanted it all the same; nothing is written.
-    """
+    """Write a release whose network computes in whole numbers; the same inputs give the same bytes."""
     release = read_release(source)
     require_empty(out)
     _require_own_calibration(release)
@@ -340,11 +278,7 @@ def quantize_release(
 
 
 def require_pairs(cases: Cases) -> None:
-    """Refuse data by which disagreement cannot be judged, before all the work.
-
-    Raises:
-        ValueError: fewer than two patients have a held-out case with two labels.
-    """
+    """Refuse data by which disagreement cannot be judged, before all the work."""
     test = cases.rows("test")
     with_pair = test[cases.counts[test].sum(axis=1) >= 2]
     n_patients = len(set(cases.groups[with_pair]))

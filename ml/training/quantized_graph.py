@@ -39,15 +39,10 @@ Images = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class QuantizedGraph:
-    """A quantised network.
+    """A quantised network."""
 
-    Attributes:
-        network: the ONNX file; the same inputs and outputs as before.
-        n_layers: convolutions with weights of eight bits.
-    """
-
-    network: bytes
-    n_layers: int
+    network: bytes  # the ONNX file; the same inputs and outputs as before
+    n_layers: int  # convolutions with weights of eight bits
 
 
 @dataclass
@@ -69,20 +64,7 @@ def quantize_graph(
     weight_bits: WeightBits = 8,
     observer: Callable[[int], None] = lambda n: None,
 ) -> QuantizedGraph:
-    """Quantise the convolutions of a network.
-
-    The same network, batches and version of ONNX Runtime give the same bytes.
-
-    Args:
-        network: ONNX file that maps ``image`` to ``logits`` and ``features``.
-        batches: inputs (N, C, H, W) from which the ranges of activations are found; only one is in memory.
-        ranges: how they are found.
-        weight_bits: of each weight.
-        observer: called with the images of each batch that was gone through.
-
-    Raises:
-        ReleaseError: the network has no convolution that could be quantised, or is quantised already.
-    """
+    """Quantise the convolutions of a network."""
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         plain = _folded(network, folder / "folded.onnx")

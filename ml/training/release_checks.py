@@ -31,16 +31,7 @@ class _Distances(TypedDict):
 
 
 def add_checks(folder: RunFolder, preprocessing: Preprocessing, files: dict[str, bytes]) -> ReferenceDocument:
-    """Add the distance from the training cells and the checks of familiarity to a release's files.
-
-    Args:
-        folder: finished run.
-        preprocessing: of the release.
-        files: of the release, to which they are added.
-
-    Returns:
-        What familiar data look like, for telling later whether stain or case mix drift away.
-    """
+    """Add the distance from the training cells and the checks of familiarity to a release's files."""
     outputs, appearance = folder.read_outputs(), folder.read_held_out().appearance
     seen = _stain_and_labels(folder, outputs.take(outputs.partition == "test"))
     return with_checks(seen, outputs, appearance, preprocessing, files)
@@ -53,21 +44,7 @@ def with_checks(
     preprocessing: Preprocessing,
     files: dict[str, bytes],
 ) -> ReferenceDocument:
-    """Fit distance and checks to a network's outputs, and add them to a release's files.
-
-    Both are fitted on cases that stopped or calibrated the network, and put on a scale by those of the test part; with
-    fewer than 20 of either there are none.
-
-    Args:
-        seen: what is known of familiar data without the network.
-        outputs: of N cases that were not trained on.
-        appearance: (N, F) statistics of their pixels; None where they are not known: no checks of familiarity then.
-        preprocessing: of the release.
-        files: of the release, to which they are added.
-
-    Returns:
-        What familiar data look like, to the network too.
-    """
+    """Fit distance and checks to a network's outputs, and add them to a release's files."""
     features = outputs.pooled if HEAD_FILE in files else outputs.features
     held_out = outputs.partition == "test"
     reference: ReferenceDocument = {**seen, **_add_distance(features, held_out, files)}
@@ -113,32 +90,16 @@ def _stain_and_labels(folder: RunFolder, held_out: CachedOutputs) -> ReferenceDo
 
 @dataclass(frozen=True)
 class ShiftTrial:
-    """Options of a shift trial.
+    """Options of a shift trial."""
 
-    Attributes:
-        other: pixels of another data set, (N, H, W, C) uint8 of any size, or None.
-        observer: called with the rows done and in all.
-    """
-
-    other: Pixels | None = None
-    observer: Callable[[int, int], None] = lambda done, total: None
+    other: Pixels | None = None  # pixels of another data set, (N, H, W, C) uint8 of any size, or None
+    observer: Callable[[int, int], None] = lambda done, total: None  # called with the rows done and in all
 
 
 def tried_shifts(
     folder: RunFolder, files: dict[str, bytes], calibration: Calibration, card: CardContents, trial: ShiftTrial
 ) -> list[ShiftPoint]:
-    """Answers of the release that these parts would make, by the path that serves them.
-
-    Args:
-        folder: finished run.
-        files: of the release.
-        calibration: its parameters.
-        card: its card so far.
-        trial: what is tried.
-
-    Returns:
-        Rows of the card; none where no case was held out.
-    """
+    """Answers of the release that these parts would make, by the path that serves them."""
     images = folder.read_held_out()
     if not len(images.pixels):
         return []

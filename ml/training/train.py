@@ -55,25 +55,15 @@ class _Checkpoint(LearnerState):
 
 @dataclass
 class Progress:
-    """Progress of a run.
+    """Progress of a run."""
 
-    Attributes:
-        epoch: the next one.
-        best_loss: validation loss of the best epoch.
-        best_epoch: its number.
-        history: rows of ``metrics.jsonl``.
-        best: weights of the best epoch.
-        written: how many epochs the checkpoint contains that this process has written; −1 before the first.
-        not_before: when it may be written again, in seconds of the monotonic clock.
-    """
-
-    epoch: int = 0
-    best_loss: float = float("inf")
-    best_epoch: int = -1
-    history: list[EpochMetrics] = field(default_factory=list)
-    best: dict[str, Tensor] = field(default_factory=dict)
-    written: int = -1
-    not_before: float = 0.0
+    epoch: int = 0  # the next one
+    best_loss: float = float("inf")  # validation loss of the best epoch
+    best_epoch: int = -1  # its number
+    history: list[EpochMetrics] = field(default_factory=list)  # rows of ``metrics.jsonl``
+    best: dict[str, Tensor] = field(default_factory=dict)  # weights of the best epoch
+    written: int = -1  # how many epochs the checkpoint contains that this process has written; −1 before the first
+    not_before: float = 0.0  # when it may be written again, in seconds of the monotonic clock
 
     @property
     def worth_writing(self) -> bool:
@@ -124,11 +114,7 @@ SHIFTED_IMAGES = 500
 
 
 def choose_device(name: str) -> torch.device:
-    """Device by name; ``auto`` takes a GPU where there is one.
-
-    Raises:
-        ValueError: the device is not there.
-    """
+    """Device by name; ``auto`` takes a GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -141,11 +127,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_precision(name: str, device: torch.device) -> str:
-    """``float32`` or ``bf16``; ``auto`` takes bf16 where the hardware multiplies it natively.
-
-    Raises:
-        ValueError: an unknown name.
-    """
+    """``float32`` or ``bf16``; ``auto`` takes bf16 where the hardware multiplies it natively."""
     if name in {"float32", "bf16"}:
         return name
     if name != "auto":
@@ -165,23 +147,7 @@ def train(
     observer: Observer = lambda report: None,
     processes: Processes = ALONE,
 ) -> EpochMetrics:
-    """Train a network, or resume where an interrupted run of the same config stopped.
-
-    Args:
-        dataset: images and label histograms; ``train`` fits, ``valid`` stops.
-        config: what to train.
-        folder: receives config, metrics, checkpoint, weights, learning curves and cached outputs.
-        device: where to train.
-        observer: called after each step.
-        processes: that train it together, each on a device of its own; their number may be another in each attempt.
-
-    Returns:
-        The metrics of the best epoch.
-
-    Raises:
-        ValueError: the folder contains a run of another config, a partition is empty, or processes were given
-            different configs or data.
-    """
+    """Train a network, or resume where an interrupted run of the same config stopped."""
     require_two(dataset)
     processes.require_equal("settings", lambda: json.dumps(config.to_dict()))
     processes.require_equal("images or labels", lambda: digest_of(dataset))
@@ -317,11 +283,7 @@ def versions() -> dict[str, str]:
 
 
 def load_trained(folder: RunFolder) -> Network:
-    """Network of a finished run, with its best weights, ready for inference.
-
-    Raises:
-        ValueError: the run is unfinished or its weights do not fit.
-    """
+    """Network of a finished run, with its best weights, ready for inference."""
     config = folder.read_config()
     if not folder.network.is_file():
         raise ValueError(f"{folder.path}: training has not finished; run `secondread train` again to resume")
