@@ -65,7 +65,8 @@ def evaluate_shard(
         "cluster": stream.options.cluster,
         "n_shards": n_shards,
     }
-    digest, path = _join(folder, job), _file(folder, number, n_shards)
+    digest = begin_job(folder / JOB_FILE, job, dict.fromkeys(job, "another evaluation"))
+    path = _file(folder, number, n_shards)
     if not path.exists():
         sums = stream.sums(span_of(stream.predictions, number, n_shards), observer)
         _write(path, digest, sums)
@@ -89,20 +90,6 @@ def finish_evaluation(folder: Path, debias: Debias = "pair") -> MetricsDocument:
 
 def _file(folder: Path, shard: int, n_shards: int) -> Path:
     return folder / f"evaluation-{shard:05d}-of-{n_shards:05d}.npz"
-
-
-def _join(folder: Path, job: EvaluationJob) -> str:
-    """Begin an evaluation in a folder, or check that it is the one that was begun there; its digest."""
-    path = folder / JOB_FILE
-    begin_job(path, job)
-    there = read_json(path)
-    for name, value in job.items():
-        if there.get(name) != value:
-            raise ShardError(
-                f"{folder}: has shards of another evaluation ({name} {there.get(name)}, here {value}): "
-                "give another folder"
-            )
-    return file_sha256(path)
 
 
 def _write(path: Path, job: str, sums: tuple[GroupSums, GroupSums]) -> None:

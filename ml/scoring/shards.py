@@ -1,4 +1,4 @@
-"""One of n shards of an image list, safe to predict on any machine and more than once.
+"""Shards of an image list, safe to predict on any machine and more than once, and the tables that they make together.
 
 Shards are made of whole blocks in the order of the list, and every run gives the same bytes: a second run leaves the
 files that exist, and a shard whose process was killed is made again. The folder of a job contains ``job.json``, which
@@ -8,15 +8,21 @@ written beside and linked into place, so that they are whole or not there.
 
 import os
 import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import NotRequired, TypedDict, cast
 
+import pyarrow as pa
+from pyarrow import parquet
+
 from ml.release.device import Device
-from ml.scoring.images import BLOCK, ImageList, open_list
-from ml.scoring.table import Observer, Scorer, write_rows
-from ml.util.files import file_sha256, read_json, sync_file, sync_folder, temporary_path, write_json
+from ml.scoring.images import BLOCK, ImageList, open_list, repeated_row
+from ml.scoring.table import Observer, Scorer, TableWriter, write_rows
+from ml.util.files import file_sha256, read_json, replace_file, sync_file, sync_folder, temporary_path, write_json
 
 JOB_FILE = "job.json"
 VERSION = 1
@@ -103,9 +109,13 @@ class Job:
             raise ShardError(f"{path}: is a part of another job than {self.folder / JOB_FILE}")
         return document
 
+    def parts(self) -> list[PartDocument]:
+        """Documents of the parts that are there."""
+        return [part for shard in range(1, self.n_shards + 1) if (part := self.part(shard)) is not None]
+
     def missing(self) -> list[int]:
         """Parts that are not there."""
-        return [shard for shard in range(1, self.n_shards + 1) if self.part(shard) is None]
+        return sorted(set(range(1, self.n_shards + 1)).difference(part["shard"] for part in self.parts()))
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -158,12 +168,18 @@ def create_json(path: Path, document: JobDocument | EvaluationJob | PartDocument
         create_file(written, path)
 
 
-def begin_job(path: Path, document: JobDocument | EvaluationJob) -> None:
-    """Write the document of a job unless its folder has one, which the caller compares with its own."""
+def begin_job(path: Path, document: JobDocument | EvaluationJob, words: Mapping[str, str]) -> str:
+    """Write the document of a job where none is, or check that it is this one, in words for each field; its digest."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         with suppress(ShardError):  # another process was first
             create_json(path, document)
+    existing, own = {"device": "cpu"} | read_json(path), {"device": "cpu"} | dict(document)
+    for name, other in words.items():
+        if existing.get(name) != own.get(name):
+            differing = f"{name} {_shortened(existing.get(name))}, here {_shortened(own.get(name))}"
+            raise ShardError(f"{path.parent}: has shards of {other} ({differing}): give another folder")
+    return file_sha256(path)
 
 
 def require_job(path: Path) -> None:
@@ -188,14 +204,8 @@ def read_job(folder: Path) -> Job:
 
 def join_job(folder: Path, document: JobDocument) -> Job:
     """Begin a job in a folder, or check that it is the one that was begun there."""
-    begin_job(folder / JOB_FILE, document)
-    job = read_job(folder)
-    there, here = {"device": "cpu"} | dict(job.document), {"device": "cpu"} | dict(document)
-    for name, words in _WORDS.items():
-        if there.get(name) != here.get(name):
-            differing = f"{name} {_shortened(there.get(name))}, here {_shortened(here.get(name))}"
-            raise ShardError(f"{folder}: has shards of {words} ({differing}): give another folder")
-    return job
+    begin_job(folder / JOB_FILE, document, _WORDS)
+    return read_job(folder)
 
 
 def _shortened(value: object) -> str:
@@ -237,8 +247,10 @@ def score_shard(
     return write_shard(scorer, listed, open_job(scorer, listed, folder, shard[1]), shard[0], observer)
 
 
-def write_shard(scorer: Scorer, listed: ImageList, job: Job, shard: int, observer: Observer) -> PartDocument:
-    """The same, of a job that is open."""
+def write_shard(
+    scorer: Scorer, listed: ImageList, job: Job, shard: int, observer: Observer = lambda done, total: None
+) -> PartDocument:
+    """Predict one shard of a job that is open, unless it is there: what every process and engine does."""
     existing = job.part(shard)
     if existing is not None:
         return existing
@@ -273,3 +285,75 @@ def numbers_text(numbers: list[int]) -> str:
         else:
             runs.append([number, number])
     return ", ".join(f"{low}" if low == high else f"{low}–{high}" for low, high in runs)
+
+
+@dataclass(frozen=True)
+class MergedShards:
+    """Result of merging shards."""
+
+    n_shards: int  # number of parts
+    n_predictions: int  # images that were predicted
+    n_errors: int  # images that could not be read
+    reasons: dict[str, int]  # number of them for each reason
+    predictions: Path  # table of the first
+    errors: Path  # table of the second
+
+
+def merge_job_shards(folder: Path) -> MergedShards:
+    """Join the parts of a job into ``predictions.parquet`` and ``errors.parquet``, byte for byte those of one run."""
+    job = read_job(folder)
+    parts = _checked_parts(job)
+    again = repeated_row(_cases(job))
+    if again is not None:
+        name = next(islice(chain.from_iterable(_cases(job)), again, None))
+        raise ShardError(f"{folder}: case {name!r} stands twice in the list of images")
+    out, wrong = folder / "predictions.parquet", folder / "errors.parquet"
+    reasons: Counter[str] = Counter()
+    with temporary_path(out) as good_part, temporary_path(wrong) as wrong_part:
+        n_predictions = _join(job, "predictions.parquet", good_part, None)
+        n_errors = _join(job, "errors.parquet", wrong_part, reasons)
+        expected = sum(part["n_predictions"] for part in parts), sum(part["n_errors"] for part in parts)
+        if (n_predictions, n_errors) != expected or sum(expected) != job.document["n_images"]:
+            images = job.document["n_images"]
+            raise ShardError(f"{folder}: {n_predictions:,} predictions and {n_errors:,} errors of {images:,} images")
+        replace_file(wrong_part, wrong)
+        replace_file(good_part, out)
+    return MergedShards(job.n_shards, n_predictions, n_errors, dict(sorted(reasons.items())), out, wrong)
+
+
+def _checked_parts(job: Job) -> list[PartDocument]:
+    """Documents of all parts, checked."""
+    require_all(job.folder, job.missing(), job.n_shards)
+    parts = job.parts()
+    for part in parts:
+        for what, digest in (("predictions", part["predictions_sha256"]), ("errors", part["errors_sha256"])):
+            path = job.file(part["shard"], f"{what}.parquet")
+            if not path.is_file() or file_sha256(path) != digest:
+                raise ShardError(
+                    f"{path}: is not what was written: delete the three files of shard {part['shard']} and run it again"
+                )
+    return parts
+
+
+def _tables(job: Job, what: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    for shard in range(1, job.n_shards + 1):
+        with parquet.ParquetFile(job.file(shard, what)) as file:
+            # group by group: what `iter_batches` reads ahead grows with the file
+            for group in range(file.num_row_groups):
+                yield file.read_row_group(group, columns=columns)
+
+
+def _cases(job: Job) -> Iterator[list[str]]:
+    for what in ("predictions.parquet", "errors.parquet"):
+        for table in _tables(job, what, ["case_id"]):
+            yield table.column("case_id").to_pylist()
+
+
+def _join(job: Job, what: str, path: Path, reasons: Counter[str] | None) -> int:
+    schema = parquet.read_schema(job.file(1, what))
+    with TableWriter(path, schema) as writer:
+        for table in _tables(job, what):
+            if reasons is not None:
+                reasons.update(table.column("reason").to_pylist())
+            writer.add(table)
+    return writer.rows
