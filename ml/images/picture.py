@@ -106,11 +106,7 @@ def read_limited(data: bytes, preprocessing: Preprocessing, *, png: bool, memory
     line, newline, rest = answer.partition(b"\n")
     if not newline:
         raise ImageRejectedError("broken", "decoding failed")
-    return _picture(_Header(**json.loads(line)), rest)
-
-
-def _picture(header: _Header, rest: bytes) -> Picture:
-    """The picture of an answer."""
+    header = _Header(**json.loads(line))
     if header.reason:
         raise ImageRejectedError(header.reason, header.message)  # type: ignore[arg-type]
     size = int(np.prod(header.shape))

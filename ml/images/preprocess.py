@@ -8,12 +8,13 @@ so that a stored case gives its prediction again bit for bit.
 import zlib
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from ml.documents import from_document, to_document
 from ml.util.arrays import FloatArray
 
 Pixels = npt.NDArray[np.uint8]
@@ -136,23 +137,12 @@ class Preprocessing:
 
     def to_dict(self) -> PreprocessingDocument:
         """Return it as JSON values."""
-        return {
-            "channels": self.channels,
-            "crop": self.crop,
-            "size": self.size,
-            "mean": list(self.mean),
-            "std": list(self.std),
-            "version": self.version,
-        }
+        return cast(PreprocessingDocument, to_document(self))
 
     @classmethod
     def from_dict(cls, document: PreprocessingDocument) -> "Preprocessing":
         """Read back what ``to_dict`` wrote."""
-        try:
-            values: dict[str, Any] = {**document, "mean": tuple(document["mean"]), "std": tuple(document["std"])}
-            return cls(**values)
-        except (KeyError, TypeError) as exc:
-            raise ValueError(f"not a preprocessing document: {exc}") from exc
+        return from_document(cls, document)
 
     def pixels(self, image: Image.Image) -> Pixels:
         """Crop and resize a decoded image to uint8 (H, W, C)."""
