@@ -1,5 +1,6 @@
 """Command that quantises a release's network to whole numbers."""
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,12 +10,12 @@ from ml.cli.shared import Json, emit, say
 from ml.cli.stages import data_options
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.progress import TaskID
 
-    from ml.datasets.base import ImageDataset
     from ml.metrics.jackknife import EstimateDocument
-    from ml.release.artifact import Release
-    from ml.training.quantize import QuantizeReport
+    from ml.training.quantize import Observer, QuantizeReport
 
 commands = typer.Typer()
 
@@ -53,6 +54,7 @@ def quantize(
     temperature, concentration head and checks are fitted anew on them, and both networks are judged on the partition
     test. Images that the release was made with judge nothing.
     """
+    from ml.datasets.registry import DATASET_NAMES, load_dataset
     from ml.release.artifact import read_release, require_empty
     from ml.training.quantize import QuantizationRequest, quantize_release
 
@@ -60,51 +62,36 @@ def quantize(
     require_empty(out)
     drawn = int(source.card["seed"]) if seed is None else seed
     say(f"loading data set {data}")
-    dataset = _load_release_dataset(source, data, cases, valid_labels, drawn)
+    options = data_options(data, cases, valid_labels, None, None, drawn)
+    if data not in DATASET_NAMES:  # a folder is read as the release's network sees it
+        seen = source.preprocessing
+        options = data_options(data, cases, valid_labels, seen.size, seen.crop, drawn)
+        options |= {} if seen.channels == 3 else {"grey": True}
+    dataset = load_dataset(data, options)
     wish = QuantizationRequest(ranges, images, drawn, name, despite_gate, shifts, 7 if weight_bits == 7 else 8)
-    with _Bars() as bars:
-        report = quantize_release(release, dataset, out, wish, bars.show)
+    with _bars() as observer:
+        report = quantize_release(release, dataset, out, wish, observer)
     for sentence in _quantization_warnings(report):
         say(sentence)
     emit(report, as_json, _quantization_text(report))
 
 
-def _load_release_dataset(
-    release: "Release", data: str, cases: int | None, valid_labels: int | None, seed: int
-) -> "ImageDataset":
-    """The data set; a folder is read as the release's network sees it."""
-    from ml.datasets.registry import DATASET_NAMES, load_dataset
+@contextmanager
+def _bars() -> "Iterator[Observer]":
+    """Progress on stderr, a bar for each part of the work, on a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
 
-    if data in DATASET_NAMES:
-        return load_dataset(data, data_options(data, cases, valid_labels, None, None, seed))
-    seen = release.preprocessing
-    options = data_options(data, cases, valid_labels, seen.size, seen.crop, seed)
-    return load_dataset(data, options if seen.channels == 3 else options | {"grey": True})
+    console = Console(stderr=True)
+    tasks: dict[str, TaskID] = {}
+    with Progress(console=console, disable=not console.is_terminal) as bars:
 
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
 
-class _Bars:
-    """Progress on stderr, a bar for each part of the work; nothing where it is no terminal."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        console = Console(stderr=True)
-        self.bars = Progress(console=console, disable=not console.is_terminal)
-        self.tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> "_Bars":
-        self.bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bars.stop()
-
-    def show(self, what: str, done: int, total: int) -> None:
-        """Say how far a part of the work is."""
-        if what not in self.tasks:
-            self.tasks[what] = self.bars.add_task(what, total=total)
-        self.bars.update(self.tasks[what], completed=done, total=total)
+        yield show
 
 
 def _quantization_warnings(report: "QuantizeReport") -> list[str]:

@@ -22,7 +22,7 @@ from ml.release.dropout_head import DropoutHead
 from ml.release.training_index import INDEX_FILE, TrainingIndex
 from ml.training.fused import Calibrated, Fused, output_names
 from ml.training.networks import Network
-from ml.training.release_checks import ShiftTrial, add_checks, tried_shifts
+from ml.training.release_checks import ShiftTrial, add_checks, try_shifts
 from ml.training.report import report_classes
 from ml.training.run_folder import CalibrationReport, RunDocument, RunFolder
 from ml.training.train import load_trained
@@ -147,7 +147,9 @@ def export_run(
     files[INDEX_FILE] = folder.training_index.read_bytes()
     card["training"] = TrainingIndex.read(folder.training_index).document()
     if shifts is not None:
-        card["shifts"] = tried_shifts(folder, files, calibration, card, shifts)
+        images = folder.read_held_out()
+        counts = folder.read_outputs().label_counts[images.rows]
+        card["shifts"] = try_shifts(images.pixels, counts, files, calibration, card, shifts)
     return write_release(out, files, calibration, card, readme_text(card))
 
 

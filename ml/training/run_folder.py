@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ml.calibration.calibrators import FitDocument
 from ml.charts.rows import EpochMetrics
+from ml.documents import to_document
 from ml.images.preprocess import Orientation, PreprocessingDocument
 from ml.metrics.jackknife import EstimateDocument
 from ml.release.card import ClassDocument, DisagreementDocument, DropoutDocument
@@ -25,30 +26,15 @@ DataOptions = dict[str, int]
 
 
 class TrainDocument(TypedDict):
-    """A ``TrainConfig`` as JSON values."""
+    """A ``TrainConfig`` as JSON values, by its fields: those that other steps read."""
 
-    data: str
     data_options: DataOptions
     network: str
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    warmup_epochs: int
-    decay_epochs: list[int]
-    patience: int
     seed: int
-    precision: str
-    compiled: bool
-    backbone_weights: str | None
-    weight_averaging: float
-    shift: int
-    passes: int
-    class_balance: float
-    augmentation: str
 
 
 class DatasetDocument(TypedDict):
-    """Data set section of a run; older runs may lack optional keys."""
+    """Data set section of a run; classes, preprocessing, sizes of its parts, source."""
 
     name: str
     classes: list[ClassDocument]
@@ -127,26 +113,7 @@ class TrainConfig:
 
     def to_dict(self) -> TrainDocument:
         """Return it as JSON values."""
-        return {
-            "data": self.data,
-            "data_options": dict(self.data_options),
-            "network": self.network,
-            "epochs": self.epochs,
-            "batch_size": self.batch_size,
-            "learning_rate": self.learning_rate,
-            "warmup_epochs": self.warmup_epochs,
-            "decay_epochs": list(self.decay_epochs),
-            "patience": self.patience,
-            "seed": self.seed,
-            "precision": self.precision,
-            "compiled": self.compiled,
-            "backbone_weights": self.backbone_weights,
-            "weight_averaging": self.weight_averaging,
-            "shift": self.shift,
-            "passes": self.passes,
-            "class_balance": self.class_balance,
-            "augmentation": self.augmentation,
-        }
+        return cast(TrainDocument, to_document(self))
 
 
 @dataclass(frozen=True)
@@ -232,13 +199,6 @@ class RunFolder:
         """Read the run's calibration report."""
         return cast(CalibrationReport, read_json(self.report))
 
-    def write_outputs(self, outputs: CachedOutputs) -> None:
-        """Cache the network's outputs."""
-        temporary = self.outputs.with_name("outputs.tmp.npz")
-        columns: dict[str, npt.NDArray[Any]] = {f.name: getattr(outputs, f.name) for f in fields(outputs)}
-        np.savez(temporary, allow_pickle=False, **columns)
-        temporary.replace(self.outputs)
-
     def write_head_layers(self, layers: list[HeadArrays]) -> None:
         """Keep the head's layers as (dropout rate, weight, bias), for Monte-Carlo dropout without torch."""
         arrays = {f"{name}{i}": a for i, layer in enumerate(layers) for name, a in zip(_LAYER, layer, strict=True)}
@@ -246,9 +206,7 @@ class RunFolder:
 
     def read_head_layers(self) -> list[HeadArrays]:
         """Layers kept by ``write_head_layers``."""
-        if not self.head_layers.is_file():
-            raise ValueError(f"{self.path}: has no head_layers.npz; train again to use Monte-Carlo dropout")
-        with np.load(self.head_layers, allow_pickle=False) as data:
+        with np.load(self.finished_file(self.head_layers), allow_pickle=False) as data:
             count = len(data.files) // len(_LAYER)
             return [(float(data[f"rate{i}"]), data[f"weight{i}"], data[f"bias{i}"]) for i in range(count)]
 
@@ -258,27 +216,31 @@ class RunFolder:
 
     def read_examples(self) -> npt.NDArray[np.uint8]:
         """Images kept by ``write_examples``."""
-        if not self.examples.is_file():
-            raise ValueError(f"{self.path}: training has not finished; run `secondread train` again to resume")
-        with np.load(self.examples, allow_pickle=False) as data:
+        with np.load(self.finished_file(self.examples), allow_pickle=False) as data:
             return np.asarray(data["pixels"], dtype=np.uint8)
 
     def write_held_out(self, images: HeldOutImages) -> None:
         """Keep what exports need to tell unlike images, and to try shifts out."""
-        columns: dict[str, npt.NDArray[Any]] = {f.name: getattr(images, f.name) for f in fields(images)}
-        np.savez_compressed(self.held_out, allow_pickle=False, **columns)
+        np.savez_compressed(self.held_out, allow_pickle=False, **cast(Any, vars(images)))
 
     def read_held_out(self) -> HeldOutImages:
-        """Read the images of ``write_held_out``; None for a run of an earlier version."""
-        with np.load(self.held_out, allow_pickle=False) as data:
-            return HeldOutImages(*(cast(Any, data[f.name]) for f in fields(HeldOutImages)))
+        """Images kept by ``write_held_out``."""
+        with np.load(self.finished_file(self.held_out), allow_pickle=False) as data:
+            return HeldOutImages(**cast(Any, dict(data)))
+
+    def write_outputs(self, outputs: CachedOutputs) -> None:
+        """Cache the network's outputs, which marks the training as finished."""
+        temporary = self.outputs.with_name("outputs.tmp.npz")
+        np.savez(temporary, allow_pickle=False, **cast(Any, vars(outputs)))
+        temporary.replace(self.outputs)
 
     def read_outputs(self) -> CachedOutputs:
         """Read the cached outputs."""
-        if not self.finished:
+        with np.load(self.finished_file(self.outputs), allow_pickle=False) as data:
+            return CachedOutputs(**cast(Any, dict(data)))
+
+    def finished_file(self, path: Path) -> Path:
+        """A file that a finished training has written."""
+        if not path.is_file():
             raise ValueError(f"{self.path}: training has not finished; run `secondread train` again to resume")
-        with np.load(self.outputs, allow_pickle=False) as data:
-            missing = [f.name for f in fields(CachedOutputs) if f.name not in data.files]
-            if missing:
-                raise ValueError(f"{self.outputs}: contains no {missing[0]!r}; train again with this version")
-            return CachedOutputs(*(cast(Any, data[f.name]) for f in fields(CachedOutputs)))
+        return path
