@@ -47,10 +47,8 @@ class _SummariesGraph(nn.Module):
 
     def __init__(self, summaries: Summaries) -> None:
         super().__init__()
-        self.register_buffer("centre", _buffer(summaries.centre))
-        self.register_buffer("spread", _buffer(summaries.spread))
-        self.register_buffer("low", _buffer(summaries.low))
-        self.register_buffer("high", _buffer(summaries.high))
+        for name in ("centre", "spread", "low", "high"):
+            self.register_buffer(name, _buffer(getattr(summaries, name)))
 
     def forward(self, logits: Tensor) -> Tensor:
         logs = _sorted(torch.log_softmax(logits, dim=1))

@@ -105,15 +105,9 @@ class Processes:
         """Broadcast bytes that only the first process reads from its disk."""
         if self.size == 1:
             return read()
-        content = read() if self.first else b""
-        length = torch.tensor([len(content)])
-        dist.broadcast(length, 0)
-        data = torch.zeros(int(length), dtype=torch.uint8)
-        if self.first and content:
-            data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        if len(data):
-            dist.broadcast(data, 0)
-        return data.numpy().tobytes()
+        content = [read() if self.first else b""]
+        dist.broadcast_object_list(content, 0, device=torch.device("cpu"))
+        return content[0]
 
     def require_equal(self, what: str, content: Callable[[], str]) -> None:
         """Refuse processes that were started with different things."""

@@ -73,7 +73,8 @@ def train(
 
 def _claim_run_folder(folder: RunFolder, dataset: ImageDataset, config: TrainConfig) -> bytes:
     """Rows of the epochs, as JSON, of a run that is finished already; an empty list where there is something to do."""
-    folder.claim({"train": config.to_dict(), "dataset": describe_dataset(dataset), "versions": versions()})
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
+    folder.claim({"train": config.to_dict(), "dataset": describe_dataset(dataset), "versions": versions})
     return json.dumps(folder.read_metrics() if folder.finished else []).encode()
 
 
@@ -223,11 +224,6 @@ def describe_dataset(dataset: ImageDataset) -> DatasetDocument:
         "source": dataset.source,
         "licence": dataset.licence,
     }
-
-
-def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
-    return {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
 
 
 def load_trained(folder: RunFolder) -> Network:
