@@ -44,8 +44,15 @@ from ml.release.predictor import Predictor, prediction_of, quality_features_for_
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run, to_onnx
 from ml.training.networks import build_network
-from ml.training.quantize import AFTER, BEFORE, RANGE_IMAGES, QuantizationRequest, QuantizeReport, quantize_release
-from ml.training.quantized_graph import quantize_graph
+from ml.training.quantize import (
+    AFTER,
+    BEFORE,
+    RANGE_IMAGES,
+    QuantizationRequest,
+    QuantizeReport,
+    quantize_graph,
+    quantize_release,
+)
 from ml.training.run_folder import RunFolder, TrainConfig
 from ml.training.train import choose_precision, train
 from tests.support.tiny_release import write_tiny_release
@@ -90,7 +97,7 @@ def vgg_releases(folder: Path, n_images: int) -> dict[str, Release]:
     graph = to_onnx(network, torch.randn(2, 3, VGG_SIDE, VGG_SIDE), ["logits", "features"])
     (folder / "vgg16.onnx").write_bytes(graph)
     ranges = preprocessing.normalise(noise(n_images, VGG_SIDE, 1))
-    whole = quantize_graph(folder / "vgg16.onnx", np.array_split(ranges, max(1, n_images // 2)), "minmax").network
+    whole = quantize_graph(folder / "vgg16.onnx", np.array_split(ranges, max(1, n_images // 2)), "minmax")[0]
     found = {}
     for name, data in ((BEFORE, graph), (AFTER, whole)):
         plain = write_release(folder / f"plain {name}", {"network.onnx": data}, calibration, card, "for benchmarks")
@@ -113,7 +120,7 @@ def demo_releases(folder: Path, n_images: int) -> dict[str, Release]:
     """The demo's release, and its network in whole numbers behind the same calibration: for speed alone."""
     source = read_release(DEMO)
     pixels = noise(n_images, source.preprocessing.size, 1)
-    whole = quantize_graph(source.network, [source.preprocessing.normalise(pixels)], "minmax").network
+    whole = quantize_graph(source.network, [source.preprocessing.normalise(pixels)], "minmax")[0]
     names = [name for name in source.card["files"] if name.endswith((".safetensors", ".index"))]
     kept = {name: (DEMO / name).read_bytes() for name in names}
     made = write_release(folder / "compact", {**kept, "network.onnx": whole}, source.calibration, source.card, "")

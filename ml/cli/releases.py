@@ -9,9 +9,7 @@ from ml.cli.shared import Json, emit, figure, progress_bars, say
 from ml.cli.stages import data_options
 
 if TYPE_CHECKING:
-    from ml.datasets.base import ImageDataset
     from ml.release.adapting import AdaptReport
-    from ml.release.artifact import Release
     from ml.training.quantize import QuantizeReport
 
 commands = typer.Typer()
@@ -137,6 +135,7 @@ def quantize(
     temperature, concentration head and checks are fitted anew on them, and both networks are judged on the partition
     test. Images that the release was made with judge nothing.
     """
+    from ml.datasets.registry import DATASET_NAMES, load_dataset
     from ml.release.artifact import read_release, require_empty
     from ml.training.quantize import QuantizationRequest, quantize_release
 
@@ -144,26 +143,18 @@ def quantize(
     require_empty(out)
     drawn = int(source.card["seed"]) if seed is None else seed
     say(f"loading data set {data}")
-    dataset = _load_release_dataset(source, data, cases, valid_labels, drawn)
+    options = data_options(data, cases, valid_labels, None, None, drawn)
+    if data not in DATASET_NAMES:  # a folder is read as the release's network sees it
+        seen = source.preprocessing
+        options = data_options(data, cases, valid_labels, seen.size, seen.crop, drawn)
+        options |= {} if seen.channels == 3 else {"grey": True}
+    dataset = load_dataset(data, options)
     wish = QuantizationRequest(ranges, images, drawn, name, despite_gate, shifts, 7 if weight_bits == 7 else 8)
     with progress_bars("quantising") as observe:
         report = quantize_release(release, dataset, out, wish, lambda part, done, total: observe(done, total, part))
     for sentence in _quantization_warnings(report):
         say(sentence)
     emit(report, as_json, _quantization_text(report))
-
-
-def _load_release_dataset(
-    release: "Release", data: str, cases: int | None, valid_labels: int | None, seed: int
-) -> "ImageDataset":
-    """The data set; a folder is read as the release's network sees it."""
-    from ml.datasets.registry import DATASET_NAMES, load_dataset
-
-    if data in DATASET_NAMES:
-        return load_dataset(data, data_options(data, cases, valid_labels, None, None, seed))
-    seen = release.preprocessing
-    options = data_options(data, cases, valid_labels, seen.size, seen.crop, seed)
-    return load_dataset(data, options if seen.channels == 3 else options | {"grey": True})
 
 
 def _quantization_warnings(report: "QuantizeReport") -> list[str]:

@@ -112,7 +112,7 @@ def score_finish(
     as_json: Json = False,
 ) -> None:
     """Check that every shard is there, and join them into predictions.parquet and errors.parquet."""
-    from ml.scoring.merge import merge_job_shards
+    from ml.scoring.shards import merge_job_shards
 
     done = merge_job_shards(folder)
     document = {

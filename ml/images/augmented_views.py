@@ -20,17 +20,7 @@ COLOUR_GAIN, COLOUR_OFFSET = 0.08, 0.10
 
 
 def views(inputs: Inputs, orientation: Orientation, *, samples: int, seed: int = 0) -> Inputs:
-    """Augmented views (S, N, C, H, W) of network inputs (N, C, H, W).
-
-    Args:
-        inputs: normalised images.
-        orientation: how images of the training data lie.
-        samples: S.
-        seed: of the views.
-
-    Raises:
-        ValueError: no sample, or images whose orientation is fixed.
-    """
+    """Augmented views (S, N, C, H, W) of network inputs (N, C, H, W)."""
     if samples < 1:
         raise ValueError(f"samples must be at least 1, got {samples}")
     if orientation == "fixed":

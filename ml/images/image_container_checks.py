@@ -44,25 +44,15 @@ _DEEP, _MOST_SAMPLES = 8, 5
 
 @dataclass(frozen=True)
 class FileFacts:
-    """Facts that an image file declares about itself.
+    """Facts that an image file declares about itself."""
 
-    Attributes:
-        width: in px; 0 where it was not found.
-        height: in px; 0 where it was not found.
-        plain: whether it is put together as usual, of samples of 8 bits or fewer.
-    """
-
-    width: int = 0
-    height: int = 0
-    plain: bool = False
+    width: int = 0  # in px; 0 where it was not found
+    height: int = 0  # in px; 0 where it was not found
+    plain: bool = False  # whether it is put together as usual, of samples of 8 bits or fewer
 
 
 def file_facts(data: bytes) -> FileFacts | None:
-    """Read the facts that a file declares; None for a format that is not read.
-
-    Args:
-        data: of the file.
-    """
+    """Read the facts that a file declares; None for a format that is not read."""
     if data.startswith(_PNG):
         return _png_facts(data)
     if data.startswith(_JPEG):

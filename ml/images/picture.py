@@ -26,43 +26,26 @@ _HASH_SIDE = 8
 
 @dataclass(frozen=True)
 class Picture:
-    """A decoded picture, without its pixels.
+    """A decoded picture, without its pixels."""
 
-    Attributes:
-        width: in px.
-        height: in px.
-        pixels: what the network sees of it, uint8 (size, size, C).
-        image_hash: difference hash; 0 where no PNG was asked for.
-        digest: SHA-256 of the decoded pixels (``pixel_digest``); empty if no PNG was asked for.
-        png: its pixels as a PNG without metadata; empty if no PNG was asked for.
-    """
-
-    width: int
-    height: int
-    pixels: Pixels
-    image_hash: int = 0
-    digest: bytes = b""
-    png: bytes = b""
+    width: int  # in px
+    height: int  # in px
+    pixels: Pixels  # what the network sees of it, uint8 (size, size, C)
+    image_hash: int = 0  # difference hash; 0 where no PNG was asked for
+    digest: bytes = b""  # SHA-256 of the decoded pixels (``pixel_digest``); empty if no PNG was asked for
+    png: bytes = b""  # its pixels as a PNG without metadata; empty if no PNG was asked for
 
 
 @dataclass(frozen=True)
 class DecodingCost:
-    """Cost of decoding an image.
+    """Cost of decoding an image."""
 
-    Attributes:
-        memory: bytes.
-        cheap: whether it is little enough for a process that serves others meanwhile.
-    """
-
-    memory: int
-    cheap: bool
+    memory: int  # bytes
+    cheap: bool  # whether it is little enough for a process that serves others meanwhile
 
 
 def estimate_decoding_cost(data: bytes) -> DecodingCost:
-    """Estimate an image's decoding cost from its file header; a file that is no image costs nothing.
-
-    Nothing is opened for it: what is not cheap may take minutes to open.
-    """
+    """Estimate an image's decoding cost from its file header; a file that is no image costs nothing."""
     facts = file_facts(data)
     if facts is None:
         return DecodingCost(0, True)  # decoding says so
@@ -71,17 +54,7 @@ def estimate_decoding_cost(data: bytes) -> DecodingCost:
 
 
 def read_picture(data: bytes, preprocessing: Preprocessing, *, png: bool) -> Picture:
-    """Decode a picture.
-
-    Args:
-        data: PNG, JPEG or TIFF file.
-        preprocessing: of the release that predicts it.
-        png: whether it is wanted as a PNG too, to be stored; hash and digest, which only what is stored needs, cost
-            more than decoding.
-
-    Raises:
-        ImageRejectedError: it cannot be read safely.
-    """
+    """Decode a picture."""
     image = decode_image(data)
     pixels = preprocessing.pixels(image)
     if not png:
@@ -92,15 +65,6 @@ def read_picture(data: bytes, preprocessing: Preprocessing, *, png: bool) -> Pic
 
 def difference_hash(image: Image.Image) -> int:
     """64-bit perceptual hash: which of 8 × 8 coarse cells is darker than its right neighbour.
-
-    Images that differ by compression, brightness or a few pixels' shift have hashes a few bits apart. Featureless
-    images all hash to 0.
-
-    Args:
-        image: decoded image.
-
-    Returns:
-        The hash as a signed integer, as databases store it.
 
     Source: N. Krawetz, "Kind of like that", 2013 (difference hash).
     """
@@ -132,18 +96,7 @@ class _Header:
 
 
 def read_limited(data: bytes, preprocessing: Preprocessing, *, png: bool, memory: int, seconds: int) -> Picture:
-    """Decode a picture in a separate process.
-
-    Args:
-        data: PNG, JPEG or TIFF file.
-        preprocessing: of the release that predicts it.
-        png: whether it is wanted as a PNG too, with hash and digest.
-        memory: bytes that decoding may take.
-        seconds: that it may take, of computing; twice as long on the clock.
-
-    Raises:
-        ImageRejectedError: it cannot be read safely, or not within the limits.
-    """
+    """Decode a picture in a separate process."""
     request = {"preprocessing": preprocessing.to_dict(), "png": png, "memory": memory, "seconds": seconds}
     try:
         answer = run_limited("ml.images.picture", json.dumps(request), data=data, seconds=2 * seconds)
@@ -153,11 +106,7 @@ def read_limited(data: bytes, preprocessing: Preprocessing, *, png: bool, memory
     line, newline, rest = answer.partition(b"\n")
     if not newline:
         raise ImageRejectedError("broken", "decoding failed")
-    return _picture(_Header(**json.loads(line)), rest)
-
-
-def _picture(header: _Header, rest: bytes) -> Picture:
-    """The picture of an answer."""
+    header = _Header(**json.loads(line))
     if header.reason:
         raise ImageRejectedError(header.reason, header.message)  # type: ignore[arg-type]
     size = int(np.prod(header.shape))

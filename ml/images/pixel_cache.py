@@ -9,19 +9,19 @@ folder, next to its place, and renamed when it is on the disk; readers need no l
 reader deletes a damaged pack, and it is made again. The folder is bounded: what was used longest ago goes first.
 """
 
+import fcntl
 import hashlib
 import json
 import math
 import os
 import platform
 import shutil
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict, TypeVar
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -32,20 +32,11 @@ from ml.images.pixel_digest import DIGEST_BYTES, pixel_digest
 from ml.images.preprocess import PREPROCESSING_VERSION, ImageRejectedError, Pixels, Preprocessing, decode_image
 from ml.util.cores import cores
 
-try:
-    import fcntl
-except ImportError:  # there are no locks of this kind: nothing is kept
-    fcntl = None  # type: ignore[assignment]
-
 #: Everything besides the source on which pixels depend.
 Recipe = Mapping[str, str | int | None]
 Names = npt.NDArray[np.uint8]
 #: Called with images done and in all, where any have to be decoded.
 Observer = Callable[[int, int], None]
-T = TypeVar("T")
-R = TypeVar("R")
-#: Files that a thread takes at a time, and how many such parts may be ahead of what is asked for.
-_TOGETHER, _AHEAD = 32, 64
 _CODECS = ("jpg", "zlib", "libtiff")
 _SUFFIX = ".pack"
 #: Bytes that packs of a folder may take together.
@@ -63,17 +54,11 @@ class _Header(TypedDict):
 
 @dataclass(frozen=True)
 class Pack:
-    """Pixels of N images of M sources: of as many files, or of one archive.
+    """Pixels of N images of M sources: of as many files, or of one archive."""
 
-    Attributes:
-        names: (M, 32) digests of the sources.
-        digests: (M, 32) of what was decoded, zeros if not set.
-        pixels: (N, H, W, C) uint8.
-    """
-
-    names: Names
-    digests: Names
-    pixels: Pixels
+    names: Names  # (M, 32) digests of the sources
+    digests: Names  # (M, 32) of what was decoded, zeros if not set
+    pixels: Pixels  # (N, H, W, C) uint8
 
 
 def _reserved(path: Path, size: int) -> bool:
@@ -90,12 +75,7 @@ def _reserved(path: Path, size: int) -> bool:
 
 
 class PackStore:
-    """The packs of a folder.
-
-    Args:
-        folder: made where it is not there.
-        limit: bytes that they may take together, unless the newest alone takes more.
-    """
+    """The packs of a folder."""
 
     def __init__(self, folder: Path, limit: int = LIMIT) -> None:
         self.folder, self.limit = folder, limit
@@ -123,48 +103,49 @@ class PackStore:
                 places |= {name.tobytes(): (pack, row) for row, name in enumerate(pack.names)}
         return places
 
+    def find_or_make(
+        self, recipe: Recipe, names: Sequence[bytes], shape: tuple[int, ...], fill: Callable[[Pack], None]
+    ) -> Pack | None:
+        """The pack of these sources, filled if there is none yet; None if it cannot be kept."""
+        pack = self.find(recipe, names)
+        if pack is not None:
+            return pack
+        with self._locked() as mine:
+            # another process may have made it while this one waited
+            if mine and self.find(recipe, names) is None:
+                self._make(recipe, names, shape, fill)
+        return self.find(recipe, names)
+
     @contextmanager
-    def locked(self) -> Iterator[bool]:
-        """Wait until no other process writes; false if the folder cannot be written to or locked, and keeps nothing."""
+    def _locked(self) -> Iterator[bool]:
+        """Wait until no other process writes; false if the folder cannot be written to, and keeps nothing."""
         with ExitStack() as stack:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                handle = stack.enter_context((self.folder / "lock").open("w"))
-                if fcntl is not None:
-                    fcntl.flock(handle, fcntl.LOCK_EX)
+                fcntl.flock(stack.enter_context((self.folder / "lock").open("w")), fcntl.LOCK_EX)
                 for left in self.folder.glob("*.tmp"):  # of a process that was killed
                     left.unlink(missing_ok=True)
-                mine = fcntl is not None
+                mine = True
             except OSError:
                 mine = False
             yield mine
 
-    @contextmanager
-    def new(self, recipe: Recipe, names: Sequence[bytes], shape: tuple[int, ...]) -> Iterator[Pack | None]:
-        """A pack to be filled; it is there when the block ends without an error. Only under the lock.
-
-        Args:
-            recipe: of its images.
-            names: of its M sources.
-            shape: (N, H, W, C).
-
-        Yields:
-            The pack, whose names are set; None if it would take more than half of what is free on the disk.
-        """
+    def _make(
+        self, recipe: Recipe, names: Sequence[bytes], shape: tuple[int, ...], fill: Callable[[Pack], None]
+    ) -> None:
+        """Write a pack under the lock, unless it would take more than half of what is free on the disk."""
         size = _HEADER + len(names) * 2 * DIGEST_BYTES + math.prod(shape)
-        if size > shutil.disk_usage(self.folder).free // 2:
-            yield None
-            return
         path = self._path(recipe, names)
         temporary = path.with_suffix(".tmp")
+        if size > shutil.disk_usage(self.folder).free // 2:
+            return
         try:
             if not _reserved(temporary, size):
-                yield None
                 return
             block = np.memmap(temporary, dtype=np.uint8, mode="r+")
             pack = _pack(block, len(names), shape)
             pack.names[...] = np.frombuffer(b"".join(names), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
-            yield pack
+            fill(pack)
             header: _Header = {"recipe": dict(recipe), "names": len(names), "shape": list(shape)}
             text = json.dumps({**header, "sha256": _sha256(header, block)}).encode().ljust(_HEADER)
             block[:_HEADER] = np.frombuffer(text, dtype=np.uint8)
@@ -229,15 +210,10 @@ class UnreadableImageError(ValueError):
 
 @dataclass(frozen=True)
 class DecodedImages:
-    """Decoded images.
+    """Decoded images."""
 
-    Attributes:
-        pixels: (N, size, size, C) uint8; they may lie in a file, and cannot be written to then.
-        digests: N digests of the pictures before crop and resize (``pixel_digest``).
-    """
-
-    pixels: Pixels
-    digests: list[bytes]
+    pixels: Pixels  # (N, size, size, C) uint8; they may lie in a file, and cannot be written to then
+    digests: list[bytes]  # N digests of the pictures before crop and resize (``pixel_digest``)
 
 
 def ignore_progress(_done: int, _total: int) -> None:
@@ -264,77 +240,39 @@ def decode_files(
     observer: Observer = ignore_progress,
     threads: int | None = None,
 ) -> DecodedImages:
-    """Decode image files to network pixels, in their order.
-
-    Args:
-        paths: of N files.
-        preprocessing: crop and resize.
-        store: where they are kept; None: they are decoded and not kept.
-        observer: shows progress; not called where nothing has to be decoded.
-        threads: that read and decode; None: one per core.
-
-    Raises:
-        UnreadableImageError: a file is missing, or no image that can be read safely: the first one of them.
-    """
+    """Decode image files to network pixels, in their order; the first that cannot be read is named."""
+    shape = (len(paths), preprocessing.size, preprocessing.size, preprocessing.channels)
+    recipe, names, pack = recipe_of(preprocessing), list[bytes](), None
     with ThreadPoolExecutor(threads or cores()) as pool:
-        decoder = _Decoder(pool, preprocessing, observer)
-        pack = None if store is None else decoder.kept(paths, store)
-        if pack is not None:
-            return DecodedImages(pack.pixels, [row.tobytes() for row in pack.digests])
-        side = preprocessing.size
-        pixels = np.empty((len(paths), side, side, preprocessing.channels), dtype=np.uint8)
-        digests = np.empty((len(paths), 32), dtype=np.uint8)
-        decoder.fill(pixels, digests, range(len(paths)), paths)
-        return DecodedImages(pixels, [row.tobytes() for row in digests])
 
+        def fill(pack: Pack) -> None:
+            places = store.find_images(recipe) if store is not None and names else {}
+            missing = []
+            for row in range(len(paths)):
+                if names and names[row] in places:
+                    other, place = places[names[row]]
+                    pack.pixels[row], pack.digests[row] = other.pixels[place], other.digests[place]
+                else:
+                    missing.append(row)
 
-@dataclass(frozen=True)
-class _Decoder:
-    """Thread pool that decodes with one preprocessing."""
+            def decode(row: int) -> None:
+                pixels, digest = _decode(paths[row], preprocessing, names[row] if names else None)
+                pack.pixels[row], pack.digests[row] = pixels, np.frombuffer(digest, dtype=np.uint8)
 
-    pool: ThreadPoolExecutor
-    preprocessing: Preprocessing
-    observer: Observer
+            for done, _ in enumerate(pool.map(decode, missing)):
+                observer(done + 1, len(missing))
 
-    def kept(self, paths: Sequence[Path], store: PackStore) -> Pack | None:
-        """The pack of these files, made where there is none; None if it cannot be kept."""
-        recipe, names = recipe_of(self.preprocessing), list(_in_order(self.pool, _name, paths))
-        pack = store.find(recipe, names)
-        if pack is not None:
-            return pack
-        with store.locked() as mine:
-            # another process may have made it while this one waited
-            if mine and store.find(recipe, names) is None:
-                self._make(recipe, names, paths, store)
-        return store.find(recipe, names)
-
-    def _make(self, recipe: Recipe, names: list[bytes], paths: Sequence[Path], store: PackStore) -> None:
-        side, digests_by_name = self.preprocessing.size, store.find_images(recipe)
-        with store.new(recipe, names, (len(paths), side, side, self.preprocessing.channels)) as pack:
+        try:
+            if store is not None:
+                names = list(pool.map(_name, paths))
+                pack = store.find_or_make(recipe, names, shape, fill)
             if pack is None:
-                return
-            missing = [row for row, name in enumerate(names) if name not in digests_by_name]
-            for row in set(range(len(names))).difference(missing):
-                other, place = digests_by_name[names[row]]
-                pack.pixels[row], pack.digests[row] = other.pixels[place], other.digests[place]
-            self.fill(pack.pixels, pack.digests, missing, paths, names)
-
-    def fill(
-        self,
-        pixels: Pixels,
-        digests: Pixels,
-        rows: Sequence[int],
-        paths: Sequence[Path],
-        names: Sequence[bytes] | None = None,
-    ) -> None:
-        """Decode some rows of a set."""
-
-        def decode(row: int) -> None:
-            image, digest = _decode(paths[row], self.preprocessing, None if names is None else names[row])
-            pixels[row], digests[row] = image, np.frombuffer(digest, dtype=np.uint8)
-
-        for done, _ in enumerate(_in_order(self.pool, decode, rows)):
-            self.observer(done + 1, len(rows))
+                digests = np.empty((len(paths), DIGEST_BYTES), dtype=np.uint8)
+                pack = Pack(np.empty_like(digests), digests, np.empty(shape, dtype=np.uint8))
+                fill(pack)
+        finally:
+            pool.shutdown(cancel_futures=True)  # of those that are left after an error
+    return DecodedImages(pack.pixels, [row.tobytes() for row in pack.digests])
 
 
 def _name(path: Path) -> bytes:
@@ -355,22 +293,3 @@ def _decode(path: Path, preprocessing: Preprocessing, name: bytes | None) -> tup
     if name is not None and hashlib.sha256(data).digest() != name:
         raise UnreadableImageError(f"{path}: was changed while it was read")
     return preprocessing.pixels(image), pixel_digest(image)
-
-
-def _in_order(pool: ThreadPoolExecutor, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Results in the order of the items; the first error in that order is raised, and the rest is left."""
-
-    def several(part: Sequence[T]) -> list[R]:
-        return [work(item) for item in part]
-
-    waiting: deque[Future[list[R]]] = deque()
-    try:
-        for start in range(0, len(items), _TOGETHER):
-            waiting.append(pool.submit(several, items[start : start + _TOGETHER]))
-            if len(waiting) > _AHEAD:
-                yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
-    finally:
-        for part in waiting:
-            part.cancel()

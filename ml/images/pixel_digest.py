@@ -13,16 +13,7 @@ _APART = 16
 
 
 def pixel_digest(image: Image.Image | Pixels) -> bytes:
-    """SHA-256 of a decoded picture: of its size and its pixels, row by row.
-
-    A grey picture has one digest, whether its file kept one channel or three equal ones.
-
-    Args:
-        image: as ``decode_image`` gives it, or its pixels, uint8 (H, W), (H, W, 1) or (H, W, 3).
-
-    Returns:
-        32 bytes.
-    """
+    """SHA-256 of a decoded picture: of its size and its pixels, row by row."""
     pixels = np.asarray(image, dtype=np.uint8)
     if pixels.ndim == 3 and _is_grey(pixels[::_APART, ::_APART]) and _is_grey(pixels):
         pixels = pixels[..., 0]

@@ -8,12 +8,13 @@ so that a stored case gives its prediction again bit for bit.
 import zlib
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from ml.documents import from_document, to_document
 from ml.util.arrays import FloatArray
 
 Pixels = npt.NDArray[np.uint8]
@@ -32,11 +33,7 @@ Reason = Literal["empty", "format", "broken", "frames", "too-large", "too-small"
 
 
 class ImageRejectedError(ValueError):
-    """An image that cannot be read safely.
-
-    Attributes:
-        reason: ``empty``, ``format``, ``broken``, ``frames``, ``too-large`` or ``too-small``.
-    """
+    """An image that cannot be read safely."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -44,14 +41,7 @@ class ImageRejectedError(ValueError):
 
 
 def decode_image(data: bytes) -> Image.Image:
-    """Decode an encoded image to mode L or RGB without metadata.
-
-    Args:
-        data: PNG, JPEG or TIFF file, one frame, sides 8 to 8,192 px, at most 25 megapixels.
-
-    Raises:
-        ImageRejectedError: anything else; sizes are checked before any pixel is decoded.
-    """
+    """Decode an encoded image to mode L or RGB without metadata."""
     if not data:
         raise ImageRejectedError("empty", "the file is empty")
     try:
@@ -106,10 +96,7 @@ def _plain(image: Image.Image) -> Image.Image:
 
 
 def encode_png(image: Image.Image) -> bytes:
-    """Lossless PNG of decoded pixels, without metadata.
-
-    Its bytes are of this version, and of Pillow's: nothing may follow from two of them being equal.
-    """
+    """Lossless PNG of decoded pixels, without metadata."""
     buffer = BytesIO()
     # of photographs nothing but runs repeats itself: to look for more takes twice the time, and gives 3 % more bytes
     image.save(buffer, "PNG", compress_type=zlib.Z_RLE)
@@ -129,24 +116,14 @@ class PreprocessingDocument(TypedDict):
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Steps between decoded pixels and the network, part of every release card.
+    """Steps between decoded pixels and the network, part of every release card."""
 
-    Attributes:
-        channels: 1 (grey) or 3 (RGB).
-        crop: side in px of the central square that is kept, None for the largest one. An image smaller
-            than that keeps its own largest central square: it is taken to be cropped already.
-        size: side in px of the network's input, reached by area averaging, or bicubic enlargement.
-        mean: one per channel, of pixels scaled to [0, 1].
-        std: one per channel.
-        version: of this code.
-    """
-
-    channels: int
+    channels: int  # 1 (grey) or 3 (RGB)
     crop: int | None
-    size: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    version: int = PREPROCESSING_VERSION
+    size: int  # side in px of the network's input, reached by area averaging, or bicubic enlargement
+    mean: tuple[float, ...]  # one per channel, of pixels scaled to [0, 1]
+    std: tuple[float, ...]  # one per channel
+    version: int = PREPROCESSING_VERSION  # of this code
 
     def __post_init__(self) -> None:
         if self.channels not in {1, 3} or len(self.mean) != self.channels or len(self.std) != self.channels:
@@ -160,27 +137,12 @@ class Preprocessing:
 
     def to_dict(self) -> PreprocessingDocument:
         """Return it as JSON values."""
-        return {
-            "channels": self.channels,
-            "crop": self.crop,
-            "size": self.size,
-            "mean": list(self.mean),
-            "std": list(self.std),
-            "version": self.version,
-        }
+        return cast(PreprocessingDocument, to_document(self))
 
     @classmethod
     def from_dict(cls, document: PreprocessingDocument) -> "Preprocessing":
-        """Read back what ``to_dict`` wrote.
-
-        Raises:
-            ValueError: a field is missing, unknown or out of range.
-        """
-        try:
-            values: dict[str, Any] = {**document, "mean": tuple(document["mean"]), "std": tuple(document["std"])}
-            return cls(**values)
-        except (KeyError, TypeError) as exc:
-            raise ValueError(f"not a preprocessing document: {exc}") from exc
+        """Read back what ``to_dict`` wrote."""
+        return from_document(cls, document)
 
     def pixels(self, image: Image.Image) -> Pixels:
         """Crop and resize a decoded image to uint8 (H, W, C)."""

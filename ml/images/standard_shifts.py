@@ -27,31 +27,15 @@ _RIM = 8
 
 @dataclass(frozen=True)
 class StandardShift:
-    """One kind of shift.
+    """One kind of shift."""
 
-    Attributes:
-        name: as cards and tables have it.
-        standard: effect of strength 1 in words, as cards have it.
-        apply: pixels (H, W, C) uint8, strength, generator → pixels of the same shape.
-        colour: whether it needs an RGB image.
-    """
-
-    name: str
-    standard: str
+    name: str  # as cards and tables have it
+    standard: str  # effect of strength 1 in words, as cards have it
     apply: Callable[[Pixels, float, Rng], Pixels]
-    colour: bool = False
+    colour: bool = False  # whether it needs an RGB image
 
     def __call__(self, pixels: Pixels, strength: float, seed: int | tuple[int, ...]) -> Pixels:
-        """Shift one image.
-
-        Args:
-            pixels: (H, W, C) uint8.
-            strength: 0 none, 1 standard.
-            seed: of directions, signs and noise.
-
-        Raises:
-            ValueError: a negative strength.
-        """
+        """Shift one image."""
         if not strength >= 0:
             raise ValueError(f"the strength of a shift must not be negative, got {strength}")
         if strength == 0:
@@ -119,10 +103,6 @@ def _hue(pixels: Pixels, strength: float, rng: Rng) -> Pixels:
 def turned_hue(pixels: Pixels, turn: float) -> Pixels:
     """Colours with another hue (HSV) and the same saturation and value.
 
-    Args:
-        pixels: (H, W, 3) uint8.
-        turn: of the hue, 1 for the whole circle.
-
     Source: A. R. Smith, "Color gamut transform pairs", SIGGRAPH 1978.
     """
     rgb = pixels.astype(np.float64)
@@ -178,17 +158,7 @@ def shifts_for(channels: int) -> tuple[StandardShift, ...]:
 def shifted(
     pixels: Pixels, shift: StandardShift, strengths: tuple[float, float], seed: int
 ) -> tuple[Pixels, FloatArray]:
-    """Shift images (N, H, W, C), each by a strength drawn between two.
-
-    Args:
-        pixels: uint8.
-        shift: kind.
-        strengths: lowest and highest.
-        seed: of strengths, directions, signs and noise; what an image gets depends on its position only.
-
-    Returns:
-        The shifted images, and the strengths (N,).
-    """
+    """Shift images (N, H, W, C), each by a strength drawn between two."""
     low, high = strengths
     drawn = np.array([np.random.default_rng((seed, row)).uniform(low, high) for row in range(len(pixels))])
     images = [shift(image, float(drawn[row]), (seed, row, 1)) for row, image in enumerate(pixels)]

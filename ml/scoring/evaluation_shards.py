@@ -30,31 +30,17 @@ _ORDERS = ("first", "second")
 
 @dataclass(frozen=True)
 class EvaluatedShard:
-    """A part that was done.
+    """A part that was done."""
 
-    Attributes:
-        shard: its number, from 1.
-        n_shards: number of parts.
-        n_cases: cases in it.
-        n_labels: labels in it.
-        path: its file.
-    """
-
-    shard: int
-    n_shards: int
-    n_cases: int
-    n_labels: int
-    path: Path
+    shard: int  # its number, from 1
+    n_shards: int  # number of parts
+    n_cases: int  # cases in it
+    n_labels: int  # labels in it
+    path: Path  # its file
 
 
 def index_digest(path: Path) -> str:
-    """Digest of a Parquet file's length and footer, which names every row group with its size, place and range.
-
-    The whole of a table of 10⁹ rows is not read for it: every part would have to.
-
-    Raises:
-        TableError: it is not a Parquet file.
-    """
+    """Digest of a Parquet file's length and footer, which names every row group with its size, place and range."""
     try:
         size, footer = path.stat().st_size, parquet.read_metadata(path).serialized_size
         with path.open("rb") as stream:
@@ -67,18 +53,7 @@ def index_digest(path: Path) -> str:
 def evaluate_shard(
     stream: Streaming, folder: Path, shard: tuple[int, int], observer: Callable[[int], None] = lambda cases: None
 ) -> EvaluatedShard:
-    """Evaluate one n-th of sorted tables, unless it is there.
-
-    Args:
-        stream: the tables.
-        folder: contains the parts.
-        shard: its number, from 1, and the number of shards.
-        observer: called with the cases done.
-
-    Raises:
-        ShardError: the folder has parts of another evaluation, or other bytes.
-        TableError: a table cannot be used or is not sorted.
-    """
+    """Evaluate one n-th of sorted tables, unless it is there."""
     number, n_shards = shard
     job: EvaluationJob = {
         "version": _VERSION,
@@ -90,7 +65,8 @@ def evaluate_shard(
         "cluster": stream.options.cluster,
         "n_shards": n_shards,
     }
-    digest, path = _join(folder, job), _file(folder, number, n_shards)
+    digest = begin_job(folder / JOB_FILE, job, dict.fromkeys(job, "another evaluation"))
+    path = _file(folder, number, n_shards)
     if not path.exists():
         sums = stream.sums(span_of(stream.predictions, number, n_shards), observer)
         _write(path, digest, sums)
@@ -99,15 +75,7 @@ def evaluate_shard(
 
 
 def finish_evaluation(folder: Path, debias: Debias = "pair") -> MetricsDocument:
-    """The evaluation that follows from all parts.
-
-    Args:
-        folder: contains the parts.
-        debias: form of CL, which may be chosen now.
-
-    Raises:
-        ShardError: a part is missing, damaged or of another evaluation.
-    """
+    """The evaluation that follows from all parts."""
     require_job(folder / JOB_FILE)
     job = cast(EvaluationJob, read_json(folder / JOB_FILE))
     digest, n_shards = file_sha256(folder / JOB_FILE), job["n_shards"]
@@ -122,20 +90,6 @@ def finish_evaluation(folder: Path, debias: Debias = "pair") -> MetricsDocument:
 
 def _file(folder: Path, shard: int, n_shards: int) -> Path:
     return folder / f"evaluation-{shard:05d}-of-{n_shards:05d}.npz"
-
-
-def _join(folder: Path, job: EvaluationJob) -> str:
-    """Begin an evaluation in a folder, or check that it is the one that was begun there; its digest."""
-    path = folder / JOB_FILE
-    begin_job(path, job)
-    there = read_json(path)
-    for name, value in job.items():
-        if there.get(name) != value:
-            raise ShardError(
-                f"{folder}: has shards of another evaluation ({name} {there.get(name)}, here {value}): "
-                "give another folder"
-            )
-    return file_sha256(path)
 
 
 def _write(path: Path, job: str, sums: tuple[GroupSums, GroupSums]) -> None:

@@ -9,13 +9,12 @@ import heapq
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
 import numpy as np
-import numpy.typing as npt
 
 from ml.release.score import PATIENTS, SUFFIXES
 from ml.tables.reading import Place, TableError, count_rows, read_rows, text_column
@@ -23,60 +22,34 @@ from ml.util.files import file_sha256
 
 #: Images a run of the network. Shards are whole blocks, so that an image is always predicted beside the same ones.
 BLOCK = 64
-_NAMES_IN_MEMORY = 200_000
-_LENGTH_BYTES = 4
-_DIGEST_BYTES = 16
-_ENTRY = np.dtype([("digest", f"S{_DIGEST_BYTES}"), ("row", "<i8")])
-_DIGEST_FILES = 256
-_DIGESTS_IN_MEMORY = 20_000
+#: Names and digests of case ids that are sorted in memory.
+_IN_MEMORY = 200_000
+_DIGEST_BYTES, _NUMBER_BYTES = 16, 8
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Consecutive images of a list.
+    """Consecutive images of a list."""
 
-    Attributes:
-        first: number of the first of them in the list.
-        case_ids: of the images.
-        names: their files as the list has them.
-        paths: their files.
-        hmacs: digests of their patients, None where the list has none.
-    """
-
-    first: int
-    case_ids: list[str]
-    names: list[str]
-    paths: list[Path]
-    hmacs: list[str] | None
+    first: int  # number of the first of them in the list
+    case_ids: list[str]  # of the images
+    names: list[str]  # their files as the list has them
+    paths: list[Path]  # their files
+    hmacs: list[str] | None  # digests of their patients, None where the list has none
 
 
 @dataclass(frozen=True)
 class ImageList:
-    """A list of images.
+    """A list of images."""
 
-    Attributes:
-        source: the folder, or the manifest.
-        rows: number of images.
-        sha256: digest of the manifest, or of the names in the folder.
-        read: gives the rows from one number up to another in blocks.
-    """
-
-    source: Path
-    rows: int
-    sha256: str
-    read: Callable[[int, int], Iterator[Rows]]
+    source: Path  # the folder, or the manifest
+    rows: int  # number of images
+    sha256: str  # digest of the manifest, or of the names in the folder
+    read: Callable[[int, int], Iterator[Rows]]  # gives the rows from one number up to another in blocks
 
 
-def open_list(images: Path, *, names_in_memory: int = _NAMES_IN_MEMORY) -> ImageList:
-    """Count the images of a folder or a manifest, and digest their list; in one pass.
-
-    Args:
-        images: folder, or manifest (CSV, Parquet) with columns case_id and file, whose files are relative to it.
-        names_in_memory: names of a folder that are sorted in memory.
-
-    Raises:
-        TableError: it cannot be read, or contains no image.
-    """
+def open_list(images: Path, *, names_in_memory: int = _IN_MEMORY) -> ImageList:
+    """Count the images of a folder or a manifest, and digest their list; in one pass."""
     if not images.exists():
         raise TableError(f"{images}: there is no such file or folder")
     if images.is_dir():
@@ -89,14 +62,14 @@ def open_list(images: Path, *, names_in_memory: int = _NAMES_IN_MEMORY) -> Image
 
 def _open_folder(images: Path, names_in_memory: int) -> ImageList:
     count, digest = 0, hashlib.sha256()
-    for name in _sorted_names(images, names_in_memory):
+    for name in _sorted(_walk(os.fsencode(images)), names_in_memory):
         count += 1
         digest.update(name + b"\0")
     if not count:
         raise TableError(f"{images}: contains no image ({', '.join(sorted(SUFFIXES))})")
 
     def read(first: int, stop: int) -> Iterator[Rows]:
-        names = islice(_sorted_names(images, names_in_memory), first, stop)
+        names = islice(_sorted(_walk(os.fsencode(images)), names_in_memory), first, stop)
         for start in range(first, stop, BLOCK):
             yield _folder_rows(images, start, list(islice(names, min(BLOCK, stop - start))))
 
@@ -131,12 +104,11 @@ def _walk(folder: bytes, inside: bytes = b"") -> Iterator[bytes]:
                 yield name
 
 
-def _sorted_names(folder: Path, in_memory: int) -> Iterator[bytes]:
-    """The same in the order of their bytes, with a limited number of them in memory."""
-    names = _walk(os.fsencode(folder))
+def _sorted(entries: Iterator[bytes], in_memory: int) -> Iterator[bytes]:
+    """The same in their order, with a limited number of them in memory and the others in temporary files."""
     spilled: list[IO[bytes]] = []
     try:
-        while chunk := sorted(islice(names, in_memory)):
+        while chunk := sorted(islice(entries, in_memory)):
             if len(chunk) < in_memory and not spilled:
                 yield from chunk
                 return
@@ -147,63 +119,28 @@ def _sorted_names(folder: Path, in_memory: int) -> Iterator[bytes]:
             file.close()
 
 
-def _spill(names: list[bytes]) -> IO[bytes]:
+def _spill(entries: list[bytes]) -> IO[bytes]:
     file = TemporaryFile()  # noqa: SIM115
-    for name in names:
-        file.write(len(name).to_bytes(_LENGTH_BYTES, "big") + name)
+    for entry in entries:
+        file.write(len(entry).to_bytes(_NUMBER_BYTES, "big") + entry)
     file.seek(0)
     return file
 
 
 def _unspill(file: IO[bytes]) -> Iterator[bytes]:
-    while length := file.read(_LENGTH_BYTES):
+    while length := file.read(_NUMBER_BYTES):
         yield file.read(int.from_bytes(length, "big"))
 
 
-def repeated_row(identifiers: Iterable[list[str]], *, in_memory: int = _DIGESTS_IN_MEMORY) -> int | None:
-    """The first row whose identifier stands in an earlier one.
-
-    Digests are sorted into temporary files by their first byte, so that equal ones meet in a file that is short.
-
-    Args:
-        identifiers: of all rows, in lists of any length.
-        in_memory: digests that are kept before they are written.
-
-    Returns:
-        Its number, from 0; None where every identifier is another.
-    """
-    files: list[IO[bytes]] = []
-    try:
-        first: list[int] = []
-        for entries in _digests(identifiers, in_memory):
-            if len(entries) < in_memory and not files:
-                return min(_repeats(entries), default=None)
-            files = files or [TemporaryFile() for _ in range(_DIGEST_FILES)]  # noqa: SIM115
-            byte = np.ascontiguousarray(entries["digest"]).view(np.uint8)[::_DIGEST_BYTES]
-            for number, file in enumerate(files):
-                file.write(entries[byte == number].tobytes())
-        for file in files:
-            file.seek(0)
-            first += _repeats(np.frombuffer(file.read(), dtype=_ENTRY))
-        return min(first, default=None)
-    finally:
-        for file in files:
-            file.close()
-
-
-def _digests(identifiers: Iterable[list[str]], size: int) -> Iterator[npt.NDArray[np.void]]:
-    held: list[tuple[bytes, int]] = []
-    for row, name in enumerate(name for names in identifiers for name in names):
-        # no digest ends in a zero byte, which numpy would take away
-        held.append((hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES - 1).digest() + b"\1", row))
-        if len(held) == size:
-            yield np.array(held, dtype=_ENTRY)
-            held = []
-    yield np.array(held, dtype=_ENTRY)
-
-
-def _repeats(entries: npt.NDArray[np.void]) -> list[int]:
-    """The first row of these that repeats an earlier one, or none."""
-    entries = entries[np.lexsort((entries["row"], entries["digest"]))]
-    again = np.flatnonzero(entries["digest"][1:] == entries["digest"][:-1]) + 1
-    return [int(entries["row"][again].min())] if again.size else []
+def repeated_row(identifiers: Iterable[list[str]], *, in_memory: int = _IN_MEMORY) -> int | None:
+    """The first row, from 0, whose identifier stands in an earlier one; None if every identifier is another."""
+    digests = (
+        hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).digest() + row.to_bytes(_NUMBER_BYTES, "big")
+        for row, name in enumerate(chain.from_iterable(identifiers))
+    )
+    again = (
+        second
+        for first, second in pairwise(_sorted(digests, in_memory))
+        if first[:_DIGEST_BYTES] == second[:_DIGEST_BYTES]
+    )
+    return min((int.from_bytes(entry[_DIGEST_BYTES:], "big") for entry in again), default=None)

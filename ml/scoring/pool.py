@@ -9,7 +9,7 @@ import platform
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ml.release.device import Device
 from ml.scoring.images import BLOCK, ImageList, open_list
 from ml.scoring.shards import (
     JOB_FILE,
-    Job,
     PartDocument,
     ShardError,
     numbers_text,
@@ -35,38 +34,25 @@ from ml.scoring.shards import (
 from ml.scoring.table import Observer, Scorer
 from ml.util.cores import cores
 
-if TYPE_CHECKING:
-    from ray import ObjectRef
-
 Engine = Literal["local", "ray"]
 #: Makes the shard with a number; picklable.
 Work = Callable[[int], PartDocument]
 #: Images of a shard at most, unless the folder has a job already.
 SHARD_IMAGES = 20_000
-#: How often Ray starts a shard again whose process or machine has died.
-MAX_RETRIES = 3
 #: Seconds that a busy machine has to start Ray.
 _START_S = "120"
 #: Seconds that a cluster has to answer.
 _ANSWER_S = 10
-_LOOK_AGAIN_S = 1.0
 
 
 @dataclass(frozen=True)
 class Run:
-    """Result of running the missing shards.
+    """Result of running the missing shards."""
 
-    Attributes:
-        n_shards: parts of the job.
-        n_run: those that were missing and have been run.
-        n_predictions: of all parts.
-        n_errors: of all parts.
-    """
-
-    n_shards: int
-    n_run: int
-    n_predictions: int
-    n_errors: int
+    n_shards: int  # parts of the job
+    n_run: int  # those that were missing and have been run
+    n_predictions: int  # of all parts
+    n_errors: int  # of all parts
 
 
 def run_missing(
@@ -81,116 +67,60 @@ def run_missing(
     ray_address: str | None = None,
     device: Device = "auto",
 ) -> Run:
-    """Run the shards of a job that are missing.
-
-    A folder without a job is given one: as many shards as there are cores, more if one would have more than
-    ``SHARD_IMAGES`` images.
-
-    Args:
-        release: release folder.
-        images: folder or manifest, as of ``score_images``.
-        folder: contains the parts.
-        engine: ``local``: one process a core, or this one on a GPU; ``ray``: tasks of a Ray cluster.
-        observer: called with images done and in all.
-        tta: augmented views an image, None for the image itself.
-        seed: of the views.
-        ray_address: of the cluster; None for that in ``RAY_ADDRESS``, or for one on this machine.
-        device: where the network runs.
-
-    Raises:
-        ShardError: the folder has another job, processes were killed, or the cluster cannot be used.
-        ValueError: the list or the release cannot be read, or the device not used.
-    """
+    """Run the shards of a job that are missing; a folder without a job is given one of at least a shard a core."""
     scorer, listed = Scorer(release, tta=tta, seed=seed, device=device), open_list(images)
     with connect_to_ray(ray_address) if engine == "ray" else nullcontext(cores()) as n_cores:
-        count = read_job(folder).n_shards if (folder / JOB_FILE).exists() else _shards_for(listed.rows, n_cores)
-        job = open_job(scorer, listed, folder, count)
+        n_shards = max(min(n_cores, -(-listed.rows // BLOCK)), -(-listed.rows // SHARD_IMAGES))
+        if (folder / JOB_FILE).exists():
+            n_shards = read_job(folder).n_shards
+        job = open_job(scorer, listed, folder, n_shards)
         missing = job.missing()
-        # a GPU has one queue for all processes, and one process has all cores for its only shard
-        if engine == "local" and (scorer.predictor.on_gpu or min(n_cores, len(missing)) < 2):
-            _run_here(scorer, listed, job, missing, observer)
+        work = ShardWork(release.absolute(), images.absolute(), folder.absolute(), n_shards, tta, seed, device)
+        parts: Iterable[PartDocument]
+        if engine == "ray":
+            parts = run_on_ray(work, missing)
+        elif scorer.predictor.on_gpu or min(n_cores, len(missing)) < 2:
+            # a GPU has one queue for all processes, and one process has all cores for its only shard
+            parts = (write_shard(scorer, listed, job, shard) for shard in missing)
         else:
-            work = ShardWork(release.absolute(), images.absolute(), folder.absolute(), job.sha256, tta, seed, device)
-            parts = run_on_ray(work, missing) if engine == "ray" else run_in_processes(work, missing, n_cores)
-            total, done = _images_of(job, missing), 0
+            parts = run_in_processes(work, missing, n_cores)
+        spans = [rows_of(shard, n_shards, listed.rows) for shard in missing]
+        done, total = 0, sum(stop - first for first, stop in spans)
+        observer(done, total)
+        for part in parts:
+            done += part["n_predictions"] + part["n_errors"]
             observer(done, total)
-            for part in parts:
-                done += part["n_predictions"] + part["n_errors"]
-                observer(done, total)
-    return _complete_run(job, len(missing))
-
-
-def _shards_for(rows: int, n_cores: int) -> int:
-    return max(min(n_cores, -(-rows // BLOCK)), -(-rows // SHARD_IMAGES))
-
-
-def _images_of(job: Job, shards: list[int]) -> int:
-    spans = (rows_of(shard, job.n_shards, job.document["n_images"]) for shard in shards)
-    return sum(stop - first for first, stop in spans)
-
-
-def _run_here(scorer: Scorer, listed: ImageList, job: Job, missing: list[int], observer: Observer) -> None:
-    total, before = _images_of(job, missing), 0
-    for shard in missing:
-
-        def observe(done: int, _: int, before: int = before) -> None:
-            observer(before + done, total)
-
-        write_shard(scorer, listed, job, shard, observe)
-        before += _images_of(job, [shard])
-
-
-def _complete_run(job: Job, n_run: int) -> Run:
-    """Summarise a finished run."""
     absent = job.missing()
     if absent:
         raise ShardError(
-            f"{job.folder}: shards {numbers_text(absent)} were made, and are not here: is it another folder on another "
+            f"{folder}: shards {numbers_text(absent)} were made, and are not here: is it another folder on another "
             "machine, or was it emptied meanwhile?"
         )
-    parts = [part for shard in range(1, job.n_shards + 1) if (part := job.part(shard)) is not None]
-    n_predictions, n_errors = (sum(part[name] for part in parts) for name in ("n_predictions", "n_errors"))
-    return Run(job.n_shards, n_run, n_predictions, n_errors)
+    n_predictions, n_errors = (sum(part[name] for part in job.parts()) for name in ("n_predictions", "n_errors"))
+    return Run(n_shards, len(missing), n_predictions, n_errors)
 
 
 @dataclass(frozen=True)
 class ShardWork:
-    """Work order of a job for other processes; called with a shard's number, it makes that shard.
+    """Work order of a job that was begun, for other processes; called with a shard's number, it makes that shard."""
 
-    Attributes:
-        release: release folder, like the other paths absolute.
-        images: folder or manifest.
-        folder: contains the parts.
-        job_sha256: digest of the job that was begun there.
-        tta: augmented views an image, None for the image itself.
-        seed: of the views.
-        device: where the network runs.
-    """
-
-    release: Path
+    release: Path  # absolute, like the other paths
     images: Path
     folder: Path
-    job_sha256: str
+    n_shards: int
     tta: int | None
     seed: int
     device: Device
 
     def __call__(self, shard: int) -> PartDocument:
-        """Predict a shard, unless it is there.
-
-        Raises:
-            ShardError: the folder is another one here, or has other bytes.
-            TableError: the manifest cannot be used.
-            ValueError: the release cannot be read.
-        """
-        if not (self.folder / JOB_FILE).exists() or read_job(self.folder).sha256 != self.job_sha256:
+        """Predict a shard, unless it is there."""
+        if not (self.folder / JOB_FILE).exists():
             raise ShardError(
                 f"{self.folder}: is not the folder of this job on the machine {platform.node()}: every machine has to "
                 "see the same one"
             )
         scorer, listed = _open_release_and_list(self.release, self.images, self.tta, self.seed, self.device)
-        job = open_job(scorer, listed, self.folder, read_job(self.folder).n_shards)
-        return write_shard(scorer, listed, job, shard, lambda done, total: None)
+        return write_shard(scorer, listed, open_job(scorer, listed, self.folder, self.n_shards), shard)
 
 
 @lru_cache(maxsize=1)
@@ -203,11 +133,7 @@ def _open_release_and_list(
 
 
 def run_in_processes(work: Work, shards: list[int], n_processes: int) -> Iterator[PartDocument]:
-    """Make shards by processes of this machine, which end with this one; their documents, in the order they end.
-
-    Raises:
-        ShardError: a process was killed.
-    """
+    """Make shards by processes of this machine, which end with this one; their documents, in the order they end."""
     count = min(n_processes, len(shards))
     pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_end_with_parent)
     try:
@@ -222,39 +148,38 @@ def run_in_processes(work: Work, shards: list[int], n_processes: int) -> Iterato
 def _end_with_parent() -> None:
     """End when the parent process has ended, even if it was killed."""
     parent = parent_process()
-    if parent is not None:
-        threading.Thread(target=_watch, args=(parent.sentinel,), daemon=True).start()
 
+    def watch() -> None:
+        if parent is not None:
+            connection.wait([parent.sentinel])
+            os._exit(1)
 
-def _watch(sentinel: int) -> None:
-    connection.wait([sentinel])
-    os._exit(1)
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def run_on_ray(work: Work, shards: list[int]) -> Iterator[PartDocument]:
-    """Make shards by tasks of the connected Ray cluster, one core each; their documents, in the order they end.
-
-    Raises:
-        ShardError: processes of a shard died again and again; raised once all others are done.
-    """
+    """Make shards by tasks of the connected Ray cluster, one core each; their documents, in the order they end."""
     import ray
-    from ray.exceptions import RayError
+    from ray.exceptions import RayError, RayTaskError
 
-    task = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(_make)
+    task = ray.remote(_make)
     running = {task.remote(work, shard): shard for shard in shards}
     lost: dict[int, str] = {}
-    try:
-        while running:
-            ended, _ = ray.wait(list(running), num_returns=len(running), timeout=_LOOK_AGAIN_S)
-            for reference in ended:
-                shard = running.pop(reference)
-                try:
-                    yield _result(reference)
-                except RayError as exc:
-                    lost[shard] = type(exc).__name__
-    finally:  # a program that stays connected has no use for the others
-        for reference in running:
-            ray.cancel(reference, force=True)
+    while running:
+        ended, _ = ray.wait(list(running))
+        shard = running.pop(ended[0])
+        try:
+            yield ray.get(ended[0])
+        except RayTaskError as exc:
+            if isinstance(exc.cause, ValueError | OSError):
+                raise exc.cause from None
+            message_lines = str(exc.cause).strip().splitlines()[-1:] or [type(exc.cause).__name__]
+            raise ShardError(
+                f"a machine of the Ray cluster cannot make shards ({message_lines[0]}): it needs the same Python with "
+                "the same 'secondread[cpu,ray]' as this one"
+            ) from exc
+        except RayError as exc:
+            lost[shard] = type(exc).__name__
     if lost:
         kinds = ", ".join(sorted(set(lost.values())))
         raise ShardError(
@@ -267,78 +192,38 @@ def _make(work: Work, shard: int) -> PartDocument:
     return work(shard)
 
 
-def _result(reference: "ObjectRef[PartDocument]") -> PartDocument:
-    """Result of a finished task."""
-    import ray
-    from ray.exceptions import RayTaskError
-
-    try:
-        return ray.get(reference)
-    except RayTaskError as exc:
-        if isinstance(exc.cause, ValueError | OSError):
-            raise exc.cause from None
-        message_lines = str(exc.cause).strip().splitlines()[-1:] or [type(exc.cause).__name__]
-        raise ShardError(
-            f"a machine of the Ray cluster cannot make shards ({message_lines[0]}): it needs the same Python with the "
-            "same 'secondread[cpu,ray]' as this one"
-        ) from exc
-
-
 @contextmanager
 def connect_to_ray(address: str | None) -> Iterator[int]:
-    """Connect to a Ray cluster, or start one on this machine that ends with this process; yield its number of cores.
-
-    Args:
-        address: of the cluster, such as ``10.0.0.1:6379`` or ``auto``; None for that in ``RAY_ADDRESS``, or for one on
-            this machine. A program that is connected already stays so, and names none.
-
-    Raises:
-        ShardError: there is no such cluster, or it cannot be used.
-    """
+    """Connect to the Ray of an address or of this program, or start one here that ends with it; yield its cores."""
     # before Ray is imported, which reads them then
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_raylet_start_wait_time_s", _START_S)
-    given_address, address = address, address or os.environ.get("RAY_ADDRESS") or "local"
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
     if address == "local" and "RAY_AUTH_MODE" not in os.environ:
         # other users who reach its ports cannot use it, and no token is left in the home of this user
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     import ray
 
-    if ray.is_initialized():
-        if given_address is not None:
-            raise ShardError(
-                f"Ray ({given_address}) cannot be used: this program is connected to Ray already; name no address"
-            )
-        yield _cluster_cores()
-        return
-    _initialise_ray(address)
+    connected_before = ray.is_initialized()
+    if not connected_before:
+        _initialise_ray(address)
     try:
-        yield _cluster_cores()
+        yield max(1, int(ray.cluster_resources().get("CPU", 1)))
     finally:
-        ray.shutdown()
+        if not connected_before:
+            ray.shutdown()
 
 
 def _initialise_ray(address: str) -> None:
     import ray
     from ray.exceptions import RayError
 
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
     n_cores = cores() if address == "local" else None
     try:
-        _require_reachable(address)
+        if colon and port.isdecimal():  # Ray itself would try for minutes
+            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
         ray.init(address, num_cpus=n_cores, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except (RayError, RuntimeError, OSError, ValueError) as exc:
         message = (str(exc).strip().splitlines() or [type(exc).__name__])[0]
         raise ShardError(f"Ray ({address}) cannot be used: {message}") from exc
-
-
-def _require_reachable(address: str) -> None:
-    """Check that an address answers, since Ray itself would retry for minutes."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
-
-
-def _cluster_cores() -> int:
-    import ray
-
-    return max(1, int(ray.cluster_resources().get("CPU", 1)))

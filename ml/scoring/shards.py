@@ -1,4 +1,4 @@
-"""One of n shards of an image list, safe to predict on any machine and more than once.
+"""Shards of an image list, safe to predict on any machine and more than once, and the tables that they make together.
 
 Shards are made of whole blocks in the order of the list, and every run gives the same bytes: a second run leaves the
 files that exist, and a shard whose process was killed is made again. The folder of a job contains ``job.json``, which
@@ -8,15 +8,21 @@ written beside and linked into place, so that they are whole or not there.
 
 import os
 import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import NotRequired, TypedDict, cast
 
+import pyarrow as pa
+from pyarrow import parquet
+
 from ml.release.device import Device
-from ml.scoring.images import BLOCK, ImageList, open_list
-from ml.scoring.table import Observer, Scorer, write_rows
-from ml.util.files import file_sha256, read_json, sync_file, sync_folder, temporary_path, write_json
+from ml.scoring.images import BLOCK, ImageList, open_list, repeated_row
+from ml.scoring.table import Observer, Scorer, TableWriter, write_rows
+from ml.util.files import file_sha256, read_json, replace_file, sync_file, sync_folder, temporary_path, write_json
 
 JOB_FILE = "job.json"
 VERSION = 1
@@ -78,17 +84,11 @@ class PartDocument(TypedDict):
 
 @dataclass(frozen=True)
 class Job:
-    """The job of a folder.
+    """The job of a folder."""
 
-    Attributes:
-        folder: contains its parts.
-        document: shared by the parts.
-        sha256: digest of its file.
-    """
-
-    folder: Path
-    document: JobDocument
-    sha256: str
+    folder: Path  # contains its parts
+    document: JobDocument  # shared by the parts
+    sha256: str  # digest of its file
 
     @property
     def n_shards(self) -> int:
@@ -100,11 +100,7 @@ class Job:
         return self.folder / f"shard-{shard:05d}-of-{self.n_shards:05d}.{what}"
 
     def part(self, shard: int) -> PartDocument | None:
-        """Document of a part, None if it is missing.
-
-        Raises:
-            ShardError: it is of another job.
-        """
+        """Document of a part, None if it is missing."""
         path = self.file(shard, "json")
         if not path.exists():
             return None
@@ -113,9 +109,13 @@ class Job:
             raise ShardError(f"{path}: is a part of another job than {self.folder / JOB_FILE}")
         return document
 
+    def parts(self) -> list[PartDocument]:
+        """Documents of the parts that are there."""
+        return [part for shard in range(1, self.n_shards + 1) if (part := self.part(shard)) is not None]
+
     def missing(self) -> list[int]:
         """Parts that are not there."""
-        return [shard for shard in range(1, self.n_shards + 1) if self.part(shard) is None]
+        return sorted(set(range(1, self.n_shards + 1)).difference(part["shard"] for part in self.parts()))
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -148,11 +148,7 @@ def rows_of(shard: int, n_shards: int, n_rows: int) -> tuple[int, int]:
 
 
 def create_file(path: Path, target: Path) -> None:
-    """Move a written file to a free place in its folder, or keep an identical file that is there.
-
-    Raises:
-        ShardError: a file with other bytes is there.
-    """
+    """Move a written file to a free place in its folder, or keep an identical file that is there."""
     sync_file(path)
     try:
         os.link(path, target)
@@ -166,70 +162,50 @@ def create_file(path: Path, target: Path) -> None:
 
 
 def create_json(path: Path, document: JobDocument | EvaluationJob | PartDocument) -> None:
-    """Write a document where none is.
-
-    Raises:
-        ShardError: another one is there.
-    """
+    """Write a document where none is."""
     with temporary_path(path) as written:
         write_json(written, document)
         create_file(written, path)
 
 
-def begin_job(path: Path, document: JobDocument | EvaluationJob) -> None:
-    """Write the document of a job unless its folder has one, which the caller compares with its own."""
+def begin_job(path: Path, document: JobDocument | EvaluationJob, words: Mapping[str, str]) -> str:
+    """Write the document of a job where none is, or check that it is this one, in words for each field; its digest."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         with suppress(ShardError):  # another process was first
             create_json(path, document)
+    existing, own = {"device": "cpu"} | read_json(path), {"device": "cpu"} | dict(document)
+    for name, other in words.items():
+        if existing.get(name) != own.get(name):
+            differing = f"{name} {_shortened(existing.get(name))}, here {_shortened(own.get(name))}"
+            raise ShardError(f"{path.parent}: has shards of {other} ({differing}): give another folder")
+    return file_sha256(path)
 
 
 def require_job(path: Path) -> None:
-    """Check that a folder has the document of a job.
-
-    Raises:
-        ShardError: there is none.
-    """
+    """Check that a folder has the document of a job."""
     if not path.exists():
         raise ShardError(f"{path.parent}: has no {path.name}: no shard was ever written there")
 
 
 def require_all(folder: Path, missing: list[int], n_shards: int) -> None:
-    """Check that no part of a job is missing.
-
-    Raises:
-        ShardError: some are; the message contains their numbers.
-    """
+    """Check that no part of a job is missing."""
     if missing:
         words = "shard is" if len(missing) == 1 else "shards are"
         raise ShardError(f"{folder}: {len(missing):,} of {n_shards:,} {words} missing: {numbers_text(missing)}")
 
 
 def read_job(folder: Path) -> Job:
-    """The job of a folder.
-
-    Raises:
-        ShardError: there is none.
-    """
+    """The job of a folder."""
     path = folder / JOB_FILE
     require_job(path)
     return Job(folder, cast(JobDocument, read_json(path)), file_sha256(path))
 
 
 def join_job(folder: Path, document: JobDocument) -> Job:
-    """Begin a job in a folder, or check that it is the one that was begun there.
-
-    Raises:
-        ShardError: the folder has another job; the message contains the difference.
-    """
-    begin_job(folder / JOB_FILE, document)
-    job = read_job(folder)
-    there, here = {"device": "cpu"} | dict(job.document), {"device": "cpu"} | dict(document)
-    for name, words in _WORDS.items():
-        if there.get(name) != here.get(name):
-            differing = f"{name} {_shortened(there.get(name))}, here {_shortened(here.get(name))}"
-            raise ShardError(f"{folder}: has shards of {words} ({differing}): give another folder")
-    return job
+    """Begin a job in a folder, or check that it is the one that was begun there."""
+    begin_job(folder / JOB_FILE, document, _WORDS)
+    return read_job(folder)
 
 
 def _shortened(value: object) -> str:
@@ -238,11 +214,7 @@ def _shortened(value: object) -> str:
 
 
 def open_job(scorer: Scorer, listed: ImageList, folder: Path, n_shards: int) -> Job:
-    """The job of a list in a folder.
-
-    Raises:
-        ShardError: the folder has another job.
-    """
+    """The job of a list in a folder."""
     document: JobDocument = {
         "version": VERSION,
         "release_sha256": scorer.release_sha256,
@@ -270,38 +242,15 @@ def score_shard(
     threads: int = 0,
     device: Device = "auto",
 ) -> PartDocument:
-    """Predict one shard of a list of images, unless it is there.
-
-    Args:
-        release: release folder.
-        images: folder or manifest, as of ``score_images``.
-        folder: contains the parts of the job.
-        shard: its number, from 1, and the number of shards.
-        observer: called with images done and in all.
-        tta: augmented views an image, None for the image itself.
-        seed: of the views.
-        threads: within one run of the network, 0 for all cores.
-        device: where the network runs; the same for all parts, whose bytes it decides.
-
-    Returns:
-        The document of the shard.
-
-    Raises:
-        ShardError: the folder has parts of another job, or other bytes.
-        TableError: the manifest cannot be used.
-        ValueError: the release cannot be read, or the device not used.
-    """
+    """Predict one shard of a list of images, unless it is there."""
     scorer, listed = Scorer(release, tta=tta, seed=seed, threads=threads, device=device), open_list(images)
     return write_shard(scorer, listed, open_job(scorer, listed, folder, shard[1]), shard[0], observer)
 
 
-def write_shard(scorer: Scorer, listed: ImageList, job: Job, shard: int, observer: Observer) -> PartDocument:
-    """The same, of a job that is open.
-
-    Raises:
-        ShardError: other bytes are there.
-        TableError: the manifest cannot be used.
-    """
+def write_shard(
+    scorer: Scorer, listed: ImageList, job: Job, shard: int, observer: Observer = lambda done, total: None
+) -> PartDocument:
+    """Predict one shard of a job that is open, unless it is there: what every process and engine does."""
     existing = job.part(shard)
     if existing is not None:
         return existing
@@ -336,3 +285,75 @@ def numbers_text(numbers: list[int]) -> str:
         else:
             runs.append([number, number])
     return ", ".join(f"{low}" if low == high else f"{low}–{high}" for low, high in runs)
+
+
+@dataclass(frozen=True)
+class MergedShards:
+    """Result of merging shards."""
+
+    n_shards: int  # number of parts
+    n_predictions: int  # images that were predicted
+    n_errors: int  # images that could not be read
+    reasons: dict[str, int]  # number of them for each reason
+    predictions: Path  # table of the first
+    errors: Path  # table of the second
+
+
+def merge_job_shards(folder: Path) -> MergedShards:
+    """Join the parts of a job into ``predictions.parquet`` and ``errors.parquet``, byte for byte those of one run."""
+    job = read_job(folder)
+    parts = _checked_parts(job)
+    again = repeated_row(_cases(job))
+    if again is not None:
+        name = next(islice(chain.from_iterable(_cases(job)), again, None))
+        raise ShardError(f"{folder}: case {name!r} stands twice in the list of images")
+    out, wrong = folder / "predictions.parquet", folder / "errors.parquet"
+    reasons: Counter[str] = Counter()
+    with temporary_path(out) as good_part, temporary_path(wrong) as wrong_part:
+        n_predictions = _join(job, "predictions.parquet", good_part, None)
+        n_errors = _join(job, "errors.parquet", wrong_part, reasons)
+        expected = sum(part["n_predictions"] for part in parts), sum(part["n_errors"] for part in parts)
+        if (n_predictions, n_errors) != expected or sum(expected) != job.document["n_images"]:
+            images = job.document["n_images"]
+            raise ShardError(f"{folder}: {n_predictions:,} predictions and {n_errors:,} errors of {images:,} images")
+        replace_file(wrong_part, wrong)
+        replace_file(good_part, out)
+    return MergedShards(job.n_shards, n_predictions, n_errors, dict(sorted(reasons.items())), out, wrong)
+
+
+def _checked_parts(job: Job) -> list[PartDocument]:
+    """Documents of all parts, checked."""
+    require_all(job.folder, job.missing(), job.n_shards)
+    parts = job.parts()
+    for part in parts:
+        for what, digest in (("predictions", part["predictions_sha256"]), ("errors", part["errors_sha256"])):
+            path = job.file(part["shard"], f"{what}.parquet")
+            if not path.is_file() or file_sha256(path) != digest:
+                raise ShardError(
+                    f"{path}: is not what was written: delete the three files of shard {part['shard']} and run it again"
+                )
+    return parts
+
+
+def _tables(job: Job, what: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    for shard in range(1, job.n_shards + 1):
+        with parquet.ParquetFile(job.file(shard, what)) as file:
+            # group by group: what `iter_batches` reads ahead grows with the file
+            for group in range(file.num_row_groups):
+                yield file.read_row_group(group, columns=columns)
+
+
+def _cases(job: Job) -> Iterator[list[str]]:
+    for what in ("predictions.parquet", "errors.parquet"):
+        for table in _tables(job, what, ["case_id"]):
+            yield table.column("case_id").to_pylist()
+
+
+def _join(job: Job, what: str, path: Path, reasons: Counter[str] | None) -> int:
+    schema = parquet.read_schema(job.file(1, what))
+    with TableWriter(path, schema) as writer:
+        for table in _tables(job, what):
+            if reasons is not None:
+                reasons.update(table.column("reason").to_pylist())
+            writer.add(table)
+    return writer.rows

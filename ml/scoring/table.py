@@ -42,13 +42,7 @@ _PROBE_SIDE = 64
 
 
 class TableWriter:
-    """A CSV or Parquet file that is written in groups of rows.
-
-    Args:
-        path: the file.
-        schema: of every table that is given.
-        as_csv: whether it is CSV.
-    """
+    """A CSV or Parquet file that is written in groups of rows."""
 
     def __init__(self, path: Path, schema: pa.Schema, *, as_csv: bool = False) -> None:
         self.schema, self.rows = schema, 0
@@ -85,22 +79,7 @@ class TableWriter:
 
 
 class Scorer:
-    """A release that predicts blocks of images.
-
-    Args:
-        release: release folder.
-        tta: augmented views an image, None for the image itself.
-        seed: of the views.
-        threads: within one run of the network, 0 for all cores.
-        device: where the network runs.
-
-    Attributes:
-        release_sha256: digest of the release's card.
-        schema: of every table of predictions.
-
-    Raises:
-        ValueError: the release cannot be read, or takes no augmented views, or the device cannot be used.
-    """
+    """A release that predicts blocks of images."""
 
     def __init__(
         self, release: Path, *, tta: int | None = None, seed: int = 0, threads: int = 0, device: Device = "auto"
@@ -172,19 +151,12 @@ def _unreadable_reason(exc: OSError | ValueError) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class ScoredTable:
-    """Result of scoring into one table.
+    """Result of scoring into one table."""
 
-    Attributes:
-        n_predictions: images that were predicted.
-        n_errors: images that could not be read.
-        predictions: table of the first.
-        errors: table of the second.
-    """
-
-    n_predictions: int
-    n_errors: int
-    predictions: Path
-    errors: Path
+    n_predictions: int  # images that were predicted
+    n_errors: int  # images that could not be read
+    predictions: Path  # table of the first
+    errors: Path  # table of the second
 
 
 def score_images(
@@ -197,27 +169,7 @@ def score_images(
     seed: int = 0,
     device: Device = "auto",
 ) -> ScoredTable:
-    """Predict a folder of images, or a manifest with columns case_id and file, into a PREDICTIONS table.
-
-    Of an image unlike those that the release was made from (``out_of_distribution``, ``reasons``, ``distance``,
-    ``distance_percentile``) the ``disagreement_prob`` is empty and ``disagreement_prob_raw`` is not. Two further
-    columns contain the release (``release_sha256``, the digest of its card) and whether it was trained on the cell
-    (``trained_on``: yes, no or unknown), so that an evaluation leaves such cells out. Images that cannot be read are
-    rows of a table of errors beside it. Memory does not grow with the number of images.
-
-    Args:
-        release: release folder.
-        images: folder, with all folders in it, or manifest whose files are relative to it.
-        out: table to write.
-        observer: called with images done and in all.
-        tta: augmented views an image, None for the image itself.
-        seed: of the views.
-        device: where the network runs.
-
-    Raises:
-        TableError: the manifest cannot be used, or a case stands twice.
-        ValueError: the release cannot be read, or the device not used.
-    """
+    """Predict a folder of images, or a manifest with columns case_id and file, into a PREDICTIONS table."""
     kind = out.suffix.lower()
     if kind not in {".csv", ".parquet"}:
         raise TableError(f"{out}: the extension must be .csv or .parquet")
@@ -242,11 +194,7 @@ def write_rows(
     *,
     as_csv: bool = False,
 ) -> tuple[int, int]:
-    """Predict rows from one number up to another into two files, of predictions and of errors; the number of each.
-
-    Raises:
-        TableError: the list became shorter while it was read.
-    """
+    """Predict rows from one number up to another into two files, of predictions and of errors; the number of each."""
     with ExitStack() as stack:
         good = stack.enter_context(TableWriter(files[0], scorer.schema, as_csv=as_csv))
         bad = stack.enter_context(TableWriter(files[1], ERRORS, as_csv=as_csv))

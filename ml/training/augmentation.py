@@ -17,14 +17,7 @@ from ml.images.preprocess import Orientation, Preprocessing
 
 
 def augment(images: Tensor, orientation: Orientation, generator: Generator) -> Tensor:
-    """Augment normalised images (N, C, H, W).
-
-    Args:
-        images: network inputs.
-        orientation: ``any``: mirrored and turned by quarters; ``upright``: mirrored, small turns and shifts;
-            ``fixed``: unchanged.
-        generator: CPU generator.
-    """
+    """Augment normalised images (N, C, H, W)."""
     if orientation == "fixed":
         return images
     count, channels = images.shape[:2]
@@ -43,15 +36,7 @@ def augment(images: Tensor, orientation: Orientation, generator: Generator) -> T
 
 
 def shift(images: Tensor, pixels: int, generator: Generator) -> Tensor:
-    """Move each image of a batch (N, C, H, W) by whole pixels, down or up, right or left, repeating its edge.
-
-    Nothing is interpolated, so grey values stay as they are, also where they carry the label.
-
-    Args:
-        images: network inputs.
-        pixels: at most, each way; 0 leaves images as they are.
-        generator: CPU generator.
-    """
+    """Move each image of a batch (N, C, H, W) by whole pixels, down or up, right or left, repeating its edge."""
     if pixels == 0:
         return images
     corner = torch.randint(0, 2 * pixels + 1, (2, len(images), 1), generator=generator)[..., 0].T.to(images.device)
@@ -97,14 +82,7 @@ _REACH = 3
 def augment_stain_and_optics(
     images: Tensor, preprocessing: Preprocessing, orientation: Orientation, generator: Generator
 ) -> Tensor:
-    """Augment stain, magnification, focus and framing of normalised images (N, C, H, W).
-
-    Args:
-        images: network inputs.
-        preprocessing: that normalised them.
-        orientation: ``fixed`` images stay as they are, and ``upright`` ones are moved and scaled elsewhere.
-        generator: CPU generator, so that a seed means the same on every device.
-    """
+    """Augment stain, magnification, focus and framing of normalised images (N, C, H, W)."""
     if orientation == "fixed":
         return images
 
@@ -169,10 +147,7 @@ def blur_images(images: Tensor, generator: Generator) -> Tensor:
 
 
 def restain_images(images: Tensor, preprocessing: Preprocessing, generator: Generator) -> Tensor:
-    """Scale stain density and channels, and rotate the hue, of each image.
-
-    Densities are multiplied (Beer and Lambert), the hue is turned around the grey axis.
-    """
+    """Scale stain density and channels, and rotate the hue, of each image."""
     mean, std = (torch.tensor(values).to(images)[:, None, None] for values in (preprocessing.mean, preprocessing.std))
 
     def change(chosen: Tensor) -> Tensor:

@@ -20,22 +20,7 @@ from ml.util.files import write_bytes_atomically, write_json
 def calibrate_run(
     folder: RunFolder, *, method: Method, alpha: bool, seed: int = 0, mc_dropout: int | None = None
 ) -> CalibrationReport:
-    """Fit calibrators on a finished run and write ``calibration.json`` and its report.
-
-    Args:
-        folder: finished run.
-        method: how class probabilities are calibrated.
-        alpha: whether to fit the concentration head.
-        seed: of the 80/20 split by patient, and of the dropout masks.
-        mc_dropout: members of a Monte-Carlo dropout ensemble; None for the deterministic network. The calibrators
-            are then fitted on the ensemble's own likelihood, and the head with its masks goes into the release.
-
-    Returns:
-        The report: fit, number of cases, held-out metrics raw, after the method, and after the head.
-
-    Raises:
-        ValueError: the run is unfinished, or a fit failed.
-    """
+    """Fit calibrators on a finished run and write ``calibration.json`` and its report."""
     outputs = folder.read_outputs()
     config = folder.read_config()["dataset"]
     partition = str(config["calibration_partition"])
@@ -72,23 +57,7 @@ def calibrate_run(
 def fit_and_judge(
     part: CachedOutputs, held_out: CachedOutputs, head: DropoutHead | None, *, method: Method, alpha: bool, seed: int
 ) -> tuple[FitReport, Calibration, DisagreementDocument | None]:
-    """Fit calibrators to the calibration part, and judge the disagreement probability on held-out cases.
-
-    Args:
-        part: outputs that are fitted to.
-        held_out: outputs that judge.
-        head: of a Monte-Carlo dropout ensemble, or None.
-        method: how class probabilities are calibrated.
-        alpha: whether to fit the concentration head.
-        seed: of the 80/20 split by patient.
-
-    Returns:
-        The fit; the calibration to be served, and what the card says of its disagreement probability
-        (``with_judged_disagreement``).
-
-    Raises:
-        ValueError: a fit failed.
-    """
+    """Fit calibrators to the calibration part, and judge the disagreement probability on held-out cases."""
     logits, features = member_outputs(part, head)
     fitted = calibrate(logits, features, part.label_counts, part.groups.tolist(), method=method, alpha=alpha, seed=seed)
     return fitted, *with_judged_disagreement(fitted.calibration, part, held_out, head)
@@ -102,20 +71,7 @@ def member_outputs(outputs: CachedOutputs, head: DropoutHead | None) -> tuple[Fl
 def with_judged_disagreement(
     calibration: Calibration, fitted_on: CachedOutputs, held_out: CachedOutputs, head: DropoutHead | None
 ) -> tuple[Calibration, DisagreementDocument | None]:
-    """A calibration that serves the rate of disagreement instead of its own φ where that is worse on held-out cases.
-
-    The rate is that of the calibration part, so that the held-out cases judge it too.
-
-    Args:
-        calibration: as fitted.
-        fitted_on: outputs of the calibration part.
-        held_out: outputs that judge.
-        head: of a Monte-Carlo dropout ensemble, whose φ is judged but never replaced; nor is that of a calibration
-            without concentration, which says of itself that it is not calibrated.
-
-    Returns:
-        The calibration, and what the card says of it; None where no held-out case has two labels.
-    """
+    """A calibration that serves the rate of disagreement instead of its own φ where that is worse on held-out cases."""
     if not (held_out.label_counts.sum(axis=1) >= 2).any():
         return calibration, None
     predicted = calibration.apply(*member_outputs(held_out, head)).disagreement_probs

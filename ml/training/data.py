@@ -14,12 +14,7 @@ from ml.images.preprocess import Orientation
 
 
 class DeviceData:
-    """A data set whose cases are put on a device batch by batch.
-
-    Args:
-        dataset: images and label histograms.
-        device: where the tensors go.
-    """
+    """A data set whose cases are put on a device batch by batch."""
 
     def __init__(self, dataset: ImageDataset, device: torch.device) -> None:
         self.dataset, self.device = dataset, device
@@ -74,10 +69,7 @@ def augmentation_for(orientation: Orientation) -> Augmentation:
 
 
 def passes_for(n_images: int, batch_size: int, augmentation: Augmentation) -> int:
-    """Passes per image in each of ``EPOCHS`` epochs that give ``MIN_STEPS`` steps; 1 in a large set.
-
-    Twice as often with wide augmentation, which leaves half of the images as they are.
-    """
+    """Passes per image in each of ``EPOCHS`` epochs that give ``MIN_STEPS`` steps; 1 in a large set."""
     steps = max(1, math.ceil(n_images / batch_size))
     return math.ceil(MIN_STEPS / (EPOCHS * steps)) * (2 if augmentation == "wide" else 1)
 
@@ -118,11 +110,7 @@ def _classes_too_small(dataset: ImageDataset) -> Iterable[str]:
 
 
 def require_two(dataset: ImageDataset) -> None:
-    """Refuse what cannot be trained on at all.
-
-    Raises:
-        ValueError: ``train`` or ``valid`` has fewer than two cases, or all cells that it would learn are of one class.
-    """
+    """Refuse what cannot be trained on at all."""
     sizes = {name: dataset.rows(name).size for name in PARTITIONS}
     patients = "" if dataset.patients is None else f", {len(set(dataset.patients))} patients"
     for name in ("train", "valid"):

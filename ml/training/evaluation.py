@@ -61,14 +61,7 @@ class Validation(TypedDict):
 def validate(
     network: Network, data: DeviceData, rows: npt.NDArray[np.intp], processes: Processes = ALONE
 ) -> Validation:
-    """Validation loss in nats per label, and agreement, a mean over cases with labels.
-
-    Args:
-        network: whose statistics of batch normalisation become those of the first process.
-        data: images and label counts.
-        rows: the cases.
-        processes: that share them, and all get the same figures.
-    """
+    """Validation loss in nats per label, and agreement, a mean over cases with labels."""
     processes.take_buffers(network)
     sums = torch.zeros(4, dtype=torch.float64, device=data.device)
     for logits, _, _, counts in batch_outputs(network, data, processes.part(rows)):

@@ -22,7 +22,7 @@ from ml.release.dropout_head import DropoutHead
 from ml.release.training_index import INDEX_FILE, TrainingIndex
 from ml.training.fused import Calibrated, Fused, output_names
 from ml.training.networks import Network
-from ml.training.release_checks import ShiftTrial, add_checks, tried_shifts
+from ml.training.release_checks import ShiftTrial, add_checks, try_shifts
 from ml.training.report import report_classes
 from ml.training.run_folder import CalibrationReport, RunDocument, RunFolder
 from ml.training.train import load_trained
@@ -50,16 +50,7 @@ class _Tapped(nn.Module):
 
 
 def to_onnx(network: nn.Module, example: Tensor | dict[str, Tensor], outputs: list[str]) -> bytes:
-    """Export to ONNX with a dynamic batch, without traces of the machine.
-
-    Args:
-        network: in evaluation mode.
-        example: (2, C, H, W) of its input ``image``, or (2, …) of each of its inputs by name.
-        outputs: names of its outputs.
-
-    Raises:
-        ParityError: torch exported nothing.
-    """
+    """Export to ONNX with a dynamic batch, without traces of the machine."""
     batch = torch.export.Dim("batch", min=1)
     inputs = example if isinstance(example, dict) else {"image": example}
     with warnings.catch_warnings():
@@ -98,19 +89,7 @@ def to_onnx(network: nn.Module, example: Tensor | dict[str, Tensor], outputs: li
 
 
 def check_parity(network: nn.Module, onnx_bytes: bytes, inputs: npt.NDArray[np.float32]) -> ParityDocument:
-    """Compare ONNX Runtime with torch.
-
-    Args:
-        network: the trained network.
-        onnx_bytes: its export.
-        inputs: (N, C, H, W).
-
-    Returns:
-        Largest difference of probabilities, and of logits relative to the largest |logit|.
-
-    Raises:
-        ParityError: either is beyond its tolerance.
-    """
+    """Compare ONNX Runtime with torch."""
     with torch.inference_mode():
         expected = network(torch.from_numpy(inputs))[0].numpy()
     session = open_session(onnx_bytes, device="cpu")
@@ -126,11 +105,7 @@ def check_parity(network: nn.Module, onnx_bytes: bytes, inputs: npt.NDArray[np.f
 
 
 def check_head(files: dict[str, bytes], inputs: npt.NDArray[np.float32]) -> None:
-    """Check that the numpy head without dropout gives the network's own logits.
-
-    Raises:
-        ParityError: it does not.
-    """
+    """Check that the numpy head without dropout gives the network's own logits."""
     logits, pooled = open_session(files["network.onnx"], device="cpu").run(["logits", "features"], {"image": inputs})
     recomputed = DropoutHead.from_bytes(files[HEAD_FILE]).without_dropout()(pooled)[0][0]
     gap = float(np.abs(recomputed - logits).max() / np.abs(logits).max())
@@ -141,21 +116,7 @@ def check_head(files: dict[str, bytes], inputs: npt.NDArray[np.float32]) -> None
 def export_run(
     folder: RunFolder, out: Path, *, fused: bool = False, name: str | None = None, shifts: ShiftTrial | None = None
 ) -> Release:
-    """Write the release of a trained and calibrated run.
-
-    Args:
-        folder: finished and calibrated run.
-        out: release folder to make.
-        fused: also write ``fused.onnx``.
-        name: of the release; the run's folder name where left out.
-        shifts: whether and how standard shifts are tried out for the card; None: they are not.
-
-    Returns:
-        The verified release.
-
-    Raises:
-        ValueError: the run is unfinished or not calibrated, parity fails, or the folder is not empty.
-    """
+    """Write the release of a trained and calibrated run."""
     config = folder.read_config()
     if not folder.calibration.is_file():
         raise ValueError(f"{folder.path}: not calibrated yet; run `secondread calibrate` first")
@@ -186,7 +147,9 @@ def export_run(
     files[INDEX_FILE] = folder.training_index.read_bytes()
     card["training"] = TrainingIndex.read(folder.training_index).document()
     if shifts is not None:
-        card["shifts"] = tried_shifts(folder, files, calibration, card, shifts)
+        images = folder.read_held_out()
+        counts = folder.read_outputs().label_counts[images.rows]
+        card["shifts"] = try_shifts(images.pixels, counts, files, calibration, card, shifts)
     return write_release(out, files, calibration, card)
 
 
@@ -229,15 +192,7 @@ LIMITS_OF_USE = (
 
 
 def fused_graph(release: Release, calibration: Calibration) -> bytes:
-    """One graph from image to final probabilities.
-
-    Args:
-        release: whose network it is.
-        calibration: with a concentration head.
-
-    Raises:
-        ValueError: an ensemble, a calibration without a head, or a network of another version of ONNX.
-    """
+    """One graph from image to final probabilities."""
     if release.head is not None or calibration.concentration is None:
         raise ValueError("only a release with a concentration head and without dropout has a fused graph: drop --fused")
     network = onnx.load(release.network)

@@ -47,10 +47,8 @@ class _SummariesGraph(nn.Module):
 
     def __init__(self, summaries: Summaries) -> None:
         super().__init__()
-        self.register_buffer("centre", _buffer(summaries.centre))
-        self.register_buffer("spread", _buffer(summaries.spread))
-        self.register_buffer("low", _buffer(summaries.low))
-        self.register_buffer("high", _buffer(summaries.high))
+        for name in ("centre", "spread", "low", "high"):
+            self.register_buffer(name, _buffer(getattr(summaries, name)))
 
     def forward(self, logits: Tensor) -> Tensor:
         logs = _sorted(torch.log_softmax(logits, dim=1))
@@ -115,12 +113,7 @@ def _sharpness(below: Tensor, wanted: Tensor) -> Tensor:
 
 
 class Calibrated(nn.Module):
-    """Calibration: logits and features to class probabilities, log concentration where there is one, and φ.
-
-    Args:
-        calibration: what they go through.
-        n_classes: K.
-    """
+    """Calibration: logits and features to class probabilities, log concentration where there is one, and φ."""
 
     scale: Tensor
     offset: Tensor
@@ -165,13 +158,7 @@ class Calibrated(nn.Module):
 
 
 class Fused(nn.Module):
-    """Network and calibration: image to class probabilities, log concentration where there is one, and φ.
-
-    Args:
-        network: image → logits and features.
-        calibration: what they go through.
-        n_classes: K.
-    """
+    """Network and calibration: image to class probabilities, log concentration where there is one, and φ."""
 
     def __init__(self, network: nn.Module, calibration: Calibration, n_classes: int) -> None:
         super().__init__()

@@ -26,13 +26,10 @@ Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
 def average_weights(network: Network, decay: float) -> AveragedModel:
-    """Moving average of a network's weights, and of the statistics that its normalisation keeps.
-
-    It reaches back over all steps so far until these are about 9 / (1 − decay), so that short runs are
-    averaged over a tenth of themselves and not mostly over the random start.
-    """
+    """Moving average of a network's weights, and of the statistics that its normalisation keeps."""
 
     def update(averages: Tensors, current: Tensors, steps: Tensor | int) -> None:
+        # over all steps while these are few: a short run is averaged over a tenth of itself, not over its random start
         get_ema_multi_avg_fn(min(decay, (1 + int(steps)) / (10 + int(steps))))(averages, current, steps)
 
     return AveragedModel(network, multi_avg_fn=update, use_buffers=True)
@@ -40,23 +37,14 @@ def average_weights(network: Network, decay: float) -> AveragedModel:
 
 @dataclass(frozen=True)
 class StepReport:
-    """Where training stands, after each step: for progress bars.
+    """Where training stands, after each step: for progress bars."""
 
-    Attributes:
-        epoch: from 0.
-        step: done, of ``steps``.
-        steps: of the epoch.
-        images_per_second: since the epoch began, as far as the host has come; a GPU may be some steps behind.
-        total: loss of the images so far, added up, where it was computed.
-        seen: how many images.
-    """
-
-    epoch: int
-    step: int
-    steps: int
-    images_per_second: float
-    total: Tensor
-    seen: int
+    epoch: int  # from 0
+    step: int  # done, of ``steps``
+    steps: int  # of the epoch
+    images_per_second: float  # since the epoch began, as far as the host has come; a GPU may be some steps behind
+    total: Tensor  # loss of the images so far, added up, where it was computed
+    seen: int  # how many images
 
     @property
     def loss(self) -> float:
@@ -76,18 +64,7 @@ class LearnerState(TypedDict):
 
 
 class Learner:
-    """Network, optimiser and moving average in training.
-
-    Args:
-        data: images and label counts on the device.
-        config: network, optimiser and rates.
-        processes: that share each batch.
-
-    Attributes:
-        network: the weights that the optimiser changes.
-        average: their moving average, or None where the config asks for none.
-        judged: what is validated and kept: the average, or else the network itself.
-    """
+    """Network, optimiser and moving average in training."""
 
     def __init__(self, data: DeviceData, config: TrainConfig, processes: Processes = ALONE) -> None:
         self.data, self.config, self.processes = data, config, processes
@@ -116,10 +93,7 @@ class Learner:
         return torch.log(torch.tensor(weights, dtype=torch.float32)).to(self.data.device)
 
     def train_epoch(self, epoch: int, rows: npt.NDArray[np.intp], observer: Observer) -> float:
-        """Train on each row ``passes`` times, in an order that depends on seed and epoch only.
-
-        Augmentation and dropout depend on the number of the process besides: each draws for its part of the batch.
-        """
+        """Train on each row ``passes`` times, in an order that depends on seed and epoch only."""
         config = self.config
         batches = self._batches(epoch, rows)
         torch.manual_seed(self.processes.seed(config.seed, epoch))

@@ -11,19 +11,12 @@ from torch.nn import functional
 
 
 class Network(nn.Module):
-    """A backbone, pooled to a vector, and a head of linear layers with dropout before each.
+    """A backbone, pooled to a vector, and a head of linear layers with dropout before each."""
 
-    Attributes:
-        backbone: images (N, C, H, W) → maps.
-        dense: pooled vector → features, or None where the pooled vector is the features.
-        dropout: before the last layer.
-        head: features (N, D) → logits (N, K).
-    """
-
-    backbone: nn.Module
-    dense: nn.Sequential | None
-    dropout: nn.Dropout
-    head: nn.Linear
+    backbone: nn.Module  # images (N, C, H, W) → maps
+    dense: nn.Sequential | None  # pooled vector → features, or None where the pooled vector is the features
+    dropout: nn.Dropout  # before the last layer
+    head: nn.Linear  # features (N, D) → logits (N, K)
 
     def pooled(self, images: Tensor) -> Tensor:
         """Pooled vectors (N, P) of images (N, C, H, W), before the head's first dropout."""
@@ -52,13 +45,7 @@ def _dense(inside: int) -> nn.Sequential:
 
 
 class CompactNetwork(Network):
-    """Six batch-normalised convolutions for small cell images.
-
-    Args:
-        channels: C.
-        n_classes: K.
-        width: channels of the first pair of convolutions, doubled by each of the next two pairs.
-    """
+    """Six batch-normalised convolutions for small cell images."""
 
     def __init__(self, channels: int, n_classes: int, width: int = 32) -> None:
         super().__init__()
@@ -94,13 +81,7 @@ class Cnn3Network(Network):
 
 
 class Vgg16Network(Network):
-    """VGG16 convolutions, global max pooling, Dense-128: the paper's network for photographs (§6.1, §6.2).
-
-    Args:
-        channels: C, 3.
-        n_classes: K.
-        backbone_weights: state of torchvision's ``vgg16``, for example trained on ImageNet.
-    """
+    """VGG16 convolutions, global max pooling, Dense-128: the paper's network for photographs (§6.1, §6.2)."""
 
     def __init__(self, channels: int, n_classes: int, backbone_weights: dict[str, Tensor] | None = None) -> None:
         from ml.util.torchvision_ops import models
@@ -131,11 +112,7 @@ NETWORK_NAMES = ("compact", "cnn3", "vgg16")
 def build_network(
     name: str, channels: int, n_classes: int, backbone_weights: dict[str, Tensor] | None = None
 ) -> Network:
-    """Build a network by name.
-
-    Raises:
-        ValueError: an unknown name, weights for a network that takes none, or the wrong ones.
-    """
+    """Build a network by name."""
     if name == "vgg16":
         return Vgg16Network(channels, n_classes, backbone_weights)
     if backbone_weights is not None:
@@ -148,11 +125,7 @@ def build_network(
 
 
 def read_backbone_weights(path: str) -> dict[str, Tensor]:
-    """Read weights from a ``.safetensors`` or a PyTorch state file, never running code from it.
-
-    Raises:
-        ValueError: no such file, or not a state of named tensors.
-    """
+    """Read weights from a ``.safetensors`` or a PyTorch state file, never running code from it."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -1,16 +1,15 @@
 """Data-parallel training under ``torchrun``; the only user of the process group.
 
 Each step's batch is divided among them, gradients are averaged before the weights change (``DistributedDataParallel``),
-and the first process alone writes. A process that ends before its time ends the others, and one of them says so.
+and the first process alone writes. ``torchrun`` ends the others when one has ended; the first to fail names the reason.
 """
 
 import atexit
 import gc
 import os
-import select
-import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,15 +44,10 @@ _ENDED = (
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a training, as one of them sees them; by default there is one.
+    """The processes of a training, as one of them sees them; by default there is one."""
 
-    Attributes:
-        rank: number of this one, from 0.
-        size: how many there are.
-    """
-
-    rank: int = 0
-    size: int = 1
+    rank: int = 0  # number of this one, from 0
+    size: int = 1  # how many there are
 
     @property
     def first(self) -> bool:
@@ -61,11 +55,7 @@ class Processes:
         return self.rank == 0
 
     def device(self, device: torch.device) -> torch.device:
-        """The device of this process: of several GPUs the one with its number on this machine.
-
-        Raises:
-            ValueError: there are fewer GPUs than processes, or all processes are to use the same one.
-        """
+        """The device of this process: of several GPUs the one with its number on this machine."""
         if self.size == 1 or device.type != "cuda":
             return device
         number, there = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
@@ -112,33 +102,15 @@ class Processes:
                 dist.broadcast(buffer, 0)
 
     def from_first(self, read: Callable[[], bytes]) -> bytes:
-        """Broadcast bytes that only the first process reads from its disk.
-
-        Args:
-            read: called in the first process only.
-        """
+        """Broadcast bytes that only the first process reads from its disk."""
         if self.size == 1:
             return read()
-        content = read() if self.first else b""
-        length = torch.tensor([len(content)])
-        dist.broadcast(length, 0)
-        data = torch.zeros(int(length), dtype=torch.uint8)
-        if self.first and content:
-            data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        if len(data):
-            dist.broadcast(data, 0)
-        return data.numpy().tobytes()
+        content = [read() if self.first else b""]
+        dist.broadcast_object_list(content, 0, device=torch.device("cpu"))
+        return content[0]
 
     def require_equal(self, what: str, content: Callable[[], str]) -> None:
-        """Refuse processes that were started with different things.
-
-        Args:
-            what: for the message.
-            content: what must be the same everywhere; called where there are several processes.
-
-        Raises:
-            ValueError: this process has something else than the first one.
-        """
+        """Refuse processes that were started with different things."""
         if self.size > 1:
             own = content().encode()
             if self.from_first(lambda: own) != own:
@@ -151,50 +123,42 @@ ALONE = Processes()
 
 @contextmanager
 def started_processes() -> Iterator[Processes]:
-    """The processes that ``torchrun`` has started, or this one alone.
-
-    Where several fail, the first to fail raises its error and the others leave silently with status 1. What
-    :meth:`Processes.averaging` has returned must not be kept for longer.
-
-    Raises:
-        ValueError: several processes are announced, but not how they find each other; or one of them ended.
-        SystemExit: another process has said what was wrong.
-        KeyboardInterrupt: somebody interrupted it.
-    """
+    """The processes that ``torchrun`` has started, or this one alone; what ``averaging`` returned ends with it."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE
         return
     missing = [name for name in _VARIABLES if name not in os.environ]
     if missing:
         raise ValueError(f"WORLD_SIZE announces several processes, but {', '.join(missing)} is not set: use torchrun")
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     try:
         store, rank, size = next(rendezvous("env://", timeout=_TIMEOUT))
     except dist.DistError as exc:
         announced, where = os.environ["WORLD_SIZE"], f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise ValueError(f"the {announced} processes of this training have not all met at {where}") from exc
-    with _ending_on_request(store) as speaking:
-        try:
-            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
-            yield Processes(rank, size)
-        except (Exception, KeyboardInterrupt) as exc:
-            speaking.acquire()
-            atexit.register(_exit_without_cleanup)
-            if not _is_first_to_tell(store):
-                raise SystemExit(1) from exc
-            if _is_loss(exc):
-                raise ValueError(_ENDED) from exc
-            raise
-    _leave_process_group()
-
-
-def _leave_process_group() -> None:
-    """Leave the other processes, and end the threads of gloo while Python still runs."""
-    # A thread that lets go of its last work just when Python ends needs Python for that, is ended inside of a
-    # destructor, and takes the whole process down. The threads end with the last reference to the process group; what
-    # averages gradients has one, and may be part of a cycle.
+    try:
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
+        yield Processes(rank, size)
+    except (Exception, KeyboardInterrupt) as exc:
+        atexit.register(_exit_without_cleanup)
+        if not _is_first_to_fail(store):
+            raise SystemExit(1) from exc
+        # gloo has no class of errors for a connection that another process has closed
+        if isinstance(exc, dist.DistError) or (isinstance(exc, RuntimeError) and "gloo" in str(exc)):
+            raise ValueError(_ENDED) from exc
+        raise
+    # A thread of gloo that lets go of its last work when Python ends takes the whole process down. The threads end with
+    # the last reference to the process group; what averages gradients has one, and may be part of a cycle.
     dist.destroy_process_group()
     gc.collect()
+
+
+def _end_with(parent: int) -> None:
+    """End soon after the process that started this one, which can then end nothing itself."""
+    while os.getppid() == parent:
+        time.sleep(_PARENT_SECONDS)
+    os._exit(1)
 
 
 def _exit_without_cleanup() -> None:
@@ -204,48 +168,9 @@ def _exit_without_cleanup() -> None:
     os._exit(1)
 
 
-def _is_first_to_tell(store: Store) -> bool:
-    """Whether no other process has said yet why the training ends; true where that cannot be known."""
+def _is_first_to_fail(store: Store) -> bool:
+    """Whether no other process has failed before; true if that cannot be found out."""
     try:
-        return int(store.add("told", 1)) == 1
+        return int(store.add("failed", 1)) == 1
     except RuntimeError:
         return True
-
-
-def _is_loss(exc: BaseException) -> bool:
-    """Whether an error means that another process has gone away; gloo has no class of its own for it."""
-    return isinstance(exc, dist.DistError) or (isinstance(exc, RuntimeError) and "gloo" in str(exc))
-
-
-@contextmanager
-def _ending_on_request(store: Store) -> Iterator[threading.Lock]:
-    """End at once on SIGTERM, by which ``torchrun`` ends all processes when one has ended."""
-    # A handler in Python would have to wait for as long as the main thread waits for the others inside of a library.
-    # Whoever of the two takes the lock ends this process, and says why before it does; nobody gives it back.
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    parent, speaking = os.getppid(), threading.Lock()
-
-    def watch() -> None:
-        while True:
-            readable, _, _ = select.select([reading], [], [], _PARENT_SECONDS)
-            number = os.read(reading, 1) if readable else b""
-            if readable and not number:
-                os.close(reading)
-                return
-            must_end = number == bytes([signal.SIGTERM]) or os.getppid() != parent
-            if must_end and speaking.acquire(blocking=False):
-                if _is_first_to_tell(store):
-                    sys.stderr.write(f"secondread: {_ENDED}\n")
-                    sys.stderr.flush()
-                os._exit(128 + signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
-    wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield speaking
-    finally:
-        signal.set_wakeup_fd(wakeup)
-        signal.signal(signal.SIGTERM, before)
-        os.close(writing)

@@ -1,42 +1,134 @@
-"""Quantised release: network in whole numbers, recalibrated, and compared with its source.
+"""Quantised release: convolutions in whole numbers, recalibrated, and compared with its source.
 
-Images of the calibration partition say how far activations reach; temperature, concentration head and the checks of
-whether an image is familiar are fitted anew to what the quantised network makes of the same cases, since its logits and
-features are others. Judged is on the test partition, to which nothing here is fitted, by what the gate calls harm
-(``ml.metrics.paired_difference``): a release that is to be faster has to be no worse, not better.
+Weights have eight bits and a scale per output channel, activations eight (0 to 255) and one scale. The linear layers
+behind them, which make logits and features, stay in float32. Images of the calibration partition show how far
+activations reach, and calibration and checks of familiarity are fitted to the quantised network's outputs. The gate
+(``ml.metrics.paired_difference``) judges on the test partition: a faster release has to be no worse, not better.
+
+x86 processors without VNNI clip 2 · 255 · 127 to sixteen bits; ``ml.release.device`` makes ONNX Runtime compute in a
+slower, exact way there. Weights of seven bits (2 · 255 · 64 fits) are for other servers on such processors.
+
+Source: B. Jacob et al., "Quantization and training of neural networks for efficient integer-arithmetic-only inference",
+CVPR 2018; ONNX Runtime, "Quantize ONNX models" (``reduce_range``, U8S8).
 """
 
-from collections.abc import Callable, Iterator
+import io
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 
-from ml.calibration.calibrators import Calibration, FitDocument
+from ml.calibration.calibrators import Calibration, FitReport
 from ml.calibration.scaling import METHODS, Method
-from ml.charts.rows import ShiftPoint
 from ml.datasets.base import ImageDataset
-from ml.distributions.families import PredictiveDistribution
 from ml.images.image_quality_features import compute_quality_features
 from ml.images.pixel_digest import pixel_digest
 from ml.images.preprocess import Pixels
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.paired_difference import describe_regressions, paired_change, paired_changes
 from ml.release.artifact import HEAD_FILE, Release, ReleaseError, read_release, require_empty, write_release
-from ml.release.card import CardContents, DisagreementDocument, QuantizedDocument, ReferenceDocument
+from ml.release.card import CardContents, DisagreementDocument, QuantizedDocument
 from ml.release.predictor import BATCH, Predictor
-from ml.release.shift_suite import shift_suite
-from ml.release.training_index import INDEX_FILE, TrainingIndex
+from ml.release.training_index import INDEX_FILE
 from ml.training.calibrate import clusters_of, fit_and_judge, held_out_metrics, member_outputs
-from ml.training.quantized_graph import QuantizedGraph, Ranges, WeightBits, quantize_graph
-from ml.training.release_checks import with_checks
+from ml.training.release_checks import SHIFTED_IMAGES, ShiftTrial, try_shifts, with_checks
 from ml.training.report import class_recalls
 from ml.training.run_folder import CachedOutputs
 from ml.util.arrays import IntArray
+
+Images = npt.NDArray[np.float32]
+#: How far an activation's range goes: where the histogram in 128 levels diverges least from the finer one, to the
+#: 99.999 % quantile, or to the ends.
+Ranges = Literal["entropy", "percentile", "minmax"]
+#: Bits of a weight, its sign included.
+WeightBits = Literal[7, 8]
+#: What is computed in whole numbers; activations and poolings between convolutions are of them.
+_OPERATORS = ["Conv", "MaxPool", "Relu"]
+
+
+def quantize_graph(
+    network: Path,
+    batches: Iterable[Images],
+    ranges: Ranges,
+    weight_bits: WeightBits = 8,
+    observer: Callable[[int], None] = lambda n: None,
+) -> tuple[bytes, int]:
+    """The network with its convolutions in whole numbers, with ranges from its inputs, and how many these are."""
+    import onnxruntime  # after ml.release, which keeps it from telling its maker about models
+    from onnxruntime.quantization import CalibrationMethod, QDQQuantizer, QuantType, create_calibrator
+
+    if any(node.op_type == "DequantizeLinear" for node in onnx.load(network).graph.node):
+        raise ReleaseError(f"{network}: is quantised already")
+    methods = {
+        "entropy": CalibrationMethod.Entropy,
+        "percentile": CalibrationMethod.Percentile,
+        "minmax": CalibrationMethod.MinMax,
+    }
+    # ONNX Runtime prints how it goes on
+    with TemporaryDirectory() as temporary, redirect_stdout(io.StringIO()):
+        folded, augmented = (str(Path(temporary) / name) for name in ("folded.onnx", "augmented.onnx"))
+        # with batch normalisations in the weights of their convolutions, as every run computes it anyway
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.optimized_model_filepath = folded
+        options.log_severity_level = 3
+        onnxruntime.InferenceSession(str(network), options, providers=["CPUExecutionProvider"])
+        calibrator = create_calibrator(
+            Path(folded), _OPERATORS, augmented_model_path=augmented, calibrate_method=methods[ranges]
+        )
+        for batch in batches:  # one by one: a calibrator keeps every activation of what it is given at once
+            calibrator.collect_data(_OneBatch(batch))
+            observer(len(batch))
+        quantizer = QDQQuantizer(
+            onnx.load(folded),
+            per_channel=True,
+            reduce_range=weight_bits == 7,
+            weight_qType=QuantType.QInt8,
+            activation_qType=QuantType.QUInt8,
+            tensors_range=calibrator.compute_data(),
+            nodes_to_quantize=[],
+            nodes_to_exclude=[],
+            op_types_to_quantize=_OPERATORS,
+            extra_options={},
+        )
+        quantizer.quantize_model()
+    quantizer.model.topological_sort()
+    return _plain_model(quantizer.model.model, network)
+
+
+class _OneBatch:
+    """A reader of one batch, as ONNX Runtime calls it."""
+
+    def __init__(self, batch: Images) -> None:
+        self._inputs = iter([{"image": batch}])
+
+    def get_next(self) -> dict[str, Images] | None:
+        """The batch by the name of its input, then None."""
+        return next(self._inputs, None)
+
+
+def _plain_model(model: Any, network: Path) -> tuple[bytes, int]:
+    """A checked model without what it does not use, and its number of convolutions whose weights are whole."""
+    model.ClearField("metadata_props")
+    used = {node.domain for node in model.graph.node}
+    kept = [entry for entry in model.opset_import if entry.domain in used]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+    whole = {tensor.name for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.INT8}
+    nodes = model.graph.node
+    weights = {node.output[0] for node in nodes if node.op_type == "DequantizeLinear" and node.input[0] in whole}
+    n_layers = sum(node.op_type == "Conv" and node.input[1] in weights for node in nodes)
+    if n_layers == 0:
+        raise ReleaseError(f"{network}: has no convolution, so there is nothing to quantise")
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString(deterministic=True)), n_layers
 
 
 class LeftOutDocument(TypedDict):
@@ -48,31 +140,18 @@ class LeftOutDocument(TypedDict):
 
 @dataclass(frozen=True)
 class Cases:
-    """Cases that no network was fitted to.
+    """Cases that no network was fitted to."""
 
-    Attributes:
-        pixels: (N, H, W, C) uint8, as the network sees them.
-        counts: (N, K) labels, in the order of the release's classes.
-        partition: (N,) ``valid``, ``calibration`` or ``test``.
-        calibrates: name of the partition that calibrates.
-        case_ids: (N,).
-        groups: (N,) patient, or the case itself where there is none.
-        digests: N of the decoded pictures.
-        hmacs: N digests of patients by the service that exported them, None where none did.
-        uses: (N,) what the release used each case for, the empty text for nothing.
-        left_out: what was left out.
-    """
-
-    pixels: Pixels
-    counts: IntArray
-    partition: npt.NDArray[np.str_]
-    calibrates: str
-    case_ids: npt.NDArray[np.str_]
-    groups: npt.NDArray[np.str_]
-    digests: list[bytes]
-    hmacs: list[str] | None
-    uses: npt.NDArray[np.str_]
-    left_out: LeftOutDocument
+    pixels: Pixels  # (N, H, W, C) uint8, as the network sees them
+    counts: IntArray  # (N, K) labels, in the order of the release's classes
+    partition: npt.NDArray[np.str_]  # (N,) ``valid``, ``calibration`` or ``test``
+    calibrates: str  # name of the partition that calibrates
+    case_ids: npt.NDArray[np.str_]  # (N,)
+    groups: npt.NDArray[np.str_]  # (N,) patient, or the case itself where there is none
+    digests: list[bytes]  # N of the decoded pictures
+    hmacs: list[str] | None  # N digests of patients by the service that exported them, None where none did
+    uses: npt.NDArray[np.str_]  # (N,) what the release used each case for, the empty text for nothing
+    left_out: LeftOutDocument  # what was left out
 
     def rows(self, *partitions: str) -> npt.NDArray[np.intp]:
         """Rows of partitions."""
@@ -81,13 +160,7 @@ class Cases:
     def outputs(
         self, predictor: Predictor, rows: npt.NDArray[np.intp], done: Callable[[int], None] = lambda n: None
     ) -> CachedOutputs:
-        """Network outputs of the cases.
-
-        Args:
-            predictor: of the network.
-            rows: M of the cases.
-            done: called with the number of cases that were predicted.
-        """
+        """Network outputs of the cases."""
         parts = []
         for start in range(0, len(rows), BATCH):
             parts.append(predictor.outputs(list(self.pixels[rows[start : start + BATCH]])))
@@ -105,18 +178,13 @@ class Cases:
 
 
 def cases_for(release: Release, dataset: ImageDataset) -> Cases:
-    """The cases of a data set that may calibrate and judge a release.
+    """The cases of a data set that may calibrate and judge a release: not those that it was made with.
 
-    Cases of ``test`` that the release was made with are left out, those whose picture or patient calibrates here, and
-    those of ``calibration`` that its network was fitted to, unless they calibrated it as well (pictures that its source
-    has twice); where it carries no digests of them, nothing is known of what it was made with.
-
-    Args:
-        release: that is quantised.
-        dataset: images with labels.
+    Left out are cases of ``test`` that the release was made with or whose picture or patient calibrates here, and those
+    of ``calibration`` that fitted its network, unless they calibrated it as well (pictures that its source has twice).
 
     Raises:
-        ValueError: other classes, images of another size, or no case that calibrates or judges.
+        ValueError: no case that calibrates, or none that judges, is left.
     """
     _require_same_images(release, dataset)
     rows = dataset.rows("valid", "calibration", "test")
@@ -189,11 +257,8 @@ def _counts(release: Release, dataset: ImageDataset) -> IntArray:
 BEFORE, AFTER = "float32", "int8"
 #: Images on which ranges of activations are found, unless somebody asks for another number.
 RANGE_IMAGES = 256
-#: Held-out images on which standard shifts are tried.
-_SHIFTED_IMAGES = 500
 # pixels of a batch whose activations are in memory at once, and images of it at most
 _RANGE_PIXELS, _RANGE_BATCH = 200_000, 32
-_UNKNOWN: ReferenceDocument = {"stain_mean": [], "stain_sd": [], "n_stain": 0, "label_share": [], "n_labels": 0}
 #: Called with what is being done, how much of it is done, and how much there is.
 Observer = Callable[[str, int, int], None]
 
@@ -203,84 +268,30 @@ class WorseError(ValueError):
 
 
 class QuantizeReport(TypedDict):
-    """Result of a quantisation, as ``secondread quantize --json`` prints it.
-
-    ``figures`` has metrics by name of both networks on the same held-out cells. ``trained_on``: ``known``, or
-    ``unknown`` where the release carries no digests of its images. ``network_bytes``: sizes of both network files.
-    """
+    """Result of a quantisation, as ``secondread quantize --json`` prints it."""
 
     release: str
     card_sha256: str
     quantized: QuantizedDocument
-    figures: dict[str, dict[str, EstimateDocument]]
+    figures: dict[str, dict[str, EstimateDocument]]  # metrics by name of both networks on the same held-out cells
     n_calibration: int
     n_held_out: int
     left_out: LeftOutDocument
-    trained_on: str
+    trained_on: str  # ``known``, or ``unknown`` for a release without digests of its images
     network_bytes: dict[str, int]
 
 
 @dataclass(frozen=True)
 class QuantizationRequest:
-    """Options of a quantisation.
-
-    Attributes:
-        ranges: how ranges of activations are found.
-        n_images: on how many images at most.
-        seed: of which images these are, and of the shifts.
-        name: of the new release; the old one's with ``int8`` where None.
-        despite_gate: make it although it is worse than the gate allows.
-        shifts: whether standard shifts are tried out for the card.
-        weight_bits: of each weight (``ml.training.quantized_graph``).
-    """
+    """Options of a quantisation."""
 
     ranges: Ranges = "percentile"
-    n_images: int = RANGE_IMAGES
-    seed: int = 0
-    name: str | None = None
-    despite_gate: bool = False
-    shifts: bool = True
+    n_images: int = RANGE_IMAGES  # at most, on which ranges of activations are found
+    seed: int = 0  # of which images these are, and of the shifts
+    name: str | None = None  # of the new release; the old one's with ``int8`` if None
+    despite_gate: bool = False  # make it although it is worse than the gate allows
+    shifts: bool = True  # whether standard shifts are tried out for the card
     weight_bits: WeightBits = 8
-
-
-@dataclass(frozen=True)
-class _Source:
-    """The release that is quantised, the cases that serve, what is asked for, and who is told how it goes on."""
-
-    release: Release
-    cases: Cases
-    wish: QuantizationRequest
-    observer: Observer
-
-    def progress(self, what: str, total: int) -> Callable[[int], None]:
-        """Something to be called with each number of images that is done."""
-        done = 0
-
-        def advance(n: int) -> None:
-            nonlocal done
-            done += n
-            self.observer(what, done, total)
-
-        self.observer(what, 0, total)
-        return advance
-
-
-@dataclass(frozen=True)
-class _QuantizedCalibration:
-    """The calibration of the quantised network, and how it compares on held-out cases."""
-
-    # as it is served
-    calibration: Calibration
-    # how it came about
-    fit: FitDocument
-    # what the card says of the disagreement probability
-    disagreement: DisagreementDocument | None
-    # metrics by name of both networks
-    figures: dict[str, dict[str, EstimateDocument]]
-    # of L, L_D and agreement, paired
-    changes: dict[str, EstimateDocument]
-    # what the gate calls harm
-    harms: list[str]
 
 
 def quantize_release(
@@ -290,61 +301,63 @@ def quantize_release(
     wish: QuantizationRequest,
     observer: Observer = lambda what, done, total: None,
 ) -> QuantizeReport:
-    """Write a release whose network computes in whole numbers; the same inputs give the same bytes.
-
-    Args:
-        source: release folder.
-        dataset: images with labels; ``calibration`` (or ``valid``, in data that set none aside) calibrates, ``test``
-            judges (``cases_for`` says which of them).
-        out: release folder to make.
-        wish: how.
-        observer: called as the work goes on.
-
-    Returns:
-        What changed, and figures of both networks on the same held-out cells.
-
-    Raises:
-        ReleaseError: the release cannot be read or quantised, or ``out`` is not empty.
-        ValueError: the data are not of the release's classes and images, or a fit failed.
-        WorseError: it is worse than the gate allows, and nobody wanted it all the same; nothing is written.
-    """
+    """Write a release whose network computes in whole numbers; the same inputs give the same bytes."""
     release = read_release(source)
     require_empty(out)
     _require_own_calibration(release)
-    work = _Source(release, cases_for(release, dataset), wish, observer)
+    cases = cases_for(release, dataset)
     if not wish.despite_gate:
-        require_pairs(work.cases)
-    with TemporaryDirectory() as temporary:
-        graph, n_images = _quantised(work)
-        outputs = _outputs(work, graph, Path(temporary) / "network")
-        calibrated = _calibrated(work, outputs)
-        if calibrated.harms and not wish.despite_gate:
-            raise WorseError(_refusal(work, calibrated))
-        document = _document(work, graph, n_images, calibrated)
-        files, card = _parts(work, graph, outputs, calibrated, document)
-        if wish.shifts:
-            trial = write_release(Path(temporary) / "trial", files, calibrated.calibration, card, "")
-            card["shifts"] = _shifts(work, trial)
-    written = write_release(out, files, calibrated.calibration, card)
+        require_pairs(cases)
+    network, quantized = _quantized_network(release, cases, wish, observer)
+    files = {"network.onnx": network}
+    if release.head is not None:
+        files[HEAD_FILE] = (release.path / HEAD_FILE).read_bytes()
+    outputs, before = _outputs(release, cases, files, observer)
+    fitted, calibration, disagreement = _calibrated(release, cases, outputs)
+    after = outputs.take(outputs.partition == "test")
+    quantized["changes"], quantized["harms"] = _compared(release, before, calibration, after)
+    if quantized["harms"] and not wish.despite_gate:
+        raise WorseError(
+            f"the int8 network is worse than {release.card['name']} on {len(after.case_ids):,} held-out cells: "
+            f"{'; '.join(quantized['harms'])}. Nothing was written; try other --ranges or more --images, or make it "
+            "all the same with --despite-gate"
+        )
+    card = _card(release, wish.name or f"{release.card['name']} int8", calibration, before, after)
+    card["quantized"], card["calibration"], card["disagreement"] = quantized, fitted.report, disagreement
+    _add_checks_and_index(release, cases, outputs, files, card)
+    if wish.shifts:
+        rows = np.sort(np.random.default_rng([wish.seed, 1]).permutation(cases.rows("test"))[:SHIFTED_IMAGES])
+        trial = ShiftTrial(None, partial(observer, "standard shifts"))
+        card["shifts"] = try_shifts(cases.pixels[rows], cases.counts[rows], files, calibration, card, trial)
+    written = write_release(out, files, calibration, card)
     return {
         "release": str(out),
         "card_sha256": written.card_sha256,
-        "quantized": document,
-        "figures": calibrated.figures,
-        "n_calibration": int(work.cases.rows(work.cases.calibrates).size),
-        "n_held_out": int(work.cases.rows("test").size),
-        "left_out": work.cases.left_out,
+        "quantized": quantized,
+        "figures": card["held_out"],
+        "n_calibration": int(cases.rows(cases.calibrates).size),
+        "n_held_out": len(after.case_ids),
+        "left_out": cases.left_out,
         "trained_on": "unknown" if release.training is None else "known",
-        "network_bytes": {BEFORE: release.network.stat().st_size, AFTER: len(graph.network)},
+        "network_bytes": {BEFORE: release.network.stat().st_size, AFTER: len(network)},
     }
 
 
-def require_pairs(cases: Cases) -> None:
-    """Refuse data by which disagreement cannot be judged, before all the work.
+def _progress(observer: Observer, what: str, total: int) -> Callable[[int], None]:
+    """Something to be called with each number of images that is done."""
+    done = 0
 
-    Raises:
-        ValueError: fewer than two patients have a held-out case with two labels.
-    """
+    def advance(n: int) -> None:
+        nonlocal done
+        done += n
+        observer(what, done, total)
+
+    advance(0)
+    return advance
+
+
+def require_pairs(cases: Cases) -> None:
+    """Refuse data by which disagreement cannot be judged, before all the work."""
     test = cases.rows("test")
     with_pair = test[cases.counts[test].sum(axis=1) >= 2]
     n_patients = len(set(cases.groups[with_pair]))
@@ -370,42 +383,41 @@ def _require_own_calibration(release: Release) -> None:
         )
 
 
-def _quantised(work: _Source) -> tuple[QuantizedGraph, int]:
-    """The quantised network, and on how many images ranges were found."""
-    cases, wish = work.cases, work.wish
+def _quantized_network(
+    release: Release, cases: Cases, wish: QuantizationRequest, observer: Observer
+) -> tuple[bytes, QuantizedDocument]:
+    """The quantised network, and how it was made."""
     drawn = np.random.default_rng(wish.seed).permutation(cases.rows(cases.calibrates))[: wish.n_images]
-    side = work.release.preprocessing.size
-    size = max(1, min(_RANGE_BATCH, _RANGE_PIXELS // side**2))
+    size = max(1, min(_RANGE_BATCH, _RANGE_PIXELS // release.preprocessing.size**2))
 
-    def batches() -> Iterator[npt.NDArray[np.float32]]:
+    def batches() -> Iterator[Images]:
         for start in range(0, len(drawn), size):
-            yield work.release.preprocessing.normalise(cases.pixels[drawn[start : start + size]])
+            yield release.preprocessing.normalise(cases.pixels[drawn[start : start + size]])
 
-    done = work.progress("finding ranges of activations", len(drawn))
-    graph = quantize_graph(work.release.network, batches(), wish.ranges, wish.weight_bits, done)
-    return graph, len(drawn)
-
-
-@dataclass(frozen=True)
-class _Outputs:
-    """Quantised network's outputs of all cases, and the source's of the judging cases."""
-
-    quantised: CachedOutputs
-    source: CachedOutputs
-
-    def of(self, partition: str) -> CachedOutputs:
-        """Outputs of the quantised network for a partition."""
-        return self.quantised.take(self.quantised.partition == partition)
+    done = _progress(observer, "finding ranges of activations", len(drawn))
+    network, n_layers = quantize_graph(release.network, batches(), wish.ranges, wish.weight_bits, done)
+    return network, {
+        "kind": "int8",
+        "source": {"name": release.card["name"], "card_sha256": release.card_sha256},
+        "weight_bits": wish.weight_bits,
+        "ranges": wish.ranges,
+        "n_range_images": len(drawn),
+        "n_layers": n_layers,
+        "changes": {},
+        "harms": [],
+    }
 
 
-def _outputs(work: _Source, graph: QuantizedGraph, folder: Path) -> _Outputs:
-    """Outputs of both networks, by the path that serves them."""
-    release, held_out = work.release, work.cases.rows("test")
-    draft = write_release(folder, _network_files(release, graph), release.calibration, _contents(release), "")
-    rows = np.arange(len(work.cases.counts))
-    done = work.progress("predicting with both networks", len(rows) + len(held_out))
-    quantised, source = Predictor(draft, device="cpu"), Predictor(release, device="cpu")
-    return _Outputs(work.cases.outputs(quantised, rows, done), work.cases.outputs(source, held_out, done))
+def _outputs(
+    release: Release, cases: Cases, files: dict[str, bytes], observer: Observer
+) -> tuple[CachedOutputs, CachedOutputs]:
+    """Outputs of the quantised network for all cases, and of its source for those that judge, as they are served."""
+    rows, held_out = np.arange(len(cases.counts)), cases.rows("test")
+    done = _progress(observer, "predicting with both networks", len(rows) + len(held_out))
+    with TemporaryDirectory() as temporary:
+        draft = write_release(Path(temporary) / "draft", files, release.calibration, _contents(release), "")
+        quantized = cases.outputs(Predictor(draft, device="cpu"), rows, done)
+    return quantized, cases.outputs(Predictor(release, device="cpu"), held_out, done)
 
 
 def _contents(release: Release) -> CardContents:
@@ -415,115 +427,63 @@ def _contents(release: Release) -> CardContents:
     return card
 
 
-def _calibrated(work: _Source, outputs: _Outputs) -> _QuantizedCalibration:
-    """Fit the calibration anew, and compare both networks on held-out cases."""
-    release, held_out = work.release, outputs.of("test")
+def _calibrated(
+    release: Release, cases: Cases, outputs: CachedOutputs
+) -> tuple[FitReport, Calibration, DisagreementDocument | None]:
+    """Fit the calibration to the quantised network as that of its source was fitted."""
     method: Method = next((name for name in METHODS if name in release.card["calibration"]), "none")
     alpha = release.calibration.concentration is not None
     dropout = release.card.get("mc_dropout")
     seed = 0 if dropout is None else dropout["seed"]  # as `calibrate` has it, so that the fits differ in nothing else
-    part = outputs.of(work.cases.calibrates)
-    fitted, calibration, disagreement = fit_and_judge(
-        part, held_out, release.head, method=method, alpha=alpha, seed=seed
+    part, held_out = (outputs.take(outputs.partition == name) for name in (cases.calibrates, "test"))
+    return fit_and_judge(part, held_out, release.head, method=method, alpha=alpha, seed=seed)
+
+
+def _compared(
+    release: Release, before: CachedOutputs, calibration: Calibration, after: CachedOutputs
+) -> tuple[dict[str, EstimateDocument], list[str]]:
+    """Paired changes from the source to the quantised network on held-out cases, and what the gate calls harm."""
+    distributions = (
+        release.calibration.apply(*member_outputs(before, release.head)),
+        calibration.apply(*member_outputs(after, release.head)),
     )
-    predictions = (
-        _pair(release.calibration.apply(*member_outputs(outputs.source, release.head))),
-        _pair(calibration.apply(*member_outputs(held_out, release.head))),
-    )
-    cluster = clusters_of(held_out)
-    change = paired_change(held_out.label_counts, *predictions, cluster=cluster)
-    every = paired_changes(held_out.label_counts, *predictions, cluster=cluster)
-    return _QuantizedCalibration(
-        calibration,
-        fitted.report,
-        disagreement,
-        {
-            BEFORE: held_out_metrics(outputs.source, release.calibration, release.head),
-            AFTER: held_out_metrics(held_out, calibration, release.head),
-        },
-        {name: every[name].to_dict() for name in ("L", "L_D", "agreement")},
-        describe_regressions(change),
-    )
+    first, second = ((each.class_probs, each.disagreement_probs) for each in distributions)
+    cluster = clusters_of(after)
+    changes = paired_changes(after.label_counts, first, second, cluster=cluster)
+    harms = describe_regressions(paired_change(after.label_counts, first, second, cluster=cluster))
+    return {name: changes[name].to_dict() for name in ("L", "L_D", "agreement")}, harms
 
 
-def _pair(distribution: PredictiveDistribution) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    return distribution.class_probs, distribution.disagreement_probs
-
-
-def _refusal(work: _Source, made: _QuantizedCalibration) -> str:
-    return (
-        f"the int8 network is worse than {work.release.card['name']} on {work.cases.rows('test').size:,} held-out "
-        f"cells: {'; '.join(made.harms)}. Nothing was written; try other --ranges or more --images, or make it all "
-        "the same with --despite-gate"
-    )
-
-
-def _document(work: _Source, graph: QuantizedGraph, n_images: int, made: _QuantizedCalibration) -> QuantizedDocument:
-    release = work.release
+def _card(
+    release: Release, name: str, calibration: Calibration, before: CachedOutputs, after: CachedOutputs
+) -> CardContents:
+    """The source's card with the new name, and figures of both networks on held-out cases."""
+    probs = calibration.apply(*member_outputs(after, release.head)).class_probs
     return {
-        "kind": "int8",
-        "source": {"name": release.card["name"], "card_sha256": release.card_sha256},
-        "weight_bits": work.wish.weight_bits,
-        "ranges": work.wish.ranges,
-        "n_range_images": n_images,
-        "n_layers": graph.n_layers,
-        "changes": made.changes,
-        "harms": made.harms,
-    }
-
-
-def _parts(
-    work: _Source, graph: QuantizedGraph, outputs: _Outputs, made: _QuantizedCalibration, document: QuantizedDocument
-) -> tuple[dict[str, bytes], CardContents]:
-    """Files and card of the new release."""
-    release, held_out = work.release, outputs.of("test")
-    files = _network_files(release, graph)
-    parent = _contents(release)
-    probs = made.calibration.apply(*member_outputs(held_out, release.head)).class_probs
-    card: CardContents = {
-        **parent,
-        "name": work.wish.name or f"{parent['name']} int8",
+        **_contents(release),
+        "name": name,
         "parent": None,  # which only a service knows by its own identifier
-        "quantized": document,
-        "calibration": made.fit,
-        "disagreement_calibrated": made.calibration.concentration is not None,
-        "disagreement": made.disagreement,
-        "held_out": made.figures,
-        "n_held_out": len(held_out.case_ids),
+        "disagreement_calibrated": calibration.concentration is not None,
+        "held_out": {
+            BEFORE: held_out_metrics(before, release.calibration, release.head),
+            AFTER: held_out_metrics(after, calibration, release.head),
+        },
+        "n_held_out": len(after.case_ids),
         "parity": None,  # of the network in float32
-        "recall": class_recalls(held_out.label_counts, probs, list(release.classes)),
+        "recall": class_recalls(after.label_counts, probs, list(release.classes)),
         "baseline": None,
         "shifts": [],
     }
-    seen = compute_quality_features(work.cases.pixels)
-    parent_reference = parent.get("reference", _UNKNOWN)
-    reference = with_checks(parent_reference, outputs.quantised, seen, release.preprocessing, files)
-    if "reference" in parent:  # releases of the first versions have none
-        card["reference"] = reference
+
+
+def _add_checks_and_index(
+    release: Release, cases: Cases, outputs: CachedOutputs, files: dict[str, bytes], card: CardContents
+) -> None:
+    """Add the checks of familiarity, and the digests of what the release was made with now, to its files and card."""
+    appearance = compute_quality_features(cases.pixels)
+    card["reference"] = with_checks(card["reference"], outputs, appearance, release.preprocessing, files)
     if release.training is not None:
-        index = _index(work.cases, release.training)
+        new = [row for row in cases.rows(cases.calibrates) if cases.uses[row] == ""]
+        hmacs = None if cases.hmacs is None else [cases.hmacs[row] for row in new]
+        index = release.training.with_calibration([cases.digests[row] for row in new], hmacs)
         files[INDEX_FILE], card["training"] = index.to_bytes(), index.document()
-    return files, card
-
-
-def _network_files(release: Release, graph: QuantizedGraph) -> dict[str, bytes]:
-    files = {"network.onnx": graph.network}
-    if release.head is not None:
-        files[HEAD_FILE] = (release.path / HEAD_FILE).read_bytes()
-    return files
-
-
-def _index(cases: Cases, before: TrainingIndex) -> TrainingIndex:
-    """Training index of the release with the images that recalibrated it."""
-    new = [row for row in cases.rows(cases.calibrates) if cases.uses[row] == ""]
-    hmacs = None if cases.hmacs is None else [cases.hmacs[row] for row in new]
-    return before.with_calibration([cases.digests[row] for row in new], hmacs)
-
-
-def _shifts(work: _Source, trial: Release) -> list[ShiftPoint]:
-    """Rows of the card on standard shifts of held-out images."""
-    test = work.cases.rows("test")
-    rows = np.sort(np.random.default_rng([work.wish.seed, 1]).permutation(test)[:_SHIFTED_IMAGES])
-    observer = partial(work.observer, "standard shifts")
-    predictor = Predictor(trial, device="cpu")
-    return shift_suite(predictor, work.cases.pixels[rows], work.cases.counts[rows], None, observer)

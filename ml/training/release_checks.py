@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -20,60 +19,45 @@ from ml.release.ood_detector import DetectorInputs, fit_feature_distance, fit_oo
 from ml.release.predictor import Predictor
 from ml.release.shift_suite import shift_suite
 from ml.training.run_folder import CachedOutputs, RunFolder
+from ml.util.arrays import IntArray
 
-
-class _Distances(TypedDict):
-    """Mean and spread of the squared distances of n familiar cells."""
-
-    distance_sq_mean: float | None
-    distance_sq_sd: float | None
-    n_distance: int | None
+#: Held-out images of the test part on which shifts are tried.
+SHIFTED_IMAGES = 500
 
 
 def add_checks(folder: RunFolder, preprocessing: Preprocessing, files: dict[str, bytes]) -> ReferenceDocument:
-    """Add the distance from the training cells and the checks of familiarity to a release's files.
-
-    Args:
-        folder: finished run.
-        preprocessing: of the release.
-        files: of the release, to which they are added.
-
-    Returns:
-        What familiar data look like, for telling later whether stain or case mix drift away.
-    """
-    outputs, appearance = folder.read_outputs(), folder.read_held_out().appearance
-    seen = _stain_and_labels(folder, outputs.take(outputs.partition == "test"))
-    return with_checks(seen, outputs, appearance, preprocessing, files)
+    """Add distance and checks of familiarity of a finished run to a release's files; what familiar data look like."""
+    outputs = folder.read_outputs()
+    stain = np.array([optical_density(image) for image in folder.read_examples()])
+    counts = outputs.label_counts[outputs.partition == "test"].sum(axis=0)
+    seen: ReferenceDocument = {
+        "stain_mean": stain.mean(axis=0).tolist(),
+        "stain_sd": stain.std(axis=0, ddof=1).tolist(),
+        "n_stain": len(stain),
+        "label_share": (counts / max(counts.sum(), 1)).tolist(),
+        "n_labels": int(counts.sum()),
+    }
+    return with_checks(seen, outputs, folder.read_held_out().appearance, preprocessing, files)
 
 
 def with_checks(
     seen: ReferenceDocument,
     outputs: CachedOutputs,
-    appearance: npt.NDArray[np.float32] | None,
+    appearance: npt.NDArray[np.float32],
     preprocessing: Preprocessing,
     files: dict[str, bytes],
 ) -> ReferenceDocument:
-    """Fit distance and checks to a network's outputs, and add them to a release's files.
-
-    Both are fitted on cases that stopped or calibrated the network, and put on a scale by those of the test part; with
-    fewer than 20 of either there are none.
-
-    Args:
-        seen: what is known of familiar data without the network.
-        outputs: of N cases that were not trained on.
-        appearance: (N, F) statistics of their pixels; None where they are not known: no checks of familiarity then.
-        preprocessing: of the release.
-        files: of the release, to which they are added.
-
-    Returns:
-        What familiar data look like, to the network too.
-    """
+    """Fit distance and checks to cases that stopped or calibrated the network; held-out cases give their scale."""
     features = outputs.pooled if HEAD_FILE in files else outputs.features
     held_out = outputs.partition == "test"
-    reference: ReferenceDocument = {**seen, **_add_distance(features, held_out, files)}
+    reference: ReferenceDocument = {**seen, "distance_sq_mean": None, "distance_sq_sd": None, "n_distance": None}
     reference.pop("false_alarm_rate", None)
-    if appearance is None:
-        return reference
+    distance = fit_feature_distance(features[~held_out], features[held_out])
+    if distance is not None:
+        files[DISTANCE_FILE] = distance.to_bytes()
+        squared = np.square(distance(features[held_out]))
+        reference["distance_sq_mean"], reference["distance_sq_sd"] = float(squared.mean()), float(squared.std(ddof=1))
+        reference["n_distance"] = len(squared)
     reference_inputs, new = (
         DetectorInputs(features[rows], outputs.logits[rows], appearance[rows]) for rows in (~held_out, held_out)
     )
@@ -84,72 +68,29 @@ def with_checks(
     return reference
 
 
-def _add_distance(
-    features: npt.NDArray[np.float32], held_out: npt.NDArray[np.bool_], files: dict[str, bytes]
-) -> _Distances:
-    distance = fit_feature_distance(features[~held_out], features[held_out])
-    if distance is None:
-        return {"distance_sq_mean": None, "distance_sq_sd": None, "n_distance": None}
-    files[DISTANCE_FILE] = distance.to_bytes()
-    squared = np.square(distance(features[held_out]))
-    return {
-        "distance_sq_mean": float(squared.mean()),
-        "distance_sq_sd": float(squared.std(ddof=1)),
-        "n_distance": len(squared),
-    }
-
-
-def _stain_and_labels(folder: RunFolder, held_out: CachedOutputs) -> ReferenceDocument:
-    stain = np.array([optical_density(image) for image in folder.read_examples()])
-    counts = held_out.label_counts.sum(axis=0)
-    return {
-        "stain_mean": stain.mean(axis=0).tolist(),
-        "stain_sd": stain.std(axis=0, ddof=1).tolist(),
-        "n_stain": len(stain),
-        "label_share": (counts / max(counts.sum(), 1)).tolist(),
-        "n_labels": int(counts.sum()),
-    }
-
-
 @dataclass(frozen=True)
 class ShiftTrial:
-    """Options of a shift trial.
+    """Options of a shift trial."""
 
-    Attributes:
-        other: pixels of another data set, (N, H, W, C) uint8 of any size, or None.
-        observer: called with the rows done and in all.
-    """
-
-    other: Pixels | None = None
-    observer: Callable[[int, int], None] = lambda done, total: None
+    other: Pixels | None = None  # pixels of another data set, (N, H, W, C) uint8 of any size, or None
+    observer: Callable[[int, int], None] = lambda done, total: None  # called with the rows done and in all
 
 
-def tried_shifts(
-    folder: RunFolder, files: dict[str, bytes], calibration: Calibration, card: CardContents, trial: ShiftTrial
+def try_shifts(
+    pixels: Pixels,
+    label_counts: IntArray,
+    files: dict[str, bytes],
+    calibration: Calibration,
+    card: CardContents,
+    trial: ShiftTrial,
 ) -> list[ShiftPoint]:
-    """Answers of the release that these parts would make, by the path that serves them.
-
-    Args:
-        folder: finished run.
-        files: of the release.
-        calibration: its parameters.
-        card: its card so far.
-        trial: what is tried.
-
-    Returns:
-        Rows of the card; none where no case was held out.
-    """
-    images = folder.read_held_out()
-    if not len(images.pixels):
+    """Answers to shifted images of the release that these parts would make, by the path that serves them."""
+    if not len(pixels):
         return []
-    counts = folder.read_outputs().label_counts[images.rows]
     with TemporaryDirectory() as temporary:
         draft = write_release(Path(temporary) / "draft", files, calibration, card, "")
         predictor = Predictor(draft, device="cpu")
-        other = None if trial.other is None else _as_seen(trial.other, draft.preprocessing)
-        return shift_suite(predictor, images.pixels, counts, other, trial.observer)
-
-
-def _as_seen(pixels: Pixels, preprocessing: Preprocessing) -> Pixels:
-    """Images of another data set as the network would see them."""
-    return np.stack([preprocessing.pixels(Image.fromarray(image.squeeze())) for image in pixels])
+        other = trial.other
+        if other is not None:  # as the network would see them
+            other = np.stack([draft.preprocessing.pixels(Image.fromarray(image.squeeze())) for image in other])
+        return shift_suite(predictor, pixels, label_counts, other, trial.observer)

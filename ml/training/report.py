@@ -41,14 +41,7 @@ class Baseline:
 
 
 def histograms(pixels: Pixels) -> FloatArray:
-    """Square roots of the shares of colours: 8 shades of each channel, and of RGB images 4 × 4 × 4 colours together.
-
-    Args:
-        pixels: uint8 (N, H, W, C).
-
-    Returns:
-        (N, 88), of grey images (N, 8).
-    """
+    """Square roots of the shares of colours: 8 shades of each channel, and of RGB images 4 × 4 × 4 colours together."""
     blocks = [_histograms(pixels[start : start + _BLOCK]) for start in range(0, len(pixels), _BLOCK)]
     return np.sqrt(np.concatenate(blocks or [_histograms(pixels)]))
 
@@ -114,15 +107,7 @@ def _fitted(columns: FloatArray, counts: FloatArray, penalty: float, start: Floa
 def compare_with_baseline(
     label_counts: IntArray, baseline: FloatArray, network: FloatArray, judged_on: str, cluster: Sequence[str]
 ) -> BaselineDocument:
-    """The baseline beside the network on the same N cells, with intervals by patient of both and of the difference.
-
-    Args:
-        label_counts: (N, K).
-        baseline: its class probabilities (N, K).
-        network: the network's.
-        judged_on: partition of the cells.
-        cluster: patient of each cell.
-    """
+    """The baseline beside the network on the same N cells, with intervals by patient of both and of the difference."""
     probs = [(values, 1 - np.square(values).sum(axis=1)) for values in (baseline, network)]
     clusters = np.array(cluster) if len(set(cluster)) < len(cluster) else None
     changes = paired_changes(label_counts, *probs, cluster=clusters)
@@ -140,16 +125,7 @@ def compare_with_baseline(
 
 
 def class_recalls(label_counts: IntArray, class_probs: FloatArray, classes: list[str]) -> list[RecallDocument]:
-    """Recall of each class: the share of its labels on cells where it is the most probable class; equal leaders share.
-
-    Args:
-        label_counts: (N, K) of held-out cells.
-        class_probs: (N, K).
-        classes: K codes.
-
-    Returns:
-        For each class its recall (None without labels), and of how many cells and labels.
-    """
+    """Share of each class's labels on cells where it is the most probable class; equal leaders share."""
     leads = class_probs == class_probs.max(axis=1, keepdims=True, initial=0.0)
     share = leads / np.maximum(leads.sum(axis=1, keepdims=True), 1)
     n_labels, n_cells = label_counts.sum(axis=0), (label_counts > 0).sum(axis=0)
@@ -168,16 +144,7 @@ def class_recalls(label_counts: IntArray, class_probs: FloatArray, classes: list
 def report_classes(
     folder: RunFolder, calibration: Calibration, head: DropoutHead | None = None
 ) -> tuple[list[RecallDocument], BaselineDocument | None]:
-    """Recall on held-out cells, and the network beside the baseline there, or on ``valid`` where none was held out.
-
-    Args:
-        folder: finished run.
-        calibration: of the network's outputs.
-        head: dropout head in between, or None.
-
-    Returns:
-        The baseline's document is None where fewer than two cells can judge it.
-    """
+    """Recall on held-out cells, and the network beside the baseline there, or on ``valid`` where none was held out."""
     outputs = folder.read_outputs()
     classes = [info["code"] for info in folder.read_config()["dataset"]["classes"]]
     judged_on = "test" if (outputs.partition == "test").sum() >= 2 else "valid"

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ml.calibration.calibrators import FitDocument
 from ml.charts.rows import EpochMetrics
+from ml.documents import to_document
 from ml.images.preprocess import Orientation, PreprocessingDocument
 from ml.metrics.jackknife import EstimateDocument
 from ml.release.card import ClassDocument, DisagreementDocument, DropoutDocument
@@ -25,30 +26,15 @@ DataOptions = dict[str, int]
 
 
 class TrainDocument(TypedDict):
-    """A ``TrainConfig`` as JSON values."""
+    """A ``TrainConfig`` as JSON values, by its fields: those that other steps read."""
 
-    data: str
     data_options: DataOptions
     network: str
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    warmup_epochs: int
-    decay_epochs: list[int]
-    patience: int
     seed: int
-    precision: str
-    compiled: bool
-    backbone_weights: str | None
-    weight_averaging: float
-    shift: int
-    passes: int
-    class_balance: float
-    augmentation: str
 
 
 class DatasetDocument(TypedDict):
-    """Data set section of a run; older runs may lack optional keys."""
+    """Data set section of a run; classes, preprocessing, sizes of its parts, source."""
 
     name: str
     classes: list[ClassDocument]
@@ -86,45 +72,24 @@ class CalibrationReport(TypedDict):
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that decides what a run trains; two runs with equal configs give equal weights on a CPU.
+    """Everything that decides what a run trains; two runs with equal configs give equal weights on a CPU."""
 
-    Attributes:
-        data: name of a data set, or a folder.
-        data_options: further arguments of its loader.
-        network: name of a network.
-        epochs: at most.
-        batch_size: images per step.
-        learning_rate: of Adam after warm-up.
-        warmup_epochs: over which the rate rises from a tenth.
-        decay_epochs: after each of which the rate falls to a tenth.
-        patience: epochs without a better validation loss before stopping.
-        seed: of weights, order, dropout and augmentation.
-        precision: ``float32`` or ``bf16`` (autocast).
-        compiled: whether ``torch.compile`` is used.
-        backbone_weights: file with pretrained weights, or None.
-        weight_averaging: share of the moving average of weights that each step keeps; 0 for the weights themselves.
-        shift: pixels by which training images are moved at most, each way.
-        passes: times that an epoch shows each training image: more than once in small sets.
-        class_balance: exponent of the weights of rare classes in the loss: 0 none, 1 as if all were equally frequent.
-        augmentation: ``light`` (which way up, colour) or ``wide`` (stain, magnification, focus and framing as well).
-    """
-
-    data: str
-    data_options: DataOptions
-    network: str
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    warmup_epochs: int
-    decay_epochs: tuple[int, ...]
-    patience: int
-    seed: int
-    precision: str
-    compiled: bool
-    backbone_weights: str | None
+    data: str  # name of a data set, or a folder
+    data_options: DataOptions  # further arguments of its loader
+    network: str  # name of a network
+    epochs: int  # at most
+    batch_size: int  # images per step
+    learning_rate: float  # of Adam after warm-up
+    warmup_epochs: int  # over which the rate rises from a tenth
+    decay_epochs: tuple[int, ...]  # after each of which the rate falls to a tenth
+    patience: int  # epochs without a better validation loss before stopping
+    seed: int  # of weights, order, dropout and augmentation
+    precision: str  # ``float32`` or ``bf16`` (autocast)
+    compiled: bool  # whether ``torch.compile`` is used
+    backbone_weights: str | None  # file with pretrained weights, or None
     weight_averaging: float = 0.0
-    shift: int = 0
-    passes: int = 1
+    shift: int = 0  # pixels by which training images are moved at most, each way
+    passes: int = 1  # times that an epoch shows each training image: more than once in small sets
     class_balance: float = 0.0
     augmentation: str = "light"
 
@@ -148,49 +113,20 @@ class TrainConfig:
 
     def to_dict(self) -> TrainDocument:
         """Return it as JSON values."""
-        return {
-            "data": self.data,
-            "data_options": dict(self.data_options),
-            "network": self.network,
-            "epochs": self.epochs,
-            "batch_size": self.batch_size,
-            "learning_rate": self.learning_rate,
-            "warmup_epochs": self.warmup_epochs,
-            "decay_epochs": list(self.decay_epochs),
-            "patience": self.patience,
-            "seed": self.seed,
-            "precision": self.precision,
-            "compiled": self.compiled,
-            "backbone_weights": self.backbone_weights,
-            "weight_averaging": self.weight_averaging,
-            "shift": self.shift,
-            "passes": self.passes,
-            "class_balance": self.class_balance,
-            "augmentation": self.augmentation,
-        }
+        return cast(TrainDocument, to_document(self))
 
 
 @dataclass(frozen=True)
 class CachedOutputs:
-    """Outputs of the trained network for calibration, early stopping and test cases.
+    """Outputs of the trained network for calibration, early stopping and test cases."""
 
-    Attributes:
-        logits: (N, K) float32.
-        features: (N, D) float32.
-        pooled: (N, P) float32, before the head's first dropout.
-        label_counts: (N, K) int64.
-        partition: (N,).
-        case_ids: (N,).
-        groups: (N,) patient, or the case itself where there is none.
-    """
-
-    logits: npt.NDArray[np.float32]
-    features: npt.NDArray[np.float32]
-    pooled: npt.NDArray[np.float32]
-    label_counts: IntArray
-    partition: npt.NDArray[np.str_]
-    case_ids: npt.NDArray[np.str_]
-    groups: npt.NDArray[np.str_]
+    logits: npt.NDArray[np.float32]  # (N, K) float32
+    features: npt.NDArray[np.float32]  # (N, D) float32
+    pooled: npt.NDArray[np.float32]  # (N, P) float32, before the head's first dropout
+    label_counts: IntArray  # (N, K) int64
+    partition: npt.NDArray[np.str_]  # (N,)
+    case_ids: npt.NDArray[np.str_]  # (N,)
+    groups: npt.NDArray[np.str_]  # (N,) patient, or the case itself where there is none
 
     def take(self, rows: npt.NDArray[Any]) -> "CachedOutputs":
         """Pick cases by position or mask."""
@@ -199,25 +135,15 @@ class CachedOutputs:
 
 @dataclass(frozen=True)
 class HeldOutImages:
-    """Stored pixels of cases that are not trained on.
+    """Stored pixels of cases that are not trained on."""
 
-    Attributes:
-        appearance: (N, F) float32 statistics of all whose outputs are cached, in their order.
-        rows: (M,) which of them, of the test part, are kept as pixels.
-        pixels: (M, H, W, C) uint8.
-    """
-
-    appearance: npt.NDArray[np.float32]
-    rows: npt.NDArray[np.intp]
-    pixels: npt.NDArray[np.uint8]
+    appearance: npt.NDArray[np.float32]  # (N, F) float32 statistics of all whose outputs are cached, in their order
+    rows: npt.NDArray[np.intp]  # (M,) which of them, of the test part, are kept as pixels
+    pixels: npt.NDArray[np.uint8]  # (M, H, W, C) uint8
 
 
 class RunFolder:
-    """Paths and files of one run.
-
-    Args:
-        path: the folder.
-    """
+    """Paths and files of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -242,21 +168,13 @@ class RunFolder:
         return self.outputs.is_file()
 
     def read_config(self) -> RunDocument:
-        """Read the run's configuration, with its data set's description.
-
-        Raises:
-            ValueError: the folder contains no run.
-        """
+        """Read the run's configuration, with its data set's description."""
         if not self.config.is_file():
             raise ValueError(f"{self.path}: not a training run (no config.json); start one with `secondread train`")
         return cast(RunDocument, read_json(self.config))
 
     def claim(self, document: RunDocument) -> None:
-        """Write the config, or check that the folder contains a run of exactly this one.
-
-        Raises:
-            ValueError: the folder contains another run.
-        """
+        """Write the config, or check that the folder contains a run of exactly this one."""
         self.path.mkdir(parents=True, exist_ok=True)
         if self.config.is_file():
             held = self.read_config()
@@ -278,19 +196,8 @@ class RunFolder:
         return [json.loads(line) for line in self.metrics.read_text().splitlines()]
 
     def read_report(self) -> CalibrationReport:
-        """Read the run's calibration report.
-
-        Raises:
-            ValueError: it was not.
-        """
+        """Read the run's calibration report."""
         return cast(CalibrationReport, read_json(self.report))
-
-    def write_outputs(self, outputs: CachedOutputs) -> None:
-        """Cache the network's outputs."""
-        temporary = self.outputs.with_name("outputs.tmp.npz")
-        columns: dict[str, npt.NDArray[Any]] = {f.name: getattr(outputs, f.name) for f in fields(outputs)}
-        np.savez(temporary, allow_pickle=False, **columns)
-        temporary.replace(self.outputs)
 
     def write_head_layers(self, layers: list[HeadArrays]) -> None:
         """Keep the head's layers as (dropout rate, weight, bias), for Monte-Carlo dropout without torch."""
@@ -298,14 +205,8 @@ class RunFolder:
         np.savez(self.head_layers, allow_pickle=False, **cast(Any, arrays))
 
     def read_head_layers(self) -> list[HeadArrays]:
-        """Layers kept by ``write_head_layers``.
-
-        Raises:
-            ValueError: the run has none.
-        """
-        if not self.head_layers.is_file():
-            raise ValueError(f"{self.path}: has no head_layers.npz; train again to use Monte-Carlo dropout")
-        with np.load(self.head_layers, allow_pickle=False) as data:
+        """Layers kept by ``write_head_layers``."""
+        with np.load(self.finished_file(self.head_layers), allow_pickle=False) as data:
             count = len(data.files) // len(_LAYER)
             return [(float(data[f"rate{i}"]), data[f"weight{i}"], data[f"bias{i}"]) for i in range(count)]
 
@@ -314,36 +215,32 @@ class RunFolder:
         np.savez_compressed(self.examples, allow_pickle=False, pixels=pixels)
 
     def read_examples(self) -> npt.NDArray[np.uint8]:
-        """Images kept by ``write_examples``.
-
-        Raises:
-            ValueError: training has not finished.
-        """
-        if not self.examples.is_file():
-            raise ValueError(f"{self.path}: training has not finished; run `secondread train` again to resume")
-        with np.load(self.examples, allow_pickle=False) as data:
+        """Images kept by ``write_examples``."""
+        with np.load(self.finished_file(self.examples), allow_pickle=False) as data:
             return np.asarray(data["pixels"], dtype=np.uint8)
 
     def write_held_out(self, images: HeldOutImages) -> None:
         """Keep what exports need to tell unlike images, and to try shifts out."""
-        columns: dict[str, npt.NDArray[Any]] = {f.name: getattr(images, f.name) for f in fields(images)}
-        np.savez_compressed(self.held_out, allow_pickle=False, **columns)
+        np.savez_compressed(self.held_out, allow_pickle=False, **cast(Any, vars(images)))
 
     def read_held_out(self) -> HeldOutImages:
-        """Read the images of ``write_held_out``; None for a run of an earlier version."""
-        with np.load(self.held_out, allow_pickle=False) as data:
-            return HeldOutImages(*(cast(Any, data[f.name]) for f in fields(HeldOutImages)))
+        """Images kept by ``write_held_out``."""
+        with np.load(self.finished_file(self.held_out), allow_pickle=False) as data:
+            return HeldOutImages(**cast(Any, dict(data)))
+
+    def write_outputs(self, outputs: CachedOutputs) -> None:
+        """Cache the network's outputs, which marks the training as finished."""
+        temporary = self.outputs.with_name("outputs.tmp.npz")
+        np.savez(temporary, allow_pickle=False, **cast(Any, vars(outputs)))
+        temporary.replace(self.outputs)
 
     def read_outputs(self) -> CachedOutputs:
-        """Read the cached outputs.
+        """Read the cached outputs."""
+        with np.load(self.finished_file(self.outputs), allow_pickle=False) as data:
+            return CachedOutputs(**cast(Any, dict(data)))
 
-        Raises:
-            ValueError: training has not finished.
-        """
-        if not self.finished:
+    def finished_file(self, path: Path) -> Path:
+        """A file that a finished training has written."""
+        if not path.is_file():
             raise ValueError(f"{self.path}: training has not finished; run `secondread train` again to resume")
-        with np.load(self.outputs, allow_pickle=False) as data:
-            missing = [f.name for f in fields(CachedOutputs) if f.name not in data.files]
-            if missing:
-                raise ValueError(f"{self.outputs}: contains no {missing[0]!r}; train again with this version")
-            return CachedOutputs(*(cast(Any, data[f.name]) for f in fields(CachedOutputs)))
+        return path

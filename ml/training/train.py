@@ -11,7 +11,6 @@ import platform
 import time
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import TypedDict
 
 import numpy as np
 import torch
@@ -26,134 +25,22 @@ from ml.images.pixel_digest import pixel_digest
 from ml.release.training_index import TrainingIndex
 from ml.training.data import DeviceData, class_counts, require_two
 from ml.training.evaluation import cached_outputs, validate
-from ml.training.learner import Learner, LearnerState, Observer
+from ml.training.learner import Learner, Observer
 from ml.training.networks import Network, build_network
 from ml.training.processes import ALONE, Processes
+from ml.training.release_checks import SHIFTED_IMAGES
 from ml.training.report import fit_baseline
 from ml.training.run_folder import DatasetDocument, HeldOutImages, RunFolder, TrainConfig
 from ml.util.files import write_bytes_atomically
 
 #: A checkpoint of more bytes is written again only after so many times the time that writing it took.
 LARGE, _AT_LEAST = 64_000_000, 60.0
-
-
-class _State(TypedDict):
-    """A ``Progress`` without its weights."""
-
-    epoch: int
-    best_loss: float
-    best_epoch: int
-    history: list[EpochMetrics]
-
-
-class _Checkpoint(LearnerState):
-    """Everything that a checkpoint contains."""
-
-    best: dict[str, Tensor]
-    state: _State
-
-
-@dataclass
-class Progress:
-    """Progress of a run.
-
-    Attributes:
-        epoch: the next one.
-        best_loss: validation loss of the best epoch.
-        best_epoch: its number.
-        history: rows of ``metrics.jsonl``.
-        best: weights of the best epoch.
-        written: how many epochs the checkpoint contains that this process has written; −1 before the first.
-        not_before: when it may be written again, in seconds of the monotonic clock.
-    """
-
-    epoch: int = 0
-    best_loss: float = float("inf")
-    best_epoch: int = -1
-    history: list[EpochMetrics] = field(default_factory=list)
-    best: dict[str, Tensor] = field(default_factory=dict)
-    written: int = -1
-    not_before: float = 0.0
-
-    @property
-    def worth_writing(self) -> bool:
-        """Whether enough time has passed since it was last written."""
-        return time.monotonic() >= self.not_before
-
-    def keep(self, loss: float, learner: Learner) -> None:
-        """Remember the current weights as the best."""
-        self.best_loss, self.best_epoch = loss, self.epoch
-        self.best = {name: tensor.detach().clone() for name, tensor in learner.judged.state_dict().items()}
-
-
-def save_checkpoint(folder: RunFolder, learner: Learner, progress: Progress) -> None:
-    """Write checkpoint and metrics."""
-    began = time.monotonic()
-    state: _State = {
-        "epoch": progress.epoch,
-        "best_loss": progress.best_loss,
-        "best_epoch": progress.best_epoch,
-        "history": progress.history,
-    }
-    checkpoint: _Checkpoint = {**learner.state_dict(), "best": progress.best, "state": state}
-    buffer = BytesIO()
-    torch.save(checkpoint, buffer)
-    write_bytes_atomically(folder.checkpoint, buffer.getbuffer())
-    folder.write_metrics(progress.history)
-    progress.written, ended = progress.epoch, time.monotonic()
-    if buffer.tell() > LARGE:
-        progress.not_before = ended + _AT_LEAST * (ended - began)
-
-
-def load_checkpoint(folder: RunFolder, learner: Learner) -> Progress:
-    """Put a learner where the checkpoint left it; the start where there is none. The first process reads it for all."""
-    checkpoint = learner.processes.from_first(
-        lambda: folder.checkpoint.read_bytes() if folder.checkpoint.is_file() else b""
-    )
-    if not checkpoint:
-        return Progress()
-    document: _Checkpoint = torch.load(BytesIO(checkpoint), map_location=learner.data.device, weights_only=True)
-    learner.load_state_dict(document)
-    return Progress(**document["state"], best=document["best"])
-
-
+#: Attributes of ``Progress`` that a checkpoint contains beside the weights.
+_STATE = ("epoch", "best_loss", "best_epoch", "history")
 #: Held-out images kept in the run, on which the exported network must agree with the trained one.
 EXPORT_EXAMPLES = 256
-#: Held-out images of the test part kept in the run, on which exports try out shifts.
-SHIFTED_IMAGES = 500
-
-
-def choose_device(name: str) -> torch.device:
-    """Device by name; ``auto`` takes a GPU where there is one.
-
-    Raises:
-        ValueError: the device is not there.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as exc:
-        raise ValueError(f"unknown device {name!r}; use auto, cpu or cuda") from exc
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {name!r} is not available on this machine")
-    return device
-
-
-def choose_precision(name: str, device: torch.device) -> str:
-    """``float32`` or ``bf16``; ``auto`` takes bf16 where the hardware multiplies it natively.
-
-    Raises:
-        ValueError: an unknown name.
-    """
-    if name in {"float32", "bf16"}:
-        return name
-    if name != "auto":
-        raise ValueError(f"unknown precision {name!r}; use auto, float32 or bf16")
-    if device.type == "cuda":
-        return "bf16" if torch.cuda.is_bf16_supported() else "float32"
-    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return "bf16" if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else "float32"
+#: What the cases of each partition are used for; those of ``test`` for nothing.
+_USES = {"train": "network", "valid": "network", "calibration": "calibration"}
 
 
 def train(
@@ -165,23 +52,7 @@ def train(
     observer: Observer = lambda report: None,
     processes: Processes = ALONE,
 ) -> EpochMetrics:
-    """Train a network, or resume where an interrupted run of the same config stopped.
-
-    Args:
-        dataset: images and label histograms; ``train`` fits, ``valid`` stops.
-        config: what to train.
-        folder: receives config, metrics, checkpoint, weights, learning curves and cached outputs.
-        device: where to train.
-        observer: called after each step.
-        processes: that train it together, each on a device of its own; their number may be another in each attempt.
-
-    Returns:
-        The metrics of the best epoch.
-
-    Raises:
-        ValueError: the folder contains a run of another config, a partition is empty, or processes were given
-            different configs or data.
-    """
+    """Train a network, or resume where an interrupted run of the same config stopped."""
     require_two(dataset)
     processes.require_equal("settings", lambda: json.dumps(config.to_dict()))
     processes.require_equal("images or labels", lambda: digest_of(dataset))
@@ -202,7 +73,8 @@ def train(
 
 def _claim_run_folder(folder: RunFolder, dataset: ImageDataset, config: TrainConfig) -> bytes:
     """Rows of the epochs, as JSON, of a run that is finished already; an empty list where there is something to do."""
-    folder.claim({"train": config.to_dict(), "dataset": describe_dataset(dataset), "versions": versions()})
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
+    folder.claim({"train": config.to_dict(), "dataset": describe_dataset(dataset), "versions": versions})
     return json.dumps(folder.read_metrics() if folder.finished else []).encode()
 
 
@@ -214,37 +86,27 @@ def digest_of(dataset: ImageDataset) -> str:
     return digest.hexdigest()
 
 
-def _write_trained(
-    folder: RunFolder, network: Network, weights: dict[str, Tensor], data: DeviceData, seed: int
-) -> None:
-    """Write weights, examples for the export, layers of the head, index, baseline and, last, cached outputs."""
-    write_bytes_atomically(folder.network, save({name: tensor.contiguous().cpu() for name, tensor in weights.items()}))
-    held_out = data.dataset.rows("valid", "calibration", "test")
-    chosen = np.random.default_rng(seed).permutation(held_out)[:EXPORT_EXAMPLES]
-    folder.write_examples(data.dataset.pixels[chosen])
-    layers = [(rate, layer.weight, layer.bias) for rate, layer in network.head_layers()]
-    folder.write_head_layers([(rate, w.detach().cpu().numpy(), b.detach().cpu().numpy()) for rate, w, b in layers])
-    test = np.flatnonzero(data.dataset.partition[held_out] == "test")
-    kept = np.sort(np.random.default_rng([seed, 1]).permutation(test)[:SHIFTED_IMAGES])
-    pixels = data.dataset.pixels[held_out]
-    folder.write_held_out(HeldOutImages(compute_quality_features(pixels), kept, pixels[kept]))
-    write_bytes_atomically(folder.training_index, index_of(data.dataset).to_bytes())
-    # of the cases whose outputs are cached, in their order
-    np.save(folder.baseline, fit_baseline(data.dataset)(pixels), allow_pickle=False)
-    folder.write_outputs(cached_outputs(network, data))
+@dataclass
+class Progress:
+    """Progress of a run."""
 
+    epoch: int = 0  # the next one
+    best_loss: float = float("inf")  # validation loss of the best epoch
+    best_epoch: int = -1  # its number
+    history: list[EpochMetrics] = field(default_factory=list)  # rows of ``metrics.jsonl``
+    best: dict[str, Tensor] = field(default_factory=dict)  # weights of the best epoch
+    written: int = -1  # how many epochs the checkpoint contains that this process has written; −1 before the first
+    not_before: float = 0.0  # when it may be written again, in seconds of the monotonic clock
 
-#: What the cases of each partition are used for; those of ``test`` for nothing.
-_USES = {"train": "network", "valid": "network", "calibration": "calibration"}
+    @property
+    def worth_writing(self) -> bool:
+        """Whether enough time has passed since it was last written."""
+        return time.monotonic() >= self.not_before
 
-
-def index_of(dataset: ImageDataset) -> TrainingIndex:
-    """Digests of everything that a training on this data set uses."""
-    uses = [_USES.get(str(name), "") for name in dataset.partition]
-    if dataset.calibration_partition == "valid":  # then ``valid`` calibrates too, but it has stopped the network
-        uses = ["network" if use else "" for use in uses]
-    digests = dataset.pixel_digests or [pixel_digest(pixels) for pixels in dataset.pixels]
-    return TrainingIndex.of(digests, uses, dataset.patient_hmacs)
+    def keep(self, loss: float, learner: Learner) -> None:
+        """Remember the current weights as the best."""
+        self.best_loss, self.best_epoch = loss, self.epoch
+        self.best = {name: tensor.detach().clone() for name, tensor in learner.judged.state_dict().items()}
 
 
 def _run_epochs(learner: Learner, progress: Progress, folder: RunFolder, observer: Observer) -> None:
@@ -294,6 +156,59 @@ def _run_epoch(learner: Learner, progress: Progress, observer: Observer) -> floa
     return row["valid_loss"]
 
 
+def save_checkpoint(folder: RunFolder, learner: Learner, progress: Progress) -> None:
+    """Write checkpoint and metrics."""
+    began = time.monotonic()
+    state, buffer = {name: getattr(progress, name) for name in _STATE}, BytesIO()
+    torch.save({**learner.state_dict(), "best": progress.best, "state": state}, buffer)
+    write_bytes_atomically(folder.checkpoint, buffer.getbuffer())
+    folder.write_metrics(progress.history)
+    progress.written, ended = progress.epoch, time.monotonic()
+    if buffer.tell() > LARGE:
+        progress.not_before = ended + _AT_LEAST * (ended - began)
+
+
+def load_checkpoint(folder: RunFolder, learner: Learner) -> Progress:
+    """Put a learner where the checkpoint left it; the start where there is none. The first process reads it for all."""
+    checkpoint = learner.processes.from_first(
+        lambda: folder.checkpoint.read_bytes() if folder.checkpoint.is_file() else b""
+    )
+    if not checkpoint:
+        return Progress()
+    document = torch.load(BytesIO(checkpoint), map_location=learner.data.device, weights_only=True)
+    learner.load_state_dict(document)
+    return Progress(**document["state"], best=document["best"])
+
+
+def _write_trained(
+    folder: RunFolder, network: Network, weights: dict[str, Tensor], data: DeviceData, seed: int
+) -> None:
+    """Write weights, examples for the export, layers of the head, index, baseline and, last, cached outputs."""
+    write_bytes_atomically(folder.network, save({name: tensor.contiguous().cpu() for name, tensor in weights.items()}))
+    held_out = data.dataset.rows("valid", "calibration", "test")
+    chosen = np.random.default_rng(seed).permutation(held_out)[:EXPORT_EXAMPLES]
+    folder.write_examples(data.dataset.pixels[chosen])
+    layers = [(rate, layer.weight, layer.bias) for rate, layer in network.head_layers()]
+    folder.write_head_layers([(rate, w.detach().cpu().numpy(), b.detach().cpu().numpy()) for rate, w, b in layers])
+    test = np.flatnonzero(data.dataset.partition[held_out] == "test")
+    kept = np.sort(np.random.default_rng([seed, 1]).permutation(test)[:SHIFTED_IMAGES])
+    pixels = data.dataset.pixels[held_out]
+    folder.write_held_out(HeldOutImages(compute_quality_features(pixels), kept, pixels[kept]))
+    write_bytes_atomically(folder.training_index, index_of(data.dataset).to_bytes())
+    # of the cases whose outputs are cached, in their order
+    np.save(folder.baseline, fit_baseline(data.dataset)(pixels), allow_pickle=False)
+    folder.write_outputs(cached_outputs(network, data))
+
+
+def index_of(dataset: ImageDataset) -> TrainingIndex:
+    """Digests of everything that a training on this data set uses."""
+    uses = [_USES.get(str(name), "") for name in dataset.partition]
+    if dataset.calibration_partition == "valid":  # then ``valid`` calibrates too, but it has stopped the network
+        uses = ["network" if use else "" for use in uses]
+    digests = dataset.pixel_digests or [pixel_digest(pixels) for pixels in dataset.pixels]
+    return TrainingIndex.of(digests, uses, dataset.patient_hmacs)
+
+
 def describe_dataset(dataset: ImageDataset) -> DatasetDocument:
     """Data set section of a run: classes, preprocessing, sizes of the parts, source, licence."""
     return {
@@ -311,25 +226,39 @@ def describe_dataset(dataset: ImageDataset) -> DatasetDocument:
     }
 
 
-def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
-    return {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
-
-
 def load_trained(folder: RunFolder) -> Network:
-    """Network of a finished run, with its best weights, ready for inference.
-
-    Raises:
-        ValueError: the run is unfinished or its weights do not fit.
-    """
+    """Network of a finished run, with its best weights, ready for inference."""
     config = folder.read_config()
-    if not folder.network.is_file():
-        raise ValueError(f"{folder.path}: training has not finished; run `secondread train` again to resume")
     channels = config["dataset"]["preprocessing"]["channels"]
     network = build_network(config["train"]["network"], channels, len(config["dataset"]["classes"]))
     try:
-        network.load_state_dict(load_file(folder.network))
+        network.load_state_dict(load_file(folder.finished_file(folder.network)))
     except RuntimeError as exc:
         raise ValueError(f"{folder.network}: weights do not fit the network: {exc}") from exc
     network.eval()
     return network
+
+
+def choose_device(name: str) -> torch.device:
+    """Device by name; ``auto`` takes a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as exc:
+        raise ValueError(f"unknown device {name!r}; use auto, cpu or cuda") from exc
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {name!r} is not available on this machine")
+    return device
+
+
+def choose_precision(name: str, device: torch.device) -> str:
+    """``float32`` or ``bf16``; ``auto`` takes bf16 where the hardware multiplies it natively."""
+    if name in {"float32", "bf16"}:
+        return name
+    if name != "auto":
+        raise ValueError(f"unknown precision {name!r}; use auto, float32 or bf16")
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported() else "float32"
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return "bf16" if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else "float32"

@@ -26,8 +26,7 @@ from ml.metrics.paired_difference import HARM_LIMIT, describe_regressions, paire
 from ml.release.artifact import FAMILIARITY_FILE, read_release, write_release
 from ml.release.device import clips_sums
 from ml.release.predictor import Predictor
-from ml.training.quantize import cases_for, require_pairs
-from ml.training.quantized_graph import quantize_graph
+from ml.training.quantize import cases_for, quantize_graph, require_pairs
 from tests.support.command import run_here
 
 CELLS, IMAGES = 300, 24
@@ -79,8 +78,8 @@ def test_sums_of_two_products_with_weights_of_seven_bits_fit_sixteen(small_relea
     """With the largest activation, 255: what processors without VNNI add up before they widen."""
     release, folder = read_release(small_release), cells.rows("calibration")[:IMAGES]
     inputs = [release.preprocessing.normalise(cells.pixels[folder])]
-    graph = quantize_graph(release.network, inputs, "percentile", 7)
-    tensors = onnx.load_from_string(graph.network).graph.initializer
+    network, _ = quantize_graph(release.network, inputs, "percentile", 7)
+    tensors = onnx.load_from_string(network).graph.initializer
     weights = [numpy_helper.to_array(tensor) for tensor in tensors if tensor.data_type == onnx.TensorProto.INT8]
     assert max(int(np.abs(weight.astype(int)).max()) for weight in weights) == 64
     assert 2 * 255 * 64 < 2**15 <= 2 * 255 * 127

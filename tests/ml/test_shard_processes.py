@@ -13,9 +13,8 @@ import pytest
 from pyarrow import parquet
 
 import app.demo
-from ml.scoring.merge import merge_job_shards
 from ml.scoring.pool import run_missing
-from ml.scoring.shards import ShardError, rows_of, score_shard
+from ml.scoring.shards import ShardError, merge_job_shards, rows_of, score_shard
 from ml.util.files import file_sha256
 from tests.support.command import run_here
 from tests.support.shards import joined, left_over, manifest, one_run, write_images, write_parts

@@ -9,8 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from ml.images.preprocess import ImageRejectedError, decode_image
-from ml.scoring.merge import merge_job_shards
-from ml.scoring.shards import ShardError, rows_of, score_shard
+from ml.scoring.shards import ShardError, merge_job_shards, rows_of, score_shard
 from ml.scoring.table import score_images
 from ml.tables.files import read_predictions
 from ml.tables.reading import TableError

@@ -8,8 +8,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from ml.datasets.cells import simulate_cell
-from ml.scoring.merge import merge_job_shards
-from ml.scoring.shards import VERSION, JobDocument, create_json, join_job
+from ml.scoring.shards import VERSION, JobDocument, create_json, join_job, merge_job_shards
 from ml.scoring.table import ERRORS, TableWriter, score_images
 from ml.util.files import file_sha256
 from tests.support.images import encode
