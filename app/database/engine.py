@@ -14,12 +14,13 @@ first fails with "database is locked" as soon as two of them meet.
 """
 
 import sqlite3
+import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 from sqlalchemy import (
@@ -50,7 +51,7 @@ from app.audit.chain import events
 from app.audit.chain.covered_rows import MADE_ONCE, RecordedSession
 from app.audit.chain.keys import AuditKeys
 from app.database.tables import CLOCK, Clock, utc_now
-from app.http.errors import ServiceOverloaded
+from app.http.errors import ServiceOverloaded, ServiceUnavailable, is_lock_conflict
 from app.http.limiter import BUSY_SECONDS, WRITERS, Limiter, LimitPlace
 from ml.messages import from_json, to_json
 
@@ -302,3 +303,33 @@ def get_read_session(request: Request) -> Iterator[Session]:
 #: With FastAPI's default scope a commit that fails would come after a 200 had been sent.
 WriteSession = Annotated[Session, Depends(get_write_session, scope="function")]
 ReadSession = Annotated[Session, Depends(get_read_session, scope="function")]
+
+
+# how long somebody waits for others who have the rows, an erasure say, and how long between two tries
+_PATIENCE, _PAUSE = 60.0, 0.2
+_Result = TypeVar("_Result")
+
+
+def write_with_retry(
+    database: Database,
+    work: Callable[[Session], _Result],
+    busy: str,
+    say: Callable[[str], object] = lambda _: None,
+    *,
+    seconds: float | None = None,
+) -> _Result:
+    """Write in an own transaction, retried while locks are held elsewhere."""
+    until = time.monotonic() + (_PATIENCE if seconds is None else seconds)
+    while True:
+        try:
+            with database.write() as session:  # of what it writes its end makes an event
+                return work(session)
+        except OperationalError as exc:
+            if not is_lock_conflict(exc):  # a statement that takes too long is own work, not waiting
+                raise
+            if time.monotonic() >= until:
+                raise ServiceUnavailable(
+                    "others have been using what this needs for too long; try again shortly"
+                ) from exc
+        say(f"waiting: {busy}")
+        time.sleep(_PAUSE)

@@ -35,11 +35,10 @@ from app.database.tables import (
     Repeat,
     time_of,
 )
-from app.http.errors import Forbidden, NotFound
+from app.http.errors import Conflict, Forbidden, NotFound
 from app.http.models import ClassOut
 from app.http.principal import Principal
 from app.labels import queries
-from app.labels.errors import LeaseLost, TooManyLeases
 from app.labels.queries import REQUEST_KINDS, AnyRequest
 from app.labels.queue import next_request
 from app.labels.repeats import maybe_schedule_repeat, some_hours_after
@@ -48,6 +47,36 @@ from app.predictions.service import champion_first_order
 from app.releases.service import cached_release_classes, reading_classes
 from app.triage.service import current_policy, refresh_waiting, require_qualified
 from ml.messages import Message, Term
+
+
+class AlreadyLabelled(Conflict):
+    """An annotator labels a case twice."""
+
+    code, title = "already-labelled", "Already labelled"
+
+
+class LabelSuperseded(Conflict):
+    """The label is no longer the last of its chain."""
+
+    code, title = "superseded", "Label superseded"
+
+
+class LeaseLost(Conflict):
+    """The lease ended, and somebody else has the read or it is closed."""
+
+    code, title = "lease-lost", "Lease lost"
+
+
+class LabelFinal(Conflict):
+    """The time for blind corrections of an answer is over, or there is no answer."""
+
+    code, title = "label-final", "Label final"
+
+
+class TooManyLeases(Conflict):
+    """An annotator leases more cases than they read just now and next."""
+
+    code, title = "too-many-leases", "Too many leases"
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from app.http.errors import NotFound, list_problem_responses
 from app.http.models import PosteriorOut
 from app.http.principal import Principal
 from app.labels import corrections, leases, submission
-from app.labels.errors import AlreadyLabelled, LabelFinal, LabelSuperseded, LeaseLost, TooManyLeases
+from app.labels.leases import AlreadyLabelled, LabelFinal, LabelSuperseded, LeaseLost, TooManyLeases
 from app.labels.posterior import show_case_posterior
 from app.labels.schemas import (
     DeclineIn,

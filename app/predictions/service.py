@@ -1,7 +1,6 @@
 """Face of the predictions: inference, stored predictions and prediction sets."""
 
-from app.predictions.decoding import BrokenImage, UnsupportedImage
-from app.predictions.inference import InferenceEngine, LoadedRelease
+from app.predictions.inference import BrokenImage, InferenceEngine, LoadedRelease, UnsupportedImage
 from app.predictions.stored import (
     AnswerSetQuery,
     PredictionValues,

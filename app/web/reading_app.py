@@ -13,15 +13,7 @@ from app.context import AppContext, ServiceContext
 from app.database.engine import ReadSession, WriteSession
 from app.http.models import PageText, ResponseModel
 from app.http.principal import Principal
-from app.labels.service import (
-    MAX_LEASES,
-    expire_overdue_leases,
-    get_day_progress,
-    lease_next_read,
-    list_leases,
-    note_display,
-    show_own_read,
-)
+from app.labels import service as label_service
 from app.triage.service import current_policy
 from app.web.forms import OtherAccount, account_handle, read_handle, read_of_handle
 from app.web.reading import case_number
@@ -69,13 +61,13 @@ class AheadOut(ResponseModel):
 
 def cases_ahead(session: Session, context: ServiceContext, principal: Principal) -> AheadOut:
     """Lease until the caller holds as many cases as they may, and give all that they hold."""
-    expire_overdue_leases(session)  # those of the caller too: what is given has its time
-    n_held = len(list_leases(session, principal))
-    while n_held < MAX_LEASES and lease_next_read(session, context, principal) is not None:
+    label_service.expire_overdue_leases(session)  # those of the caller too: what is given has its time
+    n_held = len(label_service.list_leases(session, principal))
+    while n_held < label_service.MAX_LEASES and label_service.lease_next_read(session, context, principal) is not None:
         n_held += 1
     keys, time, reads = context.keys.readers, context.clock(), []
-    day = get_day_progress(session, principal, context.settings.zone)
-    for held in list_leases(session, principal):
+    day = label_service.get_day_progress(session, principal, context.settings.zone)
+    for held in label_service.list_leases(session, principal):
         named = uuid.UUID(held.case_id)
         handle = case_handle(keys, principal, named)
         reads.append(
@@ -125,6 +117,6 @@ def record_first_display(
 ) -> Response:
     """Record that the case of a read was shown for the first time: since then it is being read."""
     read_id = read_of_handle(context.keys.readers, principal, handle)
-    show_own_read(session, principal, read_id)
-    note_display(context.database, session, read_id, seconds_ago)
+    label_service.show_own_read(session, principal, read_id)
+    label_service.note_display(context.database, session, read_id, seconds_ago)
     return Response(status_code=204)

@@ -9,9 +9,9 @@ import pyarrow.parquet
 import pytest
 
 from app.maintenance.export import export_dataset
+from app.metrics import service as metric_service
 from app.metrics.published import publish_estimates
-from app.metrics.tables import CohortTables, cohort_tables
-from app.reports import frozen_evaluations
+from app.metrics.service import CohortTables, cohort_tables
 from ml.datasets.folder import load_folder
 from ml.tables import evaluate as evaluate_tables
 from tests.support.jobs import work_off
@@ -122,7 +122,7 @@ def test_a_frozen_evaluation_is_of_one_moment(service: Service, monkeypatch: pyt
         service.outside_label(case["id"], "late reader", case["prediction"]["classes"][0])
         return tables(*arguments, **options)
 
-    monkeypatch.setattr(frozen_evaluations, "cohort_tables", while_somebody_answers)
+    monkeypatch.setattr(metric_service, "cohort_tables", while_somebody_answers)
     asked = service.post("admin", "/v1/evaluations", json={"partition": "all", "weighting": "none"}).json()
     work_off(service.context)
     assert service.get("viewer", f"/v1/evaluations/{asked['id']}").json()["error"] is None

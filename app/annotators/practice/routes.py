@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 
 from app.accounts.service import GuardedRoute, RequireScope
-from app.annotators.practice import answers, sets
+from app.annotators.practice import answers, service
 from app.annotators.practice.schemas import (
     AnsweredOut,
     DecisionIn,
@@ -124,7 +124,7 @@ def answer_practice_item(
 )
 def list_practice_sets(session: ReadSession) -> PracticeSetsOut:
     """Every set, newest first, with what was chosen and who would pass."""
-    return sets.list_sets(session)
+    return service.list_sets(session)
 
 
 @router.post(
@@ -138,7 +138,7 @@ def add_practice_set(
     body: PracticeSetIn, context: AppContext, principal: _Manager, once: Idempotent, session: WriteSession
 ) -> Response:
     """Choose settled cells for training, or for qualification; never for both."""
-    return once(session, body, lambda: sets.add_set(session, context, principal, body))
+    return once(session, body, lambda: service.add_set(session, context, principal, body))
 
 
 @router.post(
@@ -150,7 +150,7 @@ def retire_practice_set(
     set_id: uuid.UUID, context: AppContext, principal: _Manager, session: WriteSession
 ) -> PracticeSetOut:
     """Let nobody begin a run of a set any more; again changes nothing."""
-    return sets.retire_set(session, context, principal, set_id)
+    return service.retire_set(session, context, principal, set_id)
 
 
 @router.get(
@@ -161,7 +161,7 @@ def retire_practice_set(
 )
 def list_qualifications(session: ReadSession) -> QualifiedListOut:
     """Whether reads go to each annotator with an account, and why."""
-    return sets.list_qualified(session)
+    return service.list_qualified(session)
 
 
 @router.post(
@@ -175,4 +175,4 @@ def decide_qualification(
     name: Line, body: DecisionIn, context: AppContext, principal: _Manager, once: Idempotent, session: WriteSession
 ) -> Response:
     """Qualify an annotator by hand, withdraw it, or allow further attempts, with a reason."""
-    return once(session, body, lambda: sets.add_qualification_decision(session, context, principal, name, body))
+    return once(session, body, lambda: service.add_qualification_decision(session, context, principal, name, body))

@@ -10,7 +10,7 @@ to the statement. A statement outside a session is not noted.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -437,17 +437,13 @@ def take_leaves(session: Session, private: DerivedKey) -> Leaves:
             leaves.setdefault(name, {})[key] = row_digest(private, BaseTable.metadata.tables[name], row)
     for name, keys in unknown.items():
         table = BaseTable.metadata.tables[name]
-        for row in _read_stored_rows(session, table, keys):
+        for row in session.execute(_rows_by_key(table), {"keys": keys}).mappings().all():
             leaves.setdefault(name, {})[row_key(table, row)] = row_digest(private, table, row)
     return leaves
 
 
 def _columns_of(row: BaseTable) -> Row:
     return {column.name: getattr(row, column.name) for column in row.__table__.columns}
-
-
-def _read_stored_rows(session: Session, table: SqlTable, keys: Sequence[tuple[object, ...]]) -> Sequence[Row]:
-    return session.execute(_rows_by_key(table), {"keys": keys}).mappings().all()
 
 
 @cache
