@@ -78,9 +78,9 @@ def decode_need_cursor(cursor: str) -> tuple[float, uuid.UUID]:
     return need, uuid.UUID(bytes=case_id)
 
 
-def case_by_id(session: Session, case_id: uuid.UUID, *, lock: bool = False) -> Case:
-    """A case, locked against concurrent labels where asked."""
-    case = session.get(Case, case_id, with_for_update=True if lock else None)
+def case_by_id(session: Session, case_id: uuid.UUID) -> Case:
+    """A case."""
+    case = session.get(Case, case_id)
     if case is None:
         raise NotFound("there is no such case")
     return case

@@ -99,13 +99,7 @@ def wal_is_safe(version: tuple[int, ...]) -> bool:
 _PLACE = "place in the queue of writers"
 
 
-def sqlite_engine(
-    url: str,
-    *,
-    isolation_level: str | None = None,
-    busy_seconds: float = BUSY_SECONDS,
-    poolclass: type[Pool] | None = None,
-) -> Engine:
+def sqlite_engine(url: str, *, busy_seconds: float = BUSY_SECONDS, poolclass: type[Pool] | None = None) -> Engine:
     """Engine for SQLite of the newest library, with the journal mode and the durability that every connection has."""
     module = sqlite_module()
     options = {"timeout": busy_seconds, "check_same_thread": False}
@@ -121,7 +115,7 @@ def sqlite_engine(
     busy = f"busy_timeout={round(1000 * busy_seconds)}"
 
     def prepare(connection: Any, _: Any) -> None:
-        connection.isolation_level = isolation_level
+        connection.isolation_level = None
         cursor = connection.cursor()
         for pragma in (busy, f"journal_mode={mode}", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
             cursor.execute(f"PRAGMA {pragma}")
@@ -150,16 +144,15 @@ def _begin_postgres(connection: Connection) -> None:
     connection.exec_driver_sql(f"SELECT {settings}")
 
 
-def postgres_engine(url: str, *, overflow: int = MAX_OVERFLOW, poolclass: type[Pool] | None = None) -> Engine:
+def postgres_engine(url: str) -> Engine:
     """Engine for PostgreSQL, or for a pooler in transaction mode before it."""
-    sizes = {"pool_size": POOL_SIZE, "max_overflow": overflow} if poolclass is None else {}
     # a prepared statement stays with the server's connection, which a pooler gives to somebody else
     engine = create_engine(
         url,
-        poolclass=poolclass,
+        pool_size=POOL_SIZE,
+        max_overflow=MAX_OVERFLOW,
         pool_pre_ping=True,
         connect_args={"prepare_threshold": None},
-        **sizes,
         json_serializer=to_json,
         json_deserializer=from_json,
     )
@@ -184,7 +177,6 @@ def make_engine(url: str) -> Engine:
     """Engine for SQLite or PostgreSQL, with the settings that durability and fairness need."""
     if url.startswith("sqlite"):
         engine = sqlite_engine(url)
-
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     return postgres_engine(url)

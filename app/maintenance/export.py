@@ -64,9 +64,8 @@ def _write_export_files(
     proof: bool,
 ) -> dict[str, int]:
     """Write the files of an export into an empty folder; the numbers of cases, labels and cases left out."""
-    release_id, whole = metric_service.load_cohort(
-        session, None, metric_service.CohortQuery(partition=partition, weighting="none")
-    )
+    question = metric_service.CohortQuery(partition=partition, weighting="none")
+    release_id, whole = metric_service.load_cohort(session, question)
     kept = _kept_for_sets(session, context, whole)
     cohort = whole.take(~kept) if partition == "calibration" else whole
     data = metric_service.cohort_tables(session, cohort)

@@ -284,9 +284,9 @@ def release_or_champion(session: Session, release_id: uuid.UUID | None) -> tuple
     return release_id, class_codes(existing_release(session, release_id))
 
 
-def load_cohort(session: Session, release_id: uuid.UUID | None, question: CohortQuery) -> tuple[uuid.UUID, Cohort]:
-    """Cohort of a release, the champion where none is named, from all rows and in the order of the cases."""
-    release_id, classes = release_or_champion(session, release_id)
+def load_cohort(session: Session, question: CohortQuery) -> tuple[uuid.UUID, Cohort]:
+    """Cohort of the champion, from all rows and in the order of the cases."""
+    release_id, classes = release_or_champion(session, None)
     return release_id, build_cohort(load_dataset(session, release_id, classes), question, time_of(session).timestamp())
 
 
@@ -319,11 +319,6 @@ def _load_recent_cohort(
 ) -> Cohort:
     """Load a cohort from the release's snapshot, and changed cases from the database."""
     return build_cohort(load_current_dataset(session, home, release_id, classes), asked, time_of(session).timestamp())
-
-
-def collected_tables(session: Session, question: CohortQuery) -> CohortTables:
-    """Tables of what the champion predicted and of the labels that may judge it."""
-    return cohort_tables(session, load_cohort(session, None, question)[1])
 
 
 class _SecondaryStatistics(NamedTuple):

@@ -180,7 +180,7 @@ def reading(service: Service, who: str, codes: list[str], limit: int = 1000) -> 
 
 def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Service, tmp_path: Path) -> None:
     from app.metrics.cohort import CohortQuery
-    from app.metrics.service import collected_tables
+    from app.metrics.service import load_cohort
     from ml.tables.files import write_table
 
     policy = {"rule": "disagreement", "threshold": 0.86, "audit_rate": 0.4, "adjudicate_below": None, "reason": "t"}
@@ -199,7 +199,7 @@ def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Serv
     document = service.get("viewer", "/v1/metrics", params={"partition": "all", "group_by": "site"}).json()
     assert (document["n_cases"], document["n_labels"]) == (24, 24 + planned_twice)
     with service.context.database.read() as session:
-        tables = collected_tables(session, CohortQuery(partition="all"))
+        tables = cohort_tables(session, load_cohort(session, CohortQuery(partition="all"))[1])
     write_table(tables.labels_table(), tmp_path / "labels.parquet")
     write_table(tables.predictions, tmp_path / "predictions.parquet")
     expected = evaluate_tables(

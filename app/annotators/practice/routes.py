@@ -30,12 +30,12 @@ from app.http.models import Line
 from app.http.principal import Principal
 from app.labels.service import AlreadyLabelled
 
-router = APIRouter(tags=["practice"], route_class=GuardedRoute)
+router = APIRouter(tags=["practice"], responses=list_problem_responses(), route_class=GuardedRoute)
 _Annotator = Annotated[Principal, Depends(RequireScope("reads:own"))]
 _Manager = Annotated[Principal, Depends(RequireScope("manage"))]
 
 
-@router.get("/v1/practice", operation_id="get_practice", responses=list_problem_responses())
+@router.get("/v1/practice", operation_id="get_practice")
 def get_practice(principal: _Annotator, session: ReadSession) -> OwnPracticeOut:
     """Whether reads go to the caller, which sets they may work through, and their runs."""
     return answers.own_practice(session, principal)
@@ -116,12 +116,7 @@ def answer_practice_item(
     )
 
 
-@router.get(
-    "/v1/practice/sets",
-    operation_id="list_practice_sets",
-    responses=list_problem_responses(),
-    dependencies=[Depends(RequireScope("manage"))],
-)
+@router.get("/v1/practice/sets", operation_id="list_practice_sets", dependencies=[Depends(RequireScope("manage"))])
 def list_practice_sets(session: ReadSession) -> PracticeSetsOut:
     """Every set, newest first, with what was chosen and who would pass."""
     return service.list_sets(session)
@@ -156,7 +151,6 @@ def retire_practice_set(
 @router.get(
     "/v1/practice/annotators",
     operation_id="list_qualifications",
-    responses=list_problem_responses(),
     dependencies=[Depends(RequireScope("manage"))],
 )
 def list_qualifications(session: ReadSession) -> QualifiedListOut:
