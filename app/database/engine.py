@@ -1,16 +1,8 @@
 """Engine, sessions and the only commit; the writer queue and the query plans of SQLite.
 
-SQLite plans a statement by the value of a parameter where the value may change the plan: of a number of rows, and of
-what is compared with a column by which an index is partial. It then prepares the statement anew for each execution,
-which takes longer than to execute it.
-
-SQLite has one writer at a time, and whoever finds it taken sleeps for a while and tries again: the one who has waited
-for the longest time is not the next, and nobody writes while all sleep. Other processes still meet at the lock itself.
-
-A request that writes gets one session (``WriteSession``), committed before its answer is sent; a request that reads
-gets a
-``ReadSession``. On SQLite a writing transaction begins IMMEDIATE: a deferred one that reads
-first fails with "database is locked" as soon as two of them meet.
+A request that writes gets one session (``WriteSession``), committed before its answer is sent; one that reads gets a
+``ReadSession``. On SQLite a writing transaction begins IMMEDIATE, after its turn in a queue: a deferred one that reads
+first fails with "database is locked" as soon as two meet, and without a queue all sleep while nobody writes.
 """
 
 import sqlite3
@@ -233,7 +225,6 @@ def insert_new(session: Session, table: type[Any], rows: Sequence[Mapping[str, A
 
 
 def _unique_keys(table: SqlTable) -> list[list[str]]:
-    """Names of the columns of each key of a table."""
     keys = [key for key in table.constraints if isinstance(key, PrimaryKeyConstraint | UniqueConstraint)]
     return [[column.name for column in key.columns] for key in keys]
 

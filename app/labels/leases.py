@@ -1,7 +1,4 @@
-"""Leases of reads: claim, extend, release and decline; and what an answer to a lease locks.
-
-An overdue lease ends by itself.
-"""
+"""Leases of reads: claim, extend, release and decline; and what an answer to a lease locks."""
 
 import uuid
 from dataclasses import dataclass
@@ -114,7 +111,6 @@ def _build_context(
     policy: PolicyRow,
     reader_model: ReaderModelInUse | None,
 ) -> LockedCaseContext:
-    """Build the context from the entities of ``_with_context``."""
     if prediction is None:
         raise NotFound("the case has no prediction")
     classes = [class_info.code for class_info in cached_release_classes(session, prediction.release_id)]

@@ -1,7 +1,4 @@
-"""Corrections, paired comparison, triage simulation and changes after the reveal.
-
-None of it enters an evaluation or a fit. It tells how much the reveal moves people, and which way.
-"""
+"""Corrections, paired comparison, triage simulation and changes after the reveal; no evaluation uses them."""
 
 import uuid
 from collections import Counter

@@ -1,12 +1,9 @@
 """On-disk, memory-mapped datasets with a watermark in the audit chain, so that evaluations read only changes.
 
-The snapshot of a release lies in ``HOME/snapshots/RELEASE/SEQUENCE``, one array file per column, cases of one patient
-together. It is right for the event of its watermark; cases that later events changed are read from the database and
-take the place of their old rows. It may show more than the watermark, what changed while it was read, so whoever does
-not see everything that it may show (an older backup was restored) does not use it; nor a damaged
-one, in whose place the worker writes another. With a bucket a snapshot is there, packed, before it is
-in the HOME of the worker that wrote it; every other process brings the newest one into its own HOME, and removes what
-is not in the bucket any more.
+The snapshot of a release lies in ``HOME/snapshots/RELEASE/SEQUENCE``, one array file per column. It is right for the
+event of its watermark; cases that later events changed are read from the database. One that may show more than a reader
+sees (an older backup was restored), or that is damaged, is not used. With a bucket every process brings the newest one
+into its own HOME, and removes what is not in the bucket any more.
 """
 
 import functools

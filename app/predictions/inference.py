@@ -1,9 +1,7 @@
-"""The predictor port: predicts decoded images with the current champion.
+"""The predictor port: decodes images within a memory budget, and predicts them with the current champion.
 
-On a CPU a large network uses all cores for one image, one run at a time; a small one uses one core, with as many runs
-at once as there are cores; on a GPU a run takes along those that wait. If the settings name a backend, the network runs
-there alone. Small pictures of a small network have their own threads and wait without one: eight threads that ask for
-the interpreter spend a third of their time on handing it over.
+On a CPU a large network uses all cores for one image; a small one uses one core, with as many runs at once as there are
+cores; on a GPU a run takes along those that wait. If the settings name a backend, the network runs there alone.
 """
 
 import asyncio

@@ -3,7 +3,6 @@
 from app.predictions.inference import BrokenImage, InferenceEngine, LoadedRelease, UnsupportedImage
 from app.predictions.stored import (
     AnswerSetQuery,
-    PredictionValues,
     PublishedSets,
     SetQualityOut,
     SiteThresholds,
@@ -43,7 +42,6 @@ __all__ = [
     "InferenceMessage",
     "LoadedRelease",
     "OutputTensor",
-    "PredictionValues",
     "PublishedSets",
     "SetQualityOut",
     "SiteThresholds",

@@ -96,7 +96,6 @@ class _JudgementInputs:
 
 
 def _read_judgement_inputs(session: Session, release_id: uuid.UUID, key: DerivedKey) -> _JudgementInputs:
-    """Read what the judgement needs."""
     champion_id = release_service.served_release_id(session)
     if champion_id == release_id:
         raise Conflict("this release is the champion; there is nothing to judge it against")

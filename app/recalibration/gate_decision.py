@@ -1,11 +1,8 @@
 """Decision of the gate: overall, per class, and with each annotator left out.
 
-*Improvement*: one of the two proper scores is surely lower (one-sided, paired, clustered by patient). Every attempt on
-one champion has a level of its own, and all of them together ``ERROR_RATE``: whoever tries long enough does not pass by
-luck. *No harm*: no point estimate is above one standard error, against the champion and against the first champion, so
-that small losses do not add up from one promotion to the next. *Stability*: ``app.recalibration.gate_decision``.
-
-Source of the levels: alpha spending by α/2^k (weighted Bonferroni; Dmitrienko, Tamhane and Bretz 2009, chapter 2).
+*Improvement*: one of the two proper scores is surely lower (one-sided, paired, clustered by patient). All attempts on
+one champion together have the level ``ERROR_RATE``, by alpha spending α/2^k (Dmitrienko, Tamhane and Bretz 2009,
+chapter 2). *No harm*: no point estimate is above one standard error, against champion and first champion.
 """
 
 import math

@@ -138,7 +138,6 @@ def _render_person(
     account_id: uuid.UUID,
     shown: _PeoplePageState,
 ) -> Response:
-    """Render one account with its keys."""
     person_view = load_person(session, context, account_id, compute=request.method == "GET")
     values = {"person": person_view, "scopes": SCOPES, "now": context.clock()}
     return render_page(request, "person.html", principal, 422 if shown.faults else 200, shown=shown, **values)

@@ -20,18 +20,7 @@ from app.web.reading import case_number
 
 
 class CaseAheadOut(ResponseModel):
-    """A case to be read, without the reason for asking and without anything of the model.
-
-    Attributes:
-        read: of the lease.
-        answer: names the read in the forms of its account's pages.
-        case: its handle.
-        number: its short number.
-        image: address of its pixels.
-        field: address of the wider field around the cell; None where there is none.
-        mpp: µm per pixel; None where nobody said.
-        lease_seconds: that are left.
-    """
+    """A case to be read, without the reason for asking and without anything of the model; ``answer`` names its read."""
 
     read: str
     answer: str
@@ -44,14 +33,7 @@ class CaseAheadOut(ResponseModel):
 
 
 class AheadOut(ResponseModel):
-    """What is to be read next, oldest lease first, and how far the day is.
-
-    Attributes:
-        reads: that the caller holds.
-        n_today: cases done today.
-        n_waiting: cases still to do.
-        resident: whether one page reads on; under a policy that shows results after each answer it does not.
-    """
+    """What is to be read next, oldest lease first, how far the day is, and whether one page reads on (``resident``)."""
 
     reads: list[CaseAheadOut]
     n_today: int

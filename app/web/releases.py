@@ -178,7 +178,6 @@ def move_release_alias(
 def _apply_alias_move(
     session: Session, context: ServiceContext, principal: Principal, release_id: uuid.UUID, form: MoveForm
 ) -> None:
-    """Move an alias as a form asks."""
     reason = form.reason.strip()
     if not reason:
         raise InvalidValue("say why")

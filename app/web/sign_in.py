@@ -71,7 +71,6 @@ def signed_in(request: Request, token: str, path: str = "/worklist") -> Response
 
 
 def _require_provider(context: AppContext) -> accounts.OidcProvider:
-    """The OpenID provider."""
     provider = accounts.OidcProvider.of(context.settings)
     if provider is None:
         raise NotFound("single sign-on is not set up here")

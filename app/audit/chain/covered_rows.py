@@ -1,11 +1,8 @@
 """Covered rows: the columns that the audit covers, the digest of a row, and the rows that a transaction has written.
 
-A digest is of canonical JSON. Anyone who has the events and the rows can compute it without a key; of private columns,
-which name a person or give access, only an HMAC enters. Columns that are null or false are left out, so that a
-migration which adds such a column leaves the digests of older rows as they are.
-
-A session notes the rows of each flush, and those of each INSERT, UPDATE and DELETE that it executes: it adds RETURNING
-to the statement. A statement outside a session is not noted.
+A digest is of canonical JSON; of private columns only an HMAC enters it. Columns that are null or false are left out,
+so that a migration which adds such a column leaves older digests as they are. A session notes the rows of each flush
+and of each statement that it executes, by RETURNING; a statement outside a session is not noted.
 """
 
 import hashlib

@@ -1,9 +1,6 @@
 """Accounts and sessions; annotator models, reference cells, practice and qualification.
 
-A case that was ever shown as a reference cell is given to nobody to be read any more, nor is a twin of it: everybody
-may have seen how it was read.
-
-Tables of their own, so that evaluations, posteriors, plans and the states of cases cannot see them by accident.
+A case that was ever shown as a reference cell is given to nobody to be read any more, nor is a twin of it.
 """
 
 import uuid

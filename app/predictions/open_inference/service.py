@@ -149,11 +149,6 @@ def _tensor_out(name: str, datatype: str, shape: list[int], description: str) ->
     return TensorOut(name=name, datatype=datatype, shape=shape, parameters={"description": description})
 
 
-__all__ = [
-    "run_inference_request",
-]
-
-
 Arrays = dict[str, npt.NDArray[Any]]
 OUTPUTS = ("class_probs", "log_concentration", "disagreement_prob", "logits", "features")
 #: What Python takes for each byte of a document at most: lists that contain nothing but lists.
@@ -199,7 +194,6 @@ class _InferenceRequest:
 
 
 def _parse_request(message: InferenceMessage, preprocessing: Preprocessing) -> _InferenceRequest:
-    """Parse an inference request."""
     identifier = message.document.get("id")
     if identifier is not None and not isinstance(identifier, str):
         raise TensorError("`id` must be text")
@@ -255,7 +249,6 @@ def _texts_of_json(data: object, count: int) -> list[bytes]:
 
 
 def _check_pixel_range(inputs: npt.NDArray[np.float32], preprocessing: Preprocessing) -> npt.NDArray[np.float32]:
-    """Check that inputs are within the range of preprocessed pixels."""
     low, high = inputs.min(axis=(0, 2, 3)), inputs.max(axis=(0, 2, 3))
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise TensorError("`image` has values that are not finite")
