@@ -42,10 +42,8 @@ from app.metrics.schemas import (
     AgreementOut,
     AnnotatorAgreementOut,
     BinOut,
-    CapacityOut,
     ComparisonOut,
     DesignOut,
-    DriftOut,
     EvaluationDocument,
     EvaluationIn,
     EvaluationOut,
@@ -56,7 +54,6 @@ from app.metrics.schemas import (
     MetricsHead,
     MetricsOut,
     ScoreMonitorOut,
-    SelectionOut,
     TrainedOnOut,
 )
 from app.metrics.score_alarm import score_monitors
@@ -305,36 +302,23 @@ def load_judged_cohort(
 ) -> JudgedCohort:
     """Load a cohort without the cases that the release was trained on."""
     release_id, classes = release_or_champion(session, release_id)
-    columns = load_dataset(session, release_id, classes)
+    return _judge_cohort(session, context, release_id, load_dataset(session, release_id, classes), question)
+
+
+def _judge_cohort(
+    session: Session,
+    context: ServiceContext,
+    release_id: uuid.UUID,
+    columns: EvaluationDataset,
+    question: CohortQuery,
+) -> JudgedCohort:
+    """Leave out the cases that the release was trained on."""
     card = existing_release(session, release_id).card
     trained_on = training_exclusion_out(count_excluded_cases(columns, question), context.keys.training, card)
     judged, time = exclude_training_cases(columns), context.clock()
     cohort = build_cohort(judged, question, time.timestamp())
     sets = read_published_sets(session, [release_id]).get(release_id)
     return JudgedCohort(release_id, cohort, trained_on, _champion_monitors(session, release_id, judged, time), sets)
-
-
-def _load_recent_cohort(
-    session: Session, home: Path, release_id: uuid.UUID, classes: list[str], asked: CohortQuery
-) -> Cohort:
-    """Load a cohort from the release's snapshot, and changed cases from the database."""
-    return build_cohort(load_current_dataset(session, home, release_id, classes), asked, time_of(session).timestamp())
-
-
-class _SecondaryStatistics(NamedTuple):
-    """Secondary statistics of ``GET /v1/metrics`` for a cohort, with warnings."""
-
-    drift: list[DriftOut]
-    selection: SelectionOut
-    gain: MetricOut | None
-    curve: list[CapacityOut]
-    warnings: list[str]
-
-    @classmethod
-    def of(cls, cohort: Cohort, reference: ReferenceDocument | None) -> "_SecondaryStatistics":
-        curve, gain = triage_curve(cohort), estimate_posterior_gain(cohort)
-        texts = [*cohort_warnings(cohort), *_dependence_warnings(cohort)]
-        return cls(measure_drift(cohort.columns, reference), selection_report(cohort), gain, curve, texts)
 
 
 def build_metrics_body(
@@ -347,17 +331,17 @@ def build_metrics_body(
     sets: PublishedSets | None = None,
 ) -> MetricsBody:
     """Build the body of ``GET /v1/metrics`` for a cohort."""
-    beside = _SecondaryStatistics.of(cohort, reference)
+    drift = measure_drift(cohort.columns, reference)
     warnings = [text for monitor in monitors for text in monitor.warnings]
-    warnings += [*evaluated.warnings, *beside.warnings]
+    warnings += [*evaluated.warnings, *cohort_warnings(cohort), *_dependence_warnings(cohort)]
     warnings += [] if trained_on is None else excluded_case_warnings(trained_on)
-    warnings += [text for row in beside.drift for text in row.warnings]
+    warnings += [text for row in drift for text in row.warnings]
     return MetricsBody(
         **dict(evaluated) | {"warnings": warnings},
-        selection=beside.selection,
-        posterior_gain=beside.gain,
-        triage_curve=beside.curve,
-        drift=beside.drift,
+        selection=selection_report(cohort),
+        posterior_gain=estimate_posterior_gain(cohort),
+        triage_curve=triage_curve(cohort),
+        drift=drift,
         score_monitor=list(monitors),
         groups=[] if group_by is None else compute_group_metrics(cohort, group_by),
         trained_on=trained_on,
@@ -431,18 +415,14 @@ def compute_metrics(
     # trained on are left out.
     release_id, classes = release_or_champion(session, release_id)
     columns = load_current_dataset(session, context.settings.home, release_id, classes)
-    judged = exclude_training_cases(columns)
-    time = context.clock()
-    cohort, monitors = (
-        build_cohort(judged, question, time.timestamp()),
-        _champion_monitors(session, release_id, judged, time),
+    judged = _judge_cohort(session, context, release_id, columns, question)
+    document = EvaluationDocument.of(evaluate_cohort(judged.cohort))
+    differences = annotator_difference_warnings(judged.cohort)
+    evaluated = document.model_copy(update={"warnings": [*document.warnings, *differences]})
+    reference = read_card_reference(session, release_id)
+    body = build_metrics_body(
+        judged.cohort, evaluated, group_by, reference, judged.trained_on, judged.monitors, judged.sets
     )
-    card = existing_release(session, release_id).card
-    trained_on = training_exclusion_out(count_excluded_cases(columns, question), context.keys.training, card)
-    sets = read_published_sets(session, [release_id]).get(release_id)
-    document = EvaluationDocument.of(evaluate_cohort(cohort))
-    evaluated = document.model_copy(update={"warnings": [*document.warnings, *annotator_difference_warnings(cohort)]})
-    body = build_metrics_body(cohort, evaluated, group_by, card.get("reference"), trained_on, monitors, sets)
     head = MetricsHead(release=str(release_id), partition=question.partition, weighting=question.weighting)
     return MetricsOut(**dict(head), **dict(body))
 
@@ -470,7 +450,8 @@ _GROUPED: dict[str, set[str]] = {"annotator": {"annotators", "pairs"}, "class": 
 
 def compute_agreement(session: Session, home: Path, question: CohortQuery, group_by: str | None) -> AgreementOut:
     """Compute agreement coefficients over blind planned labels, tests of independence, and corrections."""
-    cohort = _load_recent_cohort(session, home, *release_or_champion(session, None), question)
+    columns = load_current_dataset(session, home, *release_or_champion(session, None))
+    cohort = build_cohort(columns, question, time_of(session).timestamp())
     changes = {
         "corrections": count_corrections(session, cohort.columns.ids()),
         "after_reveal": count_post_reveal_changes(session, cohort.columns),
