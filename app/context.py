@@ -12,8 +12,7 @@ from app.database.engine import Database
 from app.database.tables import Clock, utc_now
 from app.http.errors import Problem
 from app.http.limiter import Limiter
-from app.predictions.decoding import ImageDecoder
-from app.predictions.inference import InferenceEngine, SmallImageQueue
+from app.predictions.inference import ImageDecoder, InferenceEngine, SmallImageQueue
 from app.predictions.remote import InferenceBackend
 from app.settings import Settings
 from app.storage.blobs import FolderStore, ImageStore

@@ -16,8 +16,8 @@ from app.jobs.executor import JobSchedule
 from app.jobs.handle import JobFunction, JobResult, RunningJob
 from app.labels.corrections import finalize_labels
 from app.labels.posterior import reassign_open_requests
+from app.maintenance.cache import sweep_files
 from app.maintenance.erasure import finish_erasures
-from app.maintenance.sweep import sweep_files
 from app.metrics.prediction_set_calibration import publish_answer_sets
 from app.metrics.published import publish_estimates
 from app.metrics.snapshot import refresh_snapshot

@@ -46,7 +46,6 @@ from app.reports.routes import router as reports
 from app.settings import Settings
 from app.triage.routes import router as policies
 from app.web.annotators import router as annotator_pages
-from app.web.api_page import router as api_page
 from app.web.audit import router as audit_pages
 from app.web.imports import router as import_pages
 from app.web.jobs import router as job_pages
@@ -79,7 +78,6 @@ _ROUTERS = (
     audit_events,
     open_inference,
     health.router,
-    api_page,
     sign_in_pages,
     reader_pages,
     resident_pages,

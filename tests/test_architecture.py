@@ -351,7 +351,7 @@ CLOCKS = {
     "app.jobs.executor": "DBOS dates schedules by it",
     "app.imports.archive_storage": "the file system dates files by it",
     "app.main": "the clock of a service that is given no other",
-    "app.maintenance.sweep": "the file system dates files by it",
+    "app.maintenance.cache": "the file system dates files by it",
     "app.storage.blobs": "the file system dates files by it",
     "app.storage.bucket": "the object store dates objects by it",
     "app.database.engine": "the clock of a database that is given no other",

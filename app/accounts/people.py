@@ -6,6 +6,7 @@ import secrets
 import unicodedata
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
@@ -16,10 +17,10 @@ from sqlalchemy.orm import Session
 from app.accounts.passwords import hash_password, verify_password
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
-from app.database.engine import Database
-from app.database.tables import Account, ApiKey, BrowserSession, time_of
+from app.database.engine import Database, insert_if_absent
+from app.database.tables import Account, Annotator, ApiKey, BrowserSession, new_id, time_of
 from app.http.errors import Conflict, Forbidden, InvalidValue, NotFound, Unauthenticated
-from app.http.principal import READING, ROLE_SCOPES, SCOPES, Principal, can_see_more_than_pixels
+from app.http.principal import READING, ROLE_SCOPES, SCOPES, Principal, can_see_more_than_pixels, role_or_key_sees_more
 from ml.messages import Message
 
 SESSION_IDLE = timedelta(minutes=30)
@@ -337,3 +338,81 @@ def existing_account(session: Session, account_id: uuid.UUID) -> Account:
     if account is None:
         raise InvalidValue("there is no such account")
     return account
+
+
+def annotator_of_account(session: Session, account_id: uuid.UUID) -> Annotator | None:
+    """The annotator of an account, None before the first read."""
+    statement = select(Annotator).where(Annotator.account_id == account_id)
+    return session.execute(statement).scalar_one_or_none()
+
+
+def annotator_by_name(session: Session, name: str) -> Annotator | None:
+    """The annotator of a name."""
+    return session.execute(select(Annotator).where(Annotator.name == name)).scalar_one_or_none()
+
+
+_LOCKED = (
+    select(Annotator, Account.role, ApiKey.scopes)
+    .join(Account, Account.id == Annotator.account_id)
+    .outerjoin(ApiKey, ApiKey.account_id == Account.id)
+    .where(Annotator.account_id == bindparam("account_id"))
+    .with_for_update(of=Annotator)
+)
+
+
+def locked_annotator(session: Session, account_id: uuid.UUID) -> tuple[Annotator, bool] | None:
+    """The annotator of an account, locked, so that one person's requests come one after the other."""
+    rows = session.execute(_LOCKED, {"account_id": account_id}).all()
+    if not rows:
+        return None
+    return rows[0][0], any(role_or_key_sees_more(role, scopes) for _, role, scopes in rows)
+
+
+def read_own_annotator(session: Session, principal: Principal) -> Annotator:
+    """The caller as annotator, made at their first read."""
+    annotator = annotator_of_account(session, principal.account_id)
+    return annotator or add_annotator(session, principal.name, principal.account_id)
+
+
+def reading_annotators(session: Session) -> list[Annotator]:
+    """Annotators who can be asked for a read: people with an enabled account whose reads are blind, ordered."""
+    # Whoever has not read yet becomes an annotator here.
+    statement = (
+        select(Account.id, Account.name, Account.role, ApiKey.scopes)
+        .outerjoin(ApiKey, ApiKey.account_id == Account.id)
+        .where(Account.role == "annotator", Account.disabled_at.is_(None))
+        .order_by(Account.id)
+    )
+    rows = session.execute(statement).all()
+    seeing = {row.id for row in rows if role_or_key_sees_more(row.role, row.scopes)}
+    names = {row.id: row.name for row in rows if row.id not in seeing}
+    annotators_by_account = {
+        annotator.account_id: annotator
+        for annotator in session.execute(select(Annotator).where(Annotator.account_id.in_(names))).scalars()
+    }
+    for account_id, name in names.items():  # in one order, so that two writers do not wait for each other
+        if account_id not in annotators_by_account:
+            with suppress(Forbidden):  # the name is another annotator's: this person cannot read
+                annotators_by_account[account_id] = add_annotator(session, name, account_id)
+    return sorted(annotators_by_account.values(), key=lambda annotator: annotator.id)
+
+
+def add_annotator(session: Session, name: str, account_id: uuid.UUID | None) -> Annotator:
+    """Make an annotator, or find the one that another request is making."""
+    values = {"id": new_id(), "created_at": time_of(session), "name": name, "account_id": account_id}
+    insert_if_absent(session, Annotator, values)
+    annotator = session.execute(select(Annotator).where(Annotator.name == name)).scalar_one()
+    if annotator.account_id != account_id:
+        raise Forbidden("this name belongs to another annotator; ask for another one")
+    return annotator
+
+
+def account_sees_more(session: Session, account_id: uuid.UUID) -> bool:
+    """Whether an account may or might once see more of cases than their pixels, by its role or any key."""
+    # Which of two keys a request comes with says nothing about what its person has seen.
+    statement = (
+        select(Account.role, ApiKey.scopes)
+        .outerjoin(ApiKey, ApiKey.account_id == Account.id)
+        .where(Account.id == account_id)
+    )
+    return any(role_or_key_sees_more(role, scopes) for role, scopes in session.execute(statement))

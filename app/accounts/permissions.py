@@ -1,7 +1,4 @@
-"""Route guards: each route declares its scopes; a route without a guard stops the start-up.
-
-A route without one stops the start-up.
-"""
+"""Route guards: each route declares its scopes; a route without a guard stops the start-up."""
 
 import hmac
 from collections.abc import Callable, Coroutine, Iterator, Sequence

@@ -1,22 +1,17 @@
 """Face of the accounts: people, keys, sessions and permissions."""
 
-from app.accounts.annotators import (
-    account_sees_more,
-    add_annotator,
-    annotator_by_name,
-    annotator_of_account,
-    locked_annotator,
-    read_own_annotator,
-    reading_annotators,
-)
 from app.accounts.people import (
     SEEN_EVERY,
     SESSION_IDLE,
     SESSION_LIFETIME,
     account_of_key,
+    account_sees_more,
     add_account,
+    add_annotator,
     add_key,
     all_accounts,
+    annotator_by_name,
+    annotator_of_account,
     choose_language,
     choose_password,
     confirm_password,
@@ -25,7 +20,10 @@ from app.accounts.people import (
     issue_one_time_password,
     keys_by_account,
     last_sign_ins,
+    locked_annotator,
     needs_password,
+    read_own_annotator,
+    reading_annotators,
     revoke_key,
     set_disabled,
     sign_out,

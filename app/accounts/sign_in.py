@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from fastapi import Request
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from app.accounts.passwords import verify_password_async
@@ -158,7 +157,7 @@ def _begin_session_if_unchanged(
 ) -> SignInResult | None:
     """Begin the session, unless the password has been changed or used up since it was read."""
     with database.write() as session:
-        account = _lock_account(session, known)
+        account = session.get_one(Account, known.account_id, with_for_update=True)
         if account.disabled_at is not None:
             return None
         used_up = _is_one_time(account.one_time_sha256, password)
@@ -167,10 +166,6 @@ def _begin_session_if_unchanged(
         elif account.password_hash is None or account.password_hash != known.password_hash:
             return None
         return SignInResult(begin_session(session, keys, account), used_up=used_up)
-
-
-def _lock_account(session: Session, known: _AccountSecrets) -> Account:
-    return session.get_one(Account, known.account_id, with_for_update=True)
 
 
 def _note_throttling(database: Database, keys: AuditKeys, known: _AccountSecrets) -> None:

@@ -92,7 +92,6 @@ def opinions_until(session: Session, ids: Any, horizon: datetime) -> dict[uuid.U
 
 
 def _set_settled_times(session: Session, ids: Any, cases: dict[uuid.UUID, ClosedCase], until: datetime) -> None:
-    """Set the time at which each case was settled."""
     reveals = {row.version: row.reveal for row in session.execute(select(PolicyRow.version, PolicyRow.reveal))}
     columns = (ReadRequest.case_id, ReadRequest.round, ReadRequest.closed_at, ReadRequest.due_at)
     statement = select(*columns, ReadRequest.policy_version).where(

@@ -12,15 +12,10 @@ from app.http.errors import NotFound, list_problem_responses
 from app.http.models import Line
 from app.http.principal import Principal
 
-router = APIRouter(tags=["annotators"], route_class=GuardedRoute)
+router = APIRouter(tags=["annotators"], responses=list_problem_responses(), route_class=GuardedRoute)
 
 
-@router.get(
-    "/v1/annotators",
-    operation_id="list_annotators",
-    responses=list_problem_responses(),
-    dependencies=[Depends(RequireScope("manage"))],
-)
+@router.get("/v1/annotators", operation_id="list_annotators", dependencies=[Depends(RequireScope("manage"))])
 def list_annotators(session: ReadSession) -> AnnotatorsOut:
     """Annotators with accounts, by name."""
     return service.list_annotators(session)

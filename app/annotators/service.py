@@ -29,7 +29,6 @@ __all__ = [
     "class_names",
     "estimate_account_agreements",
     "last_monday",
-    "list_annotators",
     "opinions_until",
     "others_posteriors",
     "own_reading",

@@ -107,7 +107,6 @@ def append_anchor(
 
 
 def _parse_anchor(line: str) -> ChainAnchor:
-    """A line of the file."""
     try:
         anchor = ChainAnchor(**json.loads(line))
         split_head(anchor.head)

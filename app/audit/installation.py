@@ -12,8 +12,7 @@ from sqlalchemy.orm import Session
 
 from app.audit.chain.events import lock_head, write_baseline
 from app.audit.chain.keys import AuditKeys
-from app.database.engine import Database, insert_if_absent
-from app.database.retry import write_with_retry
+from app.database.engine import Database, insert_if_absent, write_with_retry
 from app.database.tables import AuditEvent, Installation, time_of
 
 _OTHERS_SIGN = "another process, perhaps one that is starting too, is writing to the database"

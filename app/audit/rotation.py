@@ -14,8 +14,8 @@ from app.audit.chain.keys import KeyRing, derive_keys
 from app.audit.chain.verify_proof import ROTATION, rotation_text
 from app.audit.installation import claim_database, require_first_key
 from app.context import ServiceContext
+from app.database.engine import write_with_retry
 from app.database.migration import create_if_new
-from app.database.retry import write_with_retry
 from app.database.tables import Installation
 from app.settings import write_secret_file
 from ml.util.files import sync_folder

@@ -18,8 +18,7 @@ from sqlalchemy.orm import Session
 from app.accounts.service import annotator_of_account, caller_of
 from app.audit.chain.keys import AnnotatorKeys
 from app.cases import correction_window
-from app.cases.queries import NamedLabel
-from app.cases.repeat_selection import is_held_back_from
+from app.cases.queries import NamedLabel, is_held_back_from
 from app.context import AppContext
 from app.database.engine import Database, insert_if_absent
 from app.database.tables import (

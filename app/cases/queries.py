@@ -1,15 +1,20 @@
-"""Queries of cases, with keyset cursors."""
+"""Queries of cases, with keyset cursors, and the cases that stay hidden so that some can be repeated blind.
+
+A repeat must never be opened, since the page would tell that it was one; so some first reads stay closed too, by a coin
+that says nothing of the case. Which of the two a case that stays closed is, nobody can tell.
+"""
 
 import base64
 import binascii
 import math
+import random
 import struct
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Select, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, exists, func, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from app.database.tables import (
@@ -18,13 +23,16 @@ from app.database.tables import (
     CasePrediction,
     CaseTwin,
     CountedLabel,
+    HeldBack,
     Label,
+    PolicyRow,
     Read,
     ReaderDraw,
     ReadRequest,
     Repeat,
 )
 from app.http.errors import InvalidValue, NotFound
+from app.http.principal import Principal
 from app.predictions.service import champion_first_order
 
 _NEED = struct.Struct("<d16s")
@@ -70,9 +78,9 @@ def decode_need_cursor(cursor: str) -> tuple[float, uuid.UUID]:
     return need, uuid.UUID(bytes=case_id)
 
 
-def case_by_id(session: Session, case_id: uuid.UUID, *, lock: bool = False) -> Case:
-    """A case, locked against concurrent labels where asked."""
-    case = session.get(Case, case_id, with_for_update=True if lock else None)
+def case_by_id(session: Session, case_id: uuid.UUID) -> Case:
+    """A case."""
+    case = session.get(Case, case_id)
     if case is None:
         raise NotFound("there is no such case")
     return case
@@ -341,3 +349,39 @@ def label_totals(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUID,
     )
     rows = session.execute(select(heads.c.case_id, func.count()).group_by(heads.c.case_id))
     return {row[0]: row[1] for row in rows}
+
+
+#: Cases held back for each repeat: of those that stay closed to an annotator about one in six is a repeat.
+HELD_PER_REPEAT = 5
+_random = random.SystemRandom()
+
+
+def draw_random_unit() -> float:
+    """A number from 0 to 1 that nobody can foresee."""
+    return _random.random()
+
+
+def wants_repeats(policy: PolicyRow) -> bool:
+    """Whether a policy has hidden repeats; where it shows each case at once, nobody could read one blind again."""
+    return policy.repeat_rate > 0 and policy.reveal != "after_commit"
+
+
+def maybe_hold_back(session: Session, label: Label, policy: PolicyRow) -> None:
+    """Toss the coin for a case that was just read, for its annotator."""
+    if wants_repeats(policy) and draw_random_unit() < HELD_PER_REPEAT * policy.repeat_rate:
+        session.add(HeldBack(annotator_id=label.annotator_id, case_id=label.case_id))
+
+
+def is_held_back(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> bool:
+    """Whether a case stays hidden from an annotator for good."""
+    kept = exists().where(HeldBack.annotator_id == annotator_id, HeldBack.case_id == case_id)
+    return bool(session.execute(select(kept)).scalar_one())
+
+
+def is_held_back_from(session: Session, principal: Principal, case_id: uuid.UUID) -> bool:
+    """Return whether a case stays hidden for good from the annotator of an account."""
+    mine = (Annotator.account_id == principal.account_id, HeldBack.case_id == case_id)
+    return (
+        session.execute(select(HeldBack.id).join(Annotator, Annotator.id == HeldBack.annotator_id).where(*mine)).first()
+        is not None
+    )

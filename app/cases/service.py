@@ -3,6 +3,7 @@
 import hashlib
 import uuid
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -70,27 +71,32 @@ from app.cases.queries import (
     cases_with_pixels,
     count_waiting_cases,
     decode_cursor,
+    decode_need_cursor,
+    draw_random_unit,
     encode_cursor,
+    encode_need_cursor,
     find_case_and_first_twin,
     flagged_labels,
     has_field,
     images_in_use,
     is_empty,
+    is_held_back,
     label_history,
     labels_of_case,
     latest_prediction,
     list_sites,
+    maybe_hold_back,
     newest_label_at,
     predictions_of,
     requests_of,
     same_images,
     stored_image_names,
+    wants_repeats,
 )
-from app.cases.repeat_selection import draw_random_unit, is_held_back, maybe_hold_back, wants_repeats
-from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, RequestOut, WorklistOut
-from app.cases.worklist import get_worklist_page, request_out
+from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
 from app.context import ServiceContext
 from app.database.idempotency import Once, request_digest
+from app.database.tables import ReadRequest
 from app.http.errors import ServiceUnavailable
 from app.http.models import PredictionOut
 from app.http.principal import Principal
@@ -112,7 +118,6 @@ __all__ = [
     "ResolvedCase",
     "UploadDigests",
     "WorklistOut",
-    "add_case",
     "advance_other_windows",
     "blind_opinions",
     "case_by_id",
@@ -146,8 +151,6 @@ __all__ = [
     "label_history",
     "labels_of_case",
     "latest_prediction",
-    "list_cases",
-    "list_predictions",
     "list_sites",
     "maybe_hold_back",
     "microns_per_pixel_of",
@@ -156,10 +159,8 @@ __all__ = [
     "open_correction_window",
     "partition_of",
     "policy_of_requests",
-    "predict_in_turn",
     "predictions_of",
     "prepare_case",
-    "prepare_unless_answered",
     "provisional_annotator_ids",
     "record_exposure",
     "refuse_other_image",
@@ -169,7 +170,6 @@ __all__ = [
     "show_case",
     "store_case",
     "stored_image_names",
-    "upload_digest",
     "wants_repeats",
     "was_exposed",
     "was_exposed_to",
@@ -263,3 +263,29 @@ def list_cases(session: Session, chosen: queries.CaseFilter, cursor: str | None,
     rows = queries.page_of_cases(session, chosen, after=after, limit=limit + 1)
     next_cursor = encode_cursor(rows[limit - 1].id) if len(rows) > limit else None
     return CasesOut(items=cases_out(session, rows[:limit]), next_cursor=next_cursor)
+
+
+def get_worklist_page(
+    session: Session, cursor: str | None, limit: int, chosen: queries.CaseFilter | None = None
+) -> WorklistOut:
+    """A page of the cases of which a read is wanted, those in most need first."""
+    after = None if cursor is None else decode_need_cursor(cursor)
+    rows = queries.page_by_need(session, after=after, limit=limit + 1, chosen=chosen)
+    requests = queries.requests_of(session, [case.id for case in rows[:limit]])
+    items = [
+        WorkOut(
+            case=case_response,
+            need=case.need + (1.0 if case.need < 0 else 0.0),
+            near_duplicate=case.need < 0,
+            requests=[request_out(*row) for row in requests.get(case.id, [])],
+        )
+        for case, case_response in zip(rows[:limit], cases_out(session, rows[:limit]), strict=True)
+    ]
+    last = rows[limit - 1] if len(rows) > limit else None
+    return WorklistOut(items=items, next_cursor=None if last is None else encode_need_cursor(last.need, last.id))
+
+
+def request_out(request: ReadRequest, people: queries.RequestPeople) -> RequestOut:
+    """A request as those see it who manage reads."""
+    fields = ("ordinal", "round", "arm", "u", "pi", "policy_version", "state", "due_at", "closed_at")
+    return RequestOut(**asdict(people), **{name: getattr(request, name) for name in fields})

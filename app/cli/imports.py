@@ -62,7 +62,12 @@ def import_local(
 
         try:
             store_in_bucket(context.bucket, archive)
-            job, result = run_inline(context, ask, kinds, _make_job_title(archive.n_rows, part))
+            job, result = run_inline(
+                context,
+                ask,
+                kinds,
+                f"importing {archive.n_rows:,} cases" if part is None else f"importing part {part[0]} of {part[1]}",
+            )
         finally:
             remove_unclaimed(context.bucket, archive)
     counts = cast(ImportResult, result)
@@ -74,10 +79,6 @@ def check_local(context: ServiceContext, source: Path, say: Callable[[str], None
     with _receive_source(context, source, say) as received, open_archive(received.path) as archive:
         say(f"checking {received.n_rows:,} cases")
         return check_archive(context, archive, SHOWN_FAILURES)
-
-
-def _make_job_title(n_rows: int, part: tuple[int, int] | None) -> str:
-    return f"importing {n_rows:,} cases" if part is None else f"importing part {part[0]} of {part[1]}"
 
 
 @contextmanager

@@ -1,25 +1,18 @@
 """Engine, sessions and the only commit; the writer queue and the query plans of SQLite.
 
-SQLite plans a statement by the value of a parameter where the value may change the plan: of a number of rows, and of
-what is compared with a column by which an index is partial. It then prepares the statement anew for each execution,
-which takes longer than to execute it.
-
-SQLite has one writer at a time, and whoever finds it taken sleeps for a while and tries again: the one who has waited
-for the longest time is not the next, and nobody writes while all sleep. Other processes still meet at the lock itself.
-
-A request that writes gets one session (``WriteSession``), committed before its answer is sent; a request that reads
-gets a
-``ReadSession``. On SQLite a writing transaction begins IMMEDIATE: a deferred one that reads
-first fails with "database is locked" as soon as two of them meet.
+A request that writes gets one session (``WriteSession``), committed before its answer is sent; one that reads gets a
+``ReadSession``. On SQLite a writing transaction begins IMMEDIATE, after its turn in a queue: a deferred one that reads
+first fails with "database is locked" as soon as two meet, and without a queue all sleep while nobody writes.
 """
 
 import sqlite3
+import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 from sqlalchemy import (
@@ -50,7 +43,7 @@ from app.audit.chain import events
 from app.audit.chain.covered_rows import MADE_ONCE, RecordedSession
 from app.audit.chain.keys import AuditKeys
 from app.database.tables import CLOCK, Clock, utc_now
-from app.http.errors import ServiceOverloaded
+from app.http.errors import ServiceOverloaded, ServiceUnavailable, is_lock_conflict
 from app.http.limiter import BUSY_SECONDS, WRITERS, Limiter, LimitPlace
 from ml.messages import from_json, to_json
 
@@ -98,13 +91,7 @@ def wal_is_safe(version: tuple[int, ...]) -> bool:
 _PLACE = "place in the queue of writers"
 
 
-def sqlite_engine(
-    url: str,
-    *,
-    isolation_level: str | None = None,
-    busy_seconds: float = BUSY_SECONDS,
-    poolclass: type[Pool] | None = None,
-) -> Engine:
+def sqlite_engine(url: str, *, busy_seconds: float = BUSY_SECONDS, poolclass: type[Pool] | None = None) -> Engine:
     """Engine for SQLite of the newest library, with the journal mode and the durability that every connection has."""
     module = sqlite_module()
     options = {"timeout": busy_seconds, "check_same_thread": False}
@@ -120,7 +107,7 @@ def sqlite_engine(
     busy = f"busy_timeout={round(1000 * busy_seconds)}"
 
     def prepare(connection: Any, _: Any) -> None:
-        connection.isolation_level = isolation_level
+        connection.isolation_level = None
         cursor = connection.cursor()
         for pragma in (busy, f"journal_mode={mode}", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
             cursor.execute(f"PRAGMA {pragma}")
@@ -149,16 +136,15 @@ def _begin_postgres(connection: Connection) -> None:
     connection.exec_driver_sql(f"SELECT {settings}")
 
 
-def postgres_engine(url: str, *, overflow: int = MAX_OVERFLOW, poolclass: type[Pool] | None = None) -> Engine:
+def postgres_engine(url: str) -> Engine:
     """Engine for PostgreSQL, or for a pooler in transaction mode before it."""
-    sizes = {"pool_size": POOL_SIZE, "max_overflow": overflow} if poolclass is None else {}
     # a prepared statement stays with the server's connection, which a pooler gives to somebody else
     engine = create_engine(
         url,
-        poolclass=poolclass,
+        pool_size=POOL_SIZE,
+        max_overflow=MAX_OVERFLOW,
         pool_pre_ping=True,
         connect_args={"prepare_threshold": None},
-        **sizes,
         json_serializer=to_json,
         json_deserializer=from_json,
     )
@@ -183,7 +169,6 @@ def make_engine(url: str) -> Engine:
     """Engine for SQLite or PostgreSQL, with the settings that durability and fairness need."""
     if url.startswith("sqlite"):
         engine = sqlite_engine(url)
-
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     return postgres_engine(url)
@@ -240,7 +225,6 @@ def insert_new(session: Session, table: type[Any], rows: Sequence[Mapping[str, A
 
 
 def _unique_keys(table: SqlTable) -> list[list[str]]:
-    """Names of the columns of each key of a table."""
     keys = [key for key in table.constraints if isinstance(key, PrimaryKeyConstraint | UniqueConstraint)]
     return [[column.name for column in key.columns] for key in keys]
 
@@ -302,3 +286,33 @@ def get_read_session(request: Request) -> Iterator[Session]:
 #: With FastAPI's default scope a commit that fails would come after a 200 had been sent.
 WriteSession = Annotated[Session, Depends(get_write_session, scope="function")]
 ReadSession = Annotated[Session, Depends(get_read_session, scope="function")]
+
+
+# how long somebody waits for others who have the rows, an erasure say, and how long between two tries
+_PATIENCE, _PAUSE = 60.0, 0.2
+_Result = TypeVar("_Result")
+
+
+def write_with_retry(
+    database: Database,
+    work: Callable[[Session], _Result],
+    busy: str,
+    say: Callable[[str], object] = lambda _: None,
+    *,
+    seconds: float | None = None,
+) -> _Result:
+    """Write in an own transaction, retried while locks are held elsewhere."""
+    until = time.monotonic() + (_PATIENCE if seconds is None else seconds)
+    while True:
+        try:
+            with database.write() as session:  # of what it writes its end makes an event
+                return work(session)
+        except OperationalError as exc:
+            if not is_lock_conflict(exc):  # a statement that takes too long is own work, not waiting
+                raise
+            if time.monotonic() >= until:
+                raise ServiceUnavailable(
+                    "others have been using what this needs for too long; try again shortly"
+                ) from exc
+        say(f"waiting: {busy}")
+        time.sleep(_PAUSE)

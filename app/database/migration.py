@@ -105,13 +105,13 @@ def alembic_config() -> "Config":
     return config
 
 
-def upgrade_schema(engine: Engine, revision: str = "head") -> None:
+def upgrade_schema(engine: Engine) -> None:
     """Run the migrations that this database lacks, and those of the job engine."""
     from alembic import command
 
     require_known(engine)
     upgrade_job_engine(engine)
-    _run_migrations(engine, lambda config: command.upgrade(config, revision))
+    _run_migrations(engine, lambda config: command.upgrade(config, "head"))
 
 
 def downgrade_schema(engine: Engine, revision: str) -> None:

@@ -1,7 +1,4 @@
-"""If-Match and compare-and-swap updates by revision.
-
-If-Match, and changing a row only where it is still as the caller saw it.
-"""
+"""If-Match, and changing a row only if it is still as the caller saw it."""
 
 from typing import Annotated, Any
 

@@ -111,7 +111,9 @@ def _store_real_cells(laboratory: DemoLaboratory, cells: list[RealCell]) -> Iter
     """Store the missing cells; yield the number of stored cells."""
     # What waits to be read is of the half that is fitted: labels of outside systems judge only where there are no
     # others, and whoever reads some cells and recalibrates would have these alone to judge by.
-    fitted = [cell for cell in cells if _is_fitted(laboratory, cell)]
+    fitted = [
+        cell for cell in cells if (partition_of(laboratory.context.keys.partition, None, cell.name) == "calibration")
+    ]
     unread, once = fitted[:UNREAD], fitted[UNREAD : UNREAD + READ_ONCE]
     waiting = {cell.file for cell in [*unread, *once]}
     both = [cell for cell in cells if cell.file not in waiting]
@@ -124,10 +126,6 @@ def _store_real_cells(laboratory: DemoLaboratory, cells: list[RealCell]) -> Iter
     yield from laboratory.store(earlier, _external_id, _build_upload, 0)
     laboratory.change_policy(_STUDY, PolicyIn(threshold=threshold or 0.2, repeat_rate=0, reason=_TRIAGE))
     yield from laboratory.store(later, _external_id, _build_upload, len(earlier))
-
-
-def _is_fitted(laboratory: DemoLaboratory, cell: RealCell) -> bool:
-    return partition_of(laboratory.context.keys.partition, None, cell.name) == "calibration"
 
 
 def _external_id(planned: _PlannedCell) -> str:

@@ -11,7 +11,6 @@ from itertools import count, islice
 import numpy as np
 from PIL import Image
 
-from app.audit.chain.keys import DerivedKey
 from app.cases.service import CaseIn, partition_of
 from app.context import ServiceContext
 from app.demo.laboratory import DemoLaboratory, Upload, can_fill_demo, fill_laboratory
@@ -82,7 +81,13 @@ def _store_simulated_cells(laboratory: DemoLaboratory, extent: DemoExtent) -> It
     numbers = count(0, _STEP)
     studied = [_PlannedSimulation(number, 4) for number in islice(numbers, extent.studied)]
     others = [_PlannedSimulation(number, 3) for number in islice(numbers, extent.recent)]
-    waiting = _to_be_fitted(laboratory.context.keys.partition, numbers)
+    # Labels of outside systems judge only where there are no others: whoever reads a cell of the demo and then
+    # recalibrates would have that one cell to judge by.
+    waiting = (
+        n
+        for n in numbers
+        if partition_of(laboratory.context.keys.partition, patient_name(n), cell_name(n)) == "calibration"
+    )
     others += [_PlannedSimulation(number, 0) for number in islice(waiting, extent.waiting)]
 
     def made(cell: _PlannedSimulation) -> tuple[Upload, list[LabelIn]]:
@@ -97,13 +102,6 @@ def _store_simulated_cells(laboratory: DemoLaboratory, extent: DemoExtent) -> It
 
 def _simulated_cell_name(cell: _PlannedSimulation) -> str:
     return cell_name(cell.number)
-
-
-def _to_be_fitted(key: DerivedKey, numbers: Iterator[int]) -> Iterator[int]:
-    """Cells of patients whose labels are fitted, not judged by."""
-    # Labels of outside systems judge only where there are no others: whoever reads a cell of the demo and then
-    # recalibrates would have that one cell to judge by.
-    return (n for n in numbers if partition_of(key, patient_name(n), cell_name(n)) == "calibration")
 
 
 def _simulate_upload(seed: int, cell: _PlannedSimulation) -> tuple[Upload, list[LabelIn]]:

@@ -1,4 +1,1 @@
-"""Infrastructure: database, errors, logs, requests and storage.
-
-Knows no domain.
-"""
+"""Infrastructure of HTTP: errors, logs, limits, languages and models. Knows no domain."""

@@ -1,10 +1,8 @@
 """One Limiter for everything that makes a request wait, and the table of all limits.
 
-A limiter has a number of slots or bytes, for each key apart. A request takes a place, or waits in the line of its key.
-
-A line is in the order of arrival. Without ``Limit.passing`` no request passes another one. With it, what fits passes a
-larger request that is the first of its line, until as much has passed that one as the limiter has in all; then all wait
-behind it, so that it does not starve.
+A limiter has a number of slots or bytes for each key. A request takes a place, or waits in the line of its key, in the
+order of arrival. With ``Limit.passing`` what fits passes a larger request that is first, until as much has passed that
+one as the limiter has in all.
 """
 
 import asyncio

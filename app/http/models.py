@@ -47,7 +47,6 @@ Sentence = Annotated[str, WrapValidator(_with_code)]
 
 
 def _in_utc(time: datetime) -> datetime:
-    """The time in UTC."""
     try:
         return time.astimezone(UTC)
     except OverflowError as exc:

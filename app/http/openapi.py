@@ -1,9 +1,7 @@
 """OpenAPI document: access rules, texts, worked examples and the errors of each route.
 
-``python -m tools.api_examples HOME`` plays them again on a copy of the demo's HOME.
-
-Headers that a request must carry are optional parameters in the code, so that a request without one gets an error of
-its own (400, 428) and not the general 422; here they are declared as required.
+Headers that a request must carry are optional parameters in the code, so that a request without one gets its own error
+(400, 428) and not the general 422; here they are declared as required.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""Principal: the caller and its scopes, its cookie and its address.
-
-A role is a set of scopes, a service key lists them.
-"""
+"""Principal: the caller and its scopes, its cookie and its address; a role is a set of scopes."""
 
 import ipaddress
 import uuid

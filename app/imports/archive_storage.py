@@ -18,8 +18,7 @@ from pathlib import Path
 from app.context import ServiceContext
 from app.http.errors import NotFound, ServiceUnavailable
 from app.imports.zip_contents import ArchiveError, ImportArchive, open_archive
-from app.storage.blobs import BlobStore, DamagedObjectError
-from app.storage.disk_space import require_space
+from app.storage.blobs import BlobStore, DamagedObjectError, require_space
 
 _IMPORTS = "imports"
 

@@ -21,8 +21,7 @@ from app.imports.archive_storage import (
     store_in_bucket,
 )
 from app.imports.zip_contents import ArchiveError, open_archive
-from app.storage.blobs import BlobStore
-from app.storage.disk_space import require_space
+from app.storage.blobs import BlobStore, require_space
 from ml.messages import Message
 
 _NAME = "the archive"

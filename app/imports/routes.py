@@ -14,9 +14,9 @@ from app.http.errors import NotFound, StorageFull, TooLarge, list_problem_respon
 from app.http.principal import Principal
 from app.imports.archive_storage import ReceivedArchive
 from app.imports.import_job import begin_import
-from app.imports.presenters import show_import
 from app.imports.receiving import receive_body
 from app.imports.schemas import ImportOut, Status
+from app.imports.service import show_import
 from app.jobs.service import JobOut, job_out
 from app.predictions.service import UnsupportedImage
 

@@ -1,12 +1,19 @@
 """Face of the imports: dry runs, archives and import jobs."""
 
+import uuid
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.database.tables import ImportRow, Job
+from app.http.errors import NotFound
 from app.imports.archive_storage import ReceivedArchive, open_job_archive
 from app.imports.dry_run import begin_check, can_be_imported, check_of, import_checked, import_of, same_image_as
-from app.imports.import_job import CHECK, begin_import, delete_archives
-from app.imports.presenters import page_of_rows, show_import
+from app.imports.import_job import CHECK, begin_import, counts_of, delete_archives, differing_rows
 from app.imports.receiving import receive_body
-from app.imports.schemas import ImportRowOut, Status
+from app.imports.schemas import ImportOut, ImportRowOut, Status
 from app.imports.zip_contents import MAX_ENTRIES, MAX_ROWS, ArchiveError
+from app.jobs.service import job_out, jobs_where
 
 __all__ = [
     "CHECK",
@@ -29,3 +36,41 @@ __all__ = [
     "same_image_as",
     "show_import",
 ]
+
+
+def show_import(session: Session, import_id: uuid.UUID, *, after: int, limit: int, status: str | None) -> ImportOut:
+    """An import with a page of its rows."""
+    jobs = jobs_where(session, Job.id == import_id, Job.kind == "import")
+    if not jobs:
+        raise NotFound("there is no such import")
+    rows, next_cursor = page_of_rows(session, import_id, after=after, limit=limit, status=status)
+    return ImportOut(
+        job=job_out(jobs[0]), counts=dict(counts_of(session, import_id)), rows=rows, next_cursor=next_cursor
+    )
+
+
+def page_of_rows(
+    session: Session, job_id: uuid.UUID, *, after: int, limit: int, status: str | None
+) -> tuple[list[ImportRowOut], str | None]:
+    """Rows of an import, or of a check, and from where to go on."""
+    rows = _select_rows(session, job_id, after, limit + 1, status)
+    return [_row_out(row) for row in rows[:limit]], str(rows[limit - 1].row) if len(rows) > limit else None
+
+
+def _row_out(row: ImportRow) -> ImportRowOut:
+    return ImportRowOut(
+        row=row.row,
+        external_id=row.external_id,
+        status=row.status,
+        case_id=None if row.case_id is None else str(row.case_id),
+        detail=row.detail,
+    )
+
+
+def _select_rows(session: Session, import_id: uuid.UUID, after: int, limit: int, status: str | None) -> list[ImportRow]:
+    statement = select(ImportRow).where(ImportRow.job_id == import_id, ImportRow.row > after).order_by(ImportRow.row)
+    if status == "differs":
+        statement = statement.where(*differing_rows())
+    elif status is not None:
+        statement = statement.where(ImportRow.status == status)
+    return list(session.execute(statement.limit(limit)).scalars())

@@ -206,7 +206,6 @@ class ImportArchive:
             ) from exc
 
     def _rows(self, manifest: str, lines: "csv.DictReader[str]") -> Iterator[ArchiveRow]:
-        """Rows of a manifest's lines."""
         header = lines.fieldnames or []
         missing, unknown = {"file", "external_id"} - set(header), set(header) - _COLUMNS
         if missing or unknown:
@@ -268,7 +267,6 @@ class ImportArchive:
             raise ValueError(Message("field: {why}", why=str(exc))) from exc
 
     def _bytes(self, file: str) -> bytes:
-        """Bytes of a file that the manifest names."""
         path = PurePosixPath(file)
         if path.is_absolute() or ".." in path.parts:
             raise ValueError(

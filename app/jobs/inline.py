@@ -36,7 +36,8 @@ def run_inline(
             task = progress.add_task(title, total=1.0)
             while job.state in OPEN:
                 if job.state == "queued" and not runner.running:
-                    _begin_thread(runner, job)
+                    runner.running.add(str(job.id))
+                    threading.Thread(target=runner.run, args=(job.kind, str(job.id), job.attempt), daemon=True).start()
                 if pressed.wait(_LOOK_SECONDS):
                     raise KeyboardInterrupt
                 if runner.broken.is_set():
@@ -56,11 +57,6 @@ def run_inline(
     if job.result is None:
         raise ValueError(f"the job {job.state}: {job.error}")
     return job, job.result
-
-
-def _begin_thread(runner: JobRunner, job: JobView) -> None:
-    runner.running.add(str(job.id))
-    threading.Thread(target=runner.run, args=(job.kind, str(job.id), job.attempt), daemon=True).start()
 
 
 @contextmanager

@@ -15,12 +15,12 @@ from app.jobs import service
 from app.jobs.queries import job_by_id, newest_jobs
 from app.jobs.schemas import JobOut, JobsOut, job_out
 
-router = APIRouter(tags=["jobs"], route_class=GuardedRoute)
+router = APIRouter(tags=["jobs"], responses=list_problem_responses(), route_class=GuardedRoute)
 _Viewing = Depends(RequireScope("metrics:read"))
 _Managing = Annotated[Principal, Depends(RequireScope("manage"))]
 
 
-@router.get("/v1/jobs", operation_id="list_jobs", responses=list_problem_responses(), dependencies=[_Viewing])
+@router.get("/v1/jobs", operation_id="list_jobs", dependencies=[_Viewing])
 def list_jobs(session: ReadSession) -> JobsOut:
     """The newest 200 jobs."""
     return JobsOut(items=[job_out(job) for job in newest_jobs(session, 200)])

@@ -20,7 +20,7 @@ from app.http.principal import Principal
 from app.jobs.handle import JobFunction, JobResult, RunningJob
 from app.jobs.queries import OPEN, PARTS, JobView, counts_by_state, job_by_id, jobs_where, newest_jobs, parts_of
 from app.jobs.schemas import JobOut, job_out
-from app.jobs.workers import MissingWorker, count_living_workers, list_missing_workers, take_over_worker
+from app.jobs.workers import count_living_workers, list_missing_workers, take_over_worker
 from ml.messages import Message, Term
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "JobOut",
     "JobResult",
     "JobView",
-    "MissingWorker",
     "RunningJob",
     "cancel_job_and_parts",
     "cancel_open_jobs",

@@ -13,8 +13,7 @@ from app.context import ServiceContext
 from app.database.tables import Annotator, Case, Label, ProvisionalLabel, Read, Repeat, time_of
 from app.http.principal import Principal
 from app.labels import queries
-from app.labels.errors import LabelFinal, LabelSuperseded
-from app.labels.leases import lock_case_context
+from app.labels.leases import LabelFinal, LabelSuperseded, lock_case_context
 from app.labels.posterior import AdjudicationInput, adjudicate_if_undecided, opinions_of, posterior_of
 from app.labels.schemas import OwnLabelIn, SubmittedOut
 from app.labels.submission import label_out, next_chain_position, record_label_event, require_classes, store_label
@@ -147,7 +146,14 @@ def _finalize_batch(context: ServiceContext) -> list[str]:
         open_cases = set(session.execute(_cases_of_provisional(case_ids)).scalars())
         for case_id in case_ids:
             if case_id in counted_cases - open_cases:
-                _adjudicate_final_case(session, case_id)
+                at_hand = lock_case_context(session, case_id)
+                if at_hand.case.erased_at is None:
+                    opinions = opinions_of(session, case_id)
+                    posterior = posterior_of(
+                        session, at_hand.prediction, at_hand.classes, opinions, in_use=at_hand.reader_model
+                    )
+                    labelled = AdjudicationInput(opinions, queries.requests_of_case(session, case_id))
+                    adjudicate_if_undecided(session, at_hand, posterior, labelled, unsettled=False)
         events.record_event(
             session,
             context.keys.audit,
@@ -166,13 +172,3 @@ _GONE = (ProvisionalLabel.label_id, ProvisionalLabel.case_id, ProvisionalLabel.p
 def _cases_of_provisional(case_ids: list[uuid.UUID]) -> Select[uuid.UUID]:
     of_cases = (ProvisionalLabel.case_id.in_(case_ids), ProvisionalLabel.purpose == "read")
     return select(ProvisionalLabel.case_id).where(*of_cases)
-
-
-def _adjudicate_final_case(session: Session, case_id: uuid.UUID) -> None:
-    """Request an adjudication when all labels of a case are final and leave it undecided."""
-    at_hand = lock_case_context(session, case_id)
-    if at_hand.case.erased_at is None:
-        opinions = opinions_of(session, case_id)
-        posterior = posterior_of(session, at_hand.prediction, at_hand.classes, opinions, in_use=at_hand.reader_model)
-        labelled = AdjudicationInput(opinions, queries.requests_of_case(session, case_id))
-        adjudicate_if_undecided(session, at_hand, posterior, labelled, unsettled=False)

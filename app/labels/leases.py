@@ -1,7 +1,4 @@
-"""Leases of reads: claim, extend, release and decline; and what an answer to a lease locks.
-
-An overdue lease ends by itself.
-"""
+"""Leases of reads: claim, extend, release and decline; and what an answer to a lease locks."""
 
 import uuid
 from dataclasses import dataclass
@@ -35,11 +32,10 @@ from app.database.tables import (
     Repeat,
     time_of,
 )
-from app.http.errors import Forbidden, NotFound
+from app.http.errors import Conflict, Forbidden, NotFound
 from app.http.models import ClassOut
 from app.http.principal import Principal
 from app.labels import queries
-from app.labels.errors import LeaseLost, TooManyLeases
 from app.labels.queries import REQUEST_KINDS, AnyRequest
 from app.labels.queue import next_request
 from app.labels.repeats import maybe_schedule_repeat, some_hours_after
@@ -48,6 +44,36 @@ from app.predictions.service import champion_first_order
 from app.releases.service import cached_release_classes, reading_classes
 from app.triage.service import current_policy, refresh_waiting, require_qualified
 from ml.messages import Message, Term
+
+
+class AlreadyLabelled(Conflict):
+    """An annotator labels a case twice."""
+
+    code, title = "already-labelled", "Already labelled"
+
+
+class LabelSuperseded(Conflict):
+    """The label is no longer the last of its chain."""
+
+    code, title = "superseded", "Label superseded"
+
+
+class LeaseLost(Conflict):
+    """The lease ended, and somebody else has the read or it is closed."""
+
+    code, title = "lease-lost", "Lease lost"
+
+
+class LabelFinal(Conflict):
+    """The time for blind corrections of an answer is over, or there is no answer."""
+
+    code, title = "label-final", "Label final"
+
+
+class TooManyLeases(Conflict):
+    """An annotator leases more cases than they read just now and next."""
+
+    code, title = "too-many-leases", "Too many leases"
 
 
 @dataclass(frozen=True)
@@ -85,7 +111,6 @@ def _build_context(
     policy: PolicyRow,
     reader_model: ReaderModelInUse | None,
 ) -> LockedCaseContext:
-    """Build the context from the entities of ``_with_context``."""
     if prediction is None:
         raise NotFound("the case has no prediction")
     classes = [class_info.code for class_info in cached_release_classes(session, prediction.release_id)]

@@ -30,17 +30,7 @@ from app.labels.leases import LockedCaseContext, lock_case_context
 from app.labels.queries import own_mass
 from app.predictions.service import AnswerSetQuery, build_answer_set, current_published_sets, stored_prediction
 from app.releases.service import class_codes, existing_release
-from app.triage.service import (
-    current_policy,
-    list_assignable_annotators,
-    list_eligible_annotators,
-    needs_adjudication,
-    new_request,
-    next_position,
-    redraw_annotator,
-    summarise_posterior,
-    twins_of_case,
-)
+from app.triage import service as triage_service
 from ml.annotations import Annotations
 from ml.annotators.confusions import ReaderModel, describe_annotator_habit
 from ml.annotators.posterior import answer_distribution, named_posterior
@@ -165,7 +155,7 @@ def posterior_out(
     posterior: CasePosterior, target_error: float, answer_set: AnswerSetOut | None = None
 ) -> PosteriorOut:
     """A posterior as the API shows it."""
-    summary = summarise_posterior(posterior.distribution, target_error)
+    summary = triage_service.summarise_posterior(posterior.distribution, target_error)
     withheld = posterior.withheld
     intervals = None if withheld else summary.class_intervals
     return PosteriorOut(
@@ -198,7 +188,7 @@ def show_case_posterior(
     chosen = get_model_switch(session)
     after = posterior_of(session, prediction, classes, opinions, exclude_annotator, in_use=chosen, by_name=by_name)
     sets = next_answer_set(session, case, after) if exclude_annotator is None else None
-    return posterior_out(after, current_policy(session).target_error, sets)
+    return posterior_out(after, triage_service.current_policy(session).target_error, sets)
 
 
 _BATCH = 100
@@ -225,9 +215,11 @@ def adjudicate_if_undecided(
     case, policy, requests = at_hand.case, at_hand.policy, labelled.requests
     waiting = any(request.state in {"open", "leased"} for request in requests)
     closed = requests and not waiting and not unsettled
-    if closed and needs_adjudication(posterior.distribution, posterior.n_labels, policy):
+    if closed and triage_service.needs_adjudication(posterior.distribution, posterior.n_labels, policy):
         ordinal = requests[-1].ordinal + 1
-        adjudication = new_request(case, policy, posterior.release_id, "adjudication", ordinal, time_of(session))
+        adjudication = triage_service.new_request(
+            case, policy, posterior.release_id, "adjudication", ordinal, time_of(session)
+        )
         # chosen before it is stored: to write it twice would lock a request after the case
         chosen = choose_adjudicator(session, at_hand, adjudication, labelled.opinions)
         session.add(adjudication)
@@ -248,7 +240,9 @@ def choose_adjudicator(
     request.annotator_id = None
     if not at_hand.policy.draw_readers:
         return None
-    left = list_assignable_annotators(session, request, twins_of_case(session, request.case_id))
+    left = triage_service.list_assignable_annotators(
+        session, request, triage_service.twins_of_case(session, request.case_id)
+    )
     named = session.execute(select(Annotator.id, Annotator.name).where(Annotator.id.in_(left)).order_by(Annotator.id))
     names = {row.id: row.name for row in named}
     gains = expected_gains_of_next(session, at_hand.prediction, at_hand.classes, labels, list(names.values()))
@@ -261,7 +255,7 @@ def choose_adjudicator(
     return ReaderDraw(
         request_id=request.id,
         case_id=request.case_id,
-        position=next_position(session, request.id),
+        position=triage_service.next_position(session, request.id),
         annotator_id=chosen,
         probability=None,
         among=[str(one) for one in names],
@@ -291,7 +285,7 @@ def _reassign_batch(context: ServiceContext) -> int:
         if session.execute(select(ReaderDraw.id).limit(1)).first() is None:
             return 0
     with context.database.write() as session:
-        reading = [annotator.id for annotator in list_eligible_annotators(session)]
+        reading = [annotator.id for annotator in triage_service.list_eligible_annotators(session)]
         conditions = (ReadRequest.state == "open", ReadRequest.annotator_id.is_not(None))
         same = (Read.case_id == ReadRequest.case_id, Read.annotator_id == ReadRequest.annotator_id)
         declined = exists().where(*same, Read.state == "declined")
@@ -316,7 +310,7 @@ def _reassign_batch(context: ServiceContext) -> int:
 
 def _reassign_request(session: Session, draws: DerivedKey, request: ReadRequest) -> None:
     if request.round == "planned":
-        redraw_annotator(session, draws, request)
+        triage_service.redraw_annotator(session, draws, request)
     else:
         chosen = choose_adjudicator(
             session, lock_case_context(session, request.case_id), request, opinions_of(session, request.case_id)

@@ -1,8 +1,7 @@
 """Queue of an annotator: the open requests that they may be given, in order.
 
-Who goes through a queue goes through it from its beginning, some requests at a time, and asks of those alone what the
-annotator knows. So a lease costs as much before a hundred thousand requests as before ten, unless the annotator knows
-the cases of the first ones, and no guess of a database at what is in its tables makes it go through all of them.
+A queue is read from its beginning, some requests at a time, and only those are compared with what the annotator knows:
+a lease costs as much before a hundred thousand requests as before ten.
 """
 
 import itertools

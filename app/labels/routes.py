@@ -1,6 +1,7 @@
 """Routes of reads, labels and posteriors."""
 
 import uuid
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
@@ -24,7 +25,7 @@ from app.http.errors import NotFound, list_problem_responses
 from app.http.models import PosteriorOut
 from app.http.principal import Principal
 from app.labels import corrections, leases, submission
-from app.labels.errors import AlreadyLabelled, LabelFinal, LabelSuperseded, LeaseLost, TooManyLeases
+from app.labels.leases import AlreadyLabelled, LabelFinal, LabelSuperseded, LeaseLost, TooManyLeases
 from app.labels.posterior import show_case_posterior
 from app.labels.schemas import (
     DeclineIn,
@@ -162,12 +163,8 @@ def commit_read(
     session: WriteSession,
 ) -> Response:
     """End a read by a label; the answer reveals the posterior where the policy allows."""
-
-    def store() -> tuple[int, SubmittedOut]:
-        stored = submission.commit_read(session, context, principal, read_id, body)
-        return submitted_with_opaque_ids(context.keys.readers, principal, stored)
-
-    return once(session, body, store)
+    stored = partial(submission.commit_read, session, context, principal, read_id, body)
+    return once(session, body, lambda: submitted_with_opaque_ids(context.keys.readers, principal, stored()))
 
 
 @router.post(
@@ -186,12 +183,8 @@ def correct_read(
     session: WriteSession,
 ) -> Response:
     """Correct a slip, still blind: until the case was shown, ten cases later, a sign-out or 15 minutes."""
-
-    def store() -> tuple[int, SubmittedOut]:
-        stored = corrections.correct_answer(session, context, principal, read_id, body)
-        return submitted_with_opaque_ids(context.keys.readers, principal, stored)
-
-    return once(session, body, store)
+    stored = partial(corrections.correct_answer, session, context, principal, read_id, body)
+    return once(session, body, lambda: submitted_with_opaque_ids(context.keys.readers, principal, stored()))
 
 
 @router.post(
@@ -224,12 +217,8 @@ def revise_label(
     session: WriteSession,
 ) -> Response:
     """Correct one's own label, or label again after a retraction; every row stays."""
-
-    def store() -> tuple[int, SubmittedOut]:
-        stored = submission.revise_case_label(session, context, principal, label_id, body)
-        return submitted_with_opaque_ids(context.keys.readers, principal, stored)
-
-    return once(session, body, store)
+    stored = partial(submission.revise_case_label, session, context, principal, label_id, body)
+    return once(session, body, lambda: submitted_with_opaque_ids(context.keys.readers, principal, stored()))
 
 
 @router.post(
@@ -248,12 +237,8 @@ def retract_label(
     session: WriteSession,
 ) -> Response:
     """Take one's own label back; both rows stay."""
-
-    def store() -> tuple[int, SubmittedOut]:
-        stored = submission.retract_case_label(session, context, principal, label_id, body)
-        return submitted_with_opaque_ids(context.keys.readers, principal, stored)
-
-    return once(session, body, store)
+    stored = partial(submission.retract_case_label, session, context, principal, label_id, body)
+    return once(session, body, lambda: submitted_with_opaque_ids(context.keys.readers, principal, stored()))
 
 
 @router.get(

@@ -2,9 +2,9 @@
 
 from app.labels.annotator_day import LISTED, DayProgress, count_labelled_cases, get_day_progress, labelled_cases
 from app.labels.corrections import correct_answer_once, list_correctable_answers
-from app.labels.errors import AlreadyLabelled
 from app.labels.leases import (
     MAX_LEASES,
+    AlreadyLabelled,
     expire_overdue_leases,
     lease_next_read,
     list_leases,

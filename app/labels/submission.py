@@ -10,32 +10,23 @@ from sqlalchemy.orm import Session
 from app.accounts.service import add_annotator, annotator_by_name
 from app.audit.chain import events
 from app.audit.chain.covered_rows import update_row
-from app.cases.service import (
-    Hidden,
-    NamedLabel,
-    ResolvedCase,
-    advance_other_windows,
-    blind_opinions,
-    has_committed,
-    hidden_after_commit,
-    hidden_before_final,
-    hidden_of_repeat,
-    is_held_back,
-    maybe_hold_back,
-    open_correction_window,
-    policy_of_requests,
-    provisional_annotator_ids,
-    record_exposure,
-    was_exposed_to,
-)
+from app.cases import service as case_service
 from app.context import ServiceContext
 from app.database.tables import Annotator, Case, Label, Read, ReadRequest, Remark, Repeat, time_of
 from app.http.errors import Forbidden, InvalidValue, NotFound
 from app.http.models import PosteriorOut
 from app.http.principal import Principal
 from app.labels import queries
-from app.labels.errors import AlreadyLabelled, LabelSuperseded, LeaseLost
-from app.labels.leases import CaseHistory, LockedCaseContext, get_own_lease, load_case_history, lock_case_context
+from app.labels.leases import (
+    AlreadyLabelled,
+    CaseHistory,
+    LabelSuperseded,
+    LeaseLost,
+    LockedCaseContext,
+    get_own_lease,
+    load_case_history,
+    lock_case_context,
+)
 from app.labels.posterior import (
     AdjudicationInput,
     adjudicate_if_undecided,
@@ -158,7 +149,7 @@ def store_first_label(
         raise AlreadyLabelled("this annotator has labelled the case; send a revision instead")
     if head is not None:  # the chain stays in its round; it must not take a read that is wanted of somebody else
         author = replace(author, request=None, round=head.round, late=head.late)
-    exposed = was_exposed_to(session, author.annotator.id, at_hand.case)
+    exposed = case_service.was_exposed_to(session, author.annotator.id, at_hand.case)
     label = store_label(
         session,
         next_chain_position(at_hand.case, author.annotator, head, purpose=purpose),
@@ -175,18 +166,23 @@ def store_first_label(
     if author.read is not None and head is None and label.blind:
         given = _keep_open(session, at_hand, given, author.read)
     if author.read is not None and facts.leaves_others:
-        advance_other_windows(session, author.annotator.id, label.case_id)
+        case_service.advance_other_windows(session, author.annotator.id, label.case_id)
     return _complete_submission(session, context, principal, at_hand, given, "add")
 
 
 def _keep_open(session: Session, at_hand: LockedCaseContext, given: "_NewLabel", read: Read) -> "_NewLabel":
     """Let a first blind label be corrected where its case stays hidden, and hold its case back if the coin says so."""
-    hidden = given.repeat is not None or hidden_before_final(session, given.requests, at_hand.policy) is not None
+    hidden = (
+        given.repeat is not None
+        or case_service.hidden_before_final(session, given.requests, at_hand.policy) is not None
+    )
     if hidden or given.unsettled:
-        open_correction_window(session, given.label, read.id)
+        case_service.open_correction_window(session, given.label, read.id)
         given = replace(given, unsettled=True)
     if hidden and given.repeat is None:
-        maybe_hold_back(session, given.label, policy_of_requests(session, given.requests, at_hand.policy))
+        case_service.maybe_hold_back(
+            session, given.label, case_service.policy_of_requests(session, given.requests, at_hand.policy)
+        )
     return given
 
 
@@ -226,7 +222,7 @@ class _NewLabel:
     annotator: Annotator
     label: Label
     # every row of the case's labels for its purpose, this one last
-    history: list[NamedLabel]
+    history: list[case_service.NamedLabel]
     requests: list[ReadRequest]
     # whether somebody may still correct their label of the case
     unsettled: bool
@@ -236,7 +232,7 @@ class _NewLabel:
 
 def _make_new_label(annotator: Annotator, label: Label, facts: CaseHistory, repeat: Repeat | None) -> _NewLabel:
     """A label that was just given, with what its consequences depend on."""
-    history = [*facts.history, NamedLabel(label, annotator.name)]
+    history = [*facts.history, case_service.NamedLabel(label, annotator.name)]
     return _NewLabel(annotator, label, history, facts.requests, facts.unsettled, repeat)
 
 
@@ -252,17 +248,17 @@ def _complete_submission(
     if given.repeat is None:
         hidden, posterior = _draw_conclusions(session, principal, at_hand, given)
     else:
-        hidden, posterior = hidden_of_repeat(session, given.repeat, at_hand.policy), None
+        hidden, posterior = case_service.hidden_of_repeat(session, given.repeat, at_hand.policy), None
     record_label_event(session, context, principal, given.label, verb)
-    label = label_out(NamedLabel(given.label, given.annotator.name), given.repeat)
+    label = label_out(case_service.NamedLabel(given.label, given.annotator.name), given.repeat)
     return 201, SubmittedOut(label=label, posterior=posterior, hidden_because=hidden)
 
 
 def _draw_conclusions(
     session: Session, principal: Principal, at_hand: LockedCaseContext, given: _NewLabel
-) -> tuple[Hidden | None, PosteriorOut | None]:
+) -> tuple[case_service.Hidden | None, PosteriorOut | None]:
     """Adjudicate if needed and reveal if allowed; the posterior, or why it is hidden."""
-    opinions = blind_opinions(given.history)
+    opinions = case_service.blind_opinions(given.history)
     posterior = posterior_of(session, at_hand.prediction, at_hand.classes, opinions, in_use=at_hand.reader_model)
     labelled = AdjudicationInput(opinions, given.requests)
     adjudicate_if_undecided(session, at_hand, posterior, labelled, unsettled=given.unsettled)
@@ -275,20 +271,22 @@ def _draw_conclusions(
 
 def reveal_if_allowed(
     session: Session, principal: Principal, at_hand: LockedCaseContext, given: _NewLabel
-) -> Hidden | None:
+) -> case_service.Hidden | None:
     """Decide whether the answer shows the case in full, and record the exposure of the annotator who sees it."""
     if not principal.blind:
         return None
     own = given.annotator.account_id == principal.account_id  # a key may store labels of others too
-    if not own and not has_committed(session, principal, ResolvedCase(at_hand.case.id)):
+    if not own and not case_service.has_committed(session, principal, case_service.ResolvedCase(at_hand.case.id)):
         return "before-commit"
-    hidden = hidden_after_commit(session, given.requests, at_hand.policy, unsettled=given.unsettled)
+    hidden = case_service.hidden_after_commit(session, given.requests, at_hand.policy, unsettled=given.unsettled)
     changed = given.label.position > 0  # a first answer that is shown at once was not held back
-    if hidden is None and changed and is_held_back(session, given.annotator.id, at_hand.case.id):
+    if hidden is None and changed and case_service.is_held_back(session, given.annotator.id, at_hand.case.id):
         return "until-case-closed"
     if hidden is None:
         newest = max(row.label.id for row in given.history)
-        record_exposure(session, given.annotator.id, at_hand.case.id, at_hand.prediction.release_id, newest)
+        case_service.record_exposure(
+            session, given.annotator.id, at_hand.case.id, at_hand.prediction.release_id, newest
+        )
     return hidden
 
 
@@ -323,7 +321,7 @@ def revise_case_label(
     authored, at_hand, facts = _lock_changeable_label(session, principal, label_id)
     before, annotator = authored.label, authored.annotator
     require_classes(at_hand.classes, body)
-    exposed = was_exposed_to(session, annotator.id, at_hand.case)
+    exposed = case_service.was_exposed_to(session, annotator.id, at_hand.case)
     if annotator.account_id is None:
         blind = before.blind if body.blind is None else body.blind
     else:
@@ -346,10 +344,10 @@ def revise_case_label(
 def _may_tell_arm(session: Session, at_hand: LockedCaseContext, authored: AuthoredLabel, facts: CaseHistory) -> bool:
     """Whether an annotator of a case can conclude from what is not shown to them that it is to be read again."""
     if authored.repeat is None:
-        hidden = hidden_before_final(session, facts.requests, at_hand.policy)
+        hidden = case_service.hidden_before_final(session, facts.requests, at_hand.policy)
     else:
-        hidden = hidden_of_repeat(session, authored.repeat, at_hand.policy)
-    provisional = provisional_annotator_ids(session, at_hand.case.id, authored.label.purpose)
+        hidden = case_service.hidden_of_repeat(session, authored.repeat, at_hand.policy)
+    provisional = case_service.provisional_annotator_ids(session, at_hand.case.id, authored.label.purpose)
     return hidden == "until-case-closed" and authored.annotator.id not in provisional
 
 
@@ -367,7 +365,7 @@ def retract_case_label(
         None,
         body.reason,
         blind=before.blind,
-        post_reveal=was_exposed_to(session, annotator.id, at_hand.case),
+        post_reveal=case_service.was_exposed_to(session, annotator.id, at_hand.case),
         round=before.round,
         late=before.late,
         created_by=principal.account_id,
@@ -399,7 +397,7 @@ def label_details(label: Label) -> LabelDetails:
     }
 
 
-def head_of_chain(history: list[NamedLabel], annotator: Annotator) -> Label | None:
+def head_of_chain(history: list[case_service.NamedLabel], annotator: Annotator) -> Label | None:
     """The newest label of an annotator's chain."""
     chain = [row.label for row in history if row.label.annotator_id == annotator.id]
     return max(chain, key=lambda label: label.position, default=None)
@@ -446,7 +444,7 @@ def store_label(
     return label
 
 
-def label_out(row: NamedLabel, repeat: Repeat | None = None) -> LabelOut:
+def label_out(row: case_service.NamedLabel, repeat: Repeat | None = None) -> LabelOut:
     """A label as the API shows it; one that answers a repeat names the case as its annotator knows it then."""
     label, remark = row.label, row.label.remark
     return LabelOut(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, select, text
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session
 
 from app.audit.chain.covered_rows import update_columns
 from app.cases.service import cases_with_images
@@ -31,6 +30,7 @@ from app.database.tables import (
 from app.http.errors import Conflict
 from app.imports.service import CHECK, ArchiveError, delete_archives, open_job_archive
 from app.jobs.service import OPEN, JobView, jobs_where
+from app.maintenance.cache import sweep_files
 from app.maintenance.erasure_registry import (
     ErasureListError,
     ErasureTarget,
@@ -41,7 +41,6 @@ from app.maintenance.erasure_registry import (
     read_erasure_list,
     repeat_erasure,
 )
-from app.maintenance.sweep import sweep_files
 from app.metrics.service import discard_all_snapshots
 
 #: Tables whose rows are deleted or changed when a patient is erased.
@@ -157,7 +156,12 @@ def erase_patient_everywhere(
     removed = sum(_remove_image_file(context, digest) for digest in erased.images)
     finished = finish_erasures(context)
     with context.database.read() as session:
-        backups = _list_backups(session)
+        statement = (
+            select(AuditEvent).where(AuditEvent.action == BACKUP).order_by(AuditEvent.sequence.desc()).limit(100)
+        )
+        backups = [
+            f"{event.object} ({event.created_at:%Y-%m-%d %H:%M}Z)" for event in session.execute(statement).scalars()
+        ]
     return ErasureReport(
         cases=len(erased.cases),
         images=removed,
@@ -271,9 +275,3 @@ def repeat_listed_erasures(context: ServiceContext) -> int:
         _log.warning("erased again, since a backup was brought back", erasures=len(waiting))
         finish_erasures(context)
     return len(waiting)
-
-
-def _list_backups(session: Session) -> list[str]:
-    """Names of backups that were made so far, the newest first, with the time of each."""
-    statement = select(AuditEvent).where(AuditEvent.action == BACKUP).order_by(AuditEvent.sequence.desc()).limit(100)
-    return [f"{event.object} ({event.created_at:%Y-%m-%d %H:%M}Z)" for event in session.execute(statement).scalars()]

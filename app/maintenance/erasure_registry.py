@@ -1,11 +1,8 @@
 """Erasure of rows, and the registry of erasures that a restore applies again.
 
 A backup that was made before an erasure still has the patient. The list says which cases and rows of imports became
-tombstones, by their identifiers alone, each line signed with a key of the installation that never moves. Whoever brings
-a backup back, by whatever means, starts a service that first erases again what the list names.
-
-Labels stay, unlinked: who gave which class to some image of some patient. What must follow outside of the transaction,
-files and what rows leave behind in the database's own, ``app.maintenance.erasure`` does.
+tombstones, by their identifiers alone, each line signed with a key that never moves; a service that starts erases again
+what the list names. Labels stay, unlinked.
 """
 
 import hmac
@@ -54,16 +51,7 @@ class ErasureListError(ValueError):
 
 
 class ErasureLine(BaseModel):
-    """One erasure, or the list's beginning, which names none.
-
-    Attributes:
-        number: 0 for the beginning, then 1, 2, …
-        erasure: identifier; None for the beginning.
-        cases: that became tombstones.
-        import_rows: job and row of each row of an import.
-        erased_at: UTC.
-        signature: of everything else: HMAC-SHA256 in hexadecimal.
-    """
+    """One erasure with its tombstones, or the list's beginning (number 0), which names none; signed by HMAC-SHA256."""
 
     number: int
     erasure: uuid.UUID | None = None
@@ -93,7 +81,6 @@ def has_complete_line(path: Path) -> bool:
 
 
 def _parse_erasure_lines(path: Path, text: str, key: DerivedKey) -> list[ErasureLine]:
-    """Erasures of a list."""
     lines = []
     for number, stored in enumerate(text[: _find_last_line_end(text)].splitlines()):
         try:
@@ -219,7 +206,6 @@ def _lock_cases(session: Session, *conditions: ColumnElement[bool]) -> list[Case
 
 
 def _contains_word(text: str, words: Collection[str]) -> bool:
-    """Whether a text contains one of the words."""
     return any(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) for word in words)
 
 
@@ -251,7 +237,6 @@ def _erase_and_record(
     rows: Sequence[ImportRow],
     listed: uuid.UUID | None = None,
 ) -> ErasureResult:
-    """Erase cases and rows of imports in this transaction, and record it."""
     ids = [case.id for case in cases]
     erased = ErasureResult(ids, import_rows=sorted(_row_name(row) for row in rows))
     images = {digest for case in cases for digest in (case.stored_sha256, case.stored_field_sha256) if digest}

@@ -15,17 +15,7 @@ from app.audit.events import read_event_reasons
 from app.audit.proof import write_proof
 from app.context import ServiceContext
 from app.database.tables import AuditEvent
-from app.metrics.service import (
-    Cohort,
-    CohortQuery,
-    CohortTables,
-    Partition,
-    case_names,
-    cohort_tables,
-    is_kept_for_sets,
-    load_cohort,
-    stored_images,
-)
+from app.metrics import service as metric_service
 from app.releases.service import existing_release, patient_hmac, patient_unit, reading_classes
 from ml.tables.matching import TRAINED_ON
 from ml.tables.reading import Column, write_table
@@ -39,7 +29,7 @@ def export_dataset(
     session: Session,
     context: ServiceContext,
     out: Path,
-    partition: Partition,
+    partition: metric_service.Partition,
     *,
     kind: Kind = "csv",
     images: bool = True,
@@ -64,16 +54,24 @@ def export_dataset(
 
 
 def _write_export_files(
-    session: Session, context: ServiceContext, out: Path, partition: Partition, kind: Kind, *, images: bool, proof: bool
+    session: Session,
+    context: ServiceContext,
+    out: Path,
+    partition: metric_service.Partition,
+    kind: Kind,
+    *,
+    images: bool,
+    proof: bool,
 ) -> dict[str, int]:
     """Write the files of an export into an empty folder; the numbers of cases, labels and cases left out."""
-    release_id, whole = load_cohort(session, None, CohortQuery(partition=partition, weighting="none"))
+    question = metric_service.CohortQuery(partition=partition, weighting="none")
+    release_id, whole = metric_service.load_cohort(session, question)
     kept = _kept_for_sets(session, context, whole)
     cohort = whole.take(~kept) if partition == "calibration" else whole
-    data = cohort_tables(session, cohort)
+    data = metric_service.cohort_tables(session, cohort)
     (out / "images").mkdir()
     names = [f"images/{case_id}.png" for case_id in data.case_ids]
-    for case_id, stored in stored_images(session, data.case_ids).items() if images else ():
+    for case_id, stored in metric_service.stored_images(session, data.case_ids).items() if images else ():
         for folder, digest in zip(("images", "fields"), stored, strict=True):
             if digest is not None:
                 (out / folder).mkdir(exist_ok=True)
@@ -96,11 +94,11 @@ def _write_export_files(
     return {"n_cases": len(data.case_ids), "n_labels": len(files), "n_kept_for_sets": len(whole.columns) - len(names)}
 
 
-def _kept_for_sets(session: Session, context: ServiceContext, cohort: Cohort) -> npt.NDArray[np.bool_]:
+def _kept_for_sets(session: Session, context: ServiceContext, cohort: metric_service.Cohort) -> npt.NDArray[np.bool_]:
     """Cases (N,) of the calibration partition whose patients are kept for answer sets."""
     ids = cohort.columns.ids()
-    names = case_names(session, ids)
-    kept = [is_kept_for_sets(context.keys.sets, names[case_id].cluster) for case_id in ids]
+    names = metric_service.case_names(session, ids)
+    kept = [metric_service.is_kept_for_sets(context.keys.sets, names[case_id].cluster) for case_id in ids]
     return np.array(kept, dtype=bool) & ~cohort.columns.evaluation
 
 
@@ -110,7 +108,7 @@ SHARES_BESIDE_EVALUATION = {"train": 0.7, "valid": 0.15, "calibration": 0.15}
 
 
 def _make_training_columns(
-    session: Session, context: ServiceContext, cohort: Cohort, data: CohortTables
+    session: Session, context: ServiceContext, cohort: metric_service.Cohort, data: metric_service.CohortTables
 ) -> dict[str, Column]:
     """Columns of LABELS that a training goes by: partition, and the digest of each case's patient."""
     columns, rows = cohort.columns, data.labels.row
@@ -121,12 +119,12 @@ def _make_training_columns(
         patients = [str(number) for number in columns.cluster[fitting]]
         partition[fitting] = stratified_partitions(patients, columns.label_counts[fitting], shares, seed=0)
     ids = columns.ids()
-    names = case_names(session, ids)
+    names = metric_service.case_names(session, ids)
     hmacs = [patient_hmac(context.keys.training, patient_unit(names[case_id].patient, case_id)) for case_id in ids]
     return {"partition": [str(partition[row]) for row in rows], "patient_hmac": [hmacs[row] for row in rows]}
 
 
-def _make_trained_on_column(cohort: Cohort, *, known: bool) -> dict[str, Column]:
+def _make_trained_on_column(cohort: metric_service.Cohort, *, known: bool) -> dict[str, Column]:
     """Column of PREDICTIONS that marks the cases in the champion's training set."""
     answers = ["yes" if trained else "no" if known else "unknown" for trained in cohort.columns.trained_on]
     return {TRAINED_ON: answers}

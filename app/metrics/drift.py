@@ -77,14 +77,22 @@ def measure_drift(columns: EvaluationDataset, reference: ReferenceDocument | Non
         inside = np.flatnonzero(columns.site == number)
         if inside.size >= _MIN_CASES:
             groups.append((name, inside))
-    labels = _collect_case_labels(columns)
+    # Two labels of each case that triage selected would shift the mix towards the hard cases without any drift.
+    first = np.asarray(columns.first_class)
+    others = np.flatnonzero((first < 0) & (columns.n_labels > 0))
+    other = np.full(len(first), -1)
+    other[others] = np.arange(others.size)
+    labels = _CaseLabels(first, other, class_frequencies(columns.label_counts[others]))
     return [_measure_group_drift(site, columns, rows, labels, reference) for site, rows in groups]
 
 
 def _measure_group_drift(
     site: str | None, data: EvaluationDataset, rows: _Rows, labels: _CaseLabels, reference: ReferenceDocument
 ) -> DriftOut:
-    flags, stain = data.out_of_distribution[rows], _stain_shift(_take_rows(data.stain, rows), reference)
+    flags, stain = (
+        data.out_of_distribution[rows],
+        _stain_shift(data.stain[rows] if isinstance(rows, slice) else np.take(data.stain, rows, axis=0), reference),
+    )
     n_cases, unfamiliar = len(flags), int(flags.sum())
     expected = reference.get("false_alarm_rate") or 1 - FAMILIAR_SHARE  # of releases before there were several checks
     chance = float(bdtrc(unfamiliar - 1, n_cases, expected)) if unfamiliar else 1.0
@@ -142,21 +150,6 @@ def _feature_shift(distance: FloatArray, reference: ReferenceDocument) -> tuple[
     error = np.sqrt(squared.var(ddof=1) / finite_distances.size + spread**2 / n_reference)
     chance = float(ndtr(-excess / error)) if error > 0 else float(excess <= 0)
     return float(np.sqrt(max(excess, 0.0))), chance
-
-
-def _collect_case_labels(data: EvaluationDataset) -> _CaseLabels:
-    """The first planned read's label of each case if it has one, else all of them in equal shares."""
-    # Two labels of each case that triage selected would shift the mix towards the hard cases without any drift.
-    first = np.asarray(data.first_class)
-    others = np.flatnonzero((first < 0) & (data.n_labels > 0))
-    other = np.full(len(first), -1)
-    other[others] = np.arange(others.size)
-    return _CaseLabels(first, other, class_frequencies(data.label_counts[others]))
-
-
-def _take_rows(values: FloatArray, rows: _Rows) -> FloatArray:
-    """Rows (n, C) of values (N, C)."""
-    return values[rows] if isinstance(rows, slice) else np.take(values, rows, axis=0)
 
 
 def _label_shift(

@@ -63,7 +63,6 @@ def load_dataset_block(
 
 
 def _predictions_query(release_id: uuid.UUID) -> Select[*tuple[Any, ...]]:
-    """Predictions of a release with their cases."""
     return (
         select(
             Case.id,

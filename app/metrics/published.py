@@ -37,7 +37,14 @@ def publish_estimates(context: ServiceContext) -> None:
             return
         release_id = alias.release_id
         # before the columns are read: what changes meanwhile is seen the next time
-        basis = _estimates_basis(session)
+        # The estimates depend on the version of the estimators, on the last change of any case, and on how many planned
+        # reads are due, since those count as closed.
+        due = select(func.count()).where(
+            ReadRequest.round == "planned",
+            ReadRequest.state.in_(("open", "leased")),
+            ReadRequest.due_at <= time_of(session),
+        )
+        basis = f"{version('secondread')} {events.last_change(session)} {session.execute(due).scalar_one()}"
         published = session.get(PublishedEstimates, release_id)
         if published is not None and published.basis == basis:
             return
@@ -49,18 +56,6 @@ def publish_estimates(context: ServiceContext) -> None:
     estimates = {name: value for name, value in values.items() if value is not None}
     with context.database.write() as session:
         _store_estimates(session, release_id, estimates, basis)
-
-
-def _estimates_basis(session: Session) -> str:
-    """Fingerprint of everything that the estimates of a release depend on."""
-    # That is the version of the estimators, the last change of any case, and, because a planned read that is due counts
-    # as closed, how many are.
-    due = select(func.count()).where(
-        ReadRequest.round == "planned",
-        ReadRequest.state.in_(("open", "leased")),
-        ReadRequest.due_at <= time_of(session),
-    )
-    return f"{version('secondread')} {events.last_change(session)} {session.execute(due).scalar_one()}"
 
 
 def _store_estimates(session: Session, release_id: uuid.UUID, estimates: dict[str, float], basis: str) -> None:

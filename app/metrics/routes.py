@@ -16,7 +16,7 @@ from app.metrics.cohort import CohortQuery
 from app.metrics.schemas import AgreementOut, ComparisonOut, MetricsOut
 from app.metrics.secondary_statistics import compare_with_champion
 
-router = APIRouter(tags=["evaluations"], route_class=GuardedRoute)
+router = APIRouter(tags=["evaluations"], responses=list_problem_responses(), route_class=GuardedRoute)
 _VIEWING = [Depends(RequireScope("metrics:read"))]
 
 
@@ -50,12 +50,7 @@ def get_metrics(
     return service.compute_metrics(session, context, release, question, group_by)
 
 
-@router.get(
-    "/v1/reader-drift",
-    operation_id="get_reader_drift",
-    responses=list_problem_responses(),
-    dependencies=[Depends(RequireScope("manage"))],
-)
+@router.get("/v1/reader-drift", operation_id="get_reader_drift", dependencies=[Depends(RequireScope("manage"))])
 def get_reader_drift(context: AppContext, session: ReadSession) -> ReadersDriftOut:
     """Whether annotators answer less as foreseen than they did, by week, until last Monday."""
     return ReadersDriftOut(items=reader_drift(session, context.settings.home))
@@ -77,13 +72,7 @@ def get_comparison(
     return compare_with_champion(session, context, release_id, question)
 
 
-@router.get(
-    "/v1/agreement",
-    operation_id="get_agreement",
-    responses=list_problem_responses(),
-    response_model_exclude_unset=True,
-    dependencies=_VIEWING,
-)
+@router.get("/v1/agreement", operation_id="get_agreement", response_model_exclude_unset=True, dependencies=_VIEWING)
 def get_agreement(
     context: AppContext,
     session: ReadSession,

@@ -1,9 +1,8 @@
 """Series of the champion's log score per patient since its promotion, for a sequential alarm.
 
 A unit is a patient's first day: all cases that were stored on it. It is complete once the first planned reads of these
-cases have been answered, or are due; one of which nobody has answered any in time is complete with the first late
-answer. Its place is the time at which it was completed, and what comes later (further days, late answers, a change of
-mind after the reveal) changes nothing of it: whoever looks every morning looks at one series that only grows.
+cases have been answered, or are due. Its place is the time at which it was completed, and nothing that comes later
+changes it, so that the series only grows.
 """
 
 from dataclasses import dataclass

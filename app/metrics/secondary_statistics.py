@@ -1,7 +1,4 @@
-"""Corrections, paired comparison, triage simulation and changes after the reveal.
-
-None of it enters an evaluation or a fit. It tells how much the reveal moves people, and which way.
-"""
+"""Corrections, paired comparison, triage simulation and changes after the reveal; no evaluation uses them."""
 
 import uuid
 from collections import Counter
@@ -213,7 +210,7 @@ def count_post_reveal_changes(session: Session, columns: EvaluationDataset) -> A
         before = [row.class_code for row in chain if row.blind and row.kind != "retraction"]
         if case_id not in row_of or not before or not chain[-1].post_reveal:
             continue
-        leading, after = _most_probable_class(columns, row_of[case_id]), chain[-1].class_code
+        leading, after = columns.classes[int(np.argmax(columns.class_probs[row_of[case_id]]))], chain[-1].class_code
         retracted += after is None
         revised += after is not None
         towards += before[-1] != leading and after in {None, leading}
@@ -225,8 +222,3 @@ def count_post_reveal_changes(session: Session, columns: EvaluationDataset) -> A
         towards_prediction=towards,
         away_from_prediction=away,
     )
-
-
-def _most_probable_class(columns: EvaluationDataset, row: int) -> str:
-    """The most probable class of a case."""
-    return columns.classes[int(np.argmax(columns.class_probs[row]))]

@@ -2,9 +2,10 @@
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from sqlalchemy.orm import Session
@@ -41,10 +42,8 @@ from app.metrics.schemas import (
     AgreementOut,
     AnnotatorAgreementOut,
     BinOut,
-    CapacityOut,
     ComparisonOut,
     DesignOut,
-    DriftOut,
     EvaluationDocument,
     EvaluationIn,
     EvaluationOut,
@@ -55,7 +54,6 @@ from app.metrics.schemas import (
     MetricsHead,
     MetricsOut,
     ScoreMonitorOut,
-    SelectionOut,
     TrainedOnOut,
 )
 from app.metrics.score_alarm import score_monitors
@@ -72,12 +70,14 @@ from app.metrics.snapshot import (
     load_current_dataset,
     refresh_snapshot,
 )
-from app.metrics.tables import CohortTables, LabelColumns, cohort_label_columns, cohort_tables
 from app.predictions.service import PublishedSets, read_published_sets
 from app.releases.service import champion_since, class_codes, existing_release, get_champion_alias, served_release_id
 from ml.agreement.coefficients import excess_disagreement_test
 from ml.messages import Message
 from ml.release.card import ReferenceDocument
+
+if TYPE_CHECKING:
+    from ml.tables.reading import Column
 
 __all__ = [
     "AgreementOut",
@@ -138,6 +138,139 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True)
+class LabelColumns:
+    """Columns of LABELS, one row per label."""
+
+    # name of the case
+    case_id: list[str] = field(default_factory=list)
+    # who gave the label
+    annotator: list[str] = field(default_factory=list)
+    label: list[str] = field(default_factory=list)
+    # the cluster; a case without a patient is its own
+    patient: list[str] = field(default_factory=list)
+    # where the image came from, empty if not recorded
+    site: list[str] = field(default_factory=list)
+    # number of the planned read that it answers, 0 of none
+    planned_read: list[int] = field(default_factory=list)
+    # the case's number in the cohort
+    row: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class CohortTables:
+    """LABELS and PREDICTIONS (one row per case) of a cohort."""
+
+    labels: LabelColumns
+    # whether the cohort is; without weights estimates of order 1 use every label
+    weighted: bool
+    # inverse selection probability of order 1 of each label's case
+    weight: list[float]
+    # the same of order 2
+    weight2: list[float]
+    predictions: "dict[str, Column]"
+    # identifiers of the cases, in the order of PREDICTIONS
+    case_ids: list[uuid.UUID]
+
+    def labels_table(self) -> "dict[str, Column]":
+        """Columns of LABELS with their weights, as they are written to a file."""
+        table: dict[str, Column] = {
+            "case_id": self.labels.case_id,
+            "annotator": self.labels.annotator,
+            "label": self.labels.label,
+            "patient": self.labels.patient,
+            "site": self.labels.site,
+            "weight": self.weight,
+            "weight2": self.weight2,
+        }
+        return table | {"planned_read": self.labels.planned_read} if self.weighted else table
+
+
+def cohort_tables(session: Session, cohort: Cohort, *, identified: bool = True) -> CohortTables:
+    """Tables of a cohort; evaluating them gives the document of the API to the last digit."""
+    data, ids = cohort.columns, cohort.columns.ids()
+    names = _read_case_names(session, ids) if identified else _anonymous_case_names(session, cohort, ids)
+    labels = _label_columns(ids, names, _used_labels(session, cohort, ids))
+    first, second = _order_weights(cohort)
+    predictions: dict[str, Column] = {"case_id": names.case}
+    predictions |= {f"prob:{code}": data.class_probs[:, k] for k, code in enumerate(data.classes)}
+    predictions |= {"disagreement_prob": data.disagreement_probs, "patient": names.patient}
+    weight, weight2 = ([weights[row] for row in labels.row] for weights in (first, second))
+    return CohortTables(labels, cohort.weight is not None, weight, weight2, predictions, ids)
+
+
+def cohort_label_columns(session: Session, cohort: Cohort) -> LabelColumns:
+    """LABELS of a cohort alone, with external ids and patients, in the order of the case identifiers."""
+    labelled = cohort.take(cohort.columns.n_labels > 0)
+    ids = sorted(labelled.columns.ids())
+    return _label_columns(ids, _read_case_names(session, ids), label_rows(session, blind_labels(), ids))
+
+
+def _used_labels(session: Session, cohort: Cohort, ids: list[uuid.UUID]) -> list[LabelRow]:
+    """Labels that the estimates use: weighted, all of a case that order 2 uses, else the answer to its first read."""
+    labels = label_rows(session, blind_labels(), ids)
+    first, second = cohort.weight, cohort.weight2
+    if first is None or second is None:
+        return labels
+    one, two = ({ids[row] for row in np.flatnonzero(weight > 0)} for weight in (first, second))
+    return [
+        label
+        for label in labels
+        if label.case_id in two or (label.case_id in one and label.ordinal == 1 and not label.outside)
+    ]
+
+
+@dataclass(frozen=True)
+class _CaseNames:
+    """Names of the cases of a table: case, patient (the cluster) and site, each (N,)."""
+
+    case: list[str]
+    patient: list[str]
+    site: list[str]
+
+
+def _read_case_names(session: Session, ids: list[uuid.UUID]) -> _CaseNames:
+    names_by_id = case_names(session, ids)
+    names = [names_by_id[case_id] for case_id in ids]
+    return _CaseNames(
+        [name.external_id for name in names], [name.cluster for name in names], [name.site for name in names]
+    )
+
+
+def _anonymous_case_names(session: Session, cohort: Cohort, ids: list[uuid.UUID]) -> _CaseNames:
+    names_by_id = case_names(session, ids)
+    numbers = np.unique(cohort.columns.cluster, return_inverse=True)[1]  # of nobody outside of this table
+    return _CaseNames(
+        [str(case_id) for case_id in ids],
+        [f"patient:{number}" for number in numbers],
+        [names_by_id[case_id].site for case_id in ids],
+    )
+
+
+def _label_columns(ids: list[uuid.UUID], names: _CaseNames, labels: list[LabelRow]) -> LabelColumns:
+    row_of = {case_id: row for row, case_id in enumerate(ids)}
+    columns = LabelColumns()
+    for label in labels:
+        row = row_of[label.case_id]
+        columns.case_id.append(names.case[row])
+        columns.annotator.append(label.annotator)
+        columns.label.append(label.class_code)
+        columns.patient.append(names.patient[row])
+        columns.site.append(names.site[row])
+        columns.planned_read.append(label.ordinal or 0)
+        columns.row.append(row)
+    return columns
+
+
+def _order_weights(cohort: Cohort) -> list[list[float]]:
+    """Weights of both orders; 1 where a case has fewer labels than the order needs, which no estimate reads."""
+    ones = np.ones(len(cohort.columns))
+    return [
+        (ones if weights is None else np.where(weights.weight > 0, weights.weight, 1.0)).tolist()
+        for weights in (cohort.first, cohort.second)
+    ]
+
+
 GroupBy = Literal["site", "month"]
 _DEPENDENT = 0.001
 
@@ -148,9 +281,9 @@ def release_or_champion(session: Session, release_id: uuid.UUID | None) -> tuple
     return release_id, class_codes(existing_release(session, release_id))
 
 
-def load_cohort(session: Session, release_id: uuid.UUID | None, question: CohortQuery) -> tuple[uuid.UUID, Cohort]:
-    """Cohort of a release, the champion where none is named, from all rows and in the order of the cases."""
-    release_id, classes = release_or_champion(session, release_id)
+def load_cohort(session: Session, question: CohortQuery) -> tuple[uuid.UUID, Cohort]:
+    """Cohort of the champion, from all rows and in the order of the cases."""
+    release_id, classes = release_or_champion(session, None)
     return release_id, build_cohort(load_dataset(session, release_id, classes), question, time_of(session).timestamp())
 
 
@@ -169,41 +302,23 @@ def load_judged_cohort(
 ) -> JudgedCohort:
     """Load a cohort without the cases that the release was trained on."""
     release_id, classes = release_or_champion(session, release_id)
-    columns = load_dataset(session, release_id, classes)
+    return _judge_cohort(session, context, release_id, load_dataset(session, release_id, classes), question)
+
+
+def _judge_cohort(
+    session: Session,
+    context: ServiceContext,
+    release_id: uuid.UUID,
+    columns: EvaluationDataset,
+    question: CohortQuery,
+) -> JudgedCohort:
+    """Leave out the cases that the release was trained on."""
     card = existing_release(session, release_id).card
     trained_on = training_exclusion_out(count_excluded_cases(columns, question), context.keys.training, card)
     judged, time = exclude_training_cases(columns), context.clock()
     cohort = build_cohort(judged, question, time.timestamp())
     sets = read_published_sets(session, [release_id]).get(release_id)
     return JudgedCohort(release_id, cohort, trained_on, _champion_monitors(session, release_id, judged, time), sets)
-
-
-def _load_recent_cohort(
-    session: Session, home: Path, release_id: uuid.UUID, classes: list[str], asked: CohortQuery
-) -> Cohort:
-    """Load a cohort from the release's snapshot, and changed cases from the database."""
-    return build_cohort(load_current_dataset(session, home, release_id, classes), asked, time_of(session).timestamp())
-
-
-def collected_tables(session: Session, question: CohortQuery) -> CohortTables:
-    """Tables of what the champion predicted and of the labels that may judge it."""
-    return cohort_tables(session, load_cohort(session, None, question)[1])
-
-
-class _SecondaryStatistics(NamedTuple):
-    """Secondary statistics of ``GET /v1/metrics`` for a cohort, with warnings."""
-
-    drift: list[DriftOut]
-    selection: SelectionOut
-    gain: MetricOut | None
-    curve: list[CapacityOut]
-    warnings: list[str]
-
-    @classmethod
-    def of(cls, cohort: Cohort, reference: ReferenceDocument | None) -> "_SecondaryStatistics":
-        curve, gain = triage_curve(cohort), estimate_posterior_gain(cohort)
-        texts = [*cohort_warnings(cohort), *_dependence_warnings(cohort)]
-        return cls(measure_drift(cohort.columns, reference), selection_report(cohort), gain, curve, texts)
 
 
 def build_metrics_body(
@@ -216,17 +331,17 @@ def build_metrics_body(
     sets: PublishedSets | None = None,
 ) -> MetricsBody:
     """Build the body of ``GET /v1/metrics`` for a cohort."""
-    beside = _SecondaryStatistics.of(cohort, reference)
+    drift = measure_drift(cohort.columns, reference)
     warnings = [text for monitor in monitors for text in monitor.warnings]
-    warnings += [*evaluated.warnings, *beside.warnings]
+    warnings += [*evaluated.warnings, *cohort_warnings(cohort), *_dependence_warnings(cohort)]
     warnings += [] if trained_on is None else excluded_case_warnings(trained_on)
-    warnings += [text for row in beside.drift for text in row.warnings]
+    warnings += [text for row in drift for text in row.warnings]
     return MetricsBody(
         **dict(evaluated) | {"warnings": warnings},
-        selection=beside.selection,
-        posterior_gain=beside.gain,
-        triage_curve=beside.curve,
-        drift=beside.drift,
+        selection=selection_report(cohort),
+        posterior_gain=estimate_posterior_gain(cohort),
+        triage_curve=triage_curve(cohort),
+        drift=drift,
         score_monitor=list(monitors),
         groups=[] if group_by is None else compute_group_metrics(cohort, group_by),
         trained_on=trained_on,
@@ -300,18 +415,14 @@ def compute_metrics(
     # trained on are left out.
     release_id, classes = release_or_champion(session, release_id)
     columns = load_current_dataset(session, context.settings.home, release_id, classes)
-    judged = exclude_training_cases(columns)
-    time = context.clock()
-    cohort, monitors = (
-        build_cohort(judged, question, time.timestamp()),
-        _champion_monitors(session, release_id, judged, time),
+    judged = _judge_cohort(session, context, release_id, columns, question)
+    document = EvaluationDocument.of(evaluate_cohort(judged.cohort))
+    differences = annotator_difference_warnings(judged.cohort)
+    evaluated = document.model_copy(update={"warnings": [*document.warnings, *differences]})
+    reference = read_card_reference(session, release_id)
+    body = build_metrics_body(
+        judged.cohort, evaluated, group_by, reference, judged.trained_on, judged.monitors, judged.sets
     )
-    card = existing_release(session, release_id).card
-    trained_on = training_exclusion_out(count_excluded_cases(columns, question), context.keys.training, card)
-    sets = read_published_sets(session, [release_id]).get(release_id)
-    document = EvaluationDocument.of(evaluate_cohort(cohort))
-    evaluated = document.model_copy(update={"warnings": [*document.warnings, *annotator_difference_warnings(cohort)]})
-    body = build_metrics_body(cohort, evaluated, group_by, card.get("reference"), trained_on, monitors, sets)
     head = MetricsHead(release=str(release_id), partition=question.partition, weighting=question.weighting)
     return MetricsOut(**dict(head), **dict(body))
 
@@ -339,7 +450,8 @@ _GROUPED: dict[str, set[str]] = {"annotator": {"annotators", "pairs"}, "class": 
 
 def compute_agreement(session: Session, home: Path, question: CohortQuery, group_by: str | None) -> AgreementOut:
     """Compute agreement coefficients over blind planned labels, tests of independence, and corrections."""
-    cohort = _load_recent_cohort(session, home, *release_or_champion(session, None), question)
+    columns = load_current_dataset(session, home, *release_or_champion(session, None))
+    cohort = build_cohort(columns, question, time_of(session).timestamp())
     changes = {
         "corrections": count_corrections(session, cohort.columns.ids()),
         "after_reveal": count_post_reveal_changes(session, cohort.columns),

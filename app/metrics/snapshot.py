@@ -1,12 +1,9 @@
 """On-disk, memory-mapped datasets with a watermark in the audit chain, so that evaluations read only changes.
 
-The snapshot of a release lies in ``HOME/snapshots/RELEASE/SEQUENCE``, one array file per column, cases of one patient
-together. It is right for the event of its watermark; cases that later events changed are read from the database and
-take the place of their old rows. It may show more than the watermark, what changed while it was read, so whoever does
-not see everything that it may show (an older backup was restored) does not use it; nor a damaged
-one, in whose place the worker writes another. With a bucket a snapshot is there, packed, before it is
-in the HOME of the worker that wrote it; every other process brings the newest one into its own HOME, and removes what
-is not in the bucket any more.
+The snapshot of a release lies in ``HOME/snapshots/RELEASE/SEQUENCE``, one array file per column. It is right for the
+event of its watermark; cases that later events changed are read from the database. One that may show more than a reader
+sees (an older backup was restored), or that is damaged, is not used. With a bucket every process brings the newest one
+into its own HOME, and removes what is not in the bucket any more.
 """
 
 import functools
@@ -148,16 +145,6 @@ def _discard_damaged(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _discard_foreign(session: Session, folders: SharedFolders, paths: list[Path]) -> None:
-    """Remove snapshots with something that is not in the database any more: an older backup has been restored."""
-    for path in paths:
-        with suppress(ValueError):  # damaged, or gone
-            snapshot = _ReleaseSnapshot.read(path)
-            if snapshot is not None and not events.contains_head(session, *snapshot.most):
-                _log.warning("snapshot of another state of the database discarded", folder=str(path))
-                folders.remove(path.relative_to(folders.home).as_posix())
-
-
 def load_current_dataset(session: Session, home: Path, release_id: uuid.UUID, classes: list[str]) -> EvaluationDataset:
     """Load the dataset of all cases, in any order: the snapshot updated with later changes."""
     snapshot = _find_usable_snapshot(session, home, release_id, classes)
@@ -178,7 +165,12 @@ def write_snapshot(database: Database, folders: SharedFolders, release_id: uuid.
     _discard_damaged(folder)
     snapshot_paths = _numbered_snapshots(folder)
     with database.read() as session:
-        _discard_foreign(session, folders, snapshot_paths)
+        for path in snapshot_paths:
+            with suppress(ValueError):  # damaged, or gone
+                snapshot = _ReleaseSnapshot.read(path)
+                if snapshot is not None and not events.contains_head(session, *snapshot.most):
+                    _log.warning("snapshot of another state of the database discarded", folder=str(path))
+                    folders.remove(path.relative_to(folders.home).as_posix())
         # the watermark first: what changes while the columns are read is read again next time
         sequence, _ = events.read_head(session)
         erasures = _count_erasures(session)

@@ -1,9 +1,7 @@
-"""The predictor port: predicts decoded images with the current champion.
+"""The predictor port: decodes images within a memory budget, and predicts them with the current champion.
 
-On a CPU a large network uses all cores for one image, one run at a time; a small one uses one core, with as many runs
-at once as there are cores; on a GPU a run takes along those that wait. If the settings name a backend, the network runs
-there alone. Small pictures of a small network have their own threads and wait without one: eight threads that ask for
-the interpreter spend a third of their time on handing it over.
+On a CPU a large network uses all cores for one image; a small one uses one core, with as many runs at once as there are
+cores; on a GPU a run takes along those that wait. If the settings name a backend, the network runs there alone.
 """
 
 import asyncio
@@ -12,8 +10,9 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +23,11 @@ import numpy.typing as npt
 from PIL import Image
 
 from app.database.tables import Alias
-from app.http.errors import NoRelease, ServiceUnavailable
+from app.http.errors import InvalidValue, NoRelease, Problem, ServiceUnavailable, TooLarge
 from app.http.limiter import (
     BACKEND_PREDICTIONS,
+    CHEAP_PICTURES,
+    LARGE_PICTURES,
     MAX_SMALL_RUNS,
     PREDICTIONS,
     SMALL_PREDICTIONS,
@@ -35,11 +36,55 @@ from app.http.limiter import (
 )
 from app.http.observability import BATCHES, WAITING, record_span
 from app.predictions.remote import InferenceBackend, NetworkMismatchError
-from ml.images.preprocess import Pixels
+from ml.images.picture import DecodingCost, Picture, estimate_decoding_cost, read_limited, read_picture
+from ml.images.preprocess import ImageRejectedError, Pixels, Preprocessing
 from ml.release.artifact import Release, ReleaseError, read_release
 from ml.release.device import Device, fallen_back, runs_on_cuda, worth_taking
 from ml.release.predictor import BATCH, Prediction, Predictor, prediction_of, quality_features_for_release
 from ml.util.cores import cores
+
+
+class UnsupportedImage(Problem):
+    """Not an image format that is read here."""
+
+    status, code, title = 415, "unsupported-image", "Unsupported image"
+
+
+class BrokenImage(InvalidValue):
+    """An image of a known format that cannot be decoded or used."""
+
+    code, title = "broken-image", "Unusable image"
+
+
+# what a process of its own takes before it decodes anything
+_PROCESS_MEMORY = 96 * 1024**2
+_SECONDS = 20
+_KINDS = {"too-large": TooLarge, "format": UnsupportedImage}
+
+
+class ImageDecoder:
+    """Decoder of uploaded images with a memory budget."""
+
+    def __init__(self, memory: int) -> None:
+        self.large, self.cheap = Limiter(LARGE_PICTURES, memory), Limiter(CHEAP_PICTURES)
+
+    @contextmanager
+    def opened(
+        self, data: bytes, preprocessing: Preprocessing, *, png: bool = False, cost: DecodingCost | None = None
+    ) -> Iterator[Picture]:
+        """Decode an image; its memory is reserved until the block ends."""
+        cost = cost or estimate_decoding_cost(data)
+        limiter = self.cheap if cost.cheap else self.large
+        with LimitPlace(limiter, cost.memory if cost.cheap else cost.memory + _PROCESS_MEMORY):
+            try:
+                if cost.cheap:
+                    picture = read_picture(data, preprocessing, png=png)
+                else:
+                    picture = read_limited(data, preprocessing, png=png, memory=cost.memory, seconds=_SECONDS)
+            except ImageRejectedError as exc:
+                raise _KINDS.get(exc.reason, BrokenImage)(str(exc)) from exc
+            yield picture
+
 
 #: Releases that are kept loaded beside the champion.
 MAX_OTHERS = 2

@@ -184,7 +184,6 @@ class RemoteNetwork:
         return arrays["logits"], arrays["features"]
 
     def _ask(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> httpx2.Response:
-        """Ask the model."""
         try:
             answer = self._client.request(method, self._path + path, content=body, headers=headers)
         except _RESET:

@@ -1,10 +1,8 @@
 """Face of the predictions: inference, stored predictions and prediction sets."""
 
-from app.predictions.decoding import BrokenImage, UnsupportedImage
-from app.predictions.inference import InferenceEngine, LoadedRelease
+from app.predictions.inference import BrokenImage, InferenceEngine, LoadedRelease, UnsupportedImage
 from app.predictions.stored import (
     AnswerSetQuery,
-    PredictionValues,
     PublishedSets,
     SetQualityOut,
     SiteThresholds,
@@ -44,7 +42,6 @@ __all__ = [
     "InferenceMessage",
     "LoadedRelease",
     "OutputTensor",
-    "PredictionValues",
     "PublishedSets",
     "SetQualityOut",
     "SiteThresholds",

@@ -74,7 +74,6 @@ def fit_reader_model(job: RunningJob) -> JobResult:
 def _choose_prior_release(
     job: RunningJob, material: RecalibrationInputs, asked: uuid.UUID | None
 ) -> tuple[uuid.UUID, Release]:
-    """Choose the release whose predictions are the prior of the model."""
     if asked is None or asked == material.parent_id:
         return material.parent_id, material.parent
     release = read_release(job.context.folders.path(f"releases/{asked}"))
@@ -135,7 +134,6 @@ def _fit_report(fitting: Annotations, choice: Choice, gain: HeldOutGain | None) 
 
 
 def _describe_verdict(gain: HeldOutGain | None) -> str:
-    """Describe the verdict in a sentence."""
     if gain is None:
         return Message("left-out labels are predicted no better by who gave them: annotators are taken as alike")
     gain_text = _format_gain(gain.over_served)

@@ -21,17 +21,7 @@ from app.recalibration.gate_decision import (
     loss_changes_with_p,
 )
 from app.recalibration.training_data import count_case_labels, first_answers, read_stored_outputs
-from app.releases.service import (
-    Attempt,
-    Gate,
-    SinceFirst,
-    WithoutAnnotator,
-    Worse,
-    begin_attempt,
-    existing_release,
-    first_champion_id,
-    served_sha256,
-)
+from app.releases import service as release_service
 from app.storage.bundles import SharedFolders
 from ml.messages import Message
 from ml.metrics.paired_difference import Change, paired_change, shifts_of
@@ -75,10 +65,10 @@ def exclude_annotator(cohort: Cohort, labels: list[LabelRow], name: str) -> Coho
 def begin_job_attempt(job: RunningJob, champion_id: uuid.UUID) -> int:
     """Begin a job's attempt on a champion, recorded once; return its number."""
     with job.context.database.read() as session:
-        served = served_sha256(existing_release(session, champion_id))
+        served = release_service.served_sha256(release_service.existing_release(session, champion_id))
 
     def begin(session: Session) -> JobResult:
-        return {"number": begin_attempt(session, job.context.keys.audit, champion_id, job.job_id)}
+        return {"number": release_service.begin_attempt(session, job.context.keys.audit, champion_id, job.job_id)}
 
     return int(str(job.batch(f"attempt {served}", begin)["number"]))
 
@@ -111,11 +101,14 @@ def compare_with_first_champion(
     session: Session, folders: SharedFolders, champion_id: uuid.UUID, cohort: Cohort, after: JudgedPredictions
 ) -> SinceFirstChampion:
     """Change from the release that was promoted first in this service, by what its network made of the same cases."""
-    first_id = first_champion_id(session)
+    first_id = release_service.first_champion_id(session)
     if first_id is None:
         return SinceFirstChampion(None, Message("the audit does not tell which release was promoted first"))
-    first_row, champion_row = existing_release(session, first_id), existing_release(session, champion_id)
-    if served_sha256(first_row) == served_sha256(champion_row):
+    first_row, champion_row = (
+        release_service.existing_release(session, first_id),
+        release_service.existing_release(session, champion_id),
+    )
+    if release_service.served_sha256(first_row) == release_service.served_sha256(champion_row):
         return SinceFirstChampion(first_id, None)
     try:
         first = read_release(folders.path(f"releases/{first_id}"))
@@ -160,14 +153,14 @@ class GateJudgement:
     # what was found before, a sentence each
     findings: tuple[str, ...] = ()
 
-    def gate(self) -> Gate:
+    def gate(self) -> release_service.Gate:
         """The decision with all its numbers."""
         decision = decide_gate(self.evidence, self.attempt, self.max_increase)
         whole, without = self.evidence.whole, self.evidence.without
         checked = self.evidence.n_annotators >= FEWEST_ANNOTATORS
         stability = AnnotatorStability(whole, self.evidence.cluster, self.evidence.n_annotators)
         level, p_values = attempt_level(self.attempt), [p for _, _, p in loss_changes_with_p(whole)]
-        return Gate(
+        return release_service.Gate(
             passed=not decision.reasons,
             reasons=decision.reasons,
             findings=[*self.findings, *decision.findings],
@@ -175,7 +168,7 @@ class GateJudgement:
             L_D=MetricOut.of(whole.disagreement_loss),
             without_annotator=self._without(without) if checked else [],
             champion=str(self.champion_id),
-            attempt=Attempt(
+            attempt=release_service.Attempt(
                 number=self.attempt,
                 level=level,
                 level_of_each_loss=level / 2,
@@ -187,26 +180,26 @@ class GateJudgement:
             since_first=self._since_first(),
         )
 
-    def _without(self, without: Mapping[str, Change | str]) -> list[WithoutAnnotator]:
+    def _without(self, without: Mapping[str, Change | str]) -> list[release_service.WithoutAnnotator]:
         rows = []
         for name, change in without.items():
             if isinstance(change, str):
-                rows.append(WithoutAnnotator(annotator=name, failed=change))
+                rows.append(release_service.WithoutAnnotator(annotator=name, failed=change))
                 continue
             shifts = shifts_of(change, self.evidence.whole, self.evidence.cluster)
-            worse = {loss: Worse.of(shift.value, shift.se) for loss, shift in shifts.items()}
+            worse = {loss: release_service.Worse.of(shift.value, shift.se) for loss, shift in shifts.items()}
             changes = {"L": MetricOut.of(change.loss), "L_D": MetricOut.of(change.disagreement_loss)}
-            rows.append(WithoutAnnotator(annotator=name, **changes, worse=worse))
+            rows.append(release_service.WithoutAnnotator(annotator=name, **changes, worse=worse))
         return rows
 
-    def _since_first(self) -> SinceFirst:
+    def _since_first(self) -> release_service.SinceFirst:
         first, change = self.first, self.first.change
         release = None if first.release is None else str(first.release)
         if change is None:
-            return SinceFirst(release=release, is_champion=True)
+            return release_service.SinceFirst(release=release, is_champion=True)
         if isinstance(change, str):
-            return SinceFirst(release=release, unknown=change)
-        return SinceFirst(
+            return release_service.SinceFirst(release=release, unknown=change)
+        return release_service.SinceFirst(
             release=release,
             n_cases=first.n_cases,
             L=MetricOut.of(change.loss),

@@ -13,18 +13,7 @@ from app.audit.chain.keys import DerivedKey
 from app.database.tables import time_of
 from app.http.errors import Conflict
 from app.jobs.service import JobResult, RunningJob
-from app.metrics.service import (
-    Cohort,
-    CohortQuery,
-    EvaluationDataset,
-    LabelRow,
-    blind_labels,
-    build_cohort,
-    count_excluded_cases,
-    exclude_training_cases,
-    label_rows,
-    load_dataset,
-)
+from app.metrics import service as metric_service
 from app.recalibration.change_plan import ChangePlan
 from app.recalibration.evidence import (
     GateJudgement,
@@ -37,15 +26,7 @@ from app.recalibration.evidence import (
 from app.recalibration.gate_decision import FEWEST_ANNOTATORS, GateEvidence
 from app.recalibration.predict_old_cases import predict_stored_cases
 from app.recalibration.report import JudgementReport
-from app.releases.service import (
-    Gate,
-    check_training_disclosure,
-    class_codes,
-    existing_release,
-    find_standing_gate,
-    record_judgement,
-    served_release_id,
-)
+from app.releases import service as release_service
 from ml.messages import Message
 from ml.metrics.paired_difference import Change
 from ml.release.card import CardContents
@@ -65,13 +46,17 @@ def judge_release(job: RunningJob) -> JobResult:
     with job.context.database.read_moment() as session:
         material = _read_judgement_inputs(session, release_id, job.context.keys.training)
         basis = _verdict_basis(material, plan)
-        standing = find_standing_gate(session, existing_release(session, release_id), material.champion_id, basis)
+        standing = release_service.find_standing_gate(
+            session, release_service.existing_release(session, release_id), material.champion_id, basis
+        )
     gate = _judge_external_release(job, material, plan) if standing is None else _repeat_verdict(standing)
 
     def keep(session: Session) -> JobResult:
         if standing is None:
-            row = existing_release(session, release_id)
-            record_judgement(session, job.context.keys.audit, "gate", row, material.champion_id, gate, basis)
+            row = release_service.existing_release(session, release_id)
+            release_service.record_judgement(
+                session, job.context.keys.audit, "gate", row, material.champion_id, gate, basis
+            )
         return JudgementReport(
             release=str(release_id),
             champion=str(material.champion_id),
@@ -84,7 +69,7 @@ def judge_release(job: RunningJob) -> JobResult:
     return job.batch(_JUDGED, keep)
 
 
-def _repeat_verdict(standing: Gate) -> Gate:
+def _repeat_verdict(standing: release_service.Gate) -> release_service.Gate:
     again = Message(
         "Nothing that it is judged by has changed since: this verdict stands, and asking again was no attempt."
     )
@@ -97,11 +82,11 @@ class _JudgementInputs:
 
     champion_id: uuid.UUID
     # cases of the evaluation partition that both have predicted, with the champion's predictions and weights
-    cohort: Cohort
+    cohort: metric_service.Cohort
     # the release's predictions of the same cases
-    after: EvaluationDataset
+    after: metric_service.EvaluationDataset
     # their blind planned labels
-    labels: list[LabelRow]
+    labels: list[metric_service.LabelRow]
     # cases that either was trained on
     n_left_out: int
     # labelled cases that the release has not predicted
@@ -111,17 +96,18 @@ class _JudgementInputs:
 
 
 def _read_judgement_inputs(session: Session, release_id: uuid.UUID, key: DerivedKey) -> _JudgementInputs:
-    """Read what the judgement needs."""
-    champion_id = served_release_id(session)
+    champion_id = release_service.served_release_id(session)
     if champion_id == release_id:
         raise Conflict("this release is the champion; there is nothing to judge it against")
-    row = existing_release(session, release_id)
-    classes, question = class_codes(row), CohortQuery()
-    columns, after = (load_dataset(session, one, classes) for one in (champion_id, release_id))
+    row = release_service.existing_release(session, release_id)
+    classes, question = release_service.class_codes(row), metric_service.CohortQuery()
+    columns, after = (metric_service.load_dataset(session, one, classes) for one in (champion_id, release_id))
     rows = _match_case_rows(after, columns)
     trained_on = columns.trained_on.copy()
     trained_on[rows >= 0] |= after.trained_on[rows[rows >= 0]]
-    cohort = build_cohort(exclude_training_cases(columns, trained_on), question, time_of(session).timestamp())
+    cohort = metric_service.build_cohort(
+        metric_service.exclude_training_cases(columns, trained_on), question, time_of(session).timestamp()
+    )
     rows = _match_case_rows(after, cohort.columns)
     n_not_predicted = int(((rows < 0) & (cohort.columns.n_labels > 0)).sum())
     common_cases = cohort.take(rows >= 0)
@@ -129,8 +115,8 @@ def _read_judgement_inputs(session: Session, release_id: uuid.UUID, key: Derived
         champion_id,
         common_cases,
         after.take(rows[rows >= 0]),
-        label_rows(session, blind_labels(), common_cases.columns.ids()),
-        count_excluded_cases(columns, question, trained_on),
+        metric_service.label_rows(session, metric_service.blind_labels(), common_cases.columns.ids()),
+        metric_service.count_excluded_cases(columns, question, trained_on),
         n_not_predicted,
         _unknown_training_findings(row.card, key) + describe_lost_attempts(session),
     )
@@ -145,7 +131,7 @@ def _verdict_basis(material: _JudgementInputs, plan: ChangePlan) -> str:
 
 def _unknown_training_findings(card: CardContents, key: DerivedKey) -> tuple[str, ...]:
     """Findings about undisclosed training data, a sentence each."""
-    images, patients = check_training_disclosure(card, key)
+    images, patients = release_service.check_training_disclosure(card, key)
     if images == "unknown":
         return (Message("Which cells it was trained on is unknown; overlaps with the evaluation cannot be left out."),)
     if patients == "unknown":
@@ -153,13 +139,15 @@ def _unknown_training_findings(card: CardContents, key: DerivedKey) -> tuple[str
     return ()
 
 
-def _match_case_rows(others: EvaluationDataset, columns: EvaluationDataset) -> npt.NDArray[np.intp]:
+def _match_case_rows(
+    others: metric_service.EvaluationDataset, columns: metric_service.EvaluationDataset
+) -> npt.NDArray[np.intp]:
     """Row (N,) of each case among other columns, −1 where it is not there."""
     row_of = {case_id.tobytes(): row for row, case_id in enumerate(others.case_id)}
     return np.array([row_of.get(case_id.tobytes(), -1) for case_id in columns.case_id], dtype=np.intp)
 
 
-def _judge_external_release(job: RunningJob, material: _JudgementInputs, plan: ChangePlan) -> Gate:
+def _judge_external_release(job: RunningJob, material: _JudgementInputs, plan: ChangePlan) -> release_service.Gate:
     """Judgement with everybody, and without each annotator: no label had a part in making the release."""
     attempt = begin_job_attempt(job, material.champion_id)
     cohort, after = material.cohort, material.after

@@ -1,11 +1,8 @@
 """Decision of the gate: overall, per class, and with each annotator left out.
 
-*Improvement*: one of the two proper scores is surely lower (one-sided, paired, clustered by patient). Every attempt on
-one champion has a level of its own, and all of them together ``ERROR_RATE``: whoever tries long enough does not pass by
-luck. *No harm*: no point estimate is above one standard error, against the champion and against the first champion, so
-that small losses do not add up from one promotion to the next. *Stability*: ``app.recalibration.gate_decision``.
-
-Source of the levels: alpha spending by α/2^k (weighted Bonferroni; Dmitrienko, Tamhane and Bretz 2009, chapter 2).
+*Improvement*: one of the two proper scores is surely lower (one-sided, paired, clustered by patient). All attempts on
+one champion together have the level ``ERROR_RATE``, by alpha spending α/2^k (Dmitrienko, Tamhane and Bretz 2009,
+chapter 2). *No harm*: no point estimate is above one standard error, against champion and first champion.
 """
 
 import math
@@ -119,7 +116,11 @@ def decide_gate(evidence: GateEvidence, attempt: int, max_increase: float | None
 def judge_overall(evidence: GateEvidence, attempt: int, max_increase: float | None = None) -> GateDecision:
     """Judge a candidate by all labels together; arguments as for ``decide_gate``."""
     whole, first = evidence.whole, evidence.since_first
-    decision = _judge_improvement(whole, attempt) + _judge_harm(whole) + _judge_margin(whole, max_increase)
+    decision = (
+        _judge_improvement(whole, attempt)
+        + GateDecision(describe_regressions(whole), [])
+        + _judge_margin(whole, max_increase)
+    )
     if first is None:
         return decision
     if isinstance(first, str):
@@ -151,7 +152,11 @@ def _told(found: tuple[str, Estimate | ModelAssisted, float | None]) -> Message 
     if loss.se is None or p is None:
         return None
     return Message(
-        "{name} changes by {value:+.4f} ± {se:.4f} ({p})", name=name, value=loss.value, se=loss.se, p=_format_p_value(p)
+        "{name} changes by {value:+.4f} ± {se:.4f} ({p})",
+        name=name,
+        value=loss.value,
+        se=loss.se,
+        p="p < .0001" if p < 0.0001 else f"p = {p:.4f}",
     )
 
 
@@ -171,14 +176,6 @@ def gate_p_value(loss: Estimate | ModelAssisted, chance: float) -> float | None:
     if loss.p_of_fall is None or chance == 0:
         return loss.p_of_fall
     return max(loss.p_of_fall, float(ndtr(loss.value / chance)))
-
-
-def _format_p_value(p: float) -> str:
-    return "p < .0001" if p < 1e-4 else f"p = {p:.4f}"
-
-
-def _judge_harm(change: Change) -> GateDecision:
-    return GateDecision(describe_regressions(change), [])
 
 
 def _judge_harm_since_first(first: Change) -> GateDecision:

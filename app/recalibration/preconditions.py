@@ -160,7 +160,7 @@ def change_beyond_plan_error(
         ),
     }
     needs = [
-        Message("{name} of {value:g} or more", name=name, value=_round_up_limit(value))
+        Message("{name} of {value:g} or more", name=name, value=math.ceil(value * 100) / 100)
         for name, (value, limit) in limits.items()
         if value > limit
     ]
@@ -203,8 +203,3 @@ def describe_prediction_change(
 
 def _format_percent(share: float) -> str:
     return f"{100 * share:.0f} %"
-
-
-def _round_up_limit(value: float) -> float:
-    """A limit that the value keeps, with two digits."""
-    return math.ceil(value * 100) / 100

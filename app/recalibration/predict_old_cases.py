@@ -198,7 +198,6 @@ def _read_outputs_after(session: Session, release: Release, span: _CaseRange) ->
 def _insert_missing_predictions(
     session: Session, context: ServiceContext, release_id: uuid.UUID, release: Release, rows: list[Any]
 ) -> list[uuid.UUID]:
-    """Insert the predictions that are missing."""
     first, last = rows[0][0], rows[-1][0]
     there = exists().where(CasePrediction.case_id == Case.id, CasePrediction.release_id == release_id)
     lacking = set(session.execute(select(Case.id).where(Case.id.between(first, last), ~there)).scalars())

@@ -84,24 +84,7 @@ class FitOut(ResponseModel):
 
 
 class RecalibrationFindings(ResponseModel):
-    """Findings of a recalibration before the candidate is written.
-
-    Attributes:
-        parent: release that it was recalibrated from.
-        method: of recalibration.
-        label_snapshot: digest of the labels that were used.
-        change_plan: bounds of the change.
-        change_plan_sha256: their digest.
-        moved: how far predictions move.
-        gate: the judgement.
-        champion: headline metrics of the parent on the evaluation partition.
-        candidate: the same of the candidate.
-        fit: report of the fit.
-        n_evaluated: cases of the evaluation partition.
-        n_left_out_of_fit: cases of the calibration partition that the champion's network was trained on.
-        n_kept_for_sets: further cases of it whose patients are kept for answer sets.
-        n_left_out_of_judgement: cases of the evaluation partition that the champion was trained on.
-    """
+    """Findings of a recalibration before the candidate is written, with the headline metrics of both releases."""
 
     parent: str
     method: str

@@ -355,7 +355,6 @@ def _judge_at_gate(
 def _build_candidate_card(
     parent: Release, parent_id: uuid.UUID, made: FittedCalibration, findings: RecalibrationFindings
 ) -> CardContents:
-    """The parent's card with what recalibration changed."""
     contents: CardContents = parent.card
     return {
         **contents,

@@ -1,11 +1,8 @@
 """Gate verdicts of releases, and the attempts on each champion.
 
-The verdict is a column of the release. Reasons and the changes that it rests on are on the card of a release that was
-recalibrated here, which is hashed with the release, and in the audit for one that was trained elsewhere. What a card
-from elsewhere says of a gate counts for nothing here.
-
-Attempts are counted by what a champion predicts by, not by its name or its row: neither adding it once more nor a
-roll-back and another promotion begins to count anew. An attempt is recorded before anybody knows how it ends.
+The verdict is a column of the release. Its reasons are on the card of a release that was recalibrated here, and in the
+audit for one that was trained elsewhere, whose own card counts for nothing. Attempts are counted by what a champion
+predicts by, not by its name or its row, and recorded before anybody knows how they end.
 """
 
 import uuid

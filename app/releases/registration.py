@@ -24,9 +24,7 @@ from ml.release.artifact import Release, ReleaseError, copy_release, read_releas
 UNFINISHED = ".candidate-*"
 
 
-def add_release(
-    database: Database, keys: AuditKeys, source: Path, folders: SharedFolders, *, actor: str = "command line"
-) -> tuple[ReleaseRow, bool]:
+def add_release(database: Database, keys: AuditKeys, source: Path, folders: SharedFolders) -> tuple[ReleaseRow, bool]:
     """Copy a release folder, verify the copy, run its network in a limited process, and only then make its row."""
     # Nobody waits meanwhile: nothing of it happens in a transaction but the row. The first release becomes champion at
     # once; adding it again changes nothing.
@@ -42,7 +40,7 @@ def add_release(
         try_release(copy.path)
         folders.publish(f"releases/{release_id}", copy.path)
         with database.write() as session:
-            return register_release(session, keys, copy, folders, release_id, actor=actor)
+            return register_release(session, keys, copy, folders, release_id, actor="command line")
 
 
 @contextmanager
@@ -99,7 +97,6 @@ def _find_registered_release(session: Session, release: Release) -> ReleaseRow |
 
 
 def _require_classes(session: Session, release: Release) -> None:
-    """Refuse a release of other classes."""
     for other in all_releases(session)[:1]:
         if class_codes(other) != list(release.classes):
             raise Conflict("the release has other classes than this reading task; use another SECONDREAD_HOME for it")

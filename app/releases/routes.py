@@ -24,12 +24,12 @@ from app.jobs.service import JobOut
 from app.releases import service
 from app.releases.schemas import AliasesOut, AliasIn, AliasOut, ReleaseDetailOut, ReleasesOut
 
-router = APIRouter(tags=["releases"], route_class=GuardedRoute)
+router = APIRouter(tags=["releases"], responses=list_problem_responses(), route_class=GuardedRoute)
 _Viewing = Depends(RequireScope("metrics:read"))
 _Managing = Annotated[Principal, Depends(RequireScope("manage"))]
 
 
-@router.get("/v1/releases", operation_id="list_releases", responses=list_problem_responses(), dependencies=[_Viewing])
+@router.get("/v1/releases", operation_id="list_releases", dependencies=[_Viewing])
 def list_releases(session: ReadSession) -> ReleasesOut:
     """Every release, newest first."""
     return service.list_releases(session)
@@ -46,7 +46,7 @@ def get_release(release_id: uuid.UUID, session: ReadSession) -> ReleaseDetailOut
     return service.read_release_detail(session, release_id)
 
 
-@router.get("/v1/aliases", operation_id="list_aliases", responses=list_problem_responses(), dependencies=[_Viewing])
+@router.get("/v1/aliases", operation_id="list_aliases", dependencies=[_Viewing])
 def list_aliases(session: ReadSession) -> AliasesOut:
     """Which releases are champion and challenger; the revision is what If-Match wants."""
     return service.aliases_out(session)

@@ -1,10 +1,4 @@
-"""Charts of the report.
-
-The numbers are those of the report; nothing is computed here. The annex is for studies with several readers and many
-cases (MRMC).
-
-Points of one case stand alone: a line joins neighbouring bins only where both are of more than one.
-"""
+"""Charts of the report, and its annex for studies with several readers and many cases (MRMC)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

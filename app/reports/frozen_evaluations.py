@@ -22,26 +22,7 @@ from app.http.errors import Conflict, NotFound, ServiceUnavailable
 from app.http.principal import Principal
 from app.jobs import service
 from app.jobs.service import JobView, RunningJob, jobs_where
-from app.metrics.service import (
-    Cohort,
-    CohortQuery,
-    CohortTables,
-    EvaluationDocument,
-    EvaluationIn,
-    EvaluationOut,
-    EvaluationsOut,
-    FrozenDocument,
-    MetricsHead,
-    MetricsOut,
-    build_metrics_body,
-    cohort_tables,
-    count_corrections,
-    count_post_reveal_changes,
-    evaluate_cohort,
-    load_judged_cohort,
-    measure_label_agreement,
-    read_card_reference,
-)
+from app.metrics import service as metric_service
 from app.releases.service import existing_release
 from app.reports.charts import current_second_read_share, draw_report, html_report
 from app.reports.report import build_report_parts, csv_report
@@ -75,8 +56,8 @@ KIND = "evaluation"
 
 
 def request_evaluation(
-    session: Session, context: ServiceContext, principal: Principal, body: EvaluationIn
-) -> tuple[int, EvaluationOut]:
+    session: Session, context: ServiceContext, principal: Principal, body: metric_service.EvaluationIn
+) -> tuple[int, metric_service.EvaluationOut]:
     """Submit a job that freezes an evaluation."""
     if body.release is not None:
         existing_release(session, body.release)
@@ -84,8 +65,10 @@ def request_evaluation(
     return 202, _evaluation_out(job, None)
 
 
-def _evaluation_out(job: JobView, evaluation: Evaluation | None, *, document: bool = True) -> EvaluationOut:
-    return EvaluationOut(
+def _evaluation_out(
+    job: JobView, evaluation: Evaluation | None, *, document: bool = True
+) -> metric_service.EvaluationOut:
+    return metric_service.EvaluationOut(
         id=str(job.id),
         state=job.state,
         progress=job.progress or 0.0,
@@ -105,17 +88,19 @@ def _job_and_evaluation(session: Session, evaluation_id: uuid.UUID) -> tuple[Job
     return jobs[0], session.get(Evaluation, evaluation_id)
 
 
-def read_evaluation(session: Session, evaluation_id: uuid.UUID) -> EvaluationOut:
+def read_evaluation(session: Session, evaluation_id: uuid.UUID) -> metric_service.EvaluationOut:
     """Read an evaluation and its progress."""
     return _evaluation_out(*_job_and_evaluation(session, evaluation_id))
 
 
-def list_evaluations(session: Session) -> EvaluationsOut:
+def list_evaluations(session: Session) -> metric_service.EvaluationsOut:
     """Evaluations, newest first."""
     jobs = jobs_where(session, Job.kind == KIND, limit=200)
     finished = select(Evaluation).where(Evaluation.id.in_([job.id for job in jobs])).options(defer(Evaluation.document))
     evaluations = {row.id: row for row in session.execute(finished).scalars()}
-    return EvaluationsOut(items=[_evaluation_out(job, evaluations.get(job.id), document=False) for job in jobs])
+    return metric_service.EvaluationsOut(
+        items=[_evaluation_out(job, evaluations.get(job.id), document=False) for job in jobs]
+    )
 
 
 def read_report_file(session: Session, context: ServiceContext, evaluation_id: uuid.UUID, name: str) -> bytes:
@@ -149,24 +134,30 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
         done = session.execute(select(Evaluation).where(Evaluation.job_id == job.job_id)).scalar_one_or_none()
         if done is not None:
             return {"evaluation": str(done.id)}
-    request = EvaluationIn.model_validate(job.parameters)
+    request = metric_service.EvaluationIn.model_validate(job.parameters)
     job.report(_READING, "reading labels and predictions")
-    question, at = _query_from_request(request), job.context.clock()
+    question, at = (
+        metric_service.CohortQuery(request.partition, request.weighting, request.since, request.until, request.site),
+        job.context.clock(),
+    )
     with job.context.database.read_moment() as session:
-        judged = load_judged_cohort(session, job.context, request.release, question)
+        judged = metric_service.load_judged_cohort(session, job.context, request.release, question)
         release_id, cohort = judged.release_id, judged.cohort
-        tables = cohort_tables(session, cohort, identified=False)
-        reference = read_card_reference(session, release_id)
+        tables = metric_service.cohort_tables(session, cohort, identified=False)
+        reference = metric_service.read_card_reference(session, release_id)
         parts, targets = build_report_parts(session, cohort, question, at), current_targets(session)
         today = current_second_read_share(session, parts)
         changes = {
-            "corrections": count_corrections(session, cohort.columns.ids()),
-            "after_reveal": count_post_reveal_changes(session, cohort.columns),
+            "corrections": metric_service.count_corrections(session, cohort.columns.ids()),
+            "after_reveal": metric_service.count_post_reveal_changes(session, cohort.columns),
         }
     with _working_folder(job) as folder:
-        _write_tables(tables, folder)
+        from ml.tables.reading import write_table
+
+        write_table(tables.labels_table(), folder / LABELS)
+        write_table(tables.predictions, folder / PREDICTIONS)
         job.report(_COMPUTING, "computing every metric")
-        body = build_metrics_body(
+        body = metric_service.build_metrics_body(
             cohort,
             _evaluate_written_tables(folder, tables, cohort),
             "site",
@@ -175,11 +166,17 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
             judged.monitors,
             judged.sets,
         )
-        agreement = measure_label_agreement(tables.labels).model_copy(update=changes)
-        document = FrozenDocument(**dict(body), release=str(release_id), question=request, agreement=agreement)
+        agreement = metric_service.measure_label_agreement(tables.labels).model_copy(update=changes)
+        document = metric_service.FrozenDocument(
+            **dict(body), release=str(release_id), question=request, agreement=agreement
+        )
         job.report(_DRAWING, "drawing the report")
-        head = MetricsHead(release=str(release_id), partition=request.partition, weighting=request.weighting)
-        whole = ReportBody(document=MetricsOut(**dict(head), **dict(body)), agreement=agreement, **dict(parts))
+        head = metric_service.MetricsHead(
+            release=str(release_id), partition=request.partition, weighting=request.weighting
+        )
+        whole = ReportBody(
+            document=metric_service.MetricsOut(**dict(head), **dict(body)), agreement=agreement, **dict(parts)
+        )
         html = html_report(draw_report(whole, targets, today), request, str(job.job_id), at)
         write_bytes_atomically(folder / "report.html", html.encode())
         write_bytes_atomically(folder / "report.csv", csv_report(document).encode())
@@ -204,7 +201,9 @@ def _working_folder(job: RunningJob) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _store_evaluation(job: RunningJob, release_id: uuid.UUID, folder: Path, document: FrozenDocument) -> None:
+def _store_evaluation(
+    job: RunningJob, release_id: uuid.UUID, folder: Path, document: metric_service.FrozenDocument
+) -> None:
     """Store an evaluation: its files first, so that a row is never without them."""
     digest, folders = snapshot_sha256(folder), job.context.folders
     folders.publish(shared_folder_name(folders, job.job_id, digest), folder)
@@ -220,24 +219,15 @@ def _store_evaluation(job: RunningJob, release_id: uuid.UUID, folder: Path, docu
         )
 
 
-def _write_tables(tables: CohortTables, folder: Path) -> None:
-    from ml.tables.reading import write_table
-
-    write_table(tables.labels_table(), folder / LABELS)
-    write_table(tables.predictions, folder / PREDICTIONS)
-
-
-def _query_from_request(asked: EvaluationIn) -> CohortQuery:
-    return CohortQuery(asked.partition, asked.weighting, asked.since, asked.until, asked.site)
-
-
-def _evaluate_written_tables(folder: Path, tables: CohortTables, cohort: Cohort) -> EvaluationDocument:
+def _evaluate_written_tables(
+    folder: Path, tables: metric_service.CohortTables, cohort: metric_service.Cohort
+) -> metric_service.EvaluationDocument:
     if not tables.labels.case_id:  # a table without labels cannot be evaluated
-        return EvaluationDocument.of(evaluate_cohort(cohort))
+        return metric_service.EvaluationDocument.of(metric_service.evaluate_cohort(cohort))
     return evaluate_frozen(folder, weighted=cohort.first is not None)
 
 
-def evaluate_frozen(folder: Path, *, weighted: bool = True) -> EvaluationDocument:
+def evaluate_frozen(folder: Path, *, weighted: bool = True) -> metric_service.EvaluationDocument:
     """The evaluation of frozen tables, the one that anybody gets who has the folder."""
     from ml.tables import evaluate
 
@@ -247,7 +237,7 @@ def evaluate_frozen(folder: Path, *, weighted: bool = True) -> EvaluationDocumen
         sample_weight=("weight", "weight2") if weighted else None,
         cluster="patient",
     )
-    return EvaluationDocument.of(evaluation)
+    return metric_service.EvaluationDocument.of(evaluation)
 
 
 def move_into_bucket(context: ServiceContext) -> int:

@@ -55,10 +55,10 @@ def _query_from_row(row: PublishedReportRow) -> CohortQuery:
     return CohortQuery(parameters["partition"], parameters["weighting"], site=parameters["site"])  # type: ignore[arg-type]
 
 
-def read_published_report(session: Session, question: CohortQuery, *, with_body: bool = True) -> PublishedReport:
+def read_published_report(session: Session, question: CohortQuery) -> PublishedReport:
     """The latest report on a question."""
-    body = [undefer(PublishedReportRow.document)] if with_body else []
-    alias, row = get_champion_alias(session), session.get(PublishedReportRow, hash_report_query(question), options=body)
+    alias, body = get_champion_alias(session), [undefer(PublishedReportRow.document)]
+    row = session.get(PublishedReportRow, hash_report_query(question), options=body)
     if alias is None:
         return PublishedReport(state="without-release")
     if row is None:
@@ -69,7 +69,7 @@ def read_published_report(session: Session, question: CohortQuery, *, with_body:
         return PublishedReport(state="making" if error is None else "failed", error=error)
     return PublishedReport(
         state="ready",
-        body=ReportBody.model_validate(row.document) if with_body else None,
+        body=ReportBody.model_validate(row.document),
         as_of=row.as_of,
         newer=row.basis != _report_basis(session),
         next_at=row.as_of + _report_pause(row),

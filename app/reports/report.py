@@ -13,23 +13,11 @@ from sqlalchemy.orm import Session
 from app.context import ServiceContext
 from app.http.formats import templates_in
 from app.http.models import MetricOut
-from app.metrics.service import (
-    Cohort,
-    CohortQuery,
-    MetricsBody,
-    build_cohort,
-    compute_agreement,
-    compute_group_metrics,
-    compute_metrics,
-    exclude_training_cases,
-    load_current_dataset,
-    release_or_champion,
-    simulate_designs,
-)
+from app.metrics import service as metric_service
 from app.reports import statistics
 from app.reports.schemas import ReportBody, ReportParts
 from app.reports.sentences import format_hours, format_percent, format_share_interval
-from app.reports.workload import summarise_workload
+from app.reports.statistics import summarise_workload
 from app.triage.service import current_policy
 from ml.messages import messages
 
@@ -83,7 +71,7 @@ def chart_csv(rows: Sequence[Mapping[str, object]]) -> str:
     return stream.getvalue()
 
 
-def headline_metrics(document: MetricsBody) -> list[tuple[str, str, MetricOut]]:
+def headline_metrics(document: metric_service.MetricsBody) -> list[tuple[str, str, MetricOut]]:
     """Name, meaning and estimate of each headline metric that could be measured when the document was made."""
     # DL is shown as the shown EL less the shown CL, so that the parts add up to the whole on paper too.
     estimates = document.metrics | round_additive_parts(document)
@@ -91,7 +79,7 @@ def headline_metrics(document: MetricsBody) -> list[tuple[str, str, MetricOut]]:
     return [row for row in headline_rows if row[0] != "accuracy" or row[2].n > 0]
 
 
-def round_additive_parts(document: MetricsBody) -> dict[str, MetricOut]:
+def round_additive_parts(document: metric_service.MetricsBody) -> dict[str, MetricOut]:
     """EL, the CL of the same cases and DL, rounded as they are shown, such that EL = CL + DL; nothing without them."""
     parts = [document.metrics.get(name) for name in ("EL", "CL_paired", "DL")]
     if any(one is None or one.value is None for one in parts):
@@ -103,7 +91,7 @@ def round_additive_parts(document: MetricsBody) -> dict[str, MetricOut]:
     return dict(zip(("EL", "CL_paired", "DL"), (one.model_copy(update={"value": v}) for one, v in values), strict=True))
 
 
-def csv_report(document: MetricsBody) -> str:
+def csv_report(document: metric_service.MetricsBody) -> str:
     """Every metric, one row each."""
     stream = io.StringIO()
     writer = csv.writer(stream)
@@ -117,30 +105,36 @@ def csv_report(document: MetricsBody) -> str:
     return stream.getvalue()
 
 
-def build_report(session: Session, context: ServiceContext, question: CohortQuery, at: datetime) -> ReportBody:
+def build_report(
+    session: Session, context: ServiceContext, question: metric_service.CohortQuery, at: datetime
+) -> ReportBody:
     """Build the report of a query about the champion."""
     home = context.settings.home
-    columns = exclude_training_cases(load_current_dataset(session, home, *release_or_champion(session, None)))
-    cohort = build_cohort(columns, question, at.timestamp())
+    columns = metric_service.exclude_training_cases(
+        metric_service.load_current_dataset(session, home, *metric_service.release_or_champion(session, None))
+    )
+    cohort = metric_service.build_cohort(columns, question, at.timestamp())
     return ReportBody(
-        document=compute_metrics(session, context, None, question, "site"),
-        agreement=compute_agreement(session, home, question, None),
+        document=metric_service.compute_metrics(session, context, None, question, "site"),
+        agreement=metric_service.compute_agreement(session, home, question, None),
         **dict(build_report_parts(session, cohort, question, at)),
     )
 
 
-def build_report_parts(session: Session, cohort: Cohort, question: CohortQuery, at: datetime) -> ReportParts:
+def build_report_parts(
+    session: Session, cohort: metric_service.Cohort, question: metric_service.CohortQuery, at: datetime
+) -> ReportParts:
     """Build all parts of a cohort's report beside its metrics."""
     workload = summarise_workload(session, at, question.site)
     quantiles = statistics.disagreement_quantiles(cohort)
     return ReportParts(
-        months=compute_group_metrics(cohort, "month"),
+        months=metric_service.compute_group_metrics(cohort, "month"),
         findings=statistics.compute_findings(cohort),
         workload=workload,
         pairs=statistics.rank_confused_pairs(cohort),
         by_site=statistics.trends_by_site(cohort),
         by_month=statistics.trends_by_month(cohort),
         what_if=statistics.simulate_second_read_shares(cohort, quantiles, workload),
-        designs=simulate_designs(cohort, current_policy(session).audit_rate),
+        designs=metric_service.simulate_designs(cohort, current_policy(session).audit_rate),
         quantiles=quantiles,
     )

@@ -24,7 +24,7 @@ from app.metrics.service import EvaluationIn, EvaluationOut, EvaluationsOut
 from app.reports import frozen_evaluations
 from app.reports.targets import TargetsIn, TargetsOut, current_targets, set_targets
 
-router = APIRouter(tags=["evaluations"], route_class=GuardedRoute)
+router = APIRouter(tags=["evaluations"], responses=list_problem_responses(), route_class=GuardedRoute)
 _VIEWING = [Depends(RequireScope("metrics:read"))]
 #: For a report, which must open offline and carries its own style.
 _REPORT_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
@@ -48,9 +48,7 @@ def freeze_evaluation(
     return once(session, body, lambda: frozen_evaluations.request_evaluation(session, context, principal, body))
 
 
-@router.get(
-    "/v1/evaluations", operation_id="list_evaluations", responses=list_problem_responses(), dependencies=_VIEWING
-)
+@router.get("/v1/evaluations", operation_id="list_evaluations", dependencies=_VIEWING)
 def list_evaluations(session: ReadSession) -> EvaluationsOut:
     """Frozen evaluations, newest first, without their documents."""
     return frozen_evaluations.list_evaluations(session)
@@ -82,9 +80,7 @@ def get_evaluation(
     return JSONResponse(frozen_evaluations.read_evaluation(session, evaluation_id).model_dump(mode="json"))
 
 
-@router.get(
-    "/v1/report-targets", operation_id="get_report_targets", responses=list_problem_responses(), dependencies=_VIEWING
-)
+@router.get("/v1/report-targets", operation_id="get_report_targets", dependencies=_VIEWING)
 def get_report_targets(session: ReadSession, response: Response) -> TargetsOut:
     """The laboratory's own targets, beside which the report puts its first sentences."""
     targets = current_targets(session)

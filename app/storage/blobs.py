@@ -17,8 +17,14 @@ from pathlib import Path
 from typing import Protocol
 
 from app.http.errors import NotFound, ServiceUnavailable, StorageFull
-from app.storage.disk_space import require_space
 from ml.util.files import file_sha256, sync_folder
+
+
+def require_space(folder: Path, min_free_bytes: int, size: int = 0) -> None:
+    """Refuse to store more where too little space is left."""
+    if shutil.disk_usage(folder).free < max(min_free_bytes, size):
+        raise StorageFull("too little disk space is left for uploads; labels are still accepted")
+
 
 _KEY = re.compile(r"(?:[a-z0-9-]+/)*([0-9a-f]{64})(?:\.[a-z]+)?")
 

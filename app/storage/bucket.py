@@ -52,7 +52,6 @@ class BucketStore:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Ask the bucket."""
         try:
             yield
         except (FileNotFoundError, self._api.exceptions.NotFoundError) as exc:

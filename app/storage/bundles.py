@@ -83,7 +83,12 @@ class SharedFolders:
         package = self.home / f".{uuid.uuid4().hex}.part"
         try:
             self.home.mkdir(parents=True, exist_ok=True)
-            _pack_folder(folder, package)
+            with tarfile.open(package, "w") as archive:
+                for path in _list_folder_files(folder):
+                    about = tarfile.TarInfo(path.name)
+                    about.size = path.stat().st_size
+                    with path.open("rb") as stream:
+                        archive.addfile(about, stream)
             self.bucket.put(f"{name}/{file_sha256(package)}.tar", package)
         except OSError as exc:
             raise StorageFull("the files could not be copied; is the disk full?") from exc
@@ -119,16 +124,6 @@ class SharedFolders:
 
 def _list_folder_files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith("."))
-
-
-def _pack_folder(folder: Path, package: Path) -> None:
-    """Write the files of a folder into one; the same files make the same package."""
-    with tarfile.open(package, "w") as archive:
-        for path in _list_folder_files(folder):
-            about = tarfile.TarInfo(path.name)
-            about.size = path.stat().st_size
-            with path.open("rb") as stream:
-                archive.addfile(about, stream)
 
 
 def _unpack_folder(folder: Path) -> dict[str, str]:

@@ -1,4 +1,1 @@
-"""Triage: rules, read plans and versioned policies.
-
-Rules, plans and the versioned policies behind them.
-"""
+"""Triage: rules, read plans and versioned policies."""

@@ -13,15 +13,10 @@ from app.http.principal import Principal
 from app.triage import service
 from app.triage.schemas import PoliciesOut, PolicyIn, PolicyOut
 
-router = APIRouter(tags=["policies"], route_class=GuardedRoute)
+router = APIRouter(tags=["policies"], responses=list_problem_responses(), route_class=GuardedRoute)
 
 
-@router.get(
-    "/v1/policies",
-    operation_id="list_policies",
-    responses=list_problem_responses(),
-    dependencies=[Depends(RequireScope("metrics:read"))],
-)
+@router.get("/v1/policies", operation_id="list_policies", dependencies=[Depends(RequireScope("metrics:read"))])
 def list_policies(session: ReadSession) -> PoliciesOut:
     """Every version of the reading policy, newest first; the first one is in force."""
     return service.list_policies(session)

@@ -10,19 +10,21 @@ from app.http.errors import Conflict
 from app.http.principal import Principal
 from app.triage.assignment import (
     GRACE_PERIOD,
-    list_assignable_annotators,
-    next_position,
-    redraw_annotator,
-    twins_of_case,
-)
-from app.triage.eligibility import (
     ReadEligibility,
     eligibility_of,
     eligibility_of_account,
+    list_assignable_annotators,
     list_eligible_annotators,
+    next_position,
+    redraw_annotator,
     require_qualified,
+    twins_of_case,
 )
 from app.triage.planning import (
+    ImageIdentity,
+    are_twins,
+    identity_values,
+    may_be_twin,
     new_request,
     plan_case,
     policy_for_planning,
@@ -49,7 +51,6 @@ from app.triage.rules import (
     summarise_prediction,
 )
 from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut
-from app.triage.twins import ImageIdentity, are_twins, identity_values, may_be_twin
 
 __all__ = [
     "DAILY",

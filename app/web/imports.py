@@ -15,23 +15,7 @@ from app.context import AppContext
 from app.database.engine import ReadSession, WriteSession
 from app.http.errors import BadRequest, InvalidValue, Problem, StorageFull, TooLarge
 from app.http.principal import Principal
-from app.imports.service import (
-    CHECK,
-    MAX_ENTRIES,
-    MAX_ROWS,
-    ImportRowOut,
-    ReceivedArchive,
-    Status,
-    begin_check,
-    begin_import,
-    can_be_imported,
-    check_of,
-    import_checked,
-    import_of,
-    page_of_rows,
-    receive_body,
-    show_import,
-)
+from app.imports import service as import_service
 from app.jobs.service import job_out, newest_jobs
 from app.web.filters import csv_file
 from app.web.render import redirect_to, render_page
@@ -109,7 +93,7 @@ async def stream_form_file(chunks: AsyncIterable[bytes], content_type: str, fiel
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Importer = Annotated[Principal, Depends(RequireScope("cases:write"))]
-_Status = Annotated[Literal[""] | Status, Query()]
+_Status = Annotated[Literal[""] | import_service.Status, Query()]
 _ROWS = 200
 
 
@@ -125,16 +109,20 @@ def _render_imports(
     """Render the page of imports, with the error of the archive that was sent."""
     jobs = [job_out(job) for job in newest_jobs(session, 50, "import")]
     status = 200 if problem is None else problem.status
-    checks = [job_out(job) for job in newest_jobs(session, 20, CHECK)]
+    checks = [job_out(job) for job in newest_jobs(session, 20, import_service.CHECK)]
     return render_page(request, "imports.html", principal, status, jobs=jobs, checks=checks, problem=problem)
 
 
-async def _receive_archive(request: Request, context: AppContext) -> AsyncIterator[ReceivedArchive | Problem]:
+async def _receive_archive(
+    request: Request, context: AppContext
+) -> AsyncIterator[import_service.ReceivedArchive | Problem]:
     """Store the form's archive on disk; yield it, or the error that prevents its import."""
     chunks = stream_form_file(request.stream(), request.headers.get("content-type", ""), "archive")
     async with AsyncExitStack() as stack:
         try:
-            archive: ReceivedArchive | Problem = await stack.enter_async_context(receive_body(chunks, context))
+            archive: import_service.ReceivedArchive | Problem = await stack.enter_async_context(
+                import_service.receive_body(chunks, context)
+            )
         except (BadRequest, InvalidValue, StorageFull, TooLarge) as exc:
             archive = exc
         yield archive
@@ -145,13 +133,13 @@ def upload_archive(
     request: Request,
     context: AppContext,
     principal: _Importer,
-    archive: Annotated[ReceivedArchive | Problem, Depends(_receive_archive)],
+    archive: Annotated[import_service.ReceivedArchive | Problem, Depends(_receive_archive)],
     session: WriteSession,
 ) -> Response:
     """Take an archive and import it in a job; what is wrong with it stands beside the field."""
     if isinstance(archive, Problem):
         return _render_refused_archive(request, principal, session, archive)
-    return redirect_to(f"/imports/{begin_import(session, context, principal, archive).id}")
+    return redirect_to(f"/imports/{import_service.begin_import(session, context, principal, archive).id}")
 
 
 def _render_refused_archive(request: Request, principal: Principal, session: Session, problem: Problem) -> Response:
@@ -166,13 +154,13 @@ def check_archive(
     request: Request,
     context: AppContext,
     principal: _Importer,
-    archive: Annotated[ReceivedArchive | Problem, Depends(_receive_archive)],
+    archive: Annotated[import_service.ReceivedArchive | Problem, Depends(_receive_archive)],
     session: WriteSession,
 ) -> Response:
     """Take an archive and say in a job what its import would do; what is wrong with it stands beside the field."""
     if isinstance(archive, Problem):
         return _render_refused_archive(request, principal, session, archive)
-    return redirect_to(f"/imports/checks/{begin_check(session, context, principal, archive).id}")
+    return redirect_to(f"/imports/checks/{import_service.begin_check(session, context, principal, archive).id}")
 
 
 @router.get("/imports/checks/{check_id}")
@@ -186,15 +174,17 @@ def check_page(
     status: _Status = "",
 ) -> Response:
     """What an import would do, row by row, and the button that does it."""
-    check, begun = check_of(session, check_id), import_of(session, check_id)
-    rows, next_cursor = page_of_rows(session, check_id, after=cursor or 0, limit=_ROWS, status=status or None)
+    check, begun = import_service.check_of(session, check_id), import_service.import_of(session, check_id)
+    rows, next_cursor = import_service.page_of_rows(
+        session, check_id, after=cursor or 0, limit=_ROWS, status=status or None
+    )
     return render_page(
         request,
         "check.html",
         principal,
         check=job_out(check),
         begun=begun,
-        importable=can_be_imported(context, check),
+        importable=import_service.can_be_imported(context, check),
         rows=rows,
         next_cursor=next_cursor,
         chosen=status,
@@ -204,8 +194,10 @@ def check_page(
 @router.get("/imports/checks/{check_id}/rows.csv", dependencies=[Depends(RequireScope("cases:write"))])
 def check_rows(check_id: uuid.UUID, session: ReadSession, status: _Status = "") -> Response:
     """Rows of a check of which something is to be told, as a file."""
-    check_of(session, check_id)
-    rows, _ = page_of_rows(session, check_id, after=0, limit=MAX_ENTRIES + MAX_ROWS, status=status or None)
+    import_service.check_of(session, check_id)
+    rows, _ = import_service.page_of_rows(
+        session, check_id, after=0, limit=import_service.MAX_ENTRIES + import_service.MAX_ROWS, status=status or None
+    )
     return _rows_file(f"check-{status or 'all'}", rows)
 
 
@@ -214,7 +206,7 @@ def import_checked_archive(
     check_id: uuid.UUID, context: AppContext, principal: _Importer, session: WriteSession
 ) -> Response:
     """Import an archive that was checked."""
-    return redirect_to(f"/imports/{import_checked(session, context, principal, check_id).id}")
+    return redirect_to(f"/imports/{import_service.import_checked(session, context, principal, check_id).id}")
 
 
 @router.get("/imports/{import_id}")
@@ -227,17 +219,19 @@ def import_page(
     status: _Status = "",
 ) -> Response:
     """An import, row by row."""
-    view = show_import(session, import_id, after=cursor or 0, limit=_ROWS, status=status or None)
+    view = import_service.show_import(session, import_id, after=cursor or 0, limit=_ROWS, status=status or None)
     return render_page(request, "import.html", principal, view=view, chosen=status)
 
 
 @router.get("/imports/{import_id}/rows.csv", dependencies=[Depends(RequireScope("cases:write"))])
 def import_rows(import_id: uuid.UUID, session: ReadSession, status: _Status = "failed") -> Response:
     """Rows of an import as a file: those that failed, unless others are asked for."""
-    view = show_import(session, import_id, after=0, limit=MAX_ENTRIES + MAX_ROWS, status=status or None)
+    view = import_service.show_import(
+        session, import_id, after=0, limit=import_service.MAX_ENTRIES + import_service.MAX_ROWS, status=status or None
+    )
     return _rows_file(f"import-{status or 'all'}", view.rows)
 
 
-def _rows_file(name: str, rows: Sequence[ImportRowOut]) -> Response:
+def _rows_file(name: str, rows: Sequence[import_service.ImportRowOut]) -> Response:
     cells = [(row.row, row.external_id, row.status, row.detail) for row in rows]
     return csv_file(name, ("row", "external_id", "result", "why"), cells)

@@ -56,17 +56,17 @@ def _describe_refusal(session: Session, job: JobView) -> RefusedRecalibration:
     return RefusedRecalibration(what, sentences, came)
 
 
-def _first_line(job: JobView) -> str:
-    """First line of a job's error or message."""
-    return (job.error or job.message).partition("\n")[0]
-
-
 def _read_job_states(context: ServiceContext) -> tuple[str, bool]:
     """Newest jobs as JSON, and whether one of them is queued or running."""
     with context.database.read() as session:
         jobs = newest_jobs(session, _SHOWN)
         states = [
-            {"id": str(job.id), "state": job.state, "progress": job.progress, "message": _first_line(job)}
+            {
+                "id": str(job.id),
+                "state": job.state,
+                "progress": job.progress,
+                "message": (job.error or job.message).partition("\n")[0],
+            }
             for job in jobs
         ]
         return json.dumps(states), any(job.state in {"queued", "running"} for job in jobs)

@@ -1,4 +1,4 @@
-"""Page of people, keys and passwords."""
+"""Pages of people, keys and passwords, and pages that only explain: help, display, API."""
 
 import time
 import uuid
@@ -8,28 +8,22 @@ from datetime import datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
+from fastapi.responses import HTMLResponse
 from sqlalchemy.orm import Session
 
 from app.accounts import service as accounts
-from app.accounts.service import (
-    GuardedRoute,
-    RequireScope,
-    account_of_key,
-    all_accounts,
-    existing_account,
-    keys_by_account,
-    last_sign_ins,
-)
+from app.accounts.service import GuardedRoute, RequireScope
 from app.annotators.service import PulledOut, estimate_account_agreements, last_monday
 from app.context import AppContext, ServiceContext
 from app.database.engine import ReadSession, WriteSession
 from app.database.tables import Account, ApiKey
 from app.http.errors import Conflict, Forbidden, NoRelease
 from app.http.languages import gettext
+from app.http.middleware import POLICY
 from app.http.models import PageText
 from app.http.principal import ROLE_SCOPES, SCOPES, Principal
 from app.reports.service import METRIC_MEANINGS
-from app.web.render import redirect_to, render_page
+from app.web.render import ENVIRONMENT, redirect_to, render_page
 from ml.messages import Message
 
 #: Agreements change on Mondays; an erasure in between is seen after so many seconds.
@@ -77,11 +71,11 @@ def load_people(
     session: Session, context: ServiceContext, search: str = "", *, compute: bool = True
 ) -> list[PersonView]:
     """Accounts by name, those whose name contains a text where one is given."""
-    keys, signed_in = keys_by_account(session), last_sign_ins(session)
+    keys, signed_in = accounts.keys_by_account(session), accounts.last_sign_ins(session)
     agreement_by_account = _load_agreements(session, context, compute=compute)
     return [
         _build_person_view(account, signed_in, agreement_by_account, keys.get(account.id, []))
-        for account in all_accounts(session)
+        for account in accounts.all_accounts(session)
         if search.casefold() in account.name.casefold()
     ]
 
@@ -90,10 +84,10 @@ def load_person(
     session: Session, context: ServiceContext, account_id: uuid.UUID, *, compute: bool = True
 ) -> PersonView:
     """One account."""
-    account = existing_account(session, account_id)
-    keys = keys_by_account(session).get(account_id, [])
+    account = accounts.existing_account(session, account_id)
+    keys = accounts.keys_by_account(session).get(account_id, [])
     return _build_person_view(
-        account, last_sign_ins(session), _load_agreements(session, context, compute=compute), keys
+        account, accounts.last_sign_ins(session), _load_agreements(session, context, compute=compute), keys
     )
 
 
@@ -144,7 +138,6 @@ def _render_person(
     account_id: uuid.UUID,
     shown: _PeoplePageState,
 ) -> Response:
-    """Render one account with its keys."""
     person_view = load_person(session, context, account_id, compute=request.method == "GET")
     values = {"person": person_view, "scopes": SCOPES, "now": context.clock()}
     return render_page(request, "person.html", principal, 422 if shown.faults else 200, shown=shown, **values)
@@ -205,7 +198,7 @@ def one_time_password(
     account_id: uuid.UUID, request: Request, context: AppContext, principal: _Manager, session: WriteSession
 ) -> Response:
     """Make a new one-time password, shown this once."""
-    return _new_password(request, context, principal, session, existing_account(session, account_id))
+    return _new_password(request, context, principal, session, accounts.existing_account(session, account_id))
 
 
 @router.post("/people/{account_id}/state")
@@ -219,7 +212,7 @@ def set_state(
     """Let somebody in no more, or in again."""
     if account_id == principal.account_id:
         raise Forbidden("you cannot lock yourself out; ask another admin")
-    name = existing_account(session, account_id).name
+    name = accounts.existing_account(session, account_id).name
     accounts.set_disabled(session, context.keys.audit, name, disabled=disabled, actor=principal.name)
     return redirect_to(f"/people/{account_id}")
 
@@ -235,7 +228,7 @@ def add_key(
     days: Annotated[PageText, Form(max_length=5)] = "",
 ) -> Response:
     """Make an API key, shown this once."""
-    name = existing_account(session, account_id).name
+    name = accounts.existing_account(session, account_id).name
     try:
         expires = _parse_expiry(days.strip(), context.clock())
         token = accounts.add_key(session, context.keys.audit, name, scopes or [], expires, actor=principal.name)[1]
@@ -264,7 +257,7 @@ def _parse_expiry(days: str, at: datetime) -> datetime | None:
 def revoke_key(key_id: uuid.UUID, context: AppContext, principal: _Manager, session: WriteSession) -> Response:
     """Revoke a key."""
     accounts.revoke_key(session, context.keys.audit, key_id, actor=principal.name)
-    return redirect_to(f"/people/{account_of_key(session, key_id)}")
+    return redirect_to(f"/people/{accounts.account_of_key(session, key_id)}")
 
 
 @router.get("/help")
@@ -277,3 +270,14 @@ def help_page(request: Request, principal: _Anybody) -> Response:
 def display_page(request: Request, principal: _Anybody) -> Response:
     """Patterns by which a person sees whether a screen shows what images hold."""
     return render_page(request, "display.html", principal)
+
+
+#: The viewer styles its elements in place. Only this page allows that, and it shows nothing that a user wrote.
+_API_POLICY = POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'")
+
+
+@router.get("/v1/docs", dependencies=[Depends(accounts.allow_everyone)])
+def show_api() -> HTMLResponse:
+    """Every operation with its access, fields, errors and an example."""
+    headers = {"Cache-Control": "no-cache", "Content-Security-Policy": _API_POLICY}
+    return HTMLResponse(ENVIRONMENT.get_template("api.html").render(), headers=headers)

@@ -7,21 +7,6 @@ from fastapi import APIRouter, Depends, Form, Request, Response
 
 from app.accounts.service import GuardedRoute, RequireScope
 from app.annotators.practice import service as practice_service
-from app.annotators.practice.service import (
-    DecisionIn,
-    PracticeAnswerIn,
-    PracticeItemOut,
-    PracticeSetIn,
-    RunIn,
-    add_qualification_decision,
-    answer_item,
-    begin_run,
-    case_of_item,
-    list_qualified,
-    list_sets,
-    own_practice,
-    retire_set,
-)
 from app.annotators.service import class_names
 from app.cases.service import note_exposure
 from app.context import AppContext
@@ -43,8 +28,8 @@ _Short = Annotated[PageText, Form(max_length=100)]
 def show_practice(request: Request, principal: _People, session: ReadSession) -> Response:
     """To annotators their sets and runs; to admins every set, and who may read alone."""
     if "manage" not in principal.scopes:
-        return render_page(request, "practice.html", principal, view=own_practice(session, principal))
-    practice_sets, people = list_sets(session), list_qualified(session)
+        return render_page(request, "practice.html", principal, view=practice_service.own_practice(session, principal))
+    practice_sets, people = practice_service.list_sets(session), practice_service.list_qualified(session)
     names, form_key = class_names(session), uuid.uuid4().hex
     return render_page(
         request, "practice_sets.html", principal, sets=practice_sets, people=people, names=names, form_key=form_key
@@ -59,7 +44,7 @@ def begin_practice_run(
     set_id: Annotated[PageText, Form(alias="set")] = "",
 ) -> Response:
     """Begin a run of a set, or go on with it."""
-    _, run = begin_run(session, context, principal, validate_form(RunIn, set=set_id))
+    _, run = practice_service.begin_run(session, context, principal, validate_form(practice_service.RunIn, set=set_id))
     return redirect_to(f"/practice/runs/{run.id}")
 
 
@@ -69,7 +54,7 @@ def show_run(run_id: uuid.UUID, request: Request, principal: _Annotator, session
     run = practice_service.show_run(session, principal, run_id)
     if run.item is None:
         return render_page(request, "practice_end.html", principal, run=run)
-    item = PracticeItemOut(item=run.item, label=None, feedback=None, run=run.id)
+    item = practice_service.PracticeItemOut(item=run.item, label=None, feedback=None, run=run.id)
     return render_page(request, "practice_cell.html", principal, run=run, shown=item)
 
 
@@ -81,7 +66,7 @@ def show_item(
     item = practice_service.show_item(session, principal, item_id)
     run = practice_service.show_run(session, principal, uuid.UUID(item.run))
     if item.feedback is not None and item.feedback.label_counts is not None:
-        case_id = case_of_item(session, principal, item_id)
+        case_id = practice_service.case_of_item(session, principal, item_id)
         note_exposure(context.database, session, principal, case_id)
     return render_page(request, "practice_cell.html", principal, run=run, shown=item)
 
@@ -97,7 +82,9 @@ def answer_practice_cell(
     """Answer a cell, then see how others answered, or go on; sending the form twice stores it once."""
     if not label:
         raise InvalidValue("choose a class")
-    _, answered = answer_item(session, context, principal, item_id, validate_form(PracticeAnswerIn, label=label))
+    _, answered = practice_service.answer_item(
+        session, context, principal, item_id, validate_form(practice_service.PracticeAnswerIn, label=label)
+    )
     return redirect_to(
         f"/practice/runs/{answered.run.id}" if answered.feedback is None else f"/practice/items/{item_id}"
     )
@@ -120,7 +107,9 @@ def add_set(
     given = {
         field: as_number(text) for field, text in (numbers | {"borderline_share": borderline_share}).items() if text
     }
-    body: PracticeSetIn = validate_form(PracticeSetIn, name=name.strip(), purpose=purpose, **given)
+    body: practice_service.PracticeSetIn = validate_form(
+        practice_service.PracticeSetIn, name=name.strip(), purpose=purpose, **given
+    )
     practice_service.add_set(session, context, principal, body)
     return redirect_to("/practice")
 
@@ -128,7 +117,7 @@ def add_set(
 @router.post("/practice/sets/{set_id}/retirement")
 def retire_practice_set(set_id: uuid.UUID, context: AppContext, principal: _Manager, session: WriteSession) -> Response:
     """Let nobody begin a run of a set any more."""
-    retire_set(session, context, principal, set_id)
+    practice_service.retire_set(session, context, principal, set_id)
     return redirect_to("/practice")
 
 
@@ -143,6 +132,10 @@ def decide_qualification(
     reason: Annotated[PageText, Form(max_length=2000)] = "",
 ) -> Response:
     """Qualify an annotator by hand, withdraw it, or allow further attempts; sending the form twice decides once."""
-    body: DecisionIn = validate_form(DecisionIn, kind=kind, reason=reason)
-    once(session, (name, body), lambda: add_qualification_decision(session, context, principal, name, body))
+    body: practice_service.DecisionIn = validate_form(practice_service.DecisionIn, kind=kind, reason=reason)
+    once(
+        session,
+        (name, body),
+        lambda: practice_service.add_qualification_decision(session, context, principal, name, body),
+    )
     return redirect_to("/practice")

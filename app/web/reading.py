@@ -14,63 +14,13 @@ from app.annotators.models.service import model_in_use
 from app.annotators.reference_cells.service import stands_for
 from app.audit.chain.keys import AnnotatorKeys
 from app.cases import service as cases
-from app.cases.service import (
-    CaseFilter,
-    CaseInPath,
-    CaseOut,
-    RequestOut,
-    ResolvedCase,
-    WorklistOut,
-    case_by_id,
-    case_handle,
-    count_waiting_cases,
-    exposures_of,
-    has_committed,
-    has_field,
-    hidden_because,
-    label_history,
-    labels_of_case,
-    list_sites,
-    microns_per_pixel_of,
-    note_exposure,
-    requests_of,
-    same_images,
-    show_case,
-)
 from app.context import AppContext
 from app.database.engine import ReadSession, WriteSession
 from app.http.errors import InvalidValue
 from app.http.languages import gettext, localize_decimal, ngettext
 from app.http.models import ClassOut, PageText, PosteriorOut
 from app.http.principal import Principal
-from app.labels.service import (
-    LISTED,
-    DayProgress,
-    DeclineIn,
-    LabelOut,
-    OwnLabelIn,
-    ReadOut,
-    RetractionIn,
-    RevisionIn,
-    answer_read,
-    correct_answer_once,
-    count_labelled_cases,
-    get_day_progress,
-    has_answered_late,
-    label_out,
-    labelled_cases,
-    lease_next_read,
-    list_correctable_answers,
-    list_leases,
-    note_display,
-    peek_next_case,
-    record_decline,
-    release_lease,
-    remarks_on,
-    retract_case_label,
-    revise_case_label,
-    show_case_posterior,
-)
+from app.labels import service as label_service
 from app.releases.service import reading_classes, release_by_id
 from app.triage.service import ReadEligibility, current_policy, eligibility_of, eligibility_of_account
 from app.web.charts import PosteriorChart, posterior_bars
@@ -110,21 +60,24 @@ class BlindWorklist:
 
     items: list[BlindItem]
     n_read: int
-    progress: DayProgress
+    progress: label_service.DayProgress
     standing: ReadEligibility
 
 
 def blind_worklist(session: Session, keys: AnnotatorKeys, principal: Principal, zone: tzinfo) -> BlindWorklist:
     """Cases that this annotator leases, then those they have read, newest first; of the others only how many wait."""
-    leased = [uuid.UUID(read.case_id) for read in list_leases(session, principal)]
-    read = labelled_cases(session, principal, LISTED)
+    leased = [uuid.UUID(read.case_id) for read in label_service.list_leases(session, principal)]
+    read = label_service.labelled_cases(session, principal, label_service.LISTED)
     listed = [(case_id, False) for case_id in leased] + [(case_id, True) for case_id in read]
-    handles = [(case_handle(keys, principal, case_id), done) for case_id, done in listed]
+    handles = [(cases.case_handle(keys, principal, case_id), done) for case_id, done in listed]
     items = [BlindItem(handle, case_number(handle), done) for handle, done in handles]
-    standing, day = eligibility_of_account(session, principal.account_id), get_day_progress(session, principal, zone)
+    standing, day = (
+        eligibility_of_account(session, principal.account_id),
+        label_service.get_day_progress(session, principal, zone),
+    )
     if not standing.may_read:
         day = replace(day, n_waiting=0)
-    return BlindWorklist(items, count_labelled_cases(session, principal), day, standing)
+    return BlindWorklist(items, label_service.count_labelled_cases(session, principal), day, standing)
 
 
 def upcoming_case(session: Session, keys: AnnotatorKeys, principal: Principal) -> uuid.UUID | None:
@@ -132,8 +85,8 @@ def upcoming_case(session: Session, keys: AnnotatorKeys, principal: Principal) -
     annotator = annotator_of_account(session, principal.account_id)
     if annotator is None or not eligibility_of(session, annotator).may_read:
         return None
-    named = peek_next_case(session, keys.order, annotator.id)
-    return None if named is None else case_handle(keys, principal, named)
+    named = label_service.peek_next_case(session, keys.order, annotator.id)
+    return None if named is None else cases.case_handle(keys, principal, named)
 
 
 @dataclass(frozen=True)
@@ -142,38 +95,40 @@ class LeadsWorklist:
 
     # ``same_image``: by case the others with the same pixels, id and external id.
 
-    page: WorklistOut
+    page: cases.WorklistOut
     n_waiting: int
     sites: list[str]
     same_image: dict[str, list[tuple[uuid.UUID, str]]]
 
 
-def load_leads_worklist(session: Session, chosen: CaseFilter, cursor: str | None) -> LeadsWorklist:
+def load_leads_worklist(session: Session, chosen: cases.CaseFilter, cursor: str | None) -> LeadsWorklist:
     """Cases that wait for a read, most urgent first."""
     worklist_page = cases.get_worklist_page(session, cursor, WORKLIST_LENGTH, chosen)
-    alike = same_images(session, [uuid.UUID(item.case.id) for item in worklist_page.items])
+    alike = cases.same_images(session, [uuid.UUID(item.case.id) for item in worklist_page.items])
     same_image = {str(case_id): others for case_id, others in alike.items()}
-    return LeadsWorklist(worklist_page, count_waiting_cases(session, chosen), list_sites(session), same_image)
+    return LeadsWorklist(
+        worklist_page, cases.count_waiting_cases(session, chosen), cases.list_sites(session), same_image
+    )
 
 
 @dataclass(frozen=True)
 class CaseView:
     """A case in full."""
 
-    case: CaseOut
+    case: cases.CaseOut
     number: str
     names: dict[str, str]
     posterior: PosteriorOut | None
     bars: PosteriorChart | None
-    labels: list[LabelOut]
-    history: list[LabelOut]
-    requests: list[RequestOut]
+    labels: list[label_service.LabelOut]
+    history: list[label_service.LabelOut]
+    requests: list[cases.RequestOut]
     exposures: list[tuple[str, datetime]]
     enough: str
-    own: LabelOut | None
+    own: label_service.LabelOut | None
     classes: list[ClassOut]
     form_key: str
-    progress: DayProgress
+    progress: label_service.DayProgress
     remarks: list[str]
     by_name: bool
     at_stake: list[ShownClass]
@@ -191,16 +146,16 @@ def case_view(
     by_name: bool = True,
 ) -> CaseView:
     """Everything about a case; only for those who may see it."""
-    case_out, classes = show_case(session, case_id), reading_classes(session)
-    handle = case_handle(keys, principal, case_id)
+    case_out, classes = cases.show_case(session, case_id), reading_classes(session)
+    handle = cases.case_handle(keys, principal, case_id)
     class_names = {info.code: info.name for info in classes}
     after = bars = None
     if case_out.prediction is not None:
-        after = show_case_posterior(session, case_id, by_name=by_name)
+        after = label_service.show_case_posterior(session, case_id, by_name=by_name)
         class_names = {code: class_names.get(code, code) for code in case_out.prediction.classes}
         bars = posterior_bars(class_names, case_out.prediction, after, after.label_counts)
-    labels = [label_out(active) for active in labels_of_case(session, case_id)]
-    requests = requests_of(session, [case_id]).get(case_id, [])
+    labels = [label_service.label_out(active) for active in cases.labels_of_case(session, case_id)]
+    requests = cases.requests_of(session, [case_id]).get(case_id, [])
     mine = [label for label in labels if label.annotator == principal.name] if principal.blind else []
     return CaseView(
         case=case_out.model_copy(update={"id": str(handle)}),
@@ -209,14 +164,16 @@ def case_view(
         posterior=after,
         bars=bars,
         labels=labels,
-        history=[label_out(active) for active in label_history(session, case_id)],
+        history=[label_service.label_out(active) for active in cases.label_history(session, case_id)],
         requests=[cases.request_out(*row) for row in requests],
-        exposures=[] if principal.blind else exposures_of(session, case_id),
+        exposures=[] if principal.blind else cases.exposures_of(session, case_id),
         enough=_describe_label_need(session, after),
         own=mine[-1] if mine else None,
         classes=classes,
         form_key=uuid.uuid4().hex,
-        progress=get_day_progress(session, principal, zone) if principal.blind else DayProgress(0, 0),
+        progress=label_service.get_day_progress(session, principal, zone)
+        if principal.blind
+        else label_service.DayProgress(0, 0),
         remarks=_list_annotator_remarks(session, after, labels, class_names) if "manage" in principal.scopes else [],
         by_name=by_name,
         at_stake=_load_classes_at_stake(session, mine, labels, after),
@@ -228,7 +185,10 @@ def case_view(
 
 
 def _load_classes_at_stake(
-    session: Session, mine: list[LabelOut], labels: list[LabelOut], after: PosteriorOut | None
+    session: Session,
+    mine: list[label_service.LabelOut],
+    labels: list[label_service.LabelOut],
+    after: PosteriorOut | None,
 ) -> list[ShownClass]:
     """The two classes that a case is between, with their reference cells."""
     own = mine[-1].label if mine else None
@@ -242,11 +202,15 @@ def _release_name(session: Session, release_id: uuid.UUID) -> str:
 
 
 def _list_annotator_remarks(
-    session: Session, after: PosteriorOut | None, labels: list[LabelOut], names: dict[str, str]
+    session: Session, after: PosteriorOut | None, labels: list[label_service.LabelOut], names: dict[str, str]
 ) -> list[str]:
     """Sentences on the annotators of a case by the model in use, for admins only."""
     in_use = None if after is None or after.reader_model is None else model_in_use(session, uuid.UUID(after.release))
-    return [] if in_use is None else remarks_on(in_use[1], [label.annotator for label in labels], list(names.values()))
+    return (
+        []
+        if in_use is None
+        else label_service.remarks_on(in_use[1], [label.annotator for label in labels], list(names.values()))
+    )
 
 
 def _describe_label_need(session: Session, after: PosteriorOut | None) -> str:
@@ -282,7 +246,7 @@ class BlindCase:
     # of the form that declines
     form_key: str
     # the lease; None for a case that the annotator does not hold
-    read: ReadOut | None
+    read: label_service.ReadOut | None
     # names the read in the forms of its account's pages; None without one
     handle: str | None
     # names what the form answers: the read, or the answer that it replaces
@@ -295,7 +259,7 @@ class BlindCase:
     back: str | None
     lease_seconds: int
     # of the annotator's day
-    progress: DayProgress
+    progress: label_service.DayProgress
     # of the image; None where nobody said
     microns_per_pixel: float | None
     # whether the wider field around the cell is there
@@ -305,15 +269,15 @@ class BlindCase:
 
 
 def case_to_read(
-    session: Session, keys: AnnotatorKeys, principal: Principal, case: ResolvedCase, zone: tzinfo
+    session: Session, keys: AnnotatorKeys, principal: Principal, case: cases.ResolvedCase, zone: tzinfo
 ) -> BlindCase | None:
     """The blind view of a case, None once this annotator has committed a label."""
-    case_by_id(session, case.id)
-    if not principal.blind or has_committed(session, principal, case):
+    cases.case_by_id(session, case.id)
+    if not principal.blind or cases.has_committed(session, principal, case):
         return None
-    leased = [read for read in list_leases(session, principal) if read.case_id == str(case.named)]
+    leased = [read for read in label_service.list_leases(session, principal) if read.case_id == str(case.named)]
     policy = current_policy(session)
-    read, known_as = leased[0] if leased else None, case_handle(keys, principal, case.named)
+    read, known_as = leased[0] if leased else None, cases.case_handle(keys, principal, case.named)
     handle = None if read is None else read_handle(keys, principal.account_id, uuid.UUID(read.id))
     return BlindCase(
         case_id=known_as,
@@ -327,9 +291,9 @@ def case_to_read(
         next_page=f"/cases/{known_as}",
         back=page_back(session, keys, principal),
         lease_seconds=policy.lease_seconds,
-        progress=get_day_progress(session, principal, zone),
-        microns_per_pixel=microns_per_pixel_of(session, case.id),
-        field=has_field(session, case.id),
+        progress=label_service.get_day_progress(session, principal, zone),
+        microns_per_pixel=cases.microns_per_pixel_of(session, case.id),
+        field=cases.has_field(session, case.id),
         resident=read is not None and policy.reveal != "after_commit",
     )
 
@@ -338,11 +302,16 @@ def case_to_correct(
     session: Session, keys: AnnotatorKeys, principal: Principal, read_id: uuid.UUID, zone: tzinfo
 ) -> BlindCase | None:
     """The blind view of a case whose answer the annotator may still correct; None where they may not."""
-    answer = next((row for row in list_correctable_answers(session, principal) if row.read_id == read_id), None)
+    answer = next(
+        (row for row in label_service.list_correctable_answers(session, principal) if row.read_id == read_id), None
+    )
     if answer is None:
         return None
-    leased = [case_handle(keys, principal, uuid.UUID(read.case_id)) for read in list_leases(session, principal)]
-    known_as = case_handle(keys, principal, answer.named)
+    leased = [
+        cases.case_handle(keys, principal, uuid.UUID(read.case_id))
+        for read in label_service.list_leases(session, principal)
+    ]
+    known_as = cases.case_handle(keys, principal, answer.named)
     return BlindCase(
         case_id=known_as,
         number=case_number(known_as),
@@ -355,9 +324,9 @@ def case_to_correct(
         next_page=f"/cases/{leased[0]}" if leased else "/worklist",
         back=page_back(session, keys, principal, before=read_id),
         lease_seconds=current_policy(session).lease_seconds,
-        progress=get_day_progress(session, principal, zone),
-        microns_per_pixel=microns_per_pixel_of(session, answer.case_id),
-        field=has_field(session, answer.case_id),
+        progress=label_service.get_day_progress(session, principal, zone),
+        microns_per_pixel=cases.microns_per_pixel_of(session, answer.case_id),
+        field=cases.has_field(session, answer.case_id),
         resident=False,
     )
 
@@ -366,7 +335,7 @@ def page_back(
     session: Session, keys: AnnotatorKeys, principal: Principal, before: uuid.UUID | None = None
 ) -> str | None:
     """Page that corrects the newest answer, or the one before that of a read; None where there is none."""
-    reads = [answer.read_id for answer in list_correctable_answers(session, principal)]
+    reads = [answer.read_id for answer in label_service.list_correctable_answers(session, principal)]
     if before is not None:
         reads = reads[reads.index(before) + 1 :] if before in reads else []
     return f"/reads/{read_handle(keys, principal.account_id, reads[0])}/correction" if reads else None
@@ -400,14 +369,14 @@ def show_worklist(
     steps = first_steps(session) if "manage" in principal.scopes else None
     if steps is not None:
         return render_page(request, "first_steps.html", principal, view=steps)
-    chosen = CaseFilter(site=site or None, search=search.strip() or None)
-    cases = load_leads_worklist(session, chosen, cursor)
-    return render_page(request, "worklist.html", principal, view=cases, site=site, search=search)
+    chosen = cases.CaseFilter(site=site or None, search=search.strip() or None)
+    worklist = load_leads_worklist(session, chosen, cursor)
+    return render_page(request, "worklist.html", principal, view=worklist, site=site, search=search)
 
 
 @router.get("/cases/{case_id}")
 def show_case_page(
-    asked: CaseInPath,
+    asked: cases.CaseInPath,
     request: Request,
     context: AppContext,
     principal: _People,
@@ -419,37 +388,37 @@ def show_case_page(
     blind = case_to_read(session, context.keys.readers, principal, case, context.settings.zone)
     if blind is not None:
         if blind.read is not None:
-            note_display(context.database, session, uuid.UUID(blind.read.id))
+            label_service.note_display(context.database, session, uuid.UUID(blind.read.id))
         return render_page(request, "read.html", principal, view=blind)
-    hidden = hidden_because(session, principal, case)
+    hidden = cases.hidden_because(session, principal, case)
     if hidden is not None:
-        handle = case_handle(context.keys.readers, principal, case.named)
+        handle = cases.case_handle(context.keys.readers, principal, case.named)
         return render_page(
             request,
             "committed.html",
             principal,
             number=case_number(handle),
             case_id=handle,
-            field=has_field(session, case.id),
+            field=cases.has_field(session, case.id),
             hidden=hidden,
-            late=has_answered_late(session, principal, case),
-            progress=get_day_progress(session, principal, context.settings.zone),
+            late=label_service.has_answered_late(session, principal, case),
+            progress=label_service.get_day_progress(session, principal, context.settings.zone),
             back=page_back(session, context.keys.readers, principal),
         )
     by_name = annotators == "named"
     full_view = case_view(session, context.keys.readers, principal, case.id, context.settings.zone, by_name=by_name)
-    note_exposure(context.database, session, principal, case.id)
+    cases.note_exposure(context.database, session, principal, case.id)
     return render_page(request, "case.html", principal, view=full_view)
 
 
 @router.post("/reads/next")
 def read_next(context: AppContext, principal: _Annotator, session: WriteSession) -> Response:
     """Continue with the open read, or lease the next one."""
-    held = list_leases(session, principal)
-    read = held[0] if held else lease_next_read(session, context, principal)
+    held = label_service.list_leases(session, principal)
+    read = held[0] if held else label_service.lease_next_read(session, context, principal)
     if read is None:
         return redirect_to("/worklist")
-    return redirect_to(f"/cases/{case_handle(context.keys.readers, principal, uuid.UUID(read.case_id))}")
+    return redirect_to(f"/cases/{cases.case_handle(context.keys.readers, principal, uuid.UUID(read.case_id))}")
 
 
 @router.get("/reads/upcoming")
@@ -484,12 +453,14 @@ def submit_answer_form(
     if not label:
         raise InvalidValue("choose a class")
     more = {"second_choice": second_choice or None, "flag": bool(flag)}
-    body: OwnLabelIn = validate_form(OwnLabelIn, label=label, note=note or None, confidence=confidence or None, **more)
+    body: label_service.OwnLabelIn = validate_form(
+        label_service.OwnLabelIn, label=label, note=note or None, confidence=confidence or None, **more
+    )
     if position is not None:
-        correct_answer_once(session, context, principal, read_id, position, body)
+        label_service.correct_answer_once(session, context, principal, read_id, position, body)
         return _respond_to_form(request, "/worklist")
-    case_id = answer_read(session, context, principal, read_id, body)
-    return _respond_to_form(request, f"/cases/{case_handle(context.keys.readers, principal, case_id)}")
+    case_id = label_service.answer_read(session, context, principal, read_id, body)
+    return _respond_to_form(request, f"/cases/{cases.case_handle(context.keys.readers, principal, case_id)}")
 
 
 @router.get("/reads/{handle}/correction")
@@ -515,15 +486,15 @@ def decline_read(
 ) -> Response:
     """Decline a read, with a reason, and continue."""
     read_id = read_of_handle(context.keys.readers, principal, handle)
-    body: DeclineIn = validate_form(DeclineIn, reason=reason, note=note or None)
-    once(session, body, lambda: record_decline(session, context, principal, read_id, body))
+    body: label_service.DeclineIn = validate_form(label_service.DeclineIn, reason=reason, note=note or None)
+    once(session, body, lambda: label_service.record_decline(session, context, principal, read_id, body))
     return _respond_to_form(request, "/worklist")
 
 
 @router.post("/reads/{handle}/release")
 def release_read(handle: str, context: AppContext, principal: _Annotator, session: WriteSession) -> Response:
     """Give a read back: it may come again."""
-    release_lease(session, principal, read_of_handle(context.keys.readers, principal, handle))
+    label_service.release_lease(session, principal, read_of_handle(context.keys.readers, principal, handle))
     return redirect_to("/worklist")
 
 
@@ -539,8 +510,8 @@ def revise_label(
     case_id: Annotated[PageText, Form(max_length=40)] = "",
 ) -> Response:
     """Correct one's own label: both stay."""
-    body: RevisionIn = validate_form(RevisionIn, label=label, reason=reason)
-    once(session, body, lambda: revise_case_label(session, context, principal, label_id, body))
+    body: label_service.RevisionIn = validate_form(label_service.RevisionIn, label=label, reason=reason)
+    once(session, body, lambda: label_service.revise_case_label(session, context, principal, label_id, body))
     return redirect_to(f"/cases/{validate_form(_CaseId, id=case_id).id}")
 
 
@@ -554,6 +525,6 @@ def retract_label(
     reason: _Text = "",
 ) -> Response:
     """Take one's own label back: both stay."""
-    body: RetractionIn = validate_form(RetractionIn, reason=reason)
-    once(session, body, lambda: retract_case_label(session, context, principal, label_id, body))
+    body: label_service.RetractionIn = validate_form(label_service.RetractionIn, reason=reason)
+    once(session, body, lambda: label_service.retract_case_label(session, context, principal, label_id, body))
     return redirect_to("/worklist")

@@ -13,33 +13,14 @@ from app.context import AppContext, ServiceContext
 from app.database.engine import ReadSession, WriteSession
 from app.http.models import PageText, ResponseModel
 from app.http.principal import Principal
-from app.labels.service import (
-    MAX_LEASES,
-    expire_overdue_leases,
-    get_day_progress,
-    lease_next_read,
-    list_leases,
-    note_display,
-    show_own_read,
-)
+from app.labels import service as label_service
 from app.triage.service import current_policy
 from app.web.forms import OtherAccount, account_handle, read_handle, read_of_handle
 from app.web.reading import case_number
 
 
 class CaseAheadOut(ResponseModel):
-    """A case to be read, without the reason for asking and without anything of the model.
-
-    Attributes:
-        read: of the lease.
-        answer: names the read in the forms of its account's pages.
-        case: its handle.
-        number: its short number.
-        image: address of its pixels.
-        field: address of the wider field around the cell; None where there is none.
-        mpp: µm per pixel; None where nobody said.
-        lease_seconds: that are left.
-    """
+    """A case to be read, without the reason for asking and without anything of the model; ``answer`` names its read."""
 
     read: str
     answer: str
@@ -52,14 +33,7 @@ class CaseAheadOut(ResponseModel):
 
 
 class AheadOut(ResponseModel):
-    """What is to be read next, oldest lease first, and how far the day is.
-
-    Attributes:
-        reads: that the caller holds.
-        n_today: cases done today.
-        n_waiting: cases still to do.
-        resident: whether one page reads on; under a policy that shows results after each answer it does not.
-    """
+    """What is to be read next, oldest lease first, how far the day is, and whether one page reads on (``resident``)."""
 
     reads: list[CaseAheadOut]
     n_today: int
@@ -69,13 +43,13 @@ class AheadOut(ResponseModel):
 
 def cases_ahead(session: Session, context: ServiceContext, principal: Principal) -> AheadOut:
     """Lease until the caller holds as many cases as they may, and give all that they hold."""
-    expire_overdue_leases(session)  # those of the caller too: what is given has its time
-    n_held = len(list_leases(session, principal))
-    while n_held < MAX_LEASES and lease_next_read(session, context, principal) is not None:
+    label_service.expire_overdue_leases(session)  # those of the caller too: what is given has its time
+    n_held = len(label_service.list_leases(session, principal))
+    while n_held < label_service.MAX_LEASES and label_service.lease_next_read(session, context, principal) is not None:
         n_held += 1
     keys, time, reads = context.keys.readers, context.clock(), []
-    day = get_day_progress(session, principal, context.settings.zone)
-    for held in list_leases(session, principal):
+    day = label_service.get_day_progress(session, principal, context.settings.zone)
+    for held in label_service.list_leases(session, principal):
         named = uuid.UUID(held.case_id)
         handle = case_handle(keys, principal, named)
         reads.append(
@@ -125,6 +99,6 @@ def record_first_display(
 ) -> Response:
     """Record that the case of a read was shown for the first time: since then it is being read."""
     read_id = read_of_handle(context.keys.readers, principal, handle)
-    show_own_read(session, principal, read_id)
-    note_display(context.database, session, read_id, seconds_ago)
+    label_service.show_own_read(session, principal, read_id)
+    label_service.note_display(context.database, session, read_id, seconds_ago)
     return Response(status_code=204)

@@ -13,20 +13,6 @@ from sqlalchemy.orm import Session
 
 from app.accounts.service import GuardedRoute, RequireScope
 from app.annotators.reference_cells import service
-from app.annotators.reference_cells.service import (
-    N_CELLS,
-    CellDecision,
-    DefinitionIn,
-    cells_of,
-    list_definition_versions,
-    list_definitions,
-    list_reference_candidates,
-    pair_at_stake,
-    select_cells,
-    shown_case,
-    shown_cells,
-    update_definition,
-)
 from app.audit.chain.keys import AnnotatorKeys
 from app.cases.service import image_response
 from app.context import AppContext
@@ -40,7 +26,7 @@ from app.web.forms import validate_form
 from app.web.render import redirect_to, render_page
 
 #: Candidates that an admin is shown.
-_OFFERED = 2 * N_CELLS
+_OFFERED = 2 * service.N_CELLS
 
 
 @dataclass(frozen=True)
@@ -67,20 +53,19 @@ def shown_classes(session: Session, codes: Sequence[str]) -> list[ShownClass]:
     names = {info.code: info.name for info in reading_classes(session)}
     if not names.keys() >= set(codes):
         raise NotFound("there is no such class")
-    texts, cells_by_class = list_definitions(session), cells_of(session, codes)
+    texts, cells_by_class = service.list_definitions(session), service.cells_of(session, codes)
     return [
         ShownClass(
             code,
             names[code],
             texts.get(code, ""),
-            [_build_shown_cell(cell) for cell in shown_cells(cells_by_class.get(code, []))],
+            [
+                ShownCell(f"/references/cells/{cell.row.id}/image", cell.row.n_readers, cell.row.n_same)
+                for cell in service.shown_cells(cells_by_class.get(code, []))
+            ],
         )
         for code in dict.fromkeys(codes)
     ]
-
-
-def _build_shown_cell(cell: CellDecision) -> ShownCell:
-    return ShownCell(f"/references/cells/{cell.row.id}/image", cell.row.n_readers, cell.row.n_same)
 
 
 def classes_at_stake(
@@ -89,7 +74,7 @@ def classes_at_stake(
     """The two classes that a closed case is between, where either has reference cells; else none."""
     known_codes = {info.code for info in reading_classes(session)}
     label_counts = Counter(code for code in others if code in known_codes)
-    pair = pair_at_stake(
+    pair = service.pair_at_stake(
         own if own in known_codes else None, label_counts, {code: p for code, p in probs.items() if code in known_codes}
     )
     pair_classes = [] if pair is None else shown_classes(session, pair)
@@ -107,9 +92,9 @@ class ListedClass:
 
 def listed_classes(session: Session) -> list[ListedClass]:
     """Every class of the reading task."""
-    cells_by_class, texts = cells_of(session), list_definitions(session)
+    cells_by_class, texts = service.cells_of(session), service.list_definitions(session)
     return [
-        ListedClass(info, len(shown_cells(cells_by_class.get(info.code, []))), info.code in texts)
+        ListedClass(info, len(service.shown_cells(cells_by_class.get(info.code, []))), info.code in texts)
         for info in reading_classes(session)
     ]
 
@@ -130,9 +115,9 @@ class ManagedClass:
     # as everybody sees it
     shown: ShownClass
     # those that are shown, with the decision on each
-    cells: list[CellDecision]
+    cells: list[service.CellDecision]
     # dropped and excluded ones
-    others: list[CellDecision]
+    others: list[service.CellDecision]
     # candidates that are neither, the worthiest first
     offered: list[OfferedCell]
     # of the definition, newest first, with who wrote each
@@ -142,18 +127,18 @@ class ManagedClass:
 def managed_class(session: Session, keys: AnnotatorKeys, code: str) -> ManagedClass:
     """A class with everything that may be decided on it."""
     (public_view,) = shown_classes(session, [code])
-    class_cells = cells_of(session, [code]).get(code, [])
-    cells = shown_cells(class_cells)
+    class_cells = service.cells_of(session, [code]).get(code, [])
+    cells = service.shown_cells(class_cells)
     met = {cell.row.case_id for cell in class_cells}
-    all_shown = {cell.row.case_id for of_class in cells_of(session).values() for cell in of_class if cell.shown}
-    candidate_cells = list_reference_candidates(session, keys.order, all_shown).get(code, [])
-    offered = select_cells([one for one in candidate_cells if one.case_id not in met], n_cells=_OFFERED)
+    all_shown = {cell.row.case_id for of_class in service.cells_of(session).values() for cell in of_class if cell.shown}
+    candidate_cells = service.list_reference_candidates(session, keys.order, all_shown).get(code, [])
+    offered = service.select_cells([one for one in candidate_cells if one.case_id not in met], n_cells=_OFFERED)
     return ManagedClass(
         shown=public_view,
         cells=cells,
         others=[cell for cell in class_cells if cell not in cells],
         offered=[OfferedCell(one.case_id, one.n_readers, one.n_same) for one in offered],
-        versions=list_definition_versions(session, code),
+        versions=service.list_definition_versions(session, code),
     )
 
 
@@ -195,7 +180,7 @@ def show_references(
 @router.get("/references/cells/{cell_id}/image")
 def reference_image(cell_id: uuid.UUID, context: AppContext, principal: _People, session: ReadSession) -> Response:
     """The pixels of a reference cell that is shown now, as PNG."""
-    return image_response(context, shown_case(session, cell_id).stored_sha256)
+    return image_response(context, service.shown_case(session, cell_id).stored_sha256)
 
 
 def _redirect_to_class(code: str) -> Response:
@@ -236,5 +221,5 @@ def write_definition(
     text: Annotated[PageText, Form(max_length=2000)] = "",
 ) -> Response:
     """Write what the guidelines say of a class; earlier versions stay."""
-    update_definition(session, context, principal, code, validate_form(DefinitionIn, text=text))
+    service.update_definition(session, context, principal, code, validate_form(service.DefinitionIn, text=text))
     return _redirect_to_class(code)

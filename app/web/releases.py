@@ -19,24 +19,6 @@ from app.http.principal import Principal
 from app.metrics.service import CohortQuery, ComparisonOut, compare_with_champion
 from app.recalibration.service import AdaptationOut, ChangePlan
 from app.releases import service as releases_service
-from app.releases.service import (
-    Gate,
-    RecalibrationIn,
-    ReleaseDetailOut,
-    ReleaseOut,
-    all_releases,
-    champion_since,
-    existing_release,
-    find_gate_against_champion,
-    gate_verdict,
-    move_alias,
-    read_aliases,
-    read_card_gate,
-    release_by_id,
-    request_predictions,
-    request_recalibration,
-    submit_judgement,
-)
 from app.reports.service import METRIC_MEANINGS
 from app.web.forms import MoveForm, validate_form
 from app.web.render import redirect_to, render_page
@@ -48,9 +30,9 @@ class ReleaseLine:
     """A release in the list."""
 
     # as the API shows it
-    release: ReleaseOut
+    release: releases_service.ReleaseOut
     # that it was recalibrated from; None where that is not known here
-    parent: ReleaseOut | None
+    parent: releases_service.ReleaseOut | None
     # of its recalibration; None for one that was trained
     method: str | None
     # why the gate refused it when it was made
@@ -61,8 +43,8 @@ class ReleaseLine:
 
 def load_release_lines(session: Session) -> list[ReleaseLine]:
     """Every release, newest first."""
-    cards = {str(row.id): row.card for row in all_releases(session)}
-    releases_out, since = releases_service.list_releases(session).items, champion_since(session)
+    cards = {str(row.id): row.card for row in releases_service.all_releases(session)}
+    releases_out, since = releases_service.list_releases(session).items, releases_service.champion_since(session)
     releases_by_id = {release.id: release for release in releases_out}
     return [
         ReleaseLine(
@@ -78,7 +60,7 @@ def load_release_lines(session: Session) -> list[ReleaseLine]:
 
 def _list_gate_reasons(card: CardContents) -> list[str]:
     """Reasons why the gate refused a candidate when it was made; none for one judged later."""
-    gate = read_card_gate(card)
+    gate = releases_service.read_card_gate(card)
     return [] if gate is None else gate.reasons
 
 
@@ -88,15 +70,15 @@ class ReleaseView:
 
     # ``verdict`` is that against the present champion.
 
-    detail: ReleaseDetailOut
+    detail: releases_service.ReleaseDetailOut
     revisions: dict[str, int]
     verdict: str
-    gate: Gate | None
+    gate: releases_service.Gate | None
     compared: list[tuple[str, str, MetricOut, MetricOut]]
     beside: ComparisonOut | None
     words: dict[str, str]
     adapted: str | None = None
-    parent: ReleaseOut | None = None
+    parent: releases_service.ReleaseOut | None = None
 
 
 def _describe_adaptation(card: Card) -> str | None:
@@ -110,14 +92,14 @@ def _describe_adaptation(card: Card) -> str | None:
 def _find_parent_release(session: Session, named: str | None) -> ReleaseRow | None:
     """The parent release that a card names; None where it is unknown here."""
     try:
-        return None if named is None else release_by_id(session, uuid.UUID(named))
+        return None if named is None else releases_service.release_by_id(session, uuid.UUID(named))
     except ValueError:
         return None
 
 
 def load_release_view(session: Session, context: ServiceContext, release_id: uuid.UUID) -> ReleaseView:
     """A release in full, compared with the current champion unless it is that."""
-    row = existing_release(session, release_id)
+    row = releases_service.existing_release(session, release_id)
     detail, held_out = releases_service.read_release_detail(session, release_id), row.card.get("held_out", {})
     gate, compared = detail.gate, []
     if gate is not None and {"champion", "candidate"} <= held_out.keys():
@@ -127,7 +109,7 @@ def load_release_view(session: Session, context: ServiceContext, release_id: uui
             for name in METRIC_MEANINGS
             if name in before
         ]
-    aliases_by_name = {alias.name: alias for alias in read_aliases(session)}
+    aliases_by_name = {alias.name: alias for alias in releases_service.read_aliases(session)}
     serving = aliases_by_name.get("champion")
     beside: ComparisonOut | None = None
     if serving is not None and serving.release_id != release_id:
@@ -137,12 +119,12 @@ def load_release_view(session: Session, context: ServiceContext, release_id: uui
     }
     against = gate
     if serving is not None and not detail.gate_fault:
-        against = find_gate_against_champion(session, row, serving.release_id)
+        against = releases_service.find_gate_against_champion(session, row, serving.release_id)
     parent = _find_parent_release(session, detail.parent)
     return ReleaseView(
         detail,
         revisions,
-        gate_verdict(against),
+        releases_service.gate_verdict(against),
         gate,
         compared,
         beside,
@@ -196,13 +178,14 @@ def move_release_alias(
 def _apply_alias_move(
     session: Session, context: ServiceContext, principal: Principal, release_id: uuid.UUID, form: MoveForm
 ) -> None:
-    """Move an alias as a form asks."""
     reason = form.reason.strip()
     if not reason:
         raise InvalidValue("say why")
     confirm_password(session, principal, form.password)
     named, chosen = form.alias, form.despite_gate
-    move_alias(session, context, principal.name, named, release_id, reason, form.revision, despite_gate=chosen)
+    releases_service.move_alias(
+        session, context, principal.name, named, release_id, reason, form.revision, despite_gate=chosen
+    )
 
 
 @router.post("/releases/{release_id}/predict")
@@ -210,14 +193,14 @@ def predict_old_cases(
     release_id: uuid.UUID, context: AppContext, principal: _Manager, session: WriteSession
 ) -> Response:
     """Ask for the predictions that old cases lack, so that the release can be compared on them."""
-    request_predictions(session, context, release_id, principal)
+    releases_service.request_predictions(session, context, release_id, principal)
     return redirect_to("/jobs")
 
 
 @router.post("/releases/{release_id}/judge")
 def judge_release(release_id: uuid.UUID, context: AppContext, principal: _Manager, session: WriteSession) -> Response:
     """Ask the gate to judge a release against the champion, in a job."""
-    submit_judgement(session, context, principal, release_id)
+    releases_service.submit_judgement(session, context, principal, release_id)
     return redirect_to("/jobs")
 
 
@@ -229,6 +212,6 @@ def recalibrate_release(
     method: Annotated[PageText, Form(max_length=20)] = "",
 ) -> Response:
     """Fit a candidate on the labels collected so far, in a job."""
-    body = validate_form(RecalibrationIn, **({"method": method} if method else {}))
-    request_recalibration(session, context, principal, body)
+    body = validate_form(releases_service.RecalibrationIn, **({"method": method} if method else {}))
+    releases_service.request_recalibration(session, context, principal, body)
     return redirect_to("/jobs")

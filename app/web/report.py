@@ -16,27 +16,7 @@ from app.http.errors import Conflict, NotFound
 from app.http.models import MetricOut, PageText
 from app.http.principal import Principal
 from app.metrics.service import BinOut, CohortQuery, DesignOut, EvaluationIn, EvaluationOut, Partition, Weighting
-from app.reports.service import (
-    DrawnReport,
-    PublishedReport,
-    ReportBody,
-    ReportPlot,
-    TargetsOut,
-    TrendOut,
-    WhatIfOut,
-    chart_csv,
-    current_second_read_share,
-    current_targets,
-    draw_operating_curve,
-    draw_report,
-    list_evaluations,
-    read_evaluation,
-    read_published_report,
-    read_report_file,
-    request_evaluation,
-    request_report,
-    set_targets,
-)
+from app.reports import service as report_service
 from app.triage.service import add_policy, list_policies
 from app.web.forms import PolicyForm, TargetsForm, WrongFields, validate_form
 from app.web.render import redirect_to, render_page
@@ -64,29 +44,33 @@ class ReportFilter:
 class ReportPage:
     """The page: the report, None while there is none, and what is there without one."""
 
-    published: PublishedReport
-    report: DrawnReport | None
-    targets: TargetsOut
+    published: report_service.PublishedReport
+    report: report_service.DrawnReport | None
+    targets: report_service.TargetsOut
     frozen: list[EvaluationOut]
 
 
-def load_latest_report(context: ServiceContext, principal: Principal | None, chosen: ReportFilter) -> PublishedReport:
+def load_latest_report(
+    context: ServiceContext, principal: Principal | None, chosen: ReportFilter
+) -> report_service.PublishedReport:
     """Load the latest report; request a newer one on behalf of the caller where it is due."""
     if principal is not None:
-        request_report(context, principal, chosen.question)
+        report_service.request_report(context, principal, chosen.question)
     with context.database.read() as session:
-        return read_published_report(session, chosen.question)
+        return report_service.read_published_report(session, chosen.question)
 
 
 def report_page(context: ServiceContext, principal: Principal, chosen: ReportFilter) -> ReportPage:
     """Everything that the report's page shows."""
     published = load_latest_report(context, principal, chosen)
     with context.database.read() as session:
-        targets, listed = current_targets(session), list_evaluations(session).items
+        targets, listed = report_service.current_targets(session), report_service.list_evaluations(session).items
         drawing = (
             None
             if published.body is None
-            else draw_report(published.body, targets, current_second_read_share(session, published.body))
+            else report_service.draw_report(
+                published.body, targets, report_service.current_second_read_share(session, published.body)
+            )
         )
     return ReportPage(published, drawing, targets, listed)
 
@@ -96,17 +80,17 @@ class WhatIf:
     """Simulated results of reading another share of the cases twice."""
 
     # the report that it comes from
-    published: PublishedReport
+    published: report_service.PublishedReport
     # of every share that can be asked for; empty before two annotators have differed
-    rows: list[WhatIfOut]
+    rows: list[report_service.WhatIfOut]
     # the row of the share that is asked for
-    asked: WhatIfOut | None
+    asked: report_service.WhatIfOut | None
     # the row nearest to what is read twice today, and that share
-    today: WhatIfOut | None
+    today: report_service.WhatIfOut | None
     now: float | None
     n_cases: int
     # the operating curve with today's share
-    plot: ReportPlot
+    plot: report_service.ReportPlot
     # ways to choose the second reads, compared
     designs: list[DesignOut]
 
@@ -116,13 +100,13 @@ def compute_what_if(context: ServiceContext, principal: Principal | None, share:
     published = load_latest_report(context, principal, ReportFilter())
     body = published.body
     if body is None:
-        return WhatIf(published, [], None, None, None, 0, draw_operating_curve([], None), [])
+        return WhatIf(published, [], None, None, None, 0, report_service.draw_operating_curve([], None), [])
     with context.database.read() as session:
-        now = current_second_read_share(session, body)
+        now = report_service.current_second_read_share(session, body)
     rows = body.what_if
     nearest = None if now is None or not rows else min(rows, key=lambda row: abs(row.share - now))
     chosen_row = next((row for row in rows if round(100 * row.share) == share), None)
-    plot = draw_operating_curve(rows, now)
+    plot = report_service.draw_operating_curve(rows, now)
     return WhatIf(published, rows, chosen_row, nearest, now, body.document.n_cases, plot, body.designs)
 
 
@@ -134,10 +118,10 @@ def load_chart_csv(
     if published.body is None or published.as_of is None or name not in NUMBERS:
         return None
     rows = _chart_rows(published.body, name)
-    return (chart_csv(rows), f"{published.as_of:%Y-%m-%dT%H%MZ}") if rows else None
+    return (report_service.chart_csv(rows), f"{published.as_of:%Y-%m-%dT%H%MZ}") if rows else None
 
 
-def _chart_rows(body: ReportBody, name: str) -> _Rows:
+def _chart_rows(body: report_service.ReportBody, name: str) -> _Rows:
     document = body.document
     tables: dict[str, _Rows] = {
         "disagreement": _bin_rows(document.disagreement_bins),
@@ -177,7 +161,7 @@ def _estimate_columns(name: str, found: MetricOut | None) -> dict[str, object]:
     return {name: found.value} | {column: getattr(found, key) for key, column in ends.items()}
 
 
-def _trend_rows(rows: Sequence[TrendOut]) -> _Rows:
+def _trend_rows(rows: Sequence[report_service.TrendOut]) -> _Rows:
     return [
         {
             "group": row.group,
@@ -231,7 +215,7 @@ def change_targets(
     context: AppContext, principal: _Manager, session: WriteSession, form: Annotated[TargetsForm, Form()]
 ) -> Response:
     """Set the laboratory's own targets."""
-    set_targets(session, context.keys.audit, principal, form.targets())
+    report_service.set_targets(session, context.keys.audit, principal, form.targets())
     return redirect_to("/report")
 
 
@@ -241,9 +225,9 @@ def frozen_report(
 ) -> Response:
     """A frozen report as a file that opens offline."""
     if kind == "json":
-        data = read_evaluation(session, evaluation_id).model_dump_json().encode()
+        data = report_service.read_evaluation(session, evaluation_id).model_dump_json().encode()
     else:
-        data = read_report_file(session, context, evaluation_id, f"report.{kind}")
+        data = report_service.read_report_file(session, context, evaluation_id, f"report.{kind}")
     disposition = f'attachment; filename="evaluation-{evaluation_id}.{kind}"'
     media = {"html": "text/html", "csv": "text/csv", "json": "application/json"}[kind]
     return Response(data, media_type=f"{media}; charset=utf-8", headers={"Content-Disposition": disposition})
@@ -259,7 +243,7 @@ def freeze_evaluation(
 ) -> Response:
     """Freeze the current labels and predictions, and evaluate them in a job."""
     body = validate_form(EvaluationIn, partition=partition, weighting=weighting)
-    request_evaluation(session, context, principal, body)
+    report_service.request_evaluation(session, context, principal, body)
     return redirect_to("/jobs")
 
 

@@ -5,18 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 
 from app.accounts import service as accounts
-from app.accounts.service import (
-    COOKIE_SECONDS,
-    GuardedRoute,
-    OidcProvider,
-    RequireScope,
-    allow_everyone,
-    begin_oidc_session,
-    begin_oidc_sign_in,
-    finish_oidc_sign_in,
-    refuse_cross_site,
-    sign_in,
-)
+from app.accounts.service import GuardedRoute, RequireScope
 from app.cases.service import close_windows_of_account
 from app.context import AppContext, ServiceContext
 from app.database.engine import ReadSession, WriteSession
@@ -32,13 +21,13 @@ router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _People = Annotated[Principal, Depends(RequireScope("cases:read", "reads:own"))]
 
 
-@router.get("/", dependencies=[Depends(allow_everyone)])
+@router.get("/", dependencies=[Depends(accounts.allow_everyone)])
 def redirect_to_worklist() -> Response:
     """Go to the worklist."""
     return redirect_to("/worklist")
 
 
-@router.get("/login", dependencies=[Depends(allow_everyone)])
+@router.get("/login", dependencies=[Depends(accounts.allow_everyone)])
 def login_form(request: Request, context: AppContext) -> Response:
     """Ask for name and password, or send to single sign-on."""
     return _login_page(request, context)
@@ -54,7 +43,7 @@ def _login_page(
     return render_page(request, "login.html", None, status, **values)
 
 
-@router.post("/login", dependencies=[Depends(allow_everyone)])
+@router.post("/login", dependencies=[Depends(accounts.allow_everyone)])
 async def log_in(
     request: Request,
     context: AppContext,
@@ -62,12 +51,12 @@ async def log_in(
     password: Annotated[PageText, Form(max_length=300)] = "",
 ) -> Response:
     """Start a session by a password."""
-    refuse_cross_site(request)
+    accounts.refuse_cross_site(request)
     if "\x00" in name:
         raise InvalidValue("the name is not acceptable")
     address = "" if request.client is None else request.client.host
     throttle = request.app.state.sign_in_throttle
-    attempt = await sign_in(context.database, context.keys.audit, throttle, address, name, password)
+    attempt = await accounts.sign_in(context.database, context.keys.audit, throttle, address, name, password)
     if attempt.token is None:
         return _login_page(request, context, 401, Unauthenticated(attempt.refused), name)
     return signed_in(request, attempt.token, "/account" if attempt.used_up else "/worklist")
@@ -81,15 +70,14 @@ def signed_in(request: Request, token: str, path: str = "/worklist") -> Response
     return response
 
 
-def _require_provider(context: AppContext) -> OidcProvider:
-    """The OpenID provider."""
-    provider = OidcProvider.of(context.settings)
+def _require_provider(context: AppContext) -> accounts.OidcProvider:
+    provider = accounts.OidcProvider.of(context.settings)
     if provider is None:
         raise NotFound("single sign-on is not set up here")
     return provider
 
 
-_SignOn = Annotated[OidcProvider, Depends(_require_provider)]
+_SignOn = Annotated[accounts.OidcProvider, Depends(_require_provider)]
 
 
 def _oidc_cookie(request: Request) -> str:
@@ -97,19 +85,20 @@ def _oidc_cookie(request: Request) -> str:
     return "__Host-sr_oidc" if is_secure(request) else "sr_oidc"
 
 
-def _callback_url(context: AppContext) -> str:
-    return f"{(context.settings.public_url or '').rstrip('/')}/login/oidc/callback"
-
-
-@router.get("/login/oidc", dependencies=[Depends(allow_everyone)])
+@router.get("/login/oidc", dependencies=[Depends(accounts.allow_everyone)])
 async def begin_sign_on(request: Request, context: AppContext, provider: _SignOn) -> Response:
     """Send the browser to the OpenID provider."""
-    url, kept = await begin_oidc_sign_in(request, provider, context.keys.cookies, _callback_url(context))
+    url, kept = await accounts.begin_oidc_sign_in(
+        request,
+        provider,
+        context.keys.cookies,
+        f"{(context.settings.public_url or '').rstrip('/')}/login/oidc/callback",
+    )
     response = redirect_to(url)
     response.set_cookie(
         _oidc_cookie(request),
         kept,
-        max_age=COOKIE_SECONDS,
+        max_age=accounts.COOKIE_SECONDS,
         secure=is_secure(request),
         httponly=True,
         samesite="lax",
@@ -126,14 +115,14 @@ async def _verify_subject(
 ) -> str | Unauthenticated:
     """Verify the provider's answer; return the subject, or the error."""
     try:
-        return await finish_oidc_sign_in(
+        return await accounts.finish_oidc_sign_in(
             request, provider, context.keys.cookies, request.cookies.get(_oidc_cookie(request), "")
         )
     except Unauthenticated as exc:
         return exc
 
 
-@router.get("/login/oidc/callback", dependencies=[Depends(allow_everyone)])
+@router.get("/login/oidc/callback", dependencies=[Depends(accounts.allow_everyone)])
 def finish_sign_on(
     request: Request,
     context: AppContext,
@@ -144,7 +133,7 @@ def finish_sign_on(
     try:
         if isinstance(subject, Unauthenticated):
             raise subject
-        response = signed_in(request, begin_oidc_session(session, context.keys.audit, subject))
+        response = signed_in(request, accounts.begin_oidc_session(session, context.keys.audit, subject))
     except (Unauthenticated, Forbidden) as exc:
         response = _login_page(request, context, exc.status, exc)
     response.delete_cookie(_oidc_cookie(request), secure=is_secure(request))
@@ -155,7 +144,7 @@ _Language = Annotated[PageText, Form(max_length=10)]
 _YEAR = 365 * 24 * 3600
 
 
-@router.post("/login/language", dependencies=[Depends(allow_everyone)])
+@router.post("/login/language", dependencies=[Depends(accounts.allow_everyone)])
 def choose_sign_in_language(request: Request, language: _Language = "") -> Response:
     """Choose the language of the sign-in page, which the browser keeps for those who have chosen none of their own."""
     response = redirect_to("/login")

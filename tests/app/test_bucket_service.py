@@ -6,7 +6,7 @@ import pytest
 
 from app.audit.verify import verify_all
 from app.maintenance.backup import restore_backup, write_backup
-from app.maintenance.sweep import sweep_files
+from app.maintenance.cache import sweep_files
 from app.settings import Settings
 from app.storage.bucket import BucketStore
 from tests.support.bucket import BucketServer

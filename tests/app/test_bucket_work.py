@@ -20,8 +20,7 @@ from app.imports.archive_storage import open_job_archive
 from app.imports.import_job import KEPT_FOR_RETRIES, delete_archives
 from app.job_table import refresh_snapshots
 from app.maintenance.backup import restore_backup, write_backup
-from app.maintenance.cache import refresh_cache
-from app.maintenance.sweep import sweep_files
+from app.maintenance.cache import refresh_cache, sweep_files
 from app.reports.frozen_evaluations import move_into_bucket
 from app.settings import Settings
 from app.storage.bucket import BucketStore

@@ -15,7 +15,7 @@ from app.audit.verify import verify_all
 from app.database.tables import Case
 from app.http.errors import StorageFull
 from app.maintenance.backup import check_backup, write_backup
-from app.maintenance.sweep import sweep_files
+from app.maintenance.cache import sweep_files
 from app.metrics.snapshot import refresh_snapshot
 from app.releases.queries import all_releases, class_codes
 from app.storage import blobs

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select, text, update
 
 from app.accounts import people as auth
-from app.accounts.annotators import reading_annotators
+from app.accounts.people import reading_annotators
 from app.audit.chain.keys import DerivedKey
 from app.audit.verify import check_audit
 from app.database.tables import Annotator, Label, ReaderDraw, ReadRequest, create_triggers, drop_triggers

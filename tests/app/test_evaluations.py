@@ -9,9 +9,9 @@ import pyarrow.parquet
 import pytest
 
 from app.maintenance.export import export_dataset
+from app.metrics import service as metric_service
 from app.metrics.published import publish_estimates
-from app.metrics.tables import CohortTables, cohort_tables
-from app.reports import frozen_evaluations
+from app.metrics.service import CohortTables, cohort_tables
 from ml.datasets.folder import load_folder
 from ml.tables import evaluate as evaluate_tables
 from tests.support.jobs import work_off
@@ -122,7 +122,7 @@ def test_a_frozen_evaluation_is_of_one_moment(service: Service, monkeypatch: pyt
         service.outside_label(case["id"], "late reader", case["prediction"]["classes"][0])
         return tables(*arguments, **options)
 
-    monkeypatch.setattr(frozen_evaluations, "cohort_tables", while_somebody_answers)
+    monkeypatch.setattr(metric_service, "cohort_tables", while_somebody_answers)
     asked = service.post("admin", "/v1/evaluations", json={"partition": "all", "weighting": "none"}).json()
     work_off(service.context)
     assert service.get("viewer", f"/v1/evaluations/{asked['id']}").json()["error"] is None
@@ -180,7 +180,7 @@ def reading(service: Service, who: str, codes: list[str], limit: int = 1000) -> 
 
 def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Service, tmp_path: Path) -> None:
     from app.metrics.cohort import CohortQuery
-    from app.metrics.service import collected_tables
+    from app.metrics.service import load_cohort
     from ml.tables.reading import write_table
 
     policy = {"rule": "disagreement", "threshold": 0.86, "audit_rate": 0.4, "adjudicate_below": None, "reason": "t"}
@@ -199,7 +199,7 @@ def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Serv
     document = service.get("viewer", "/v1/metrics", params={"partition": "all", "group_by": "site"}).json()
     assert (document["n_cases"], document["n_labels"]) == (24, 24 + planned_twice)
     with service.context.database.read() as session:
-        tables = collected_tables(session, CohortQuery(partition="all"))
+        tables = cohort_tables(session, load_cohort(session, CohortQuery(partition="all"))[1])
     write_table(tables.labels_table(), tmp_path / "labels.parquet")
     write_table(tables.predictions, tmp_path / "predictions.parquet")
     expected = evaluate_tables(

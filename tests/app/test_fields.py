@@ -14,9 +14,9 @@ from sqlalchemy import select, text
 from app.audit.verify import verify_all
 from app.cli.imports import check_local
 from app.database.tables import Case
+from app.maintenance.cache import sweep_files
 from app.maintenance.erasure import erase_patient_everywhere
 from app.maintenance.export import export_dataset
-from app.maintenance.sweep import sweep_files
 from tests.app.test_damage import DAY, flip
 from tests.app.test_imports import send
 from tests.support.images import encode, exif_rotated, photo, pixel_bomb

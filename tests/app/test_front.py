@@ -11,8 +11,7 @@ from prometheus_client import REGISTRY
 
 from app.http.errors import ServiceOverloaded, ServiceUnavailable
 from app.http.limiter import MAX_SMALL_RUNS
-from app.predictions.decoding import ImageDecoder
-from app.predictions.inference import SmallImageQueue
+from app.predictions.inference import ImageDecoder, SmallImageQueue
 from ml.images.picture import Picture
 from tests.security.test_hostile_files import tiled
 from tests.security.test_pictures import jpeg_of_scans
@@ -188,7 +187,7 @@ def slow_pictures(service: Service, monkeypatch: pytest.MonkeyPatch) -> tuple[th
         assert go_on.wait(patient(60))
         raise ServiceUnavailable("the end of the test")
 
-    monkeypatch.setattr("app.predictions.decoding.read_limited", held)
+    monkeypatch.setattr("app.predictions.inference.read_limited", held)
     return go_on, begun
 
 

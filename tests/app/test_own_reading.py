@@ -9,7 +9,7 @@ import pytest
 
 from app.annotators import service as annotators
 from app.annotators.history import FINAL_AFTER
-from app.cases import repeat_selection
+from app.cases import queries as case_queries
 from app.database.tables import utc_now
 from tests.app.test_leases import classes_of, commit, lease, set_policy
 from tests.app.test_people import first_password
@@ -117,7 +117,7 @@ def test_what_stays_closed_to_somebody_is_not_on_their_page(
     service: Service, next_week: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     twice(service, repeat_rate=0.05)
-    monkeypatch.setattr(repeat_selection, "draw_random_unit", lambda: 0.0)
+    monkeypatch.setattr(case_queries, "draw_random_unit", lambda: 0.0)
     read_by_two(service, 10)
     next_week()
     assert reading(service)["n_compared"] == 0

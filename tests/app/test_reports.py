@@ -15,7 +15,7 @@ from app.database.tables import Job, PublishedReportRow, ReportTargets
 from app.metrics.schemas import BinOut
 from app.reports import publishing, report
 from app.reports.charts import draw_reliability
-from app.reports.workload import estimate_duration
+from app.reports.statistics import estimate_duration
 from tests.support.jobs import work_off
 from tests.support.reports import make_reports, report_page
 from tests.support.service import Service, cell_png, collect

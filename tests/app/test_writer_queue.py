@@ -13,10 +13,8 @@ from sqlalchemy.orm import Session
 from app.audit.chain.keys import AuditKeys, KeyRing, derive_keys
 from app.audit.installation import claim_database, require_keys
 from app.database import engine as database_module
-from app.database import retry
-from app.database.engine import Database
+from app.database.engine import Database, write_with_retry
 from app.database.migration import upgrade_schema
-from app.database.retry import write_with_retry
 from app.database.tables import AuditEvent, Installation
 from app.http.errors import ServiceUnavailable
 from tests.support.postgres import PostgresServer
@@ -190,7 +188,7 @@ def test_own_work_that_takes_too_long_is_no_waiting_for_others(
 
 
 def test_patience_ends(on_disk: Database, opened: _Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "_PATIENCE", 0.0)
+    monkeypatch.setattr(database_module, "_PATIENCE", 0.0)
     monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.05)
     other = opened(str(on_disk.engine.url))
     with on_disk.write() as session:

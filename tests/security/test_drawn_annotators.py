@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from app.accounts.annotators import reading_annotators
+from app.accounts.people import reading_annotators
 from app.database.tables import Account, ReadRequest
 from app.labels.annotator_day import get_day_progress
 from app.labels.posterior import reassign_open_requests

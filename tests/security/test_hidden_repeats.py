@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from app.cases import repeat_selection
+from app.cases import queries as case_queries
 from app.database.tables import Account, Annotator, CountedLabel, HeldBack, Label, PolicyRow, Read, Repeat, utc_now
 from app.http.principal import Principal
 from app.labels import repeats
@@ -33,7 +33,7 @@ def coin(monkeypatch: pytest.MonkeyPatch) -> Coin:
     monkeypatch.setattr(repeats, "MIN_CASES_BETWEEN", 0)
 
     def falls(value: float) -> None:
-        for module in (repeat_selection, repeats):
+        for module in (case_queries, repeats):
             monkeypatch.setattr(module, "draw_random_unit", lambda: value)
 
     falls(1.0)
@@ -346,7 +346,7 @@ def test_a_case_does_not_come_again_while_a_page_lists_it(
 def test_as_many_repeats_as_the_policy_says(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the coin alone: a share of the leases is planned, and five times as many cases are held back."""
     rng = random.Random(0)
-    monkeypatch.setattr(repeat_selection, "draw_random_unit", rng.random)
+    monkeypatch.setattr(case_queries, "draw_random_unit", rng.random)
     policy = PolicyRow(repeat_rate=0.02, reveal="after_case_closed")
     kept: list[Any] = []
     monkeypatch.setattr(repeats, "_choose_replaced_request", lambda *_: kept.append("planned"))
@@ -355,7 +355,7 @@ def test_as_many_repeats_as_the_policy_says(service: Service, monkeypatch: pytes
         monkeypatch.setattr(session, "add", kept.append)
         for _ in range(5000):
             repeats.maybe_schedule_repeat(session, uuid.uuid4(), policy)
-            repeat_selection.maybe_hold_back(session, Label(annotator_id=uuid.uuid4(), case_id=uuid.uuid4()), policy)
+            case_queries.maybe_hold_back(session, Label(annotator_id=uuid.uuid4(), case_id=uuid.uuid4()), policy)
     n_planned = kept.count("planned")
     assert 70 <= n_planned <= 130  # 100 of 5,000, five standard deviations
     assert 400 <= len(kept) - n_planned <= 600

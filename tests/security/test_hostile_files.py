@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from app.predictions import decoding
+from app.predictions import inference
 from ml.images.image_container_checks import BESIDE_PIXELS, CHUNKS, PACKED_CHUNKS, SEGMENTS, file_facts
 from ml.images.picture import BYTES_PER_PIXEL, Picture, estimate_decoding_cost, read_limited
 from ml.images.preprocess import MAX_PIXELS, Preprocessing
@@ -151,7 +151,7 @@ def test_a_hostile_file_is_not_opened_where_others_are_served(
         given_away.append(options["memory"])
         return read_limited(data, preprocessing, **{**options, "seconds": 2})  # type: ignore[arg-type]
 
-    monkeypatch.setattr(decoding, "read_limited", counted)
+    monkeypatch.setattr(inference, "read_limited", counted)
     answer = shared_service.post("viewer", "/v1/predictions", files={"image": ("x", HOSTILE[name])})
     assert answer.status_code in {200, 413, 415, 422}, answer.text
     assert len(given_away) == 1

@@ -23,9 +23,8 @@ from app.audit.rotation import apply_key_ring, rotate_key, write_ring
 from app.audit.verify import check_audit, verify_all
 from app.cases.ingest import partition_of
 from app.context import ServiceContext, build_context
-from app.database import retry
-from app.database.engine import POSTGRES_SETTINGS, Database
-from app.database.retry import write_with_retry
+from app.database import engine as database_engine
+from app.database.engine import POSTGRES_SETTINGS, Database, write_with_retry
 from app.database.tables import AuditEvent
 from app.http.errors import ServiceUnavailable
 from app.settings import Settings
@@ -219,7 +218,7 @@ def test_a_rotation_waits_for_whoever_has_the_key_and_replaces_no_file_before(
         with service.context.database.write() as session:
             events.lock_head(session)
             with monkeypatch.context() as patch:
-                patch.setattr(retry, "_PATIENCE", 0.0)
+                patch.setattr(database_engine, "_PATIENCE", 0.0)
                 with pytest.raises(ServiceUnavailable, match="for too long"):
                     rotate_key(context, "x")
             assert path.read_bytes() == FIRST.to_bytes()

@@ -15,8 +15,8 @@ import pytest
 
 from app.http.errors import ServiceOverloaded
 from app.http.limiter import CHEAP_PICTURES, MAX_UPLOAD, Limiter, LimitPlace
-from app.predictions import decoding
-from app.predictions.decoding import ImageDecoder
+from app.predictions import inference
+from app.predictions.inference import ImageDecoder
 from ml.images import image_container_checks
 from ml.images.picture import CHEAP_PIXELS, Picture, estimate_decoding_cost, read_limited, read_picture
 from ml.images.preprocess import MAX_PIXELS, ImageRejectedError, Preprocessing
@@ -86,7 +86,7 @@ def test_a_jpeg_that_goes_over_its_blocks_for_minutes_is_stopped(
     shared_service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """12 MB of scans of a megapixel took minutes of a thread that nobody could end."""
-    monkeypatch.setattr(decoding, "_SECONDS", 1)
+    monkeypatch.setattr(inference, "_SECONDS", 1)
     data = jpeg_of_scans(100_000, 1000)
     assert len(data) < MAX_UPLOAD
     assert not estimate_decoding_cost(data).cheap
@@ -136,7 +136,7 @@ def test_cheap_pictures_start_no_process_and_large_ones_do(service: Service, mon
         started.append(len(data))
         return read_limited(data, preprocessing, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(decoding, "read_limited", counted)
+    monkeypatch.setattr(inference, "read_limited", counted)
     assert service.upload("cheap", cell_png(1)).status_code == 201
     assert started == []
     large = LARGE["16-bit RGBA"]

@@ -21,7 +21,7 @@ from app.audit.verify import verify_all
 from app.cases.blindness import record_exposure
 from app.database.engine import Database, make_engine
 from app.database.tables import APPEND_ONLY, Account, Annotator, BaseTable, CasePrediction, drop_triggers
-from app.database.tables.accounts import ROLES
+from app.database.tables.annotators import ROLES
 from app.database.tables.append_only import drop_replace_trigger
 from app.database.tables.base import UtcDateTime
 from app.database.tables.reads import ARMS, READ_STATES, REQUEST_STATES, REVEALS, RULES

@@ -29,25 +29,18 @@ from app.http.errors import (
 from app.http.principal import Principal
 from app.jobs.service import JobOut
 
-router = APIRouter(tags=["readers"], route_class=GuardedRoute)
+router = APIRouter(tags=["readers"], responses=list_problem_responses(), route_class=GuardedRoute)
 _Managing = Annotated[Principal, Depends(RequireScope("manage"))]
 _Manager = Depends(RequireScope("manage"))
 
 
-@router.get(
-    "/v1/reader-models", operation_id="list_reader_models", responses=list_problem_responses(), dependencies=[_Manager]
-)
+@router.get("/v1/reader-models", operation_id="list_reader_models", dependencies=[_Manager])
 def list_reader_models(session: ReadSession) -> ReaderModelsOut:
     """Every model of the annotators, newest first, and which one weighs labels by who gave them."""
     return service.list_models(session)
 
 
-@router.get(
-    "/v1/reader-models/in-use",
-    operation_id="get_reader_model_in_use",
-    responses=list_problem_responses(),
-    dependencies=[_Manager],
-)
+@router.get("/v1/reader-models/in-use", operation_id="get_reader_model_in_use", dependencies=[_Manager])
 def get_reader_model_in_use(session: ReadSession, response: Response) -> ReaderModelInUseOut:
     """Which version weighs labels; its ETag is what If-Match needs to move the switch."""
     result = service.switch_position(session)

@@ -271,7 +271,6 @@ def answer_item(
 def _store_practice_answer(
     session: Session, context: ServiceContext, principal: Principal, own: runs.OwnItem, label: str
 ) -> None:
-    """Store the answer to a cell whose turn it is."""
     following = runs.next_item(session, own.run.id)
     if following is None or following.id != own.item.id:
         raise NotFound("there is no such cell of a run")

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 
 from app.accounts.service import GuardedRoute, RequireScope
-from app.annotators.practice import answers, sets
+from app.annotators.practice import answers, service
 from app.annotators.practice.schemas import (
     AnsweredOut,
     DecisionIn,
@@ -30,12 +30,12 @@ from app.http.models import Line
 from app.http.principal import Principal
 from app.labels.service import AlreadyLabelled
 
-router = APIRouter(tags=["practice"], route_class=GuardedRoute)
+router = APIRouter(tags=["practice"], responses=list_problem_responses(), route_class=GuardedRoute)
 _Annotator = Annotated[Principal, Depends(RequireScope("reads:own"))]
 _Manager = Annotated[Principal, Depends(RequireScope("manage"))]
 
 
-@router.get("/v1/practice", operation_id="get_practice", responses=list_problem_responses())
+@router.get("/v1/practice", operation_id="get_practice")
 def get_practice(principal: _Annotator, session: ReadSession) -> OwnPracticeOut:
     """Whether reads go to the caller, which sets they may work through, and their runs."""
     return answers.own_practice(session, principal)
@@ -116,15 +116,10 @@ def answer_practice_item(
     )
 
 
-@router.get(
-    "/v1/practice/sets",
-    operation_id="list_practice_sets",
-    responses=list_problem_responses(),
-    dependencies=[Depends(RequireScope("manage"))],
-)
+@router.get("/v1/practice/sets", operation_id="list_practice_sets", dependencies=[Depends(RequireScope("manage"))])
 def list_practice_sets(session: ReadSession) -> PracticeSetsOut:
     """Every set, newest first, with what was chosen and who would pass."""
-    return sets.list_sets(session)
+    return service.list_sets(session)
 
 
 @router.post(
@@ -138,7 +133,7 @@ def add_practice_set(
     body: PracticeSetIn, context: AppContext, principal: _Manager, once: Idempotent, session: WriteSession
 ) -> Response:
     """Choose settled cells for training, or for qualification; never for both."""
-    return once(session, body, lambda: sets.add_set(session, context, principal, body))
+    return once(session, body, lambda: service.add_set(session, context, principal, body))
 
 
 @router.post(
@@ -150,18 +145,17 @@ def retire_practice_set(
     set_id: uuid.UUID, context: AppContext, principal: _Manager, session: WriteSession
 ) -> PracticeSetOut:
     """Let nobody begin a run of a set any more; again changes nothing."""
-    return sets.retire_set(session, context, principal, set_id)
+    return service.retire_set(session, context, principal, set_id)
 
 
 @router.get(
     "/v1/practice/annotators",
     operation_id="list_qualifications",
-    responses=list_problem_responses(),
     dependencies=[Depends(RequireScope("manage"))],
 )
 def list_qualifications(session: ReadSession) -> QualifiedListOut:
     """Whether reads go to each annotator with an account, and why."""
-    return sets.list_qualified(session)
+    return service.list_qualified(session)
 
 
 @router.post(
@@ -175,4 +169,4 @@ def decide_qualification(
     name: Line, body: DecisionIn, context: AppContext, principal: _Manager, once: Idempotent, session: WriteSession
 ) -> Response:
     """Qualify an annotator by hand, withdraw it, or allow further attempts, with a reason."""
-    return once(session, body, lambda: sets.add_qualification_decision(session, context, principal, name, body))
+    return once(session, body, lambda: service.add_qualification_decision(session, context, principal, name, body))

@@ -177,14 +177,14 @@ def runs_of_sets(session: Session, set_ids: list[uuid.UUID]) -> list[PracticeRun
     return list(session.execute(statement).scalars())
 
 
-def runs_of(session: Session, annotator_id: uuid.UUID, limit: int = 100) -> list[tuple[PracticeRun, PracticeSet]]:
+def runs_of(session: Session, annotator_id: uuid.UUID) -> list[tuple[PracticeRun, PracticeSet]]:
     """Runs of an annotator with their sets, newest first."""
     statement = (
         select(PracticeRun, PracticeSet)
         .join(PracticeSet, PracticeSet.id == PracticeRun.set_id)
         .where(PracticeRun.annotator_id == annotator_id)
         .order_by(PracticeRun.created_at.desc(), PracticeRun.id)
-        .limit(limit)
+        .limit(100)
     )
     return [(row[0], row[1]) for row in session.execute(statement)]
 

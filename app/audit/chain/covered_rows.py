@@ -1,16 +1,13 @@
 """Covered rows: the columns that the audit covers, the digest of a row, and the rows that a transaction has written.
 
-A digest is of canonical JSON. Anyone who has the events and the rows can compute it without a key; of private columns,
-which name a person or give access, only an HMAC enters. Columns that are null or false are left out, so that a
-migration which adds such a column leaves the digests of older rows as they are.
-
-A session notes the rows of each flush, and those of each INSERT, UPDATE and DELETE that it executes: it adds RETURNING
-to the statement. A statement outside a session is not noted.
+A digest is of canonical JSON; of private columns only an HMAC enters it. Columns that are null or false are left out,
+so that a migration which adds such a column leaves older digests as they are. A session notes the rows of each flush
+and of each statement that it executes, by RETURNING; a statement outside a session is not noted.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -437,17 +434,13 @@ def take_leaves(session: Session, private: DerivedKey) -> Leaves:
             leaves.setdefault(name, {})[key] = row_digest(private, BaseTable.metadata.tables[name], row)
     for name, keys in unknown.items():
         table = BaseTable.metadata.tables[name]
-        for row in _read_stored_rows(session, table, keys):
+        for row in session.execute(_rows_by_key(table), {"keys": keys}).mappings().all():
             leaves.setdefault(name, {})[row_key(table, row)] = row_digest(private, table, row)
     return leaves
 
 
 def _columns_of(row: BaseTable) -> Row:
     return {column.name: getattr(row, column.name) for column in row.__table__.columns}
-
-
-def _read_stored_rows(session: Session, table: SqlTable, keys: Sequence[tuple[object, ...]]) -> Sequence[Row]:
-    return session.execute(_rows_by_key(table), {"keys": keys}).mappings().all()
 
 
 @cache

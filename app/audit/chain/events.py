@@ -1,14 +1,10 @@
 """Audit events: described by what writes, linked and signed at the end of its transaction.
 
 The digest of an event is SHA-256 of the digest before it and of the event's canonical JSON, with its number and the
-root over the digests of the rows that its transaction wrote; number and digest are signed (Ed25519). So a changed,
-removed or reordered event breaks the chain, nobody without the key can link it anew, and a row that is not as an event
-wrote it is found.
+root over the digests of the rows that its transaction wrote; number and digest are signed (Ed25519).
 
-A transaction locks the head of the chain as its last statement but the event itself, and keeps it until the commit. So
-one transaction links at a time, events commit in the order of their numbers, and nobody who has the head waits for
-anybody: there is no deadlock with the locks of rows, which are all taken before. PostgreSQL makes a commit visible
-before it lets the lock go, so whoever sees event N sees every event up to N, with everything that they report.
+A transaction locks the head of the chain as its last statement but the event itself, and keeps it until the commit:
+events commit in the order of their numbers, without a deadlock, and a reader that sees event N sees all before it.
 """
 
 import uuid

@@ -1,8 +1,10 @@
 """Every ORM table, constraint and trigger; one metadata."""
 
-from app.database.tables.accounts import Account, ApiKey, BrowserSession
 from app.database.tables.annotators import (
     SHOWN_KINDS,
+    Account,
+    ApiKey,
+    BrowserSession,
     ClassDefinition,
     PracticeAnswer,
     PracticeCell,
@@ -31,10 +33,12 @@ from app.database.tables.reads import (
     LEASED,
     DailyThreshold,
     Exposure,
+    HeldBack,
     PolicyRow,
     Read,
     ReaderDraw,
     ReadRequest,
+    Repeat,
     TriageDecision,
 )
 from app.database.tables.releases import (
@@ -45,7 +49,6 @@ from app.database.tables.releases import (
     ReleaseRow,
     ReportTargets,
 )
-from app.database.tables.repeats import HeldBack, Repeat
 
 __all__ = [
     "APPEND_ONLY",

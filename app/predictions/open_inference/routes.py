@@ -13,7 +13,7 @@ from app.http.errors import Problem, problem_response
 from app.http.middleware import PROTOCOL
 from app.maintenance.health import check_readiness
 from app.predictions.open_inference import service
-from app.predictions.open_inference.models import ModelOut, describe_model, find_model
+from app.predictions.open_inference.service import ModelOut, describe_model, find_model
 from app.predictions.service import HEADER_LENGTH, UnsupportedImage
 
 router = APIRouter(prefix="/v2", route_class=GuardedRoute, include_in_schema=False)

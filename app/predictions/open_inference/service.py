@@ -1,17 +1,19 @@
 """Answers Open Inference requests with the same predictions as `/v1/predictions`; stores nothing."""
 
 import base64
+import json
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel
 
 from app.context import ServiceContext
-from app.http.errors import BadRequest
+from app.http.errors import BadRequest, NoRelease, NotFound
 from app.http.limiter import DOCUMENTS, Limiter, LimitPlace
-from app.predictions.open_inference.models import MAX_ROWS, ServedModel
 from app.predictions.service import (
     MAX_JSON,
     InferenceMessage,
@@ -28,14 +30,123 @@ from app.predictions.service import (
     texts_of,
     write_message,
 )
+from app.releases.service import all_releases, get_champion_alias, releases_named
 from ml.distributions.families import DirichletCpe
 from ml.images.preprocess import Preprocessing
 from ml.release.predictor import Prediction
-from ml.release.triton import NETWORK_PARAMETER
+from ml.release.triton import NETWORK_PARAMETER, network_name
 
-__all__ = [
-    "run_inference_request",
-]
+CHAMPION = "champion"
+#: Images of one request at most.
+MAX_ROWS = 64
+
+
+class TensorOut(BaseModel):
+    """An input or output; -1 in ``shape`` is the number of images."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: dict[str, str]
+
+
+class ModelOut(BaseModel):
+    """Metadata of a model."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorOut]
+    outputs: list[TensorOut]
+    parameters: dict[str, str | int]
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A release as a model."""
+
+    # by which it was asked for
+    name: str
+    # identifiers of every release that the name stands for, newest first
+    versions: list[str]
+    served: LoadedRelease
+
+    @property
+    def version(self) -> str:
+        """Identifier of the release."""
+        return str(self.served.release_id)
+
+
+def find_model(context: ServiceContext, name: str, version: str | None) -> ServedModel:
+    """The release behind a name: ``get_champion_alias``, the name of a release, or that of a network."""
+    with context.database.read() as session:
+        alias = get_champion_alias(session)
+        if name == CHAMPION:
+            if alias is None:
+                raise NoRelease("no release is served; add one with `secondread release add`")
+            served = context.inference.served(alias)
+            model = ServedModel(name, [str(served.release_id)], served)
+            if version not in {None, model.version}:
+                raise NotFound("this model has no such version")
+            return model
+        rows = releases_named(session, name) or [
+            row for row in all_releases(session) if (name == network_name(row.card["files"]["network.onnx"]))
+        ]
+        versions = [str(row.id) for row in rows]
+    if not versions or version not in {None, *versions}:
+        raise NotFound("this model has no such version" if versions else "there is no such model")
+    first = None if alias is None else str(alias.release_id)
+    by_network = name != rows[0].name
+    chosen = version or (first if first in versions and by_network else versions[0])
+    return ServedModel(name, versions, context.inference.other(uuid.UUID(chosen)))
+
+
+def describe_model(model: ServedModel) -> ModelOut:
+    """Describe a model: its tensors and their meaning."""
+    predictor = model.served.predictor
+    release = predictor.release
+    shape = release.preprocessing
+    n_classes = len(release.classes)
+    classes = json.dumps(list(release.classes))
+    out_of_reach = "NaN (in JSON null) where the image is unlike those of the release"
+    return ModelOut(
+        name=model.name,
+        versions=model.versions,
+        platform="secondread_release",
+        inputs=[
+            _tensor_out(
+                "image",
+                "FP32",
+                [-1, shape.channels, shape.size, shape.size],
+                "pixels as the network takes them, preprocessed by the caller; only features are checked for images "
+                "unlike those of the release, the pixels' own statistics are not",
+            ),
+            _tensor_out(
+                "bytes",
+                "BYTES",
+                [-1],
+                "PNG, JPEG or TIFF files, as /v1/predictions takes them; within JSON as base64",
+            ),
+        ],
+        outputs=[
+            _tensor_out("class_probs", "FP64", [-1, n_classes], f"probabilities of {classes}"),
+            _tensor_out("log_concentration", "FP64", [-1], "NaN (in JSON null) where the release has none"),
+            _tensor_out("disagreement_prob", "FP64", [-1], out_of_reach),
+            _tensor_out("logits", "FP32", [-1, n_classes], "of the network, before calibration"),
+            _tensor_out("features", "FP32", [-1, predictor.n_features], "of the network"),
+        ],
+        parameters={
+            "release": model.version,
+            "network_sha256": release.network_sha256,
+            "classes": classes,
+            "inputs": "send exactly one of image and bytes",
+            "max_batch_size": MAX_ROWS,
+        },
+    )
+
+
+def _tensor_out(name: str, datatype: str, shape: list[int], description: str) -> TensorOut:
+    return TensorOut(name=name, datatype=datatype, shape=shape, parameters={"description": description})
 
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -62,7 +173,7 @@ def run_inference_request(
     outputs = (
         _predict_pictures(context, model.served, given)
         if isinstance(given, list)
-        else _predict_inputs(context, model, given)
+        else _prediction_arrays(context.inference.predict_inputs(model.served, given))
     )
     document: dict[str, object] = {"model_name": model.name, "model_version": model.version}
     if request.identifier:
@@ -83,7 +194,6 @@ class _InferenceRequest:
 
 
 def _parse_request(message: InferenceMessage, preprocessing: Preprocessing) -> _InferenceRequest:
-    """Parse an inference request."""
     identifier = message.document.get("id")
     if identifier is not None and not isinstance(identifier, str):
         raise TensorError("`id` must be text")
@@ -139,7 +249,6 @@ def _texts_of_json(data: object, count: int) -> list[bytes]:
 
 
 def _check_pixel_range(inputs: npt.NDArray[np.float32], preprocessing: Preprocessing) -> npt.NDArray[np.float32]:
-    """Check that inputs are within the range of preprocessed pixels."""
     low, high = inputs.min(axis=(0, 2, 3)), inputs.max(axis=(0, 2, 3))
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise TensorError("`image` has values that are not finite")
@@ -151,10 +260,6 @@ def _check_pixel_range(inputs: npt.NDArray[np.float32], preprocessing: Preproces
             f"{list(preprocessing.mean)} and divide by {list(preprocessing.std)}"
         )
     return inputs
-
-
-def _predict_inputs(context: ServiceContext, model: ServedModel, inputs: npt.NDArray[np.float32]) -> Arrays:
-    return _prediction_arrays(context.inference.predict_inputs(model.served, inputs))
 
 
 def _predict_pictures(context: ServiceContext, served: LoadedRelease, files: list[bytes]) -> Arrays:
