@@ -6,21 +6,19 @@ from contextlib import suppress
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
+from app.accounts.names import look_alike, name_key, normal_name
+from app.database.advisory_locks import AdvisoryLock, acquire_lock
 from app.database.engine import insert_if_absent
 from app.database.tables import Account, Annotator, ApiKey, new_id, time_of
-from app.http.errors import Forbidden
+from app.http.errors import Conflict, Forbidden, InvalidValue
 from app.http.principal import Principal, role_or_key_sees_more
+from ml.messages import Message
 
 
 def annotator_of_account(session: Session, account_id: uuid.UUID) -> Annotator | None:
-    """The annotator of an account, None before the first read."""
+    """The annotator of an account, None if it is no annotator's."""
     statement = select(Annotator).where(Annotator.account_id == account_id)
     return session.execute(statement).scalar_one_or_none()
-
-
-def annotator_by_name(session: Session, name: str) -> Annotator | None:
-    """The annotator of a name."""
-    return session.execute(select(Annotator).where(Annotator.name == name)).scalar_one_or_none()
 
 
 _LOCKED = (
@@ -77,6 +75,42 @@ def add_annotator(session: Session, name: str, account_id: uuid.UUID | None) -> 
     if annotator.account_id != account_id:
         raise Forbidden("this name belongs to another annotator; ask for another one")
     return annotator
+
+
+def outside_annotator(session: Session, name: str) -> Annotator:
+    """The annotator whom an outside system names, made at the first label; never the person of an account."""
+    name = normal_name(name)
+    if not name:
+        raise InvalidValue("the name of the annotator is empty")
+    known = session.execute(select(Annotator).where(Annotator.name == name)).scalar_one_or_none()
+    if known is not None and known.account_id is None:
+        return known
+    acquire_lock(session, AdvisoryLock.NAMES)
+    for account in session.execute(select(Account.name)).scalars():
+        if name_key(account) == name_key(name):
+            raise Forbidden("this annotator has an account here: their labels enter by their own reads only")
+        if look_alike(account, name):
+            raise Forbidden("this name looks like that of an account here (Unicode TR 39); use another name")
+    for other in session.execute(select(Annotator).where(Annotator.account_id.is_(None))).scalars():
+        if name_key(other.name) == name_key(name):
+            return other
+    return add_annotator(session, name, None)
+
+
+def refuse_name_in_use(session: Session, name: str) -> None:
+    """Refuse a new account's name that an account or an outside annotator has, or that looks like it."""
+    acquire_lock(session, AdvisoryLock.NAMES)
+    outside = select(Annotator.name).where(Annotator.account_id.is_(None))
+    for other in session.execute(select(Account.name)).scalars():
+        if name_key(other) == name_key(name):
+            raise Conflict("an account of this name exists")
+        if look_alike(other, name):
+            raise Conflict(Message("this name looks like that of the account {name}; choose another", name=repr(other)))
+    for other in session.execute(outside).scalars():
+        if look_alike(other, name):
+            raise Conflict(
+                Message("an outside system gives labels under the name {name}; choose another", name=repr(other))
+            )
 
 
 def account_sees_more(session: Session, account_id: uuid.UUID) -> bool:

@@ -3,7 +3,6 @@
 import hashlib
 import hmac
 import secrets
-import unicodedata
 import uuid
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -13,6 +12,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, bindparam, func, select
 from sqlalchemy.orm import Session
 
+from app.accounts.annotators import add_annotator, refuse_name_in_use
+from app.accounts.names import normal_name
 from app.accounts.passwords import hash_password, verify_password
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
@@ -117,15 +118,6 @@ def touch_session(session: Session, session_id: uuid.UUID) -> None:
     session.get_one(BrowserSession, session_id).seen_at = time_of(session)
 
 
-def normal_name(name: str) -> str:
-    """A name as accounts have it: without spaces around it, and composed (NFC), however it was typed.
-
-    >>> normal_name(" bob ")
-    'bob'
-    """
-    return unicodedata.normalize("NFC", name).strip()
-
-
 def _find_account_by_name(session: Session, name: str) -> Account | None:
     return session.execute(select(Account).where(Account.name == normal_name(name))).scalar_one_or_none()
 
@@ -139,11 +131,12 @@ def add_account(session: Session, keys: AuditKeys, name: str, role: str, *, acto
     name = normal_name(name)
     if not 1 <= len(name) <= 100 or not name.isprintable():
         raise ValueError(Message("a name must have 1 to 100 printable characters"))
-    if _find_account_by_name(session, name) is not None:
-        raise Conflict("an account of this name exists")
+    refuse_name_in_use(session, name)
     account = Account(name=name, role=role)
     session.add(account)
     session.flush()
+    if role == "annotator":  # from now on no outside system can label under this name
+        add_annotator(session, name, account.id)
     events.record_event(session, keys, actor=actor, action="account.add", object_id=account.id, details={"role": role})
     return account
 

@@ -3,9 +3,9 @@
 from app.accounts.annotators import (
     account_sees_more,
     add_annotator,
-    annotator_by_name,
     annotator_of_account,
     locked_annotator,
+    outside_annotator,
     read_own_annotator,
     reading_annotators,
 )
@@ -63,7 +63,6 @@ __all__ = [
     "add_key",
     "all_accounts",
     "allow_everyone",
-    "annotator_by_name",
     "annotator_of_account",
     "begin_oidc_session",
     "begin_oidc_sign_in",
@@ -79,6 +78,7 @@ __all__ = [
     "last_sign_ins",
     "locked_annotator",
     "needs_password",
+    "outside_annotator",
     "read_own_annotator",
     "reading_annotators",
     "refuse_cross_site",
