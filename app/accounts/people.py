@@ -3,7 +3,6 @@
 import hashlib
 import hmac
 import secrets
-import unicodedata
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,9 +13,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, bindparam, func, select
 from sqlalchemy.orm import Session
 
+from app.accounts.names import look_alike, name_key, normal_name
 from app.accounts.passwords import hash_password, verify_password
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
+from app.database.advisory_locks import AdvisoryLock, acquire_lock
 from app.database.engine import Database, insert_if_absent
 from app.database.tables import Account, Annotator, ApiKey, BrowserSession, new_id, time_of
 from app.http.errors import Conflict, Forbidden, InvalidValue, NotFound, Unauthenticated
@@ -118,15 +119,6 @@ def touch_session(session: Session, session_id: uuid.UUID) -> None:
     session.get_one(BrowserSession, session_id).seen_at = time_of(session)
 
 
-def normal_name(name: str) -> str:
-    """A name as accounts have it: without spaces around it, and composed (NFC), however it was typed.
-
-    >>> normal_name(" bob ")
-    'bob'
-    """
-    return unicodedata.normalize("NFC", name).strip()
-
-
 def _find_account_by_name(session: Session, name: str) -> Account | None:
     return session.execute(select(Account).where(Account.name == normal_name(name))).scalar_one_or_none()
 
@@ -140,11 +132,12 @@ def add_account(session: Session, keys: AuditKeys, name: str, role: str, *, acto
     name = normal_name(name)
     if not 1 <= len(name) <= 100 or not name.isprintable():
         raise ValueError(Message("a name must have 1 to 100 printable characters"))
-    if _find_account_by_name(session, name) is not None:
-        raise Conflict("an account of this name exists")
+    refuse_name_in_use(session, name)
     account = Account(name=name, role=role)
     session.add(account)
     session.flush()
+    if role == "annotator":  # from now on no outside system can label under this name
+        add_annotator(session, name, account.id)
     events.record_event(session, keys, actor=actor, action="account.add", object_id=account.id, details={"role": role})
     return account
 
@@ -341,14 +334,9 @@ def existing_account(session: Session, account_id: uuid.UUID) -> Account:
 
 
 def annotator_of_account(session: Session, account_id: uuid.UUID) -> Annotator | None:
-    """The annotator of an account, None before the first read."""
+    """The annotator of an account, None if it is no annotator's."""
     statement = select(Annotator).where(Annotator.account_id == account_id)
     return session.execute(statement).scalar_one_or_none()
-
-
-def annotator_by_name(session: Session, name: str) -> Annotator | None:
-    """The annotator of a name."""
-    return session.execute(select(Annotator).where(Annotator.name == name)).scalar_one_or_none()
 
 
 _LOCKED = (
@@ -405,6 +393,42 @@ def add_annotator(session: Session, name: str, account_id: uuid.UUID | None) -> 
     if annotator.account_id != account_id:
         raise Forbidden("this name belongs to another annotator; ask for another one")
     return annotator
+
+
+def outside_annotator(session: Session, name: str) -> Annotator:
+    """The annotator whom an outside system names, made at the first label; never the person of an account."""
+    name = normal_name(name)
+    if not name:
+        raise InvalidValue("the name of the annotator is empty")
+    known = session.execute(select(Annotator).where(Annotator.name == name)).scalar_one_or_none()
+    if known is not None and known.account_id is None:
+        return known
+    acquire_lock(session, AdvisoryLock.NAMES)
+    for account in session.execute(select(Account.name)).scalars():
+        if name_key(account) == name_key(name):
+            raise Forbidden("this annotator has an account here: their labels enter by their own reads only")
+        if look_alike(account, name):
+            raise Forbidden("this name looks like that of an account here (Unicode TR 39); use another name")
+    for other in session.execute(select(Annotator).where(Annotator.account_id.is_(None))).scalars():
+        if name_key(other.name) == name_key(name):
+            return other
+    return add_annotator(session, name, None)
+
+
+def refuse_name_in_use(session: Session, name: str) -> None:
+    """Refuse a new account's name that an account or an outside annotator has, or that looks like it."""
+    acquire_lock(session, AdvisoryLock.NAMES)
+    outside = select(Annotator.name).where(Annotator.account_id.is_(None))
+    for other in session.execute(select(Account.name)).scalars():
+        if name_key(other) == name_key(name):
+            raise Conflict("an account of this name exists")
+        if look_alike(other, name):
+            raise Conflict(Message("this name looks like that of the account {name}; choose another", name=repr(other)))
+    for other in session.execute(outside).scalars():
+        if look_alike(other, name):
+            raise Conflict(
+                Message("an outside system gives labels under the name {name}; choose another", name=repr(other))
+            )
 
 
 def account_sees_more(session: Session, account_id: uuid.UUID) -> bool:

@@ -17,8 +17,9 @@ from fastapi import Request
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
+from app.accounts.names import normal_name
 from app.accounts.passwords import verify_password_async
-from app.accounts.people import begin_session, hash_secret, normal_name
+from app.accounts.people import begin_session, hash_secret
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
 from app.database.engine import Database

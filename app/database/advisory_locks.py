@@ -20,6 +20,7 @@ class AdvisoryLock(IntEnum):
     GATE = 2
     READER_MODEL = 3
     RECALIBRATION = 4
+    NAMES = 5
 
 
 def acquire_lock(session: Session, lock: AdvisoryLock) -> None:

@@ -7,13 +7,13 @@ from typing import TypedDict
 
 from sqlalchemy.orm import Session
 
-from app.accounts.service import add_annotator, annotator_by_name
+from app.accounts.service import outside_annotator
 from app.audit.chain import events
 from app.audit.chain.covered_rows import update_row
 from app.cases import service as case_service
 from app.context import ServiceContext
 from app.database.tables import Annotator, Case, Label, Read, ReadRequest, Remark, Repeat, time_of
-from app.http.errors import Forbidden, InvalidValue, NotFound
+from app.http.errors import InvalidValue, NotFound
 from app.http.models import PosteriorOut
 from app.http.principal import Principal
 from app.labels import queries
@@ -123,10 +123,7 @@ def _outside_author(session: Session, case: Case, body: LabelIn) -> LabelAuthor:
     """Find the annotator that an outside system names, and the request that the label answers."""
     if body.annotator is None or body.blind is None:
         raise InvalidValue("name the annotator, and say whether the read was blind")
-    existing = annotator_by_name(session, body.annotator)
-    if existing is not None and existing.account_id is not None:
-        raise Forbidden("this annotator has an account here: their labels enter by their own reads only")
-    annotator = existing or add_annotator(session, body.annotator, None)
+    annotator = outside_annotator(session, body.annotator)
     read_round = body.round or "planned"
     request = queries.open_request_of_case(session, case.id, (read_round,)) if body.blind else None
     return LabelAuthor(annotator, body.blind, request, None, read_round)

@@ -8,15 +8,18 @@ failure and every half minute. A backend that fails is a reason to try again; th
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+import anyio
 import httpx2
 import numpy as np
 import numpy.typing as npt
 import structlog
+from anyio.from_thread import start_blocking_portal
 
 from app.http import observability
 from app.http.errors import ServiceUnavailable
@@ -37,8 +40,13 @@ from ml.release.triton import NETWORK_PARAMETER, network_name
 
 Answer = TypeVar("Answer")
 Outputs = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+#: For a connection, and for the whole answer from then to its last byte.
 CONNECT_SECONDS, ANSWER_SECONDS = 2.0, 10.0
 CONNECTIONS = 64
+#: Bytes of an answer at most: metadata; per number of an answer, as text; what else an answer has.
+MAX_METADATA, BYTES_PER_NUMBER, MAX_REMAINDER = 4 * 1024**2, 32, 64 * 1024
+#: Features at most, until the first answer has shown how many there are.
+MAX_FEATURES = 65_536
 #: Bytes of images in one request: another copy of this service takes 12 MiB.
 MAX_REQUEST_BYTES = 8 * 1024**2
 #: What is known of a backend is asked again after so long; one that has failed is left alone for a moment.
@@ -48,6 +56,19 @@ _RESET = (httpx2.ReadError, httpx2.WriteError, httpx2.CloseError, httpx2.RemoteP
 _MODELS = "/v2/models/"
 _OUTPUTS = ("logits", "features")
 _log = structlog.get_logger("secondread")
+
+
+class AnswerTooLargeError(ValueError):
+    """More bytes than an answer can have, or bytes that grow when they are read."""
+
+
+@dataclass(frozen=True)
+class BackendAnswer:
+    """A whole answer."""
+
+    status: int
+    headers: httpx2.Headers
+    content: bytes
 
 
 class NetworkMismatchError(ReleaseError):
@@ -62,17 +83,38 @@ class InferenceBackend:
         self.model = model or None
         self._networks: dict[str, RemoteNetwork] = {}
         self._adding = threading.Lock()
-        self.client = httpx2.Client(
+        # an event loop in a thread: only there one deadline ends an answer wherever it is
+        self._running = start_blocking_portal()
+        self._portal = self._running.__enter__()
+        authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._client = httpx2.AsyncClient(
             base_url=address,
-            headers={} if token is None else {"Authorization": f"Bearer {token}"},
-            timeout=httpx2.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+            headers={"Accept-Encoding": "identity"} | authorization,
+            timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
             trust_env=False,  # images go where the settings say, and nowhere else
         )
 
     def close(self) -> None:
         """End the connections that are kept."""
-        self.client.close()
+        self._portal.call(self._client.aclose)
+        self._running.__exit__(None, None, None)
+
+    def ask(self, method: str, path: str, limit: int, body: bytes, headers: Mapping[str, str]) -> BackendAnswer:
+        """Ask for at most so many bytes, within one deadline."""
+        return self._portal.call(self._ask, method, path, limit, body, headers)
+
+    async def _ask(self, method: str, path: str, limit: int, body: bytes, headers: Mapping[str, str]) -> BackendAnswer:
+        content = bytearray()
+        with anyio.fail_after(ANSWER_SECONDS):
+            async with self._client.stream(method, path, content=body, headers=headers) as answer:
+                if answer.headers.get("content-encoding", "identity") != "identity":
+                    raise AnswerTooLargeError("the answer is compressed")
+                async for chunk in answer.aiter_raw():
+                    content += chunk
+                    if len(content) > limit:
+                        raise AnswerTooLargeError(f"the answer has more than {limit:,} bytes")
+        return BackendAnswer(answer.status_code, answer.headers, bytes(content))
 
     def network(self, release: Release) -> "RemoteNetwork":
         """The network of a release there, checked."""
@@ -80,7 +122,7 @@ class InferenceBackend:
         with self._adding:
             if sha256 not in self._networks:
                 path = _MODELS + quote(self.model or network_name(sha256), safe="/")
-                self._networks[sha256] = RemoteNetwork(self.client, path, release)
+                self._networks[sha256] = RemoteNetwork(self, path, release)
             network = self._networks[sha256]
         network.require()
         return network
@@ -92,8 +134,8 @@ class RemoteNetwork:
     on_gpu = False
     own_queue = True
 
-    def __init__(self, client: httpx2.Client, path: str, release: Release) -> None:
-        self._client, self._path, self._sha256 = client, path, release.network_sha256
+    def __init__(self, backend: InferenceBackend, path: str, release: Release) -> None:
+        self._backend, self._path, self._sha256 = backend, path, release.network_sha256
         shape = release.preprocessing
         self._image, self._n_classes = (shape.channels, shape.size, shape.size), len(release.classes)
         self._n_features: int | None = None
@@ -154,14 +196,16 @@ class RemoteNetwork:
         )
         headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(size)}
         with observability.record_span("inference backend", "client"):
-            answer = self._ask("POST", "/infer", body, headers | observability.get_trace_headers())
+            numbers = len(inputs) * (self._n_classes + (self._n_features or MAX_FEATURES))
+            limit = BYTES_PER_NUMBER * numbers + MAX_REMAINDER
+            answer = self._ask("POST", "/infer", limit, body, headers | observability.get_trace_headers())
         try:
             return self._outputs(answer, len(inputs))
         except TensorError as exc:
             problem = ServiceUnavailable("the inference backend does not answer as the network would")
             raise self._failed(problem, exc) from exc
 
-    def _outputs(self, answer: httpx2.Response, n: int) -> Outputs:
+    def _outputs(self, answer: BackendAnswer, n: int) -> Outputs:
         """Logits and features of an answer."""
         message = read_message(answer.content, answer.headers.get(HEADER_LENGTH))
         self._compare(parameters_of(message.document, "the answer"))
@@ -183,14 +227,19 @@ class RemoteNetwork:
         self._n_features = arrays["features"].shape[1]
         return arrays["logits"], arrays["features"]
 
-    def _ask(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> httpx2.Response:
+    def _ask(
+        self, method: str, path: str, limit: int, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> BackendAnswer:
         try:
-            answer = self._client.request(method, self._path + path, content=body, headers=headers)
+            answer = self._backend.ask(method, self._path + path, limit, body, headers or {})
         except _RESET:
             raise
-        except httpx2.TransportError as exc:
+        except (httpx2.TransportError, TimeoutError) as exc:
             raise self._failed(ServiceUnavailable("the inference backend does not answer; try again"), exc) from exc
-        status = answer.status_code
+        except AnswerTooLargeError as exc:
+            problem = ServiceUnavailable("the inference backend does not answer as the network would")
+            raise self._failed(problem, exc) from exc
+        status = answer.status
         if status == HTTPStatus.OK:
             return answer
         if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
@@ -218,7 +267,7 @@ class RemoteNetwork:
     def _check(self) -> None:
         """Compare what the backend says of the model with the release."""
         try:
-            metadata = _response_document(self._ask("GET", ""))
+            metadata = _response_document(self._ask("GET", "", MAX_METADATA))
             image, logits, features = (
                 next((tensor for tensor in read_object_list(metadata, kind) if tensor.get("name") == name), {})
                 for kind, name in (("inputs", "image"), ("outputs", "logits"), ("outputs", "features"))
@@ -245,9 +294,9 @@ class RemoteNetwork:
     def _configured(self) -> Mapping[str, Any]:
         """Parameters of Triton's configuration of the model; none of a server that has no such thing."""
         try:
-            answer = self._client.get(f"{self._path}/config")
-            return parameters_of(_response_document(answer), "the model") if answer.status_code == HTTPStatus.OK else {}
-        except (TensorError, httpx2.TimeoutException):
+            answer = self._backend.ask("GET", f"{self._path}/config", MAX_METADATA, b"", {})
+            return parameters_of(_response_document(answer), "the model") if answer.status == HTTPStatus.OK else {}
+        except (TensorError, AnswerTooLargeError, TimeoutError, httpx2.TimeoutException):
             return {}
 
     def _compare(self, parameters: Mapping[str, Any]) -> None:
@@ -261,7 +310,7 @@ class RemoteNetwork:
             )
 
 
-def _response_document(answer: httpx2.Response) -> dict[str, Any]:
+def _response_document(answer: BackendAnswer) -> dict[str, Any]:
     return read_message(answer.content, None).document
 
 

@@ -1,5 +1,6 @@
 """A network behind a backend: the same numbers, no wrong ones, and nothing is computed here in its place."""
 
+import gzip
 import json
 import shutil
 import signal
@@ -176,7 +177,8 @@ class Triton(ThreadingHTTPServer):
         self.release, self.network = release, LocalNetwork(release, 1, device="cpu")
         self.sha256: str | None = release.network_sha256
         self.change: Callable[[list[OutputTensor]], list[OutputTensor]] = lambda tensors: tensors
-        self.resets = self.connections = self.status = 0
+        self.resets = self.connections = self.status = self.sent = 0
+        self.hostile: tuple[str, str] | None = None
         self.asked_by: list[InferenceBackend] = []
 
     def backend(self, path: str = "") -> InferenceBackend:
@@ -210,8 +212,34 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def send_without_end(self, how: str) -> None:
+        """A bomb, chunks without an end, or a byte now and then, of the headers too; counts what was taken."""
+        self.close_connection = True
+        part = b" " * 65_536
+        try:
+            if how == "slow headers":
+                part = b"HTTP/1.1 200 OK\r\nX: "
+            else:
+                self.send_response(200)
+                self.send_header("Transfer-Encoding", "chunked")
+                if how == "bomb":
+                    self.send_header("Content-Encoding", "gzip")
+                    part = gzip.compress(b" " * 64 * 1024**2)
+                self.end_headers()
+            while True:
+                self.server.sent += len(part)
+                self.wfile.write(part if how == "slow headers" else b"%x\r\n%b\r\n" % (len(part), part))
+                if how.startswith("slow"):
+                    part = b" "
+                    time.sleep(0.1)
+        except OSError:
+            return
+
     def do_GET(self) -> None:
         release = self.server.release
+        if self.server.hostile is not None and self.server.hostile[0] == "metadata":
+            self.send_without_end(self.server.hostile[1])
+            return
         model = f"/v2/models/{network_name(release.network_sha256)}"
         if self.path == f"{model}/config" and self.server.sha256 is not None:
             self.answer({"parameters": {"network_sha256": {"string_value": self.server.sha256}}})
@@ -229,6 +257,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.resets -= 1
             self.close_connection = True
             self.connection.close()
+            return
+        if self.server.hostile is not None:
+            self.send_without_end(self.server.hostile[1])
             return
         if self.server.status:
             self.answer({"error": "as the test asked"}, self.server.status)
@@ -352,6 +383,24 @@ def test_each_refusal_is_told_and_passes(triton: Triton, status: int, said: str)
         network.run(inputs)
     triton.status = 0
     assert len(network.run(inputs)[0]) == 1
+
+
+@undone("T27", "the bytes of an answer have a limit", remote, "BYTES_PER_NUMBER", 10**9)
+@pytest.mark.parametrize("how", ["bomb", "endless", "slow", "slow headers"])
+@pytest.mark.parametrize("what", ["metadata", "numbers"])
+def test_an_answer_without_an_end_is_refused_in_time_and_takes_no_memory(
+    triton: Triton, monkeypatch: pytest.MonkeyPatch, what: str, how: str
+) -> None:
+    monkeypatch.setattr(remote, "ANSWER_SECONDS", 2.0)
+    backend = triton.backend()
+    inputs = np.zeros((1, 3, *2 * (triton.release.preprocessing.size,)), dtype=np.float32)
+    if what == "numbers":
+        backend.network(triton.release).run(inputs)
+    triton.hostile, begun = (what, how), time.monotonic()
+    with pytest.raises(ServiceUnavailable, match=r"does not answer"):
+        backend.network(triton.release).run(inputs)
+    assert time.monotonic() - begun < patient(3)
+    assert triton.sent < remote.MAX_METADATA + 8 * 1024**2  # what lies in buffers of the system was sent as well
 
 
 def test_a_backend_that_failed_is_left_alone_for_a_moment(triton: Triton) -> None:
