@@ -101,12 +101,12 @@ sbom: $(VENV)/.installed
 	build/sbom/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt cyclonedx-bom
 	build/sbom/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON -o secondread.cdx.json $(VENV)/bin/python
 
-# make bench   run the benchmarks that have goals of speed, save their results, and print the table of goal, reached, peer and limit
+# make bench   run the benchmarks that have goals of speed, save their results, and print the table of goal, reached, peers and limit
 bench: $(VENV)/.installed-dev
 	$(PIP) -e '.[bench]'
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.table --run
 
-# make bench-quick   whether they still run, in a few minutes and without peers; its figures mean nothing, and nothing is saved
+# make bench-quick   whether all benchmarks still run, in a few minutes and without peers; its figures mean nothing, and nothing is saved
 bench-quick: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.table --quick
 

@@ -4,28 +4,20 @@ The paper's recipe (§6.1): Adam, learning rate 1e-3, 50 epochs of batches of 12
 the same cached logits and features and report the same penalised loss on them.
 """
 
-import json
-import platform
-import statistics
-import sys
-import time
 from collections.abc import Callable
-from datetime import date
-from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
 from torch.nn import functional
 
+from benchmarks.harness import Figures, interleaved, main
 from ml.calibration.concentration import LOG_CONCENTRATION_PENALTY, concentration_loss, fit_concentration
 from ml.calibration.scaling import fit_temperature, temperature_loss
 from ml.distributions.families import softmax_probs
 
 N, D, K, LABELS = 14_000, 128, 22, 5
 EPOCHS, BATCH, RATE, PATIENCE = 50, 128, 1e-3, 10
-REPEATS = 5
-_Found = TypeVar("_Found")
+ROUNDS = 5
 
 
 def problem(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -87,51 +79,40 @@ def adam_temperature(logits: np.ndarray, counts: np.ndarray) -> float:
     return float(log_t.detach())
 
 
-def timed(run: Callable[[], _Found]) -> tuple[float, _Found]:
-    started = time.perf_counter()
-    found = run()
-    return time.perf_counter() - started, found
-
-
-def main() -> None:
+def measure(quick: bool) -> Figures:
+    """Seconds and loss of each fit, and how many times as long Adam takes."""
     logits, features, counts = problem()
     probs = softmax_probs(logits / 1.5)
     torch.set_num_threads(1)
-    seconds: dict[str, list[float]] = {name: [] for name in ("head", "head, Adam", "temperature", "temperature, Adam")}
-    loss = {}
-    for _ in range(1 if "--quick" in sys.argv else REPEATS):
-        spent, head = timed(lambda: fit_concentration(features, probs, counts)[0])
-        seconds["head"].append(spent)
-        loss["head"] = concentration_loss(probs, counts, head(features))[0]
-        spent, a = timed(lambda: adam_concentration(features, probs, counts))
-        seconds["head, Adam"].append(spent)
-        loss["head, Adam"] = concentration_loss(probs, counts, a)[0]
-        spent, log_t = timed(lambda: fit_temperature(logits, counts)[0])
-        seconds["temperature"].append(spent)
-        loss["temperature"] = temperature_loss(logits, counts, log_t)[0]
-        spent, log_t = timed(lambda: adam_temperature(logits, counts))
-        seconds["temperature, Adam"].append(spent)
-        loss["temperature, Adam"] = temperature_loss(logits, counts, log_t)[0]
-    median = {name: statistics.median(values) for name, values in seconds.items()}
-    print(f"N = {N:,}, D = {D}, K = {K}, {LABELS} labels a case; medians of {REPEATS}, interleaved")
-    print(f"{'fit':<22}{'seconds':>10}{'ratio':>9}{'loss':>12}")
-    for name in ("head", "temperature"):
-        for which in (name, f"{name}, Adam"):
-            print(
-                f"{which:<22}{median[which]:>10.4f}{median[f'{name}, Adam'] / median[which]:>9.1f}{loss[which]:>12.6f}"
-            )
-    document = {
-        "date": date.today().isoformat(),
-        "machine": f"{platform.machine()}, one core",
-        "problem": {"N": N, "D": D, "K": K, "labels": LABELS},
-        "median_seconds": median,
-        "loss": loss,
-        "ratio": {name: median[f"{name}, Adam"] / median[name] for name in ("head", "temperature")},
+    loss: dict[str, float] = {}
+
+    def head() -> None:
+        fitted = fit_concentration(features, probs, counts)[0]
+        loss["head"] = concentration_loss(probs, counts, fitted(features))[0]
+
+    def head_by_adam() -> None:
+        loss["head, Adam"] = concentration_loss(probs, counts, adam_concentration(features, probs, counts))[0]
+
+    def temperature() -> None:
+        loss["temperature"] = temperature_loss(logits, counts, fit_temperature(logits, counts)[0])[0]
+
+    def temperature_by_adam() -> None:
+        loss["temperature, Adam"] = temperature_loss(logits, counts, adam_temperature(logits, counts))[0]
+
+    works = {
+        "head": head,
+        "head, Adam": head_by_adam,
+        "temperature": temperature,
+        "temperature, Adam": temperature_by_adam,
     }
-    if "--save" in sys.argv:
-        path = Path(__file__).parent / "results" / f"{document['date']}_calibration.json"
-        path.write_text(json.dumps(document, indent=2) + "\n")
+    seconds = interleaved(works, 1 if quick else ROUNDS)
+    return {
+        "problem": {"N": N, "D": D, "K": K, "labels": LABELS},
+        "seconds": seconds,
+        "loss": loss,
+        "ratio": {name: seconds[f"{name}, Adam"] / seconds[name] for name in ("head", "temperature")},
+    }
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, {"calibration": measure})

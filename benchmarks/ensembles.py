@@ -1,18 +1,11 @@
-"""What an ensemble costs in serving: one pass, one pass with 20 dropout heads, and 20 augmented passes.
+"""Cost of an ensemble in serving: one pass, one pass with 20 dropout heads, and 20 augmented passes.
 
 Each is the whole path from a decoded image to intervals, for one image at a time, as a lone request sees it.
-Times are medians of interleaved rounds. ``--save`` keeps the figures in ``results/``.
 """
 
-import json
-import platform
-import statistics
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +13,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from benchmarks.harness import Figures, interleaved, main
 from ml.calibration.calibrators import Calibration
 from ml.calibration.concentration import ConcentrationHead
 from ml.calibration.scaling import Scaling
@@ -45,7 +39,7 @@ def predictors(name: str, side: int, folder: Path) -> tuple[Predictor, Predictor
     calibration = Calibration(Scaling(), ConcentrationHead(np.zeros(width), 1.0))
     preprocessing = Preprocessing(3, None, side, (0.5,) * 3, (0.25,) * 3)
     classes = tuple(f"class {k}" for k in range(CLASSES))
-    found = []
+    built: list[Predictor] = []
     for kind, served in (("plain", network), ("dropout", _Tapped(network).eval())):
         path = folder / f"{name}_{kind}"
         path.mkdir()
@@ -53,42 +47,30 @@ def predictors(name: str, side: int, folder: Path) -> tuple[Predictor, Predictor
         release = Release(path, {"orientation": "any"}, "", classes, preprocessing, calibration)
         if kind == "dropout":
             release = replace(release, head=DropoutHead.draw(layers, samples=SAMPLES))
-        found.append(Predictor(release))
-    return found[0], found[1]
+        built.append(Predictor(release))
+    return built[0], built[1]
 
 
-def predicted(predictor: Predictor, image: Image.Image) -> PredictiveDistribution:
-    return predictor.predict([image]).distribution
-
-
-def main() -> None:
-    document: dict[str, object] = {"date": date.today().isoformat(), "machine": f"{platform.machine()}, two cores"}
+def measure(quick: bool) -> Figures:
+    """Processor seconds of one image by each way."""
+    figures: Figures = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, side, rounds in (("compact", 48, ROUNDS), ("vgg16", 224, 8)):
             plain, dropout = predictors(name, side, Path(folder))
             image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (side, side, 3), dtype=np.uint8))
-            paths: dict[str, Callable[[], PredictiveDistribution]] = {
-                "one pass": partial(predicted, plain, image),
-                "20 dropout heads": partial(predicted, dropout, image),
+            ways = {
+                "one pass": lambda plain=plain, image=image: plain.predict([image]).distribution,
+                "20 dropout heads": lambda dropout=dropout, image=image: dropout.predict([image]).distribution,
                 "20 augmented passes": partial(plain.predict_augmented, [image], samples=SAMPLES),
             }
-            seconds: dict[str, list[float]] = {key: [] for path in paths for key in (path, f"{path}, with intervals")}
-            for _ in range(rounds):
-                for path, run in paths.items():
-                    started = time.perf_counter()
-                    found = run()
-                    seconds[path].append(time.perf_counter() - started)
-                    class_intervals(found)
-                    seconds[f"{path}, with intervals"].append(time.perf_counter() - started)
-            median = {path: statistics.median(values) for path, values in seconds.items()}
-            print(f"{name}, {side} px, one image")
-            for path, value in median.items():
-                print(f"  {path:<36}{1000 * value:>9.2f} ms{value / median['one pass']:>8.2f} × one pass")
-            document[name] = median
-    if "--save" in sys.argv:
-        saved = Path(__file__).parent / "results" / f"{document['date']}_ensembles.json"
-        saved.write_text(json.dumps(document, indent=2) + "\n")
+            works = ways | {f"{path}, with intervals": partial(_with_intervals, run) for path, run in ways.items()}
+            figures[name] = interleaved(works, 1 if quick else rounds)
+    return figures
+
+
+def _with_intervals(run: Callable[[], PredictiveDistribution]) -> None:
+    class_intervals(run())
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, {"ensembles": measure})

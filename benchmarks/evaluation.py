@@ -2,34 +2,28 @@
 
     python -m benchmarks.evaluation --save
 
-The authors' code runs as it is, from ``build/lh_calib``, where it is cloned to if it is not there; without it that row
-is left out, and said to be. The paper's formulas are written here as they stand, metric by metric and bin by bin.
+The authors' code runs as it is, from ``build/lh_calib``, and is cloned to there at the first run; without it that row
+is left out with a message. The paper's formulas are written here as they stand, metric by metric and bin by bin.
 Neither torchmetrics nor scikit-learn knows label histograms: they get the most frequent label and compute an expected
-calibration error and a Brier score, a small part of what the accumulator computes. Times are medians of interleaved
-rounds.
+calibration error and a Brier score, a small part of what the accumulator computes.
 """
 
-import argparse
 import importlib
-import json
-import platform
 import resource
-import statistics
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Callable
-from datetime import date
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 
+from benchmarks.harness import ROOT, Figures, interleaved, main, spend
 from ml.metrics import evaluate
 from ml.metrics.accumulator import Accumulator
 
 K, ROUNDS = 22, 7
-AUTHORS = Path(__file__).parents[1] / "build" / "lh_calib"
+AUTHORS = ROOT / "build" / "lh_calib"
 #: What the accumulator and the authors' code define alike; they bound the bins' bias otherwise (``statistics``).
 ALIKE = {
     "L": "ps",
@@ -85,7 +79,7 @@ def by_patient(counts: np.ndarray, probs: np.ndarray, dpe: np.ndarray) -> None:
 
 
 def authors_code() -> Callable[..., dict[str, float]] | None:
-    """Their summary of a predicted histogram, accuracy and both orders; None where their code cannot be had."""
+    """Their summary of a predicted histogram, accuracy and both orders; None if their code cannot be had."""
     if not AUTHORS.exists():
         clone = ["git", "clone", "--quiet", "--depth", "1", _THEIR_ADDRESS, str(AUTHORS)]
         if subprocess.run(clone, check=False, capture_output=True, timeout=120).returncode:
@@ -110,8 +104,8 @@ def authors_code() -> Callable[..., dict[str, float]] | None:
 
     def summarise(counts: np.ndarray, probs: np.ndarray, dpe: np.ndarray) -> dict[str, float]:
         with warnings.catch_warnings(action="ignore"):
-            found = theirs.LHEval(theirs.LabelHist(counts), Predicted(probs, dpe)).summarize()
-        return {name: float(value) for name, value in found.iloc[0].items()}
+            summary = theirs.LHEval(theirs.LabelHist(counts), Predicted(probs, dpe)).summarize()
+        return {name: float(value) for name, value in summary.iloc[0].items()}
 
     return summarise
 
@@ -166,45 +160,25 @@ def all_rivals(theirs: Callable[..., object] | None) -> dict[str, Callable[..., 
     return rivals
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results/DATE_evaluation.json")
-    parser.add_argument("--quick", action="store_true", help="few cases, once: whether it runs")
-    options = parser.parse_args()
-    theirs = authors_code()
+def measure(quick: bool) -> Figures:
+    """Seconds of each rival for so many cases, and memory of ours."""
+    theirs = authors_code() if AUTHORS.exists() or not quick else None  # a quick run fetches nothing
+    figures: Figures = {}
+    sizes = (2_000,) if quick else (100_000, 300_000, 1_000_000)
     rivals = all_rivals(theirs)
-    document: dict[str, object] = {"date": date.today().isoformat(), "machine": f"{platform.machine()}, two cores"}
-    sizes = (2_000,) if options.quick else (100_000, 300_000, 1_000_000)
     for n in sizes:
         data = problem(n)
-        seconds: dict[str, list[float]] = {name: [] for name in rivals}
-        for _ in range(1 if options.quick else ROUNDS):
-            for name, run in rivals.items():
-                started = time.perf_counter()
-                run(*data)
-                seconds[name].append(time.perf_counter() - started)
-        median = {name: statistics.median(values) for name, values in seconds.items()}
-        ours = median["secondread, all metrics"]
-        print(f"N = {n:,}, K = {K}")
-        for name, value in median.items():
-            print(f"  {name:<42}{1000 * value:>10.1f} ms{value / ours:>8.2f} × ours")
-        document[f"N={n}"] = median
+        works = {name: partial(run, *data) for name, run in rivals.items()}
+        figures[f"N={n}"] = interleaved(works, 1 if quick else ROUNDS)
     data = problem(sizes[0])
     if theirs is not None:
-        document["furthest from the authors' code"] = difference = furthest(theirs(*data), data)
-        print(f"largest relative difference from the authors' code, in {', '.join(ALIKE)}: {difference:.1e}")
+        figures["furthest from the authors' code"] = furthest(theirs(*data), data)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     accumulate(*data)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(f"peak memory grown by {grown:.1f} MB beyond the inputs")
-    started = time.perf_counter()
-    evaluate(*data)
-    took = document[f"with intervals, N={sizes[0]}"] = time.perf_counter() - started
-    print(f"with jackknife intervals of every metric, N = {sizes[0]:,}: {1000 * took:.0f} ms")
-    if options.save:
-        path = Path(__file__).parent / "results" / f"{document['date']}_evaluation.json"
-        path.write_text(json.dumps(document, indent=2) + "\n")
+    figures["megabytes beyond the inputs"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    figures[f"with intervals, N={sizes[0]}"] = spend(lambda: evaluate(*data)).processor
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, {"evaluation": measure})

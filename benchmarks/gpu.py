@@ -4,7 +4,7 @@
 
 Steps: train a small network on the device, export it, score images with ONNX Runtime on the device and on the CPU,
 compare the logits, and print the times. Simulated cells are the data: nothing is fetched or kept. The exit status is 1
-where no CUDA device can be used or the logits differ. ``--device cpu`` shows on any machine that the steps run.
+if no CUDA device can be used or the logits differ. ``--device cpu`` shows on any machine that the steps run.
 """
 
 import argparse
@@ -27,7 +27,7 @@ EPOCHS, CELLS, IMAGES, BATCH = 3, 2400, 2048, 64
 
 
 def cuda_problem() -> str | None:
-    """Why PyTorch or ONNX Runtime cannot use a CUDA device, and what to do; None where both can."""
+    """Why PyTorch or ONNX Runtime cannot use a CUDA device, and what to do; None if both can."""
     if not torch.backends.cuda.is_built():
         return (
             f"this PyTorch ({torch.__version__}) was built for CPUs: install the one for CUDA, or name a Python that "
@@ -80,8 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     images = np.random.default_rng(0).standard_normal((options.images, channels, side, side)).astype(np.float32)
     exported = to_onnx(network, torch.from_numpy(images[:2]), ["logits", "features"])
     expected, slow = scoring(exported, images, "cpu")
-    found, fast = scoring(exported, images, options.device)
-    difference = float(np.abs(found - expected).max() / np.abs(expected).max())
+    scored, fast = scoring(exported, images, options.device)
+    difference = float(np.abs(scored - expected).max() / np.abs(expected).max())
     print(f"score on {name}: {fast:.0f} images per second, on the CPU {slow:.0f}")
     print(f"largest difference of logits: {difference:.1e} of the largest (at most {LOGIT_TOLERANCE:g})")
     return int(not difference <= LOGIT_TOLERANCE)

@@ -1,14 +1,14 @@
-"""How long ``/healthz`` and labels take while the service is flooded, and while its database is frozen.
+"""Time of ``/healthz`` and of labels while the service is flooded, and while its database is frozen.
+
+    python -m benchmarks.health --save
 
 One process asks ``/healthz`` every 20 ms, one labels every 100 ms, each over a new connection; the others attack. All
 of them share the machine with the server, so each figure contains what the attackers themselves take of the processor.
 """
 
-import argparse
 import http.client
 import io
 import json
-import platform
 import signal
 import socket
 import subprocess
@@ -20,19 +20,19 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date
 from pathlib import Path
 
 import httpx2
 import numpy as np
 
+from benchmarks.harness import Figures, main, postgres
 from tests.security.test_pictures import deep_png
-from tests.support.postgres import PostgresServer, find_binaries
+from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.tiny_release import write_tiny_release
 
-SECONDS, EVERY = 10.0, 0.02
+EVERY = 0.02
 _ASKER = """
 import http.client, json, sys, time
 asked = json.loads(sys.argv[1])
@@ -58,12 +58,14 @@ Attack = Callable[[], int | None]
 Asker = subprocess.Popen[str]
 
 
-def ask(made: Installation, name: str, method: str, paths: list[str], key: str = "", body: str = "") -> Asker:
+def ask(
+    made: Installation, seconds: float, name: str, method: str, paths: list[str], key: str = "", body: str = ""
+) -> Asker:
     """Ask from a process of its own, again and again."""
     headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "NUMBER", "Content-Type": "application/json"}
     asked = {
         "port": made.port,
-        "seconds": SECONDS,
+        "seconds": seconds,
         "every": EVERY if not body else 5 * EVERY,
         "name": name,
         "method": method,
@@ -97,16 +99,16 @@ def figures_of(answers: list[tuple[int, float]], prefix: str) -> dict[str, objec
     }
 
 
-def probe(made: Installation) -> dict[str, object]:
+def probe(made: Installation, seconds: float) -> dict[str, object]:
     """``/healthz`` of a service."""
-    answers = answers_of(ask(made, "", "GET", ["/healthz"]))
+    answers = answers_of(ask(made, seconds, "", "GET", ["/healthz"]))
     share = float(np.mean([status == 200 and time <= 100 for status, time in answers]))
     return {**figures_of(answers, ""), "share_within_100_ms": share}
 
 
 @contextmanager
 def attackers(number: int, attack: Attack) -> Iterator[Counter[int]]:
-    """Threads that attack again and again; what they were answered, by status."""
+    """Threads that attack again and again; gives their answers by status."""
     answers: Counter[int] = Counter()
     over = threading.Event()
 
@@ -131,7 +133,7 @@ class Attacks:
     """Requests that cost.
 
     Args:
-        made: the service, whose trusted proxy is nobody.
+        made: the service, without a trusted proxy.
         keys: by account.
     """
 
@@ -174,7 +176,7 @@ class Attacks:
         return self._post("/v1/imports", self._archive, **headers)
 
     def body(self) -> int:
-        """11 MiB from somebody without an account."""
+        """11 MiB without an account."""
         return self._post("/v1/imports", bytes(11 * 1024**2), Content_Type="application/zip")
 
     def cases(self) -> int:
@@ -214,8 +216,10 @@ def upload(made: Installation, key: str) -> tuple[list[str], str]:
     return cases, code
 
 
-def measure(made: Installation, keys: dict[str, str], server: PostgresServer) -> dict[str, dict[str, object]]:
-    """Milliseconds by what was done to the service meanwhile."""
+def under_attack(
+    made: Installation, keys: dict[str, str], server: PostgresServer, seconds: float
+) -> dict[str, dict[str, object]]:
+    """Milliseconds of ``/healthz`` and of labels by attack."""
     attacks = Attacks(made, keys)
     cases, code = upload(made, keys["lead"])
     figures: dict[str, dict[str, object]] = {}
@@ -231,47 +235,31 @@ def measure(made: Installation, keys: dict[str, str], server: PostgresServer) ->
     for name, (number, attack) in floods.items():
         label = json.dumps({"label": code, "annotator": "NUMBER", "blind": True})
         with attackers(number, attack) as answers:
-            labels = ask(made, name, "POST", cases, keys["outside"], label)
-            figures[name] = {**probe(made), **figures_of(answers_of(labels), "label_")}
+            labels = ask(made, seconds, name, "POST", cases, keys["outside"], label)
+            figures[name] = {**probe(made, seconds), **figures_of(answers_of(labels), "label_")}
         figures[name]["attackers_statuses"] = dict(sorted(answers.items()))
     with attacks.silent():
-        figures["600 half-sent requests of 600 addresses"] = probe(made)
+        figures["600 half-sent requests of 600 addresses"] = probe(made, seconds)
     server.send_signal(signal.SIGSTOP)
     try:
         with attackers(60, attacks.cases) as answers:
-            figures["a frozen database and 60 clients with pages of cases"] = probe(made)
+            figures["a frozen database and 60 clients with pages of cases"] = probe(made, seconds)
             server.send_signal(signal.SIGCONT)
     finally:
         server.send_signal(signal.SIGCONT)
     return figures
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results")
-    arguments = parser.parse_args()
-    binaries = find_binaries()
-    if binaries is None:
-        sys.exit("PostgreSQL is missing (Debian package postgresql)")
-    with tempfile.TemporaryDirectory() as folder:
-        server = PostgresServer(binaries)
-        try:
-            write_tiny_release(Path(folder) / "release")
-            with Installation(Path(folder) / "home", server.url(server.create())) as made:
-                keys = made.prepare(Path(folder) / "release", viewer="viewer", lead="admin", outside="service")
-                made.environment["SECONDREAD_WORKER"] = "false"
-                made.start()
-                figures = measure(made, keys, server)
-        finally:
-            server.stop()
-    for name, figure in figures.items():
-        labels = ("median", "p99", "slowest", "label_p99")
-        times = (f"{label} {figure.get(f'{label}_ms', float('nan')):7.1f}" for label in labels)
-        print(*times, "ms ", name)
-    if arguments.save:
-        path = Path(__file__).parent / "results" / f"{date.today().isoformat()}_health.json"
-        path.write_text(json.dumps({"machine": f"2 cores, {platform.machine()}", "figures": figures}, indent=1) + "\n")
+def measure(quick: bool) -> Figures:
+    """Milliseconds by attack."""
+    with tempfile.TemporaryDirectory() as folder, postgres() as server:
+        release = write_tiny_release(Path(folder) / "release")
+        with Installation(Path(folder) / "home", server.url(server.create())) as made:
+            keys = made.prepare(release, viewer="viewer", lead="admin", outside="service")
+            made.environment["SECONDREAD_WORKER"] = "false"
+            made.start()
+            return under_attack(made, keys, server, 1.0 if quick else 10.0)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, {"health": measure})

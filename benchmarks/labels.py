@@ -8,7 +8,6 @@ it was due. Then eight annotators label without a pause: that rate shows how far
 the machine does. Clients and server share its processors.
 """
 
-import argparse
 import http.client
 import json
 import tempfile
@@ -16,7 +15,6 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +29,15 @@ from app.context import ServiceContext
 from app.database.tables import Account
 from app.http.principal import Principal
 from app.main import attach_context, create_app
-from benchmarks.serving import CORES, PER_CORE
+from benchmarks.harness import CORES, Figures, main, postgres
 from ml.util.arrays import FloatArray
-from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.statements import counted
 from tests.support.tiny_release import write_tiny_release
 
-#: Labels per second in all, for so many seconds, by so many people; p99 in milliseconds.
-OFFERED, SECONDS, ANNOTATORS, GOAL = 30, 25.0, 8, 50
+#: Labels per second in all, for so many seconds, by so many people.
+OFFERED, SECONDS, ANNOTATORS = 30, 25.0, 8
 #: Labels per second of as many people who look at each cell for a second.
 OF_PEOPLE = 8
 #: Seconds without a pause, and cases enough for all three.
@@ -56,7 +53,7 @@ class Reader:
         self.milliseconds: list[float] = []
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """The answer of a request that must succeed; None where there is nothing to read.
+        """The answer of a request that must succeed; None if there is nothing to read.
 
         Raises:
             RuntimeError: it was refused.
@@ -155,7 +152,7 @@ def fill(context: ServiceContext, n_cases: int = CASES) -> None:
                 store_case(session, context, admin, own)
 
 
-def measure(made: Installation, release: Path, *, quick: bool) -> dict[str, float]:
+def measure_server(made: Installation, release: Path, *, quick: bool) -> dict[str, float]:
     """Figures of one server."""
     names = [f"annotator-{index}" for index in range(ANNOTATORS)]
     keys = made.prepare(release, admin="admin", **dict.fromkeys(names, "annotator"))
@@ -179,36 +176,23 @@ def measure(made: Installation, release: Path, *, quick: bool) -> dict[str, floa
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="one short round: whether it runs")
-    options = parser.parse_args()
-    binaries = find_binaries()
-    figures: dict[str, dict[str, float]] = {}
-    with tempfile.TemporaryDirectory() as parent:
+def measure(quick: bool) -> Figures:
+    """Figures by server."""
+    figures: Figures = {}
+    with tempfile.TemporaryDirectory() as parent, postgres() as server:
         release = write_tiny_release(Path(parent) / "release")
-        server = None if binaries is None else PostgresServer(binaries)
-        kinds: dict[str, tuple[str | None, int]] = {"sqlite": (None, 1)}
-        if server is not None:
-            kinds["postgresql"] = (server.url(server.create()), 1)
-            kinds[f"postgresql{PER_CORE}"] = (server.url(server.create()), CORES)
-        try:
-            for number, (kind, (url, processes)) in track(enumerate(kinds.items()), "servers", transient=True):
-                with Installation(Path(parent) / str(number) / "home", url) as made:
-                    made.environment |= {"SECONDREAD_RATE_LIMIT": "0", "SECONDREAD_MIN_FREE_BYTES": "0"}
-                    made.environment |= {"SECONDREAD_PROCESSES": str(processes)}
-                    figures[kind] = measure(made, release, quick=options.quick)
-        finally:
-            if server is not None:
-                server.stop()
-    for kind, row in figures.items():
-        print(kind, {name: round(value, 2) for name, value in row.items()})
-    print(f"goal: p99 below {GOAL} ms at {OFFERED} labels per second")
-    if options.save:
-        out = Path(__file__).parent / "results" / f"{date.today()}_labels.json"
-        out.write_text(json.dumps({"cores": CORES, "figures": figures}, indent=1) + "\n")
+        kinds: dict[str, tuple[str | None, int]] = {
+            "sqlite": (None, 1),
+            "postgresql": (server.url(server.create()), 1),
+            "postgresql, a process per core": (server.url(server.create()), CORES),
+        }
+        for number, (kind, (url, processes)) in track(enumerate(kinds.items()), "servers", transient=True):
+            with Installation(Path(parent) / str(number) / "home", url) as made:
+                made.environment |= {"SECONDREAD_RATE_LIMIT": "0", "SECONDREAD_MIN_FREE_BYTES": "0"}
+                made.environment |= {"SECONDREAD_PROCESSES": str(processes)}
+                figures[kind] = measure_server(made, release, quick=quick)
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, {"labels": measure})

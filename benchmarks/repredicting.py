@@ -1,22 +1,16 @@
 """A new calibration's predictions of old cases from stored outputs: the job, and what the rows alone cost.
 
-    python -m benchmarks.repredicting app/demo/cells/release --save
+    python -m benchmarks.repredicting --save
 
 The job reads stored outputs, predicts, writes a row for each case with its digest in the audit, and sets the places of
-the worklist; its processor time and PostgreSQL's are told apart, as is predicting alone. In the same run the same rows
-are written bare, with their keys and indexes and nothing else: by ``COPY`` into PostgreSQL and by ``executemany`` into
-SQLite. The snapshot for evaluations, which the job ends with, is counted apart.
+the worklist; its processor time, PostgreSQL's and that of predicting alone are separate figures. In the same run the
+same rows are written bare, with their keys and indexes and nothing else: by ``COPY`` into PostgreSQL and by
+``executemany`` into SQLite. The snapshot for evaluations, which the job ends with, is counted apart.
 """
 
-import argparse
-import json
-import platform
 import sqlite3
-import sys
 import tempfile
 import time
-from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -27,21 +21,19 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from app.audit.chain.covered_rows import row_digest
-from app.context import ServiceContext, build_context
+from app.context import build_context
 from app.database.tables import CasePrediction, new_id, utc_now
 from app.jobs import service
 from app.metrics import snapshot as metrics_snapshot
 from app.predictions.stored import prediction_values
 from app.recalibration import predict_old_cases
-from app.settings import Settings
+from benchmarks.harness import DEMO, Figures, fresh_settings, main, postgres, postmaster, processor_seconds, spend
 from benchmarks.service import Bench
-from benchmarks.unit_costs import processor_seconds
 from ml.release.artifact import read_release
 from ml.release.predictor import prediction_of
 from tests.support.jobs import work_off
-from tests.support.postgres import PostgresServer, find_binaries
 
-# cases whose outputs are at hand at once where predicting alone is timed, as in the job
+# cases whose outputs are at hand at once if predicting alone is timed, as in the job
 CHUNK = predict_old_cases.CHUNK
 _WARM, _SAMPLES = 1_000, 997
 _PATIENCE = 3_600.0
@@ -56,30 +48,23 @@ _BARE = "CREATE TABLE bare (LIKE predictions INCLUDING ALL)"
 _KEYS = "ALTER TABLE bare ADD FOREIGN KEY (case_id) REFERENCES cases, ADD FOREIGN KEY (release_id) REFERENCES releases"
 
 
-def seconds(call: Callable[[], Any]) -> float:
-    """What a call takes by the clock."""
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
-
-
-def job(bench: Bench, postmaster: int) -> dict[str, float]:
+def job(bench: Bench, database: int) -> dict[str, float]:
     """Predict what has no prediction yet; by the clock and by processor time of the worker and of PostgreSQL."""
     context, snapshot = bench.context, [0.0]
     with context.database.write() as session:
         service.submit_job(session, context, "prediction", {"release": str(bench.release.id)}, None)
 
     def refresh(*given: Any) -> None:
-        snapshot[0] += seconds(lambda: metrics_snapshot.refresh_snapshot(*given))
+        snapshot[0] += spend(lambda: metrics_snapshot.refresh_snapshot(*given)).clock
 
-    own, theirs = time.process_time(), processor_seconds(postmaster)
+    own, theirs = time.process_time(), processor_seconds(database)
     with patch.object(predict_old_cases, "refresh_snapshot", refresh):
-        clock = seconds(lambda: work_off(context, within=_PATIENCE))
+        clock = spend(lambda: work_off(context, within=_PATIENCE)).clock
     return {
         "the job without the snapshot (s)": clock - snapshot[0],
         "its snapshot (s)": snapshot[0],
         "the worker, with the snapshot (CPU s)": time.process_time() - own,
-        "PostgreSQL, with the snapshot (CPU s)": processor_seconds(postmaster) - theirs,
+        "PostgreSQL, with the snapshot (CPU s)": processor_seconds(database) - theirs,
     }
 
 
@@ -146,7 +131,7 @@ def bare_postgres(connection: psycopg.Connection[Any], folder: Path) -> float:
                     target.write(block)
             connection.commit()
 
-        return seconds(write)
+        return spend(write).clock
 
 
 def bare_sqlite(connection: psycopg.Connection[Any], folder: Path) -> float:
@@ -167,7 +152,7 @@ def bare_sqlite(connection: psycopg.Connection[Any], folder: Path) -> float:
         database.executemany(f"INSERT INTO predictions VALUES ({', '.join('?' * len(names))})", rows)
         database.execute("COMMIT")
 
-    spent = seconds(write)
+    spent = spend(write).clock
     database.close()
     return spent
 
@@ -184,53 +169,27 @@ def _as_sqlite(name: str) -> str:
     return kinds.get(name, "{}").format(name)
 
 
-def measure(context: ServiceContext, release: Path, postmaster: int, n: int) -> dict[str, float]:
+def measure(quick: bool) -> Figures:
     """Every figure for so many cases."""
-    bench = Bench(context, release)
-    url = context.settings.sqlalchemy_url.replace("+psycopg", "")
-    with tempfile.TemporaryDirectory() as folder, psycopg.connect(url) as connection:
-        found = {"cases": float(n)}
-        for total in (_WARM, _WARM + n):  # the first job pays for what is loaded
-            bench.fill(total)
-            store_outputs(bench, connection)
-            found |= job(bench, postmaster)
-        found |= without_database(bench, n)
-        found["the same rows bare, PostgreSQL (s)"] = bare_postgres(connection, Path(folder))
-        found["the same rows bare, SQLite (s)"] = bare_sqlite(connection, Path(folder))
-    by_bare = found["the job without the snapshot (s)"] / found["the same rows bare, PostgreSQL (s)"]
-    found["the job by bare rows"] = by_bare
+    n = 1_000 if quick else 200_000
+    with postgres() as server, fresh_settings(server) as settings, tempfile.TemporaryDirectory() as folder:
+        context, figures = build_context(settings), {"cases": float(n)}
+        bench, database = Bench(context, DEMO), postmaster(server)
+        with psycopg.connect(settings.sqlalchemy_url.replace("+psycopg", "")) as connection:
+            for total in (_WARM, _WARM + n):  # the first job pays for what is loaded
+                bench.fill(total)
+                store_outputs(bench, connection)
+                figures |= job(bench, database)
+            figures |= without_database(bench, n)
+            figures["the same rows bare, PostgreSQL (s)"] = bare_postgres(connection, Path(folder))
+            figures["the same rows bare, SQLite (s)"] = bare_sqlite(connection, Path(folder))
+        context.database.engine.dispose()
     # every part of it grows with the number of cases: chunks of one size, in transactions of their own
-    parts = ("the job without the snapshot", "the same rows bare, PostgreSQL", "the same rows bare, SQLite")
-    for name in parts:
-        found[f"{name}, 10⁶ at this rate (s)"] = found[f"{name} (s)"] * 10**6 / n
-    return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("release", type=Path, help="a release folder, for example app/demo/cells/release")
-    parser.add_argument("--cases", type=int, default=200_000)
-    parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results")
-    options = parser.parse_args()
-    binaries = find_binaries()
-    if binaries is None:
-        sys.exit("PostgreSQL is missing (Debian package postgresql)")
-    server = PostgresServer(binaries)
-    try:
-        postmaster = int((server.data / "postmaster.pid").read_text().split()[0])
-        with tempfile.TemporaryDirectory() as home:
-            url = server.url(server.create())
-            context = build_context(Settings(home=Path(home), database_url=url, min_free_bytes=0))
-            found = measure(context, options.release, postmaster, options.cases)
-            context.database.engine.dispose()
-    finally:
-        server.stop()
-    for name, value in found.items():
-        print(f"{value:14.3f}  {name}")
-    if options.save:
-        path = Path(__file__).parent / "results" / f"{date.today().isoformat()}_repredicting.json"
-        path.write_text(json.dumps({"machine": f"2 cores, {platform.machine()}", "figures": found}, indent=1) + "\n")
+    for name in ("the job without the snapshot", "the same rows bare, PostgreSQL", "the same rows bare, SQLite"):
+        figures[f"{name}, 10⁶ at this rate (s)"] = figures[f"{name} (s)"] * 10**6 / n
+    spent = sum(figures[f"{who}, with the snapshot (CPU s)"] for who in ("the worker", "PostgreSQL"))
+    return figures | {"worker and PostgreSQL, 10⁶ at this rate (CPU s)": spent * 10**6 / n}
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, {"repredicting": measure})

@@ -1,35 +1,31 @@
-"""What one, two and four processes do next to one, and what one to a million rows cost next to ten thousand.
+"""One, two and four processes next to one, and one to a million rows next to ten thousand.
 
     python -m benchmarks.scaling --save
 
 Predictions, cases and labels by API processes; old cases predicted by workers; images scored in shards; rows evaluated
 as a stream, and scored. Everything is a ratio within one round, rounds take turns, and medians of rounds are shown.
-Processor time of processes, PostgreSQL, bucket and generator of requests is counted apart, from ``/proc``, so that it
-can be seen where the cores of this machine end what can be shown. What a figure would be with more cores is computed,
-and said to be.
+Processor time of processes, PostgreSQL, bucket and generator of requests is counted apart, from ``/proc``, which
+shows how far the cores of this machine allow conclusions. Figures for more cores are computed, and marked so.
 """
 
-import argparse
-import json
 import os
-import platform
+import statistics
 import tempfile
 import time
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from rich.progress import Progress
 
-from benchmarks.scaling_files import REFERENCE, by_rows, in_shards
+from benchmarks.harness import CORES, RESULTS, Figures, main, postgres
+from benchmarks.scaling_files import REFERENCE, Window, by_rows, in_shards
 from benchmarks.scaling_service import CLIENTS, PARTS, SIDE, Machinery, over_http, predicting_again
-from benchmarks.scaling_windows import CORES, Figures, digits, limits_of, summary, table, table_of
 from tests.support.bucket import bucket_server
-from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.tiny_release import write_tiny_release
 
-RESULTS = Path(__file__).parent / "results"
+#: Whose processor time is counted apart, in the order of the tables.
+PROCESSES = ("process", "PostgreSQL", "bucket", "generator")
 
 
 @dataclass(frozen=True)
@@ -57,41 +53,26 @@ class Size:
 QUICK = Size(rounds=1, seconds=0.4, processes=(1, 2), old_cases=200, images=200, evaluated=(1, 1_000), scored=(1, 100))
 
 
-def measure(size: Size) -> dict[str, Any]:
-    """All tables.
-
-    Args:
-        size: how much.
-
-    Raises:
-        SystemExit: PostgreSQL is missing.
-    """
-    binaries = find_binaries()
-    if binaries is None:
-        raise SystemExit("PostgreSQL is missing (Debian package postgresql)")
-    began, load, environment = time.monotonic(), os.getloadavg()[0], dict(os.environ)
-    with tempfile.TemporaryDirectory() as name, bucket_server(Path(name) / "bucket.log") as buckets:
+def measure_size(size: Size) -> Figures:
+    """All figures."""
+    began, environment = time.monotonic(), dict(os.environ)
+    with (
+        tempfile.TemporaryDirectory() as name,
+        bucket_server(Path(name) / "bucket.log") as buckets,
+        postgres() as server,
+    ):
         os.environ |= buckets.environment
-        server = PostgresServer(binaries)
         try:
             release = write_tiny_release(Path(name) / "release")
             figures = _all_tables(size, Path(name), Machinery(Path(name), server, buckets, release))
         finally:
-            server.stop()
             os.environ.clear()
             os.environ |= environment
-    about = {
-        "machine": platform.machine(),
-        "cores": CORES,
-        "load_before": load,
-        "minutes": (time.monotonic() - began) / 60,
-        "rounds": size.rounds,
-        "seconds": size.seconds,
-    }
-    return about | figures
+    minutes = (time.monotonic() - began) / 60
+    return {"minutes": minutes, "rounds": size.rounds, "seconds": size.seconds} | figures
 
 
-def _all_tables(size: Size, folder: Path, machinery: Machinery) -> dict[str, Any]:
+def _all_tables(size: Size, folder: Path, machinery: Machinery) -> Figures:
     with Progress(transient=True) as bar:
         requests, counted = over_http(machinery, size.processes, size.rounds, size.seconds, bar)
         old, counted["old cases"] = predicting_again(machinery, size.processes, size.rounds, size.old_cases, bar)
@@ -106,7 +87,7 @@ def _all_tables(size: Size, folder: Path, machinery: Machinery) -> dict[str, Any
     }
 
 
-def shown(figures: dict[str, Any]) -> str:
+def as_markdown(figures: Figures) -> str:
     """The document in Markdown."""
     titles = {
         "predictions": ("Predictions that leave nothing behind: `POST /v1/predictions`", "API processes"),
@@ -125,10 +106,10 @@ def shown(figures: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _heading(figures: dict[str, Any]) -> str:
+def _heading(figures: Figures) -> str:
     return (
-        f"# Scaling\n\nMedians of rounds ({figures['rounds']}) on {figures['cores']} cores ({figures['machine']}), in "
-        f"{figures['minutes']:.0f} minutes; load before it: {figures['load_before']:.1f}. {CLIENTS} clients ask again "
+        f"# Scaling\n\nMedians of rounds ({figures['rounds']}) on {CORES} cores, in "
+        f"{figures['minutes']:.0f} minutes. {CLIENTS} clients ask again "
         f"and again for {figures['seconds']:g} s, spread over as many of the API processes as a row says; the others "
         f"run idle. Pictures have {SIDE} px, the network is the small one of the tests. Each process has a HOME of its "
         "own; they share one PostgreSQL, in memory without fsync, and one bucket, a process on the same machine. No "
@@ -138,7 +119,7 @@ def _heading(figures: dict[str, Any]) -> str:
     )
 
 
-def rows_table(rows: dict[str, Figures]) -> str:
+def rows_table(rows: dict[str, dict[str, float]]) -> str:
     """What a command costs by number of rows."""
     reference = f"to {min(REFERENCE, max(map(int, rows))):,} rows"
     heads = ["rows", "seconds", "processor seconds", f"seconds per row, {reference}"]
@@ -158,7 +139,7 @@ def rows_table(rows: dict[str, Figures]) -> str:
     return table(heads, lines)
 
 
-def _limits_of_rows(rows: dict[str, Figures]) -> str:
+def _limits_of_rows(rows: dict[str, dict[str, float]]) -> str:
     least, most = min(rows, key=int), max(rows, key=int)
     busy = rows[most]["processor_seconds"] / rows[most]["seconds"]
     return (
@@ -166,7 +147,7 @@ def _limits_of_rows(rows: dict[str, Figures]) -> str:
         "cores: this is what a row costs one process, not how more of them would share a longer table, which is the "
         "table of shards. All files were in memory, so nothing waited for a disk or a bucket. The "
         f"{digits(rows[least]['seconds'])} s of one row are the start of the command, which is most of the time of "
-        "few rows; further rows are those that a line has more than the line above, and have no figure where the "
+        "few rows; further rows are those that a line has more than the line above, and have no figure if the "
         "start hides them.\n"
     )
 
@@ -176,20 +157,108 @@ def _counts(counted: dict[str, dict[str, int]]) -> str:
     return table(["all rounds together", "acknowledged", "stored"], lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=Size.rounds)
-    parser.add_argument("--seconds", type=float, default=Size.seconds, help="of each window of requests")
-    parser.add_argument("--quick", action="store_true", help="show that everything runs; figures mean nothing")
-    parser.add_argument("--save", action="store_true", help="keep figures and tables in benchmarks/results")
-    options = parser.parse_args()
-    figures = measure(QUICK if options.quick else Size(options.rounds, options.seconds))
-    print(shown(figures))
-    if options.save:
-        path = RESULTS / f"{date.today()}_scaling"
-        path.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n")
-        path.with_suffix(".md").write_text(shown(figures))
+def summary(rounds: list[dict[int, Window]]) -> dict[str, dict[str, float]]:
+    """Medians of rounds by number of processes, each compared with one process in the same round.
+
+    Args:
+        rounds: windows by number of processes.
+    """
+    rows = {}
+    for n in sorted(rounds[0]):
+        figures = [_figures(n, windows[n], windows[1]) for windows in rounds]
+        rows[str(n)] = {name: statistics.median(row[name] for row in figures) for name in figures[0]}
+    # what took less than a tick of the clock in most rounds has no figure
+    return {n: {name: value for name, value in row.items() if value > 0} for n, row in rows.items()}
+
+
+def _figures(n: int, window: Window, alone: Window) -> dict[str, float]:
+    """What one round says of n processes, next to one; the last three are computed, not measured."""
+    each = {f"{part} ms": 1000 * seconds / window.done for part, seconds in window.processor.items()}
+    all_ms = sum(each.values())
+    # each process does with its core what one process did with its own, at what a request costs with n of them
+    added = n * (alone.processor["process"] / alone.done) / (window.processor["process"] / window.done)
+    here = CORES / (alone.rate * all_ms / 1000)
+    computed = {
+        "at most on these cores": min(added, here),
+        "with cores added": added,
+        "cores needed": added * alone.rate * all_ms / 1000,
+    }
+    cores = {"cores": window.cores, "by others": window.others}
+    return {"per second": window.rate, "ratio": window.rate / alone.rate} | each | cores | computed
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def digits(value: float | None) -> str:
+    """A number with three digits.
+
+    >>> [digits(value) for value in (None, 0.01234, 1.5, 123.4, 12_345.0)]
+    ['–', '0.0123', '1.50', '123', '12,345']
+    """
+    if value is None:
+        return "–"
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:#.3g}"
+
+
+def table_of(rows: dict[str, dict[str, float]], called: str) -> str:
+    """One kind of work by number of processes.
+
+    Args:
+        rows: as of ``summary``.
+        called: what the processes are.
+    """
+    parts = [part for part in PROCESSES if any(f"{part} ms" in row for row in rows.values())]
+    names = ["per second", "ratio", *(f"{part} ms" for part in parts), "cores", "by others"]
+    names += ["at most on these cores", "with cores added", "cores needed"]
+    heads = [called, "per second", "to one", *(f"{part}, ms each" for part in parts)]
+    heads += [f"cores in use of {CORES}", "by other programs", f"at most on {CORES} cores (computed)"]
+    heads += ["with cores added (computed)", "cores for that (computed)"]
+    return table(heads, [[n, *(digits(row.get(name)) for name in names)] for n, row in rows.items()])
+
+
+def limits_of(rows: dict[str, dict[str, float]], called: str) -> str:
+    """What these cores cannot show about a table, in words.
+
+    Args:
+        rows: as of ``summary``.
+        called: what the processes are.
+    """
+    most = max(rows, key=int)
+    alone, many = rows["1"], rows[most]
+    here, added = many["at most on these cores"], many["with cores added"]
+    if here < added:
+        end = (
+            f"However well they share the work, {most} cannot be seen to do more than {here:.2f} times as much as one "
+            f"here: what is missing from there to {most} is cores."
+        )
+    else:
+        end = f"They would be enough for {here:.2f} times as much as one, which is all that {most} can do at this cost."
+    return (
+        f"**What {CORES} cores cannot show.** One of the {called} and what it needs used {alone['cores']:.2f} of "
+        f"{CORES} cores, {most} used {many['cores']:.2f}. {end} What is missing from {many['ratio']:.2f} to "
+        f"{here:.2f} is waiting, or other programs. Computed, not measured: if each unit kept costing the processor "
+        f"time that it cost with {most}, and cores were added until each process has what one had alone, {most} would "
+        f"do {added:.2f} times as much as one and keep {many['cores needed']:.1f} cores busy. That is a bound: locks, "
+        "disks and networks are not in it.\n"
+    )
+
+
+def measure(quick: bool) -> Figures:
+    """All figures; those of a full run are written as a page too."""
+    figures = measure_size(QUICK if quick else Size())
+    text = as_markdown(figures)
+    if quick:
+        print(text)
+    else:
+        (RESULTS / f"{date.today()}_scaling.md").write_text(text)
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, {"scaling": measure})

@@ -4,7 +4,6 @@ Each process has a HOME of its own and the same secret by setting. PostgreSQL ru
 runs beside the API.
 """
 
-import io
 import itertools
 import time
 import uuid
@@ -15,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import numpy as np
-from PIL import Image
 from pydantic import SecretStr
 from rich.progress import Progress
 from sqlalchemy import func, select
@@ -31,14 +28,14 @@ from app.jobs.queries import jobs_where
 from app.jobs.service import count_living_workers
 from app.releases.queries import class_codes
 from app.settings import Settings
-from benchmarks.scaling_windows import Window, in_turn, watched
+from benchmarks.harness import in_turn, postmaster, processor_seconds
+from benchmarks.pictures import numbered_png
+from benchmarks.scaling_files import Window, watched
 from benchmarks.service import Bench
-from benchmarks.unit_costs import processor_seconds
 from tests.support.bucket import BucketServer
-from tests.support.images import encode
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
-from tests.support.service import KEY, cell_png, put_release, show_at_once
+from tests.support.service import KEY, put_release, show_at_once
 from tests.support.waiting import wait_until
 
 CLIENTS, SIDE = 8, 96
@@ -65,7 +62,7 @@ class Machinery:
 
     def __init__(self, folder: Path, server: PostgresServer, buckets: BucketServer, release: Path) -> None:
         self.folder, self.server, self.release = folder, server, release
-        self._buckets, self._postmaster = buckets, int((server.data / "postmaster.pid").read_text().split()[0])
+        self._buckets, self._postmaster = buckets, postmaster(server)
         self._names = itertools.count()
 
     def settings(self, database: str) -> Settings:
@@ -93,7 +90,7 @@ class Machinery:
         return made
 
     def meters(self, processes: Sequence[Installation], *, bucket: bool) -> dict[str, Callable[[], float]]:
-        """Processor seconds so far: of these processes, PostgreSQL, the bucket where it has work, and this process."""
+        """Processor seconds so far: of these processes, PostgreSQL, the bucket if it has work, and this process."""
 
         def own() -> float:
             return sum(processor_seconds(process.pid) for made in processes for process in made.processes)
@@ -125,7 +122,7 @@ class Api:
         self._keys = self._prepare(machinery.release)
         self._pool = ThreadPoolExecutor(CLIENTS)
         self._clients = [httpx2.Client(timeout=60) for _ in range(CLIENTS)]
-        self._numbers, self._cell = itertools.count(), np.array(Image.open(io.BytesIO(cell_png(0, SIDE))))
+        self._numbers = itertools.count()
         self.acknowledged = {"cases": 0, "labels": 0}
         self.processes = [machinery.installation(settings) for _ in range(most)]
         for made in self.processes:
@@ -164,10 +161,7 @@ class Api:
         return answer.json()
 
     def _picture(self, number: int) -> dict[str, Any]:
-        """The same cell with a number in a corner: an image that nobody has seen."""
-        pixels = self._cell.copy()
-        pixels[0, :2] = np.frombuffer(number.to_bytes(6, "big"), np.uint8).reshape(2, 3)
-        return {"image": ("cell.png", encode(pixels, compress_level=1))}
+        return {"image": ("cell.png", numbered_png(number, SIDE))}
 
     def predict(self, who: int, address: str) -> None:
         """A prediction that leaves nothing behind."""
@@ -192,7 +186,7 @@ class Api:
         Args:
             do: with the client's number and the process's address.
             n: processes that are asked.
-            enough: told how often a client has done it.
+            enough: gets how often a client has done it.
 
         Returns:
             How often it was done in all.
@@ -267,8 +261,8 @@ def over_http(
                     bar.advance(task)
                 seen[name].append(windows)
         stored = api.stored()
-        said = api.acknowledged | {"predictions of cases": api.acknowledged["cases"]}
-        return seen, {name: {"acknowledged": said[name], "stored": stored[name]} for name in said}
+        counted = api.acknowledged | {"predictions of cases": api.acknowledged["cases"]}
+        return seen, {name: {"acknowledged": counted[name], "stored": stored[name]} for name in counted}
     finally:
         api.close()
 
@@ -292,7 +286,7 @@ class OldCases:
         bench.fill(n_cases)
         with context.database.write() as session:
             bench.store_outputs(session)
-        context.database.engine.dispose()  # PostgreSQL copies no database that somebody is connected to
+        context.database.engine.dispose()  # PostgreSQL copies no database that has a connection
 
     @contextmanager
     def workers(self, n: int) -> Iterator[tuple[ServiceContext, list[Installation]]]:
@@ -342,14 +336,14 @@ def predicting_again(
     machinery: Machinery, counts: Sequence[int], rounds: int, n_cases: int, bar: Progress
 ) -> tuple[Rounds, dict[str, int]]:
     """Old cases predicted by workers, and how many were acknowledged and stored in all."""
-    old, seen, said = OldCases(machinery, n_cases), [], {"acknowledged": 0, "stored": 0}
+    old, seen, counted = OldCases(machinery, n_cases), [], {"acknowledged": 0, "stored": 0}
     task = bar.add_task("old cases", total=rounds * len(counts))
     for order in in_turn(counts, rounds):
         windows = {}
         for n in order:
             windows[n], stored = old.predict(n)
-            said["acknowledged"] += windows[n].done
-            said["stored"] += stored
+            counted["acknowledged"] += windows[n].done
+            counted["stored"] += stored
             bar.advance(task)
         seen.append(windows)
-    return seen, said
+    return seen, counted

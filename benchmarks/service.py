@@ -1,21 +1,13 @@
-"""What the service costs as it grows, on PostgreSQL: storing a case, pages of a million, predicting anew, metrics.
+"""Cost of the service as it grows, on PostgreSQL: storing a case, and pages among a million.
 
-Each figure is a ratio of the same call with few and with many rows, measured in one run, or the time of one whole job.
+    python -m benchmarks.service --save
+
+Each figure is that of the same call with few and with many rows, measured in one run.
 """
 
-import argparse
-import json
-import platform
-import statistics
-import sys
-import tempfile
-import time
 import uuid
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from sqlalchemy import select, text
@@ -31,14 +23,10 @@ from app.database.migration import upgrade_schema
 from app.database.tables import Case
 from app.http.principal import Principal
 from app.jobs import service
-from app.metrics.cohort import CohortQuery
-from app.metrics.service import compute_metrics
-from app.settings import Settings
+from benchmarks.harness import DEMO, Figures, fresh_settings, main, median_clock, postgres
 from tests.support.jobs import work_off
-from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.service import cell_png, put_release
 
-SMALL, LARGE, MILLION = 1_000, 100_000, 1_000_000
 _CASES = """
 INSERT INTO cases (id, created_at, external_id, patient, site, case_metadata, image_sha256, stored_sha256,
                    pixels_sha256, width, height, partition, created_by, u, pi, need, waiting, digest_key)
@@ -53,15 +41,6 @@ INSERT INTO network_outputs (id, created_at, case_id, network_sha256, logits, fe
 SELECT gen_random_uuid(), now(), c.id, :network, :logits, :features, c.digest_key FROM cases c
 WHERE c.external_id LIKE 'filler %'
 ON CONFLICT DO NOTHING"""
-
-
-def median_ms(call: Callable[[], Any], repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        call()
-        times.append(1000 * (time.perf_counter() - started))
-    return statistics.median(times)
 
 
 class Bench:
@@ -102,9 +81,9 @@ class Bench:
 
     def deep(self) -> Case:
         with self.context.database.read() as session:
-            found = select(Case).order_by(Case.need.desc(), Case.id.desc()).offset(int(self.filled * 0.9)).limit(1)
+            query = select(Case).order_by(Case.need.desc(), Case.id.desc()).offset(int(self.filled * 0.9)).limit(1)
             session.execute(text("SET LOCAL statement_timeout = 0"))
-            return session.execute(found).scalar_one()
+            return session.execute(query).scalar_one()
 
     def store_outputs(self, session: Session) -> None:
         prediction = self.template.prediction
@@ -116,65 +95,41 @@ class Bench:
         session.execute(text("SET LOCAL statement_timeout = 0"))
         session.execute(text(_OUTPUTS), values)
 
-    def predict_again(self) -> float:
+    def predict_again(self) -> None:
+        """Predict all cases without a prediction by a job, from stored outputs."""
         with self.context.database.write() as session:
             self.store_outputs(session)
             service.submit_job(session, self.context, "prediction", {"release": str(self.release.id)}, None)
-        started = time.perf_counter()
         work_off(self.context)
-        return time.perf_counter() - started
-
-    def metrics(self) -> float:
-        with self.context.database.read() as session:
-            session.execute(text("SET LOCAL statement_timeout = 0"))
-            started = time.perf_counter()
-            compute_metrics(
-                session, self.context, self.release.id, CohortQuery(partition="all", weighting="none"), None
-            )
-            return time.perf_counter() - started
 
 
-def measure(context: ServiceContext, release: Path) -> dict[str, float]:
-    bench, found = Bench(context, release), {}
-    bench.fill(SMALL)
-    found["store a case, 1,000 cases (ms)"] = small = median_ms(bench.store, 200)
-    bench.fill(LARGE)
-    found["store a case, 100,000 cases (ms)"] = large = median_ms(bench.store, 200)
-    found["ratio"] = large / small
-    found["new predictions for 100,000 cases from stored outputs (s)"] = bench.predict_again()
-    found["metrics over 100,000 predictions without labels, recomputed (s)"] = bench.metrics()
-    bench.fill(MILLION)
-    end = bench.deep()
-    found["page of 50 of one site, 1,000,000 cases, first (ms)"] = median_ms(lambda: bench.page(None), 40)
-    found["the same, nine tenths down (ms)"] = median_ms(lambda: bench.page(uuid.UUID(int=end.id.int)), 40)
-    found["worklist page of 50, 1,000,000 cases, first (ms)"] = median_ms(lambda: bench.worklist(None), 40)
-    found["the same, nine tenths down (ms) "] = median_ms(lambda: bench.worklist((end.need, end.id)), 40)
-    return found
+def measure(quick: bool) -> Figures:
+    """Milliseconds of each call on the clock."""
+    small, large, million = (50, 100, 200) if quick else (1_000, 100_000, 1_000_000)
+    stores, pages = (3, 3) if quick else (200, 40)
+    with postgres() as server, fresh_settings(server) as settings:
+        context = build_context(settings)
+        bench = Bench(context, DEMO)
 
+        def store_one(n: int) -> float:
+            bench.fill(n)
+            return 1000 * median_clock(bench.store, stores)
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("release", type=Path, help="a release folder, for example .secondread/demo/release")
-    parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results")
-    arguments = parser.parse_args()
-    binaries = find_binaries()
-    if binaries is None:
-        sys.exit("PostgreSQL is missing (Debian package postgresql)")
-    server = PostgresServer(binaries)
-    try:
-        with tempfile.TemporaryDirectory() as home:
-            url = server.url(server.create())
-            context = build_context(Settings(home=Path(home), database_url=url, min_free_bytes=0))
-            found = measure(context, arguments.release)
-            context.database.engine.dispose()
-    finally:
-        server.stop()
-    for name, value in found.items():
-        print(f"{value:12.2f}  {name}")
-    if arguments.save:
-        path = Path(__file__).parent / "results" / f"{date.today().isoformat()}_service.json"
-        path.write_text(json.dumps({"machine": f"2 cores, {platform.machine()}", "figures": found}, indent=1) + "\n")
+        figures = {f"store a case, {n:,} cases (ms)": store_one(n) for n in (small, large)}
+        few, many = figures.values()
+        figures["ratio"] = many / few
+        bench.fill(million)
+        end = bench.deep()
+        calls = {
+            f"page of 50 of one site, {million:,} cases, first (ms)": lambda: bench.page(None),
+            "the same, nine tenths down (ms)": lambda: bench.page(uuid.UUID(int=end.id.int)),
+            f"worklist page of 50, {million:,} cases, first (ms)": lambda: bench.worklist(None),
+            "the same, nine tenths down (ms) ": lambda: bench.worklist((end.need, end.id)),
+        }
+        figures |= {name: 1000 * median_clock(call, pages) for name, call in calls.items()}
+        context.database.engine.dispose()
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, {"service": measure})

@@ -1,20 +1,16 @@
 """``POST /v1/predictions`` beside ONNX Runtime alone, plain FastAPI and LitServe, with the same network and image.
 
-    python -m benchmarks.serving app/demo/cells/release --save
+    python -m benchmarks.serving --save
 
-Every server has as many threads of the network as there are cores and answers 1, 8 and 32 clients in turn, all of them
-in each round, each round beginning with another one. Clients are threads of a process of their own, whose processor
-time is counted apart; the image is a JPEG of 360 × 363 pixels. «raw» is ONNX Runtime in a loop: nothing that decodes,
-checks or answers can be faster. The peers live in an environment that the benchmark makes (``build/peers``); they store
-nothing, ask nobody who they are, and say class probabilities only.
+Small: the demo's network by one process and by one per core, beside the peers, and what storing a cell takes. VGG16:
+random weights, by one process. Servers take turns, each with as many threads of the network as there are cores; the
+clients are threads of a process whose processor time is counted apart. «raw» is ONNX Runtime in a loop: nothing that
+decodes, checks or answers can be faster. The peers live in ``build/peers``, which the first full run installs; they
+store nothing, have no accounts, and answer class probabilities only.
 """
 
-import argparse
-import io
 import json
-import math
 import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -23,31 +19,27 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from PIL import Image
+import httpx2
 from rich.progress import Progress
 
-from benchmarks.unit_costs import processor_seconds
+from benchmarks.harness import CORES, DEMO, ROOT, Figures, in_turn, main, medians, processor_seconds, shared_mb
+from benchmarks.pictures import cell_jpeg, numbered_jpeg
 from ml.release.artifact import read_release
 from tests.support.process import Installation, free_port
 
-ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "benchmarks" / "peers"
 ENVIRONMENT = ROOT / "build" / "peers"
 PACKAGES = ("litserve==0.2.19", "fastapi", "uvicorn[standard]", "python-multipart", "onnxruntime", "numpy", "pillow")
-CORES = len(os.sched_getaffinity(0))
 CLIENTS = (1, 8, 32)
-#: What the names of servers end in that have a process per core.
+STORED = 100
+#: The names of servers with a process per core end in this.
 PER_CORE = ", a process per core"
-GOALS = {"raw body": 0.34, "multipart": 0.28}
-GOAL_LITSERVE, GOAL_TAIL = 1.6, 3.0
 _CLIENT = """
 import http.client, json, sys, threading, time
 asked = json.loads(sys.argv[1])
@@ -108,25 +100,13 @@ class Server:
 
 @dataclass(frozen=True)
 class Window:
-    """What a server did in a while: answers, its processor time, and the times of single requests."""
+    """Answers of a server per second, processor time of each, and the times of single requests."""
 
     rate: float
     processor_ms: float
     generator_ms: float
     middle: float
     tail: float
-
-
-def cell_jpeg() -> bytes:
-    """A JPEG of about 27 KB, as microscopes give them."""
-    noise = np.random.default_rng(0).normal(size=(46, 46, 3))
-    smooth = Image.fromarray(np.clip(150 + 60 * noise, 0, 255).astype(np.uint8)).resize(
-        (360, 363), Image.Resampling.BICUBIC
-    )
-    grain = np.random.default_rng(1).normal(scale=9, size=(363, 360, 3))
-    out = io.BytesIO()
-    Image.fromarray(np.clip(np.asarray(smooth) + grain, 0, 255).astype(np.uint8)).save(out, "JPEG", quality=88)
-    return out.getvalue()
 
 
 def multipart(data: bytes) -> tuple[str, bytes]:
@@ -157,10 +137,9 @@ def make_environment() -> Path:
 
 
 def write_spec(release: Path, path: Path) -> None:
-    """What peers need to know of a release."""
-    found = read_release(release)
-    preprocessing = found.card["preprocessing"]
-    codes = [entry["code"] for entry in found.card["classes"]]
+    """Write what peers need of a release."""
+    card = read_release(release).card
+    preprocessing, codes = card["preprocessing"], [entry["code"] for entry in card["classes"]]
     spec = {name: preprocessing[name] for name in ("size", "mean", "std")}
     spec |= {"network": str((release / "network.onnx").resolve()), "classes": codes, "threads": CORES}
     path.write_text(json.dumps(spec | {"crop": preprocessing.get("crop") or 360}))
@@ -206,28 +185,25 @@ def peer(python: Path, script: str, spec: Path, body: Path, kind: str) -> Iterat
 
 
 @contextmanager
-def secondread(
-    release: Path, folder: Path, bodies: dict[str, tuple[str, Path]], processes: int = 1
-) -> Iterator[dict[str, Server]]:
-    """The server that ``secondread serve`` starts, with a key that may predict and no worker beside it."""
+def installation(release: Path, folder: Path, processes: int = 1) -> Iterator[tuple[Installation, str]]:
+    """The server that ``secondread serve`` starts, without a worker, and a key of an administrator."""
     with Installation(folder / f"{processes}" / "home") as made:
         made.environment |= {"SECONDREAD_RATE_LIMIT": "0", "SECONDREAD_WORKER": "false"}
         made.environment |= {"SECONDREAD_PROCESSES": str(processes)}
-        key = made.prepare(release, client="service")["client"]
+        key = made.prepare(release, client="admin")["client"]
         made.start()
-        servers = {
-            name: Server(
-                made.processes[0].pid,
-                made.port,
-                "/v1/predictions",
-                {"Content-Type": kind, "Authorization": f"Bearer {key}"},
-                body,
-            )
-            for name, (kind, body) in bodies.items()
-        }
-        for server in servers.values():
-            answering(server)
-        yield servers
+        yield made, key
+
+
+def servers_of(made: Installation, key: str, bodies: dict[str, tuple[str, Path]], ending: str) -> dict[str, Server]:
+    """The ways in which a server can be asked for a prediction, each by its name."""
+    servers = {}
+    for name, (kind, body) in bodies.items():
+        headers = {"Content-Type": kind, "Authorization": f"Bearer {key}"}
+        servers[f"{name}{ending}"] = Server(made.processes[0].pid, made.port, "/v1/predictions", headers, body)
+    for server in servers.values():
+        answering(server)
+    return servers
 
 
 def ask(server: Server, clients: int, seconds: float) -> Window:
@@ -241,16 +217,16 @@ def ask(server: Server, clients: int, seconds: float) -> Window:
     before = processor_seconds(server.pid)
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     processor = processor_seconds(server.pid) - before
-    told = json.loads(done.stdout)
-    answers = told["answers"]
+    report = json.loads(done.stdout)
+    answers = report["answers"]
     refused = [status for status, _ in answers if status != 200]
     if refused:
         raise RuntimeError(f"{len(refused)} of {len(answers)} requests were refused, the first with {refused[0]}")
     times = sorted(took for _, took in answers)
     return Window(
-        rate=len(answers) / told["seconds"],
+        rate=len(answers) / report["seconds"],
         processor_ms=1000 * processor / len(answers),
-        generator_ms=1000 * told["processor"] / len(answers),
+        generator_ms=1000 * report["processor"] / len(answers),
         middle=1000 * statistics.median(times),
         tail=1000 * times[min(len(times) - 1, int(0.99 * len(times)))],
     )
@@ -276,7 +252,7 @@ def raw_runtime(python: Path, spec: Path, image: Path) -> Iterator[Callable[[flo
             stdin.close()
 
 
-def measure(release: Path, rounds: int, seconds: float, *, peers: bool = True) -> dict[str, Any]:
+def measure(release: Path, rounds: int, seconds: float, *, peers: bool, per_core: bool) -> Figures:
     """Medians over rounds of every server and number of clients.
 
     Args:
@@ -284,6 +260,7 @@ def measure(release: Path, rounds: int, seconds: float, *, peers: bool = True) -
         rounds: of which each has every server in turn.
         seconds: of each measurement.
         peers: whether others are measured too, in an environment that is made for them.
+        per_core: whether a server with a process per core is measured too.
     """
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder, python = Path(name), make_environment() if peers else Path(sys.executable)
@@ -294,90 +271,99 @@ def measure(release: Path, rounds: int, seconds: float, *, peers: bool = True) -
         write_spec(release, spec)
         raw = stack.enter_context(raw_runtime(python, spec, image))
         bodies = {"raw body": ("image/jpeg", image), "multipart": (kind, form)}
-        servers = stack.enter_context(secondread(release, folder, bodies))
-        per_core = {f"{name}{PER_CORE}": body for name, body in bodies.items()}
-        servers |= stack.enter_context(secondread(release, folder, per_core, CORES))
+        servers, storing = {}, {}
+        for processes, ending in ((1, ""), (CORES, PER_CORE))[: 2 if per_core else 1]:
+            made, key = stack.enter_context(installation(release, folder, processes))
+            servers |= servers_of(made, key, bodies, ending)
+            storing = storing or store_cells(made, key, STORED if rounds > 1 else 5)
         scripts = {"plain FastAPI": "plain_fastapi.py", "LitServe": "lit_serve.py"} if peers else {}
         for peer_name, script in scripts.items():
             servers[peer_name] = stack.enter_context(peer(python, script, spec, form, kind))
-        raw_rates, seen = [], {name: {n: [] for n in CLIENTS} for name in servers}
-        names = list(servers)
-        for server in servers.values():
-            ask(server, 2, min(1.0, seconds))
-        with Progress(transient=True) as bar:
-            task = bar.add_task("serving", total=rounds * len(CLIENTS) * (len(names) + 1))
-            for number in range(rounds):
-                for n in CLIENTS:
-                    raw_rates.append(raw(seconds))
+        raw_rates, seen = _rounds(servers, raw, rounds, seconds)
+        memory = {name: shared_mb(server.pid) for name, server in servers.items()}
+    by_name = _summary(seen)
+    storing["of predicting it"] = storing["server ms"] / by_name["raw body"]["1"]["server ms"]
+    return {"raw": statistics.median(raw_rates), "memory_mb": memory, "servers": by_name, "storing": storing}
+
+
+Seen = dict[str, dict[int, list[tuple[Window, float]]]]
+
+
+def _rounds(
+    servers: dict[str, Server], raw: Callable[[float], float], rounds: int, seconds: float
+) -> tuple[list[float], Seen]:
+    """Rates of ONNX Runtime alone, and the windows of each server, each with the rate before it."""
+    rates, seen = [], {name: {n: [] for n in CLIENTS} for name in servers}
+    for server in servers.values():
+        ask(server, 2, min(1.0, seconds))
+    with Progress(transient=True) as bar:
+        task = bar.add_task("serving", total=rounds * len(CLIENTS) * len(servers))
+        for order in in_turn(list(servers), rounds):
+            for n in CLIENTS:
+                rates.append(raw(seconds))
+                for name in order:
+                    seen[name][n].append((ask(servers[name], n, seconds), rates[-1]))
                     bar.advance(task)
-                    at = number % len(names)
-                    for name in [*names[at:], *names[:at]]:
-                        seen[name][n].append((ask(servers[name], n, seconds), raw_rates[-1]))
-                        bar.advance(task)
-        memory = {name: memory_mb(server.pid) for name, server in servers.items()}
-    return {"raw": statistics.median(raw_rates), "memory_mb": memory, "servers": _summary(seen)}
+    return rates, seen
 
 
-def memory_mb(pid: int) -> float:
-    """Proportional share of memory of a process and its children, MB."""
-    own = next(line for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:"))
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    children = {int(child) for task in tasks for child in task.read_text().split()}
-    return int(own.split()[1]) / 1000 + sum(map(memory_mb, children))
+def store_cells(made: Installation, key: str, n: int) -> dict[str, float]:
+    """Processor time of storing a JPEG as a case, and the bytes of images that it leaves per byte sent."""
+    sent, spent = 0, 0.0
+    with httpx2.Client(base_url=made.address, headers={"Authorization": f"Bearer {key}"}, timeout=60) as client:
+        for number in range(n):
+            jpeg = numbered_jpeg(number)
+            fields = {"external_id": f"stored {number}", "patient": f"patient {number}"}
+            files = {"image": ("cell.jpg", jpeg)}
+            before = processor_seconds(made.processes[0].pid)
+            once = {"Idempotency-Key": uuid.uuid4().hex}
+            client.post("/v1/cases", files=files, data=fields, headers=once).raise_for_status()
+            if number:  # the first one pays for what is loaded
+                spent += processor_seconds(made.processes[0].pid) - before
+            sent += len(jpeg)
+    kept = sum(path.stat().st_size for path in (made.home / "images").rglob("*") if path.is_file())
+    return {"server ms": 1000 * spent / (n - 1), "bytes kept per byte sent": kept / sent}
 
 
-def _summary(seen: dict[str, dict[int, list[tuple[Window, float]]]]) -> dict[str, Any]:
+def _summary(seen: Seen) -> Figures:
     """Medians over rounds; ``of raw`` and ``of LitServe`` compare within a round."""
-    found: dict[str, Any] = {}
+    figures: Figures = {}
     for name, by_clients in seen.items():
         for n, windows in by_clients.items():
-            litserve = seen.get("LitServe", {n: []})[n]  # not there without peers
-            figures = {
-                "per second": [window.rate for window, _ in windows],
-                "of raw": [window.rate / raw for window, raw in windows],
-                "of LitServe": [one.rate / other.rate for (one, _), (other, _) in zip(windows, litserve, strict=False)],
-                "p50 ms": [window.middle for window, _ in windows],
-                "p99 ms": [window.tail for window, _ in windows],
-                "p99 of p50": [window.tail / window.middle for window, _ in windows],
-                "server ms": [window.processor_ms for window, _ in windows],
-                "generator ms": [window.generator_ms for window, _ in windows],
-            }
-            medians = {what: statistics.median(values) for what, values in figures.items() if values}
-            found.setdefault(name, {})[str(n)] = medians
-    return found
+            litserve: Sequence[tuple[Window, float]] = seen.get("LitServe", {}).get(n, [])
+            rows = [
+                {
+                    "per second": window.rate,
+                    "of raw": window.rate / raw,
+                    "p50 ms": window.middle,
+                    "p99 ms": window.tail,
+                    "p99 of p50": window.tail / window.middle,
+                    "server ms": window.processor_ms,
+                    "generator ms": window.generator_ms,
+                }
+                for window, raw in windows
+            ]
+            for row, (window, _), (other, _) in zip(rows, windows, litserve, strict=False):
+                row["of LitServe"] = window.rate / other.rate
+            figures.setdefault(name, {})[str(n)] = medians(rows)
+    return figures
 
 
-def show(figures: dict[str, Any]) -> None:
-    """Print the table."""
-    print(f"ONNX Runtime alone: {figures['raw']:.0f} runs per second on {CORES} cores\n")
-    heads = ("per second", "of raw", "of LitServe", "p50 ms", "p99 ms", "p99 of p50", "server ms", "generator ms")
-    print(f"{'server':32}{'clients':>8}" + "".join(f"{head:>13}" for head in heads))
-    for name, by_clients in figures["servers"].items():
-        for n, row in by_clients.items():
-            print(f"{name:32}{n:>8}" + "".join(f"{row.get(head, math.nan):>13.2f}" for head in heads))
-    print("\nmemory, MB: " + ", ".join(f"{name} {mb:.0f}" for name, mb in figures["memory_mb"].items()))
-    goals = ", ".join(f"{name} {goal} of raw" for name, goal in GOALS.items())
-    print(f"goals: {goals}; {GOAL_LITSERVE} of LitServe; p99 at most {GOAL_TAIL:.0f} of p50")
+def small(quick: bool) -> Figures:
+    """The demo's network, beside the peers."""
+    rounds, seconds = (1, 0.4) if quick else (5, 3.0)
+    return measure(DEMO, rounds, seconds, peers=not quick, per_core=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("release", type=Path, nargs="?", default=ROOT / "app/demo/cells/release")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--no-peers", action="store_true", help="secondread and ONNX Runtime alone, nothing installed")
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results/DATE_serving.json")
-    options = parser.parse_args()
-    if options.save and options.no_peers:
-        parser.error("results are kept with their peers: leave --no-peers out")
-    figures = measure(options.release, options.rounds, options.seconds, peers=not options.no_peers)
-    show(figures)
-    if options.save:
-        machine = f"{CORES} cores, {platform.machine()}"
-        document = {"machine": machine, "rounds": options.rounds, "seconds": options.seconds} | figures
-        out = ROOT / "benchmarks" / "results" / f"{date.today()}_serving.json"
-        out.write_text(json.dumps(document, indent=1) + "\n")
+def vgg16(quick: bool) -> Figures:
+    """VGG16 by one process."""
+    from benchmarks.networks import vgg_graph, write_network_release  # PyTorch, which no server should hold
+
+    rounds, seconds = (1, 0.4) if quick else (5, 4.0)
+    with tempfile.TemporaryDirectory() as folder:
+        release = write_network_release(Path(folder), *vgg_graph(), "vgg16")
+        return measure(release.path, rounds, seconds, peers=False, per_core=False)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, {"serving": small, "serving_vgg16": vgg16})

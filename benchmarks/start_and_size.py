@@ -8,39 +8,30 @@ start: what both share counts once. The size of an installation is what the pack
 these need list as their files, without bytecode.
 """
 
-import argparse
-import json
 import os
-import platform
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import date
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import Requirement
 from rich.progress import Progress
 
-from benchmarks.predicting import is_ready
-from benchmarks.serving import memory_mb
+from benchmarks.harness import DEMO, Figures, main, medians, shared_mb
 from tests.support.process import Installation
 
-DEMO = Path(__file__).parents[1] / "app" / "demo" / "cells" / "release"
 EXTRAS = ("cpu", "serve")
-GOALS = {"serve ready (s)": 2.0, "--help (s)": 0.3, "import secondread (s)": 0.5, "installation (MB)": 480.0}
-GOALS["idle server and worker, Pss (MB)"] = 300.0
 _SERVE = "from app.cli.main import main; main()"
 
 
 def with_bytecode(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which Python keeps bytecode, as pip does for whoever installs the package."""
+    """An environment in which Python keeps bytecode, as pip does at an installation."""
     return {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
@@ -54,7 +45,7 @@ def seconds_of(*arguments: str) -> float:
 
 @contextmanager
 def started(made: Installation) -> Iterator[tuple[float, int]]:
-    """A server as anybody starts it, until the end of the block: seconds until it was ready, and its process.
+    """A server as a user starts it, until the end of the block: seconds until it was ready, and its process.
 
     Raises:
         SystemExit: it ended before.
@@ -83,24 +74,24 @@ def packages(extras: tuple[str, ...]) -> dict[str, Distribution]:
     Raises:
         SystemExit: something is not installed.
     """
-    found: dict[str, Distribution] = {}
-    wanted: list[tuple[str, frozenset[str]]] = [("secondread", frozenset(extras))]
+    needs: dict[str, Distribution] = {}
+    pending: list[tuple[str, frozenset[str]]] = [("secondread", frozenset(extras))]
     seen: set[tuple[str, frozenset[str]]] = set()
-    while wanted:
-        name, chosen = wanted.pop()
+    while pending:
+        name, chosen = pending.pop()
         if (name, chosen) in seen:
             continue
         seen.add((name, chosen))
         try:
-            found[name] = distribution(name)
+            needs[name] = distribution(name)
         except PackageNotFoundError:
             raise SystemExit(f"{name} is not installed: pip install -e '.[{','.join(EXTRAS)}]'") from None
-        for line in found[name].requires or ():
+        for line in needs[name].requires or ():
             needed = Requirement(line)
             named = [{"extra": extra} for extra in chosen] or [{"extra": ""}]
             if needed.marker is None or any(needed.marker.evaluate(extra) for extra in named):
-                wanted.append((re.sub(r"[-_.]+", "-", needed.name).lower(), frozenset(needed.extras)))
-    return found
+                pending.append((re.sub(r"[-_.]+", "-", needed.name).lower(), frozenset(needed.extras)))
+    return needs
 
 
 def megabytes(package: Distribution) -> float:
@@ -109,43 +100,36 @@ def megabytes(package: Distribution) -> float:
     return sum(path.stat().st_size for path in paths if path.is_file()) / 1e6
 
 
-def measure(rounds: int, idle_seconds: float) -> dict[str, Any]:
-    """Medians, and the packages that take the most room."""
-    times: dict[str, list[float]] = {"serve ready (s)": [], "--help (s)": [], "import secondread (s)": []}
-    memory: list[float] = []
+def is_ready(made: Installation) -> bool:
+    """Whether the server answers."""
+    try:
+        with urllib.request.urlopen(f"{made.address}/readyz", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def measure(quick: bool) -> Figures:
+    """Medians of times and memory, and the packages that take the most room."""
+    rounds, idle_seconds = (1, 0.5) if quick else (5, 8.0)
+    rows = []
     with tempfile.TemporaryDirectory() as folder, Installation(Path(folder) / "home") as made:
         made.prepare(DEMO)
         with Progress(transient=True) as bar:
             for _ in bar.track(range(rounds + 1), description="starts"):
                 with started(made) as (seconds, process):
-                    times["serve ready (s)"].append(seconds)
+                    row = {"serve ready (s)": seconds}
                     time.sleep(idle_seconds)
-                    memory.append(memory_mb(process))
-                times["--help (s)"].append(seconds_of("-c", _SERVE, "--help"))
-                times["import secondread (s)"].append(seconds_of("-c", "import secondread"))
-    figures = {name: statistics.median(seen[1:]) for name, seen in times.items()}  # the first one writes bytecode
-    figures["idle server and worker, Pss (MB)"] = statistics.median(memory[1:])
+                    row["idle server and worker, Pss (MB)"] = shared_mb(process)
+                row["--help (s)"] = seconds_of("-c", _SERVE, "--help")
+                row["import secondread (s)"] = seconds_of("-c", "import secondread")
+                rows.append(row)
     sizes = {name: megabytes(package) for name, package in packages(EXTRAS).items()}
-    figures["installation (MB)"] = sum(sizes.values())
     largest = dict(sorted(sizes.items(), key=lambda item: -item[1])[:12])
-    return {"figures": figures, "largest packages (MB)": largest, "packages": len(sizes)}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--idle-seconds", type=float, default=8.0, help="from ready to the measurement of memory")
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results/DATE_start_and_size.json")
-    options = parser.parse_args()
-    found = measure(options.rounds, options.idle_seconds)
-    for name, value in found["figures"].items():
-        print(f"{name:<36}{value:>9.2f}   goal: at most {GOALS[name]:g}")
-    print("largest: " + ", ".join(f"{name} {size:.0f}" for name, size in found["largest packages (MB)"].items()))
-    if options.save:
-        machine = f"{os.cpu_count()} cores, {platform.machine()}"
-        path = Path(__file__).parent / "results" / f"{date.today()}_start_and_size.json"
-        path.write_text(json.dumps({"machine": machine, "rounds": options.rounds} | found, indent=1) + "\n")
+    figures = medians(rows[1:])  # the first round writes bytecode
+    figures |= {"installation (MB)": sum(sizes.values()), "packages": len(sizes)}
+    return figures | {"largest packages (MB)": largest}
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, {"start_and_size": measure})

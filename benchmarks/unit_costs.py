@@ -1,4 +1,4 @@
-"""What one case, label, event, image or key costs: processor time, bytes, statements and requests to the bucket.
+"""Cost of one case, label, event, image or key: processor time, bytes, statements and requests to the bucket.
 
     python -m benchmarks.unit_costs --save
 
@@ -8,10 +8,7 @@ median block. PostgreSQL runs without fsync and full page images, so that its lo
 ``docs/scale.md`` multiplies these figures.
 """
 
-import argparse
-import json
 import os
-import platform
 import re
 import statistics
 import tempfile
@@ -19,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,41 +32,46 @@ from app.metrics.snapshot import write_snapshot
 from app.releases.queries import all_releases, class_codes
 from app.settings import Settings
 from app.storage.bucket import BucketStore
-from benchmarks.made_files import SIDE, write_list, write_tables
+from benchmarks.harness import Figures, main, postgres, postmaster, processor_seconds
+from benchmarks.scaling_files import SIDE, write_list, write_tables
 from benchmarks.service import Bench
 from ml.scoring.evaluation_shards import evaluate_shard
 from ml.scoring.shards import score_shard
 from ml.tables.matching import EvaluationOptions
 from ml.tables.streaming import Streaming
 from tests.support.bucket import BucketServer, bucket_server
-from tests.support.postgres import PostgresServer, find_binaries
+from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.tiny_release import write_tiny_release
 
-BLOCKS, BLOCK = 24, 25
-FEW, MANY = 1_000, 11_000  # old cases: what a job costs by itself goes out with the difference
-IMAGES, ROWS, KEYS = (64, 1_088), (20_000, 220_000), 3_000
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured: what a job costs by itself goes out with the difference of a few and of many.
+
+    Attributes:
+        blocks: of calls over HTTP.
+        block: calls of each.
+        old_cases: that a job predicts, few and many.
+        images: that are scored.
+        rows: that are evaluated.
+        keys: that are listed.
+    """
+
+    blocks: int = 24
+    block: int = 25
+    old_cases: tuple[int, int] = (1_000, 11_000)
+    images: tuple[int, int] = (64, 1_088)
+    rows: tuple[int, int] = (20_000, 220_000)
+    keys: int = 3_000
+
+
+QUICK = Size(blocks=1, block=5, old_cases=(100, 300), images=(8, 32), rows=(100, 1_000), keys=1_100)
 _FIRST = 10
-_TICK = os.sysconf("SC_CLK_TCK")
 _SIZES = (
     "SELECT coalesce(sum(pg_table_size(relid)), 0), coalesce(sum(pg_indexes_size(relid)), 0) FROM pg_stat_user_tables"
 )
-
-
-def processor_seconds(pid: int) -> float:
-    """User and system time of a process, of its children, and of those that have ended.
-
-    Args:
-        pid: of the process.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        tasks = list(Path(f"/proc/{pid}/task").glob("*/children"))
-        children = {int(child) for task in tasks for child in task.read_text().split()}
-    except (FileNotFoundError, ProcessLookupError):  # it has just ended, and its parent has its time
-        return 0.0
-    return sum(map(int, fields[11:15])) / _TICK + sum(map(processor_seconds, children))
 
 
 class Site:
@@ -110,13 +112,13 @@ class Site:
 
     def row(self, statement: str) -> tuple[Any, ...]:
         """The only row of a query."""
-        found = self.connection.execute(statement).fetchone()  # type: ignore[call-overload]
-        assert found is not None
-        return tuple(found)
+        values = self.connection.execute(statement).fetchone()  # type: ignore[call-overload]
+        assert values is not None
+        return tuple(values)
 
     def postgres_seconds(self) -> float:
         """Processor time of all processes of PostgreSQL so far."""
-        return processor_seconds(int((self.server.data / "postmaster.pid").read_text().split()[0]))
+        return processor_seconds(postmaster(self.server))
 
     def read_meters(self) -> dict[str, float]:
         """All counters, of which differences count."""
@@ -132,8 +134,8 @@ class Site:
 
     def bucket_requests(self) -> dict[str, int]:
         """Requests that the bucket has answered so far, by verb."""
-        said = self.log.read_text(errors="replace")
-        return {verb: len(re.findall(rf'"{verb} /bucket-', said)) for verb in ("PUT", "GET", "HEAD")}
+        log = self.log.read_text(errors="replace")
+        return {verb: len(re.findall(rf'"{verb} /bucket-', log)) for verb in ("PUT", "GET", "HEAD")}
 
     @contextmanager
     def every_statement(self) -> Iterator[list[str]]:
@@ -152,28 +154,29 @@ class Site:
         time.sleep(0.5)  # until every backend has read it
 
 
-def stage(site: Site, do: Callable[[int], None], bar: Progress, name: str) -> dict[str, float]:
+def stage(site: Site, do: Callable[[int], None], size: Size, bar: Progress, name: str) -> dict[str, float]:
     """Costs of one call over HTTP: median of blocks in seconds, means of bytes and requests."""
+    n = size.blocks * size.block
     do(-1)  # what only the first one costs
     blocks: list[dict[str, float]] = []
     first = before = site.read_meters()
-    for block in bar.track(range(BLOCKS), description=name):
-        for index in range(BLOCK):
-            do(block * BLOCK + index)
+    for block in bar.track(range(size.blocks), description=name):
+        for index in range(size.block):
+            do(block * size.block + index)
         now = site.read_meters()
         blocks.append({meter: now[meter] - before[meter] for meter in now})
         before = now
-    costs = {meter: (before[meter] - first[meter]) / (BLOCKS * BLOCK) for meter in before}
+    costs = {meter: (before[meter] - first[meter]) / n for meter in before}
     for meter in ("api_seconds", "postgres_seconds"):
-        seconds = [block[meter] / BLOCK for block in blocks]
+        seconds = [block[meter] / size.block for block in blocks]
         costs |= {meter: statistics.median(seconds), f"{meter}_least": min(seconds), f"{meter}_most": max(seconds)}
     with site.every_statement() as statements:
         for index in range(5):
-            do(BLOCKS * BLOCK + index)
-    return costs | {"statements": len(statements) / 5, "n": BLOCKS * BLOCK}
+            do(n + index)
+    return costs | {"statements": len(statements) / 5, "n": n}
 
 
-def over_http(site: Site, bar: Progress) -> dict[str, dict[str, float]]:
+def over_http(site: Site, size: Size, bar: Progress) -> dict[str, dict[str, float]]:
     """A case stored, a prediction, and a label with the lease before it."""
 
     def picture(index: int) -> dict[str, Any]:
@@ -193,7 +196,7 @@ def over_http(site: Site, bar: Progress) -> dict[str, dict[str, float]]:
     with site.context.database.read() as session:
         codes = class_codes(all_releases(session)[0])
     work = (("store a case", store), ("predict", predict), ("lease and label", label))
-    return {name: stage(site, do, bar, name) for name, do in work}
+    return {name: stage(site, do, size, bar, name) for name, do in work}
 
 
 def snapshot_bytes(site: Site) -> dict[str, float]:
@@ -208,98 +211,83 @@ def snapshot_bytes(site: Site) -> dict[str, float]:
     return {"bytes": sum(array.nbytes for array in arrays) / n_cases, "n": n_cases}
 
 
-def listing(site: Site) -> dict[str, float]:
+def listing(site: Site, keys: int) -> dict[str, float]:
     """Listing a prefix with so many keys, per 1,000 of them."""
     store, writer = BucketStore(site.bucket), from_url(site.bucket, client_options={"allow_http": True})
-    for index in range(KEYS):
+    for index in range(keys):
         obstore.put(writer, f"listed/{index:064x}", b"x")
     before, own = site.bucket_requests()["GET"], time.process_time()
-    assert sum(1 for _ in store.under("listed")) == KEYS
+    assert sum(1 for _ in store.under("listed")) == keys
     seconds, requests = time.process_time() - own, site.bucket_requests()["GET"] - before
-    return {"seconds_per_1000": 1000 * seconds / KEYS, "requests_per_1000": 1000 * requests / KEYS, "n": KEYS}
+    return {"seconds_per_1000": 1000 * seconds / keys, "requests_per_1000": 1000 * requests / keys, "n": keys}
 
 
-def repredicting(folder: Path, server: PostgresServer, release: Path) -> dict[str, float]:
+def repredicting(folder: Path, server: PostgresServer, release: Path, size: Size) -> dict[str, float]:
     """A new release's predictions of old cases from stored outputs: the difference of two jobs."""
     context: ServiceContext = build_context(
         Settings(home=folder / "old", database_url=server.url(server.create()), min_free_bytes=0)
     )
     bench, seconds = Bench(context, release), []
-    postmaster = int((server.data / "postmaster.pid").read_text().split()[0])
-    for total in (_FIRST, FEW, MANY):  # the first one pays for what is loaded
+    database = postmaster(server)
+    few, many = size.old_cases
+    for total in (_FIRST, few, many):  # the first one pays for what is loaded
         bench.fill(total)
-        own, theirs = time.process_time(), processor_seconds(postmaster)
+        own, theirs = time.process_time(), processor_seconds(database)
         bench.predict_again()
-        seconds.append((time.process_time() - own, processor_seconds(postmaster) - theirs))
+        seconds.append((time.process_time() - own, processor_seconds(database) - theirs))
     context.database.engine.dispose()
-    extra = (MANY - FEW) - (FEW - _FIRST)  # each job predicts what was added
+    extra = (many - few) - (few - _FIRST)  # each job predicts what was added
     worker, postgres = (float(later - before) / extra for before, later in zip(*seconds[1:], strict=True))
     return {"worker_seconds": worker, "postgres_seconds": postgres, "n": extra}
 
 
-def scoring(folder: Path, release: Path) -> dict[str, float]:
+def scoring(folder: Path, release: Path, images: tuple[int, int]) -> dict[str, float]:
     """Scoring images in a shard: the difference of a long list and a short one."""
     seconds = []
-    for rows in (1, *IMAGES):  # the first one pays for what is loaded
+    for rows in (1, *images):  # the first one pays for what is loaded
         listed = write_list(folder, rows)
         before = time.process_time()
         score_shard(release, listed, folder / f"scored-{rows}", (1, 1))
         seconds.append(time.process_time() - before)
     _, few, many = seconds
-    return {"seconds": (many - few) / (IMAGES[1] - IMAGES[0]), "n": IMAGES[1] - IMAGES[0]}
+    return {"seconds": (many - few) / (images[1] - images[0]), "n": images[1] - images[0]}
 
 
-def evaluating(folder: Path) -> dict[str, float]:
+def evaluating(folder: Path, sizes: tuple[int, int]) -> dict[str, float]:
     """Evaluating cases with two labels each in a shard, by patients: the difference of long tables and short ones."""
     seconds = []
-    for rows in (10, *ROWS):  # the first one pays for what is loaded
+    for rows in (10, *sizes):  # the first one pays for what is loaded
         paths = write_tables(folder, rows)
         before = time.process_time()
         done = evaluate_shard(Streaming(*paths, EvaluationOptions(cluster="patient")), folder / f"job-{rows}", (1, 1))
         seconds.append(time.process_time() - before)
         assert done.n_cases == rows
     _, few, many = seconds
-    return {"seconds": (many - few) / (ROWS[1] - ROWS[0]), "n": ROWS[1] - ROWS[0]}
+    return {"seconds": (many - few) / (sizes[1] - sizes[0]), "n": sizes[1] - sizes[0]}
 
 
-def measure(folder: Path, server: PostgresServer, buckets: BucketServer) -> dict[str, dict[str, float]]:
+def measure(quick: bool) -> Figures:
     """Every unit cost."""
-    site = Site(folder, server, buckets)
-    try:
-        with Progress(transient=True) as bar:
-            costs = over_http(site, bar)
-        sizes = [found.size for found in BucketStore(site.bucket).under("images")]
-        costs["store a case"] |= {"bucket_bytes": statistics.fmean(sizes)}
-        costs |= {"snapshot": snapshot_bytes(site), "list keys": listing(site)}
-    finally:
-        site.close()
-    costs["predict an old case"] = repredicting(folder, server, site.release)
-    return costs | {"score an image": scoring(folder, site.release), "evaluate a case": evaluating(folder)}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results")
-    arguments = parser.parse_args()
-    binaries = find_binaries()
-    if binaries is None:
-        raise SystemExit("PostgreSQL is missing (Debian package postgresql)")
-    with tempfile.TemporaryDirectory() as name, bucket_server(Path(name) / "bucket.log") as buckets:
+    size = QUICK if quick else Size()
+    with (
+        tempfile.TemporaryDirectory() as name,
+        bucket_server(Path(name) / "bucket.log") as buckets,
+        postgres() as server,
+    ):
         os.environ |= buckets.environment
-        server = PostgresServer(binaries)
+        folder, site = Path(name), Site(Path(name), server, buckets)
         try:
-            costs = measure(Path(name), server, buckets)
+            with Progress(transient=True) as bar:
+                costs = over_http(site, size, bar)
+            stored = [item.size for item in BucketStore(site.bucket).under("images")]
+            costs["store a case"] |= {"bucket_bytes": statistics.fmean(stored)}
+            costs |= {"snapshot": snapshot_bytes(site), "list keys": listing(site, size.keys)}
         finally:
-            server.stop()
-    for what, row in costs.items():
-        print(what)
-        for meter, value in row.items():
-            print(f"{value:16.6g}  {meter}")
-    if arguments.save:
-        path = Path(__file__).parent / "results" / f"{date.today()}_unit_costs.json"
-        about = {"machine": platform.machine(), "cores": os.cpu_count(), "image_side_px": SIDE}
-        path.write_text(json.dumps(about | {"costs": costs}, indent=1) + "\n")
+            site.close()
+        costs["predict an old case"] = repredicting(folder, server, site.release, size)
+        costs["score an image"] = scoring(folder, site.release, size.images)
+        return costs | {"evaluate a case": evaluating(folder, size.rows), "image": {"side_px": SIDE}}
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, {"unit_costs": measure})

@@ -73,7 +73,7 @@ class Costs:
     @classmethod
     def measured(cls) -> "Costs":
         """Those of the newest result of ``unit_costs.py``."""
-        costs = newest("unit_costs")["costs"]
+        costs = newest("unit_costs")["figures"]
         read, case = costs["lease and label"], costs["store a case"]
         return cls(read["api_seconds"], case["api_seconds"], read["postgres_seconds"], case["postgres_seconds"])
 

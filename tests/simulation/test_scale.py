@@ -20,7 +20,7 @@ def test_a_result_that_is_missing_is_named() -> None:
 
 
 def test_a_cell_costs_what_its_case_and_its_labels_do() -> None:
-    costs = newest("unit_costs")["costs"]
+    costs = newest("unit_costs")["figures"]
     costs["store a case"] |= {"api_seconds": 0.02, "wal_bytes": 9_000.0}
     costs["lease and label"] |= {"api_seconds": 0.05, "wal_bytes": 10_000.0}
     found = {what: value for what, value, _ in per_cell(costs)}

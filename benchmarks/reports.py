@@ -1,23 +1,19 @@
-"""What `GET /v1/metrics` costs over many labelled cases on PostgreSQL, from the snapshot and from all rows.
+"""Cost of metrics and report over many labelled cases on PostgreSQL.
 
-One figure is checked: the two answers are equal to 1e-9.
+    python -m benchmarks.reports --save
+
+`GET /v1/metrics` is answered from the snapshot and from all rows, and the two answers must be equal to 1e-9. The report
+is made by a job of the worker; the processor time of the job and of the pages is that of this process.
 """
 
-import argparse
 import json
 import math
-import platform
-import statistics
-import sys
-import tempfile
-import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,19 +25,31 @@ from app.accounts import people as auth
 from app.audit.installation import claim_database
 from app.context import ServiceContext
 from app.database.migration import upgrade_schema
-from app.database.tables import PolicyRow, new_digest_key
+from app.database.tables import PolicyRow, PublishedReportRow, new_digest_key
 from app.main import create_app
 from app.metrics.load import load_dataset
 from app.metrics.snapshot import write_snapshot
 from app.releases.queries import class_codes
-from app.settings import Settings
+from app.reports.publishing import renew_report
+from benchmarks.harness import DEMO, Figures, fresh_settings, interleaved, main, median_clock, postgres, spend
 from ml.distributions.families import DirichletCpe
 from ml.util.arrays import FloatArray, IntArray
-from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.service import put_release
 
 CELLS_A_PATIENT, READ_TWICE, AUDITED = 4, 0.2, 0.1
+PAGES = ("/report", "/policy", "/report/numbers/triage.csv")
 MADE = "2026-06-01 12:00:00+00"
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A service with labelled cases, and how it is asked."""
+
+    context: ServiceContext
+    release_id: uuid.UUID
+    classes: list[str]
+    client: TestClient
+    labelling_key: str
 
 
 def copy(connection: psycopg.Connection[Any], table: str, rows: Iterable[dict[str, Any]]) -> None:
@@ -154,14 +162,8 @@ def request_row(label_id: str, i: int, second: int, pi: float, policy: int) -> d
     return what | why | when | {"policy_version": policy}
 
 
-def seconds(call: Any) -> tuple[float, Any]:
-    started = time.perf_counter()
-    result = call()
-    return time.perf_counter() - started, result
-
-
 def largest_gap(first: Any, second: Any) -> float:
-    """Largest difference of two JSON documents; infinite where their shapes differ."""
+    """Largest difference of two JSON documents; infinite if their shapes differ."""
     if isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys():
         return max((largest_gap(first[key], second[key]) for key in first), default=0.0)
     if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
@@ -171,90 +173,99 @@ def largest_gap(first: Any, second: Any) -> float:
     return 0.0 if first == second else math.inf
 
 
-def measure(settings: Settings, release: Path, n: int) -> dict[str, float]:
-    app = create_app(settings)
-    context: ServiceContext = app.state.context
-    upgrade_schema(context.database.engine)
-    claim_database(context.database, context.keys.audit)
-    with context.database.write() as session:
-        row = put_release(session, context.keys.audit, release, settings.releases_folder)
-        release_id, classes = row.id, class_codes(row)
-        auth.add_account(session, context.keys.audit, "lead", "admin")
-        auth.add_account(session, context.keys.audit, "lis", "service")
-        keys = {name: auth.add_key(session, context.keys.audit, name, scopes)[1]
-                for name, scopes in (("lead", []), ("lis", ["labels:write"]))}  # fmt: skip
-    found: dict[str, float] = {"cases": float(n), "classes": float(len(classes))}
-    found["fill the tables (s)"] = seconds(lambda: fill(context, release_id, classes, n))[0]
-    with TestClient(app) as client:
+@contextmanager
+def labelled_cases(n: int) -> Iterator[Labelled]:
+    """A service with so many labelled cases, a client of its lead, and a key that may label."""
+    with postgres() as server, fresh_settings(server) as settings:
+        app = create_app(settings)
+        context: ServiceContext = app.state.context
+        upgrade_schema(context.database.engine)
+        claim_database(context.database, context.keys.audit)
+        with context.database.write() as session:
+            row = put_release(session, context.keys.audit, DEMO, settings.releases_folder)
+            release_id, classes = row.id, class_codes(row)
+            auth.add_account(session, context.keys.audit, "lead", "admin")
+            auth.add_account(session, context.keys.audit, "lis", "service")
+            lead = auth.add_key(session, context.keys.audit, "lead", [])[1]
+            lis = auth.add_key(session, context.keys.audit, "lis", ["labels:write"])[1]
+        fill(context, release_id, classes, n)
+        with TestClient(app, headers={"Authorization": f"Bearer {lead}"}) as client:
+            yield Labelled(context, release_id, classes, client, lis)
+        context.database.engine.dispose()
+
+
+def metrics(quick: bool) -> Figures:
+    """Seconds on the clock of metrics and snapshots.
+
+    Raises:
+        RuntimeError: the answers from the snapshot and from all rows differ.
+    """
+    n = 2_000 if quick else 1_000_000
+    with labelled_cases(n) as made:
+        context, figures = made.context, {"cases": float(n), "classes": float(len(made.classes))}
 
         def get(partition: str) -> Any:
-            headers = {"Authorization": f"Bearer {keys['lead']}"}
-            answer = client.get("/v1/metrics", params={"partition": partition}, headers=headers)
-            answer.raise_for_status()
-            return answer.json()
+            return made.client.get("/v1/metrics", params={"partition": partition}).raise_for_status().json()
 
-        def label(number: int) -> None:
-            headers = {"Authorization": f"Bearer {keys['lis']}", "Idempotency-Key": other_id()}
-            body = {"label": classes[0], "annotator": "late reader", "blind": True}
-            client.post(f"/v1/cases/{case_id(number)}/labels", json=body, headers=headers).raise_for_status()
-
-        found["read all rows (s)"] = seconds(lambda: _all_rows(context, release_id, classes))[0]
-        found["write the first snapshot (s)"] = seconds(
-            lambda: write_snapshot(context.database, context.folders, release_id, classes)
-        )[0]
-
-        def medians(when: str) -> None:
+        def measure_both(when: str) -> None:
             for partition in ("evaluation", "all"):
-                median = statistics.median(seconds(partial(get, partition))[0] for _ in range(7))
-                found[f"GET /v1/metrics, {partition}, {when} (s)"] = median
+                median = median_clock(partial(get, partition), 2 if quick else 7)
+                figures[f"GET /v1/metrics, {partition}, {when} (s)"] = median
 
-        medians("from the snapshot")
-        for number in range(500):
-            label(number * (n // 500))
-        medians("after 500 more labels")
-        by_snapshot = get("all")
-        (settings.home / "snapshots").rename(settings.home / "away")
-        spent, full = seconds(lambda: get("all"))
-        found["the same, all, from all rows (s)"] = spent
-        found["largest difference of the two answers"] = largest_gap(by_snapshot, full)
-        (settings.home / "away").rename(settings.home / "snapshots")
-        found["write the next snapshot (s)"] = seconds(
-            lambda: write_snapshot(context.database, context.folders, release_id, classes)
-        )[0]
-    context.database.engine.dispose()
-    return found
+        def write() -> None:
+            write_snapshot(context.database, context.folders, made.release_id, made.classes)
+
+        figures["read all rows (s)"] = spend(lambda: _all_rows(made)).clock
+        figures["write the first snapshot (s)"] = spend(write).clock
+        measure_both("from the snapshot")
+        labels = 10 if quick else 500
+        for number in range(labels):
+            _label(made, number * (n // labels))
+        measure_both("after 500 more labels")
+        by_snapshot, home, answers = get("all"), context.settings.home, []
+        (home / "snapshots").rename(home / "away")
+        figures["the same, all, from all rows (s)"] = spend(lambda: answers.append(get("all"))).clock
+        (home / "away").rename(home / "snapshots")
+        gap = figures["largest difference of the two answers"] = largest_gap(by_snapshot, answers[0])
+        figures["write the next snapshot (s)"] = spend(write).clock
+    if gap > 1e-9:
+        raise RuntimeError(f"the answers differ by {gap}")
+    return figures
 
 
-def _all_rows(context: ServiceContext, release_id: uuid.UUID, classes: list[str]) -> None:
-    with context.database.read() as session:
-        load_dataset(session, release_id, classes)
+def _label(made: Labelled, number: int) -> None:
+    headers = {"Authorization": f"Bearer {made.labelling_key}", "Idempotency-Key": other_id()}
+    body = {"label": made.classes[0], "annotator": "late reader", "blind": True}
+    made.client.post(f"/v1/cases/{case_id(number)}/labels", json=body, headers=headers).raise_for_status()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("release", type=Path, help="a release folder, for example .secondread/demo/release")
-    parser.add_argument("--cases", type=int, default=1_000_000)
-    parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results")
-    arguments = parser.parse_args()
-    binaries = find_binaries()
-    if binaries is None:
-        sys.exit("PostgreSQL is missing (Debian package postgresql)")
-    server = PostgresServer(binaries)
-    try:
-        with tempfile.TemporaryDirectory() as home:
-            url = server.url(server.create())
-            settings = Settings(home=Path(home), database_url=url, min_free_bytes=0, allowed_hosts=["testserver"])
-            found = measure(settings, arguments.release, arguments.cases)
-    finally:
-        server.stop()
-    for name, value in found.items():
-        print(f"{value:14.6g}  {name}")
-    if found["largest difference of the two answers"] > 1e-9:
-        sys.exit("the answers differ")
-    if arguments.save:
-        path = Path(__file__).parent / "results" / f"{date.today().isoformat()}_snapshot.json"
-        path.write_text(json.dumps({"machine": f"2 cores, {platform.machine()}", "figures": found}, indent=1) + "\n")
+def _all_rows(made: Labelled) -> None:
+    with made.context.database.read() as session:
+        load_dataset(session, made.release_id, made.classes)
+
+
+def report(quick: bool) -> Figures:
+    """Processor seconds of the job that makes the report, and of its pages."""
+    figures: Figures = {}
+    for n in (40, 200) if quick else (200, 100_000):
+        with labelled_cases(n) as made:
+            context = made.context
+            write_snapshot(context.database, context.folders, made.release_id, made.classes)
+
+            def get(path: str, client: TestClient = made.client) -> None:
+                client.get(path).raise_for_status()
+
+            get("/help")
+            spent = {"the page before there is a report": spend(lambda get=get: get("/report")).processor}
+            with context.database.read() as session:
+                key = session.execute(select(PublishedReportRow.key)).scalar_one()
+            job = partial(renew_report, context, key, context.database.write)
+            spent["the worker's job"] = spend(job).processor
+            pages = {f"GET {path}": partial(get, path) for path in PAGES}
+            spent |= interleaved(pages, 1 if quick else 7)
+        figures |= {f"{name}, {n:,} cases (CPU s)": round(value, 3) for name, value in spent.items()}
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, {"snapshot": metrics, "report": report})
