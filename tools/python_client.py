@@ -78,12 +78,14 @@ class {{ "AsyncOperations" if awaited else "Operations" }}:
     {{ a }}def iter_{{ op.items_name }}(self{{ op.paged_signature }}) -> {{ iterator }}[{{ op.item }}]:
         """The same, entry after entry through all pages."""
         cursor: {{ op.cursor }} = None
+        seen: set[str] = set()
         while True:
             page = {{ w }}self.{{ op.name }}({{ op.paged_arguments }})
             for item in page.{{ op.items }}:
                 yield item
-            if page.next_cursor is None:
+            if page.next_cursor is None or page.next_cursor in seen:  # a cursor that comes again leads nowhere new
                 return
+            seen.add(page.next_cursor)
             cursor = {{ "int(page.next_cursor)" if op.cursor == "int | None" else "page.next_cursor" }}
 {% endif %}
 {% endfor %}

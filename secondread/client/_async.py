@@ -30,7 +30,7 @@ class AsyncClient(AsyncOperations):
         tries: int = 4,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self._http = httpx2.AsyncClient(base_url=address, timeout=timeout, transport=transport)
+        self._http = httpx2.AsyncClient(base_url=address, timeout=timeout, transport=transport, trust_env=False)
         self._api_key, self._tries = api_key, tries
 
     async def __aenter__(self) -> Self:

@@ -104,12 +104,12 @@ def pause(request: Request, answer: httpx2.Response | None, attempt: int, tries:
 
 
 def checked(answer: httpx2.Response) -> httpx2.Response:
-    """The answer to a request that was not refused.
+    """The answer to a request that the service took.
 
     Raises:
-        ApiError: it was.
+        ApiError: it refused, or something else answered, such as a proxy that leads to its sign-in page.
     """
-    if answer.status_code < HTTPStatus.BAD_REQUEST:
+    if answer.is_success:
         return answer
     try:
         problem = ProblemDocument.model_validate_json(answer.content)
@@ -121,8 +121,16 @@ def checked(answer: httpx2.Response) -> httpx2.Response:
 
 
 def parsed(model: type[Model], answer: httpx2.Response) -> Model:
-    """The answer's document."""
-    return model.model_validate_json(answer.content)
+    """The answer's document.
+
+    Raises:
+        ApiError: it is another one.
+    """
+    try:
+        return model.model_validate_json(answer.content)
+    except ValidationError:
+        detail = f"not the document of the service: {answer.text[:_SHOWN]}"
+        raise ApiError(answer.status_code, "", f"no {model.__name__}", detail) from None
 
 
 def texts(metadata: Mapping[str, str] | None) -> str | None:

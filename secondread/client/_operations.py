@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document e92c8c8d30181e3a.
+"""Operations of the API. Made from the OpenAPI document 7b2ccdf3d06065c1.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -94,6 +94,7 @@ class Operations:
     ) -> Iterator[models.CaseOut]:
         """The same, entry after entry through all pages."""
         cursor: str | None = None
+        seen: set[str] = set()
         while True:
             page = self.list_cases(
                 limit=limit,
@@ -107,8 +108,9 @@ class Operations:
             )
             for item in page.items:
                 yield item
-            if page.next_cursor is None:
+            if page.next_cursor is None or page.next_cursor in seen:  # a cursor that comes again leads nowhere new
                 return
+            seen.add(page.next_cursor)
             cursor = page.next_cursor
 
     def list_worklist(self, *, cursor: str | None = None, limit: int | None = None) -> models.WorklistOut:
@@ -119,12 +121,14 @@ class Operations:
     def iter_worklist(self, *, limit: int | None = None) -> Iterator[models.WorkOut]:
         """The same, entry after entry through all pages."""
         cursor: str | None = None
+        seen: set[str] = set()
         while True:
             page = self.list_worklist(limit=limit, cursor=cursor)
             for item in page.items:
                 yield item
-            if page.next_cursor is None:
+            if page.next_cursor is None or page.next_cursor in seen:  # a cursor that comes again leads nowhere new
                 return
+            seen.add(page.next_cursor)
             cursor = page.next_cursor
 
     def get_case(self, case_id: Id) -> models.CaseOut:
@@ -418,12 +422,14 @@ class Operations:
     ) -> Iterator[models.ImportRowOut]:
         """The same, entry after entry through all pages."""
         cursor: int | None = None
+        seen: set[str] = set()
         while True:
             page = self.get_import(import_id, limit=limit, status=status, cursor=cursor)
             for item in page.rows:
                 yield item
-            if page.next_cursor is None:
+            if page.next_cursor is None or page.next_cursor in seen:  # a cursor that comes again leads nowhere new
                 return
+            seen.add(page.next_cursor)
             cursor = int(page.next_cursor)
 
     def get_metrics(
@@ -627,12 +633,14 @@ class Operations:
     ) -> Iterator[models.AuditEventOut]:
         """The same, entry after entry through all pages."""
         cursor: int | None = None
+        seen: set[str] = set()
         while True:
             page = self.list_audit_events(limit=limit, object_id=object_id, actor=actor, action=action, cursor=cursor)
             for item in page.items:
                 yield item
-            if page.next_cursor is None:
+            if page.next_cursor is None or page.next_cursor in seen:  # a cursor that comes again leads nowhere new
                 return
+            seen.add(page.next_cursor)
             cursor = int(page.next_cursor)
 
     def healthz(self) -> models.HealthOut:

@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document e92c8c8d30181e3a.
+"""Operations of the API. Made from the OpenAPI document 7b2ccdf3d06065c1.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -94,6 +94,7 @@ class AsyncOperations:
     ) -> AsyncIterator[models.CaseOut]:
         """The same, entry after entry through all pages."""
         cursor: str | None = None
+        seen: set[str] = set()
         while True:
             page = await self.list_cases(
                 limit=limit,
@@ -107,8 +108,9 @@ class AsyncOperations:
             )
             for item in page.items:
                 yield item
-            if page.next_cursor is None:
+            if page.next_cursor is None or page.next_cursor in seen:  # a cursor that comes again leads nowhere new
                 return
+            seen.add(page.next_cursor)
             cursor = page.next_cursor
 
     async def list_worklist(self, *, cursor: str | None = None, limit: int | None = None) -> models.WorklistOut:
@@ -119,12 +121,14 @@ class AsyncOperations:
     async def iter_worklist(self, *, limit: int | None = None) -> AsyncIterator[models.WorkOut]:
         """The same, entry after entry through all pages."""
         cursor: str | None = None
+        seen: set[str] = set()
         while True:
             page = await self.list_worklist(limit=limit, cursor=cursor)
             for item in page.items:
                 yield item
-            if page.next_cursor is None:
+            if page.next_cursor is None or page.next_cursor in seen:  # a cursor that comes again leads nowhere new
                 return
+            seen.add(page.next_cursor)
             cursor = page.next_cursor
 
     async def get_case(self, case_id: Id) -> models.CaseOut:
@@ -418,12 +422,14 @@ class AsyncOperations:
     ) -> AsyncIterator[models.ImportRowOut]:
         """The same, entry after entry through all pages."""
         cursor: int | None = None
+        seen: set[str] = set()
         while True:
             page = await self.get_import(import_id, limit=limit, status=status, cursor=cursor)
             for item in page.rows:
                 yield item
-            if page.next_cursor is None:
+            if page.next_cursor is None or page.next_cursor in seen:  # a cursor that comes again leads nowhere new
                 return
+            seen.add(page.next_cursor)
             cursor = int(page.next_cursor)
 
     async def get_metrics(
@@ -627,14 +633,16 @@ class AsyncOperations:
     ) -> AsyncIterator[models.AuditEventOut]:
         """The same, entry after entry through all pages."""
         cursor: int | None = None
+        seen: set[str] = set()
         while True:
             page = await self.list_audit_events(
                 limit=limit, object_id=object_id, actor=actor, action=action, cursor=cursor
             )
             for item in page.items:
                 yield item
-            if page.next_cursor is None:
+            if page.next_cursor is None or page.next_cursor in seen:  # a cursor that comes again leads nowhere new
                 return
+            seen.add(page.next_cursor)
             cursor = int(page.next_cursor)
 
     async def healthz(self) -> models.HealthOut:

@@ -30,7 +30,7 @@ class Client(Operations):
         tries: int = 4,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        self._http = httpx2.Client(base_url=address, timeout=timeout, transport=transport)
+        self._http = httpx2.Client(base_url=address, timeout=timeout, transport=transport, trust_env=False)
         self._api_key, self._tries = api_key, tries
 
     def __enter__(self) -> Self:

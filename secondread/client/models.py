@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document e92c8c8d30181e3a.
+"""What the API takes and answers. Made from the OpenAPI document 7b2ccdf3d06065c1.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """

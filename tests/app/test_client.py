@@ -97,6 +97,34 @@ def test_without_its_packages_it_says_what_to_install(name: str) -> None:
     assert done.stderr.strip().splitlines()[-1] == said
 
 
+def answering(*answers: httpx2.Response) -> Client:
+    """A client whose requests get these answers in turn, and then the last one again."""
+    waiting = list(answers)
+    transport = httpx2.MockTransport(lambda _: waiting.pop(0) if len(waiting) > 1 else waiting[0])
+    return Client("http://testserver", "key", transport=transport)
+
+
+def test_what_is_not_the_services_document_is_an_error_of_the_api() -> None:
+    page = httpx2.Response(200, html="<h1>Sign in</h1>")
+    with pytest.raises(ApiError, match="200 no PageOfCases|not the document of the service: <h1>Sign in"):
+        answering(page).list_cases()
+    with pytest.raises(ApiError, match="302"):
+        answering(httpx2.Response(302, headers={"Location": "https://login.example"})).list_cases()
+
+
+def test_pages_end_where_a_cursor_comes_again(service: Service) -> None:
+    service.add_case()
+    document = service.get("admin", "/v1/cases").json() | {"next_cursor": "again"}
+    assert len(list(answering(httpx2.Response(200, json=document)).iter_cases())) == 2
+
+
+def test_no_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    with pytest.raises(httpx2.ConnectError), Client("http://127.0.0.1:1", tries=1) as client:
+        client.list_cases()
+    assert client._http.trust_env is False
+
+
 def test_an_answer_with_a_field_of_tomorrow_is_read() -> None:
     found = models.AliasOut.model_validate({"name": "champion", "release": "r", "revision": 3, "since": "2027-01-01"})
     assert found.revision == 3
