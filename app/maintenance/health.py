@@ -13,13 +13,14 @@ from app.audit.chain import events
 from app.context import AppContext, ServiceContext
 from app.database.engine import settings_without_force
 from app.http import observability
-from app.http.errors import Problem, list_problem_responses
+from app.http.errors import Problem, StorageFull, list_problem_responses
 from app.http.limiter import COUNTED_LIMITS, Limit, Limiter
 from app.http.models import ResponseModel
 from app.jobs.service import count_living_workers, counts_by_state, list_missing_workers
 from app.metrics.service import read_published_estimates
 from app.releases.service import get_champion_alias
 from app.settings import Settings
+from app.storage.blobs import require_space
 
 router = APIRouter(tags=["operations"], route_class=GuardedRoute)
 
@@ -89,10 +90,13 @@ def report_readiness(
 def check_readiness(context: ServiceContext) -> ReadyOut:
     """Ask database, release and storage whether they can serve."""
     database = release = worker = storage = "ok"
+    works = True
     try:
         context.images.store.check()
+        require_space(context.settings.home, context.settings.min_free_bytes)
     except Problem as exc:
-        storage = exc.detail
+        # with little space left labels are still taken: the process stays in service
+        storage, works = exc.detail, isinstance(exc, StorageFull)
     try:
         with context.database.read() as session:
             if events.count_keys(session) != len(context.keys.audit.signers):
@@ -109,7 +113,7 @@ def check_readiness(context: ServiceContext) -> ReadyOut:
         database, release, worker = "the database does not answer", "unknown", "unknown"
     except Problem as exc:
         release = exc.detail
-    ready = database == release == storage == "ok"
+    ready = works and database == release == "ok"
     return ReadyOut(
         status="ready" if ready else "not ready",
         database=database,

@@ -90,6 +90,13 @@ def test_a_release_that_breaks_on_disk_leaves_the_loaded_one_serving(service: Se
     assert (ready.status_code, "cannot be loaded" in ready.json()["release"]) == (503, True)
 
 
+def test_readiness_names_a_disk_with_too_little_space_and_the_service_stays_in_service(service: Service) -> None:
+    service.context.settings.min_free_bytes = 10**18
+    ready = service.get(None, "/readyz")
+    assert (ready.status_code, ready.json()["status"]) == (200, "ready")
+    assert "too little disk space" in ready.json()["storage"]
+
+
 def test_without_a_release_the_service_says_so(settings: object, database_url: str) -> None:
     from fastapi.testclient import TestClient
 
