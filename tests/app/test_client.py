@@ -106,7 +106,7 @@ def answering(*answers: httpx2.Response) -> Client:
 
 def test_what_is_not_the_services_document_is_an_error_of_the_api() -> None:
     page = httpx2.Response(200, html="<h1>Sign in</h1>")
-    with pytest.raises(ApiError, match="200 no PageOfCases|not the document of the service: <h1>Sign in"):
+    with pytest.raises(ApiError, match=r"not the document of the service: <h1>Sign in"):
         answering(page).list_cases()
     with pytest.raises(ApiError, match="302"):
         answering(httpx2.Response(302, headers={"Location": "https://login.example"})).list_cases()
