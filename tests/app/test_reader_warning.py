@@ -27,7 +27,7 @@ def fill(context: ServiceContext, n: int, leaning: float) -> None:
         codes = class_codes(release)
         accounts = session.execute(select(Account.id).order_by(Account.id).limit(3)).scalars().all()
         policy = session.execute(select(PolicyRow.version)).scalar_one()
-        readers = [{**new_row(), "name": f"reader {k}", "account_id": id_} for k, id_ in enumerate(accounts)]
+        readers = [{**new_row(), "name": f"reader {k}", "account_id": None} for k in range(len(accounts))]
         session.execute(insert(Annotator), readers)
         rows: dict[Any, list[dict[str, Any]]] = {Case: [], CasePrediction: [], Label: [], ReadRequest: []}
         for number in range(n):

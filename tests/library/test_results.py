@@ -71,9 +71,9 @@ def test_objects_with_arrays_are_equal_by_value() -> None:
         assert others.index(one) == number
         assert one != "a text"
     assert PointCpe(PROBS) != PointCpe(PROBS[::-1])
-    head = ConcentrationHead(np.array([0.1, np.nan]), 0.3)
-    assert head == ConcentrationHead(np.array([0.1, np.nan]), 0.3)
-    assert head != ConcentrationHead(np.array([0.1, np.nan]), 0.4)
+    head = ConcentrationHead(np.array([0.1, 0.2]), 0.3)
+    assert head == ConcentrationHead(np.array([0.1, 0.2]), 0.3)
+    assert head != ConcentrationHead(np.array([0.1, 0.2]), 0.4)
     assert head != ConcentrationHead(np.array([0.1]), 0.3)
 
 

@@ -172,7 +172,6 @@ EXEMPT = {
     "tables.compare": "rows are matched by case_id",
     "tables.rank_second_reads": "one table",
     "tables.evaluate_findings": "rows are matched by case_id",
-    "tables.Labels": "what a reader of tables returns: rows with their case_id",
     "tables.Predictions": "what a reader of tables returns: rows with their case_id",
     "tables.read_annotations": "rows are named by case_id",
     "tables.read_labels": "rows are matched by case_id",

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select, update
 
 from app.cases import queries as case_queries
-from app.database.tables import Account, Annotator, CountedLabel, HeldBack, Label, PolicyRow, Read, Repeat, utc_now
+from app.database.tables import Account, CountedLabel, HeldBack, Label, PolicyRow, Read, Repeat, utc_now
 from app.http.principal import Principal
 from app.labels import repeats
 from app.labels.annotator_day import DayProgress, get_day_progress
@@ -417,6 +417,3 @@ def test_erasing_the_patient_ends_a_repeat_and_forgets_its_note(service: Service
 def test_an_older_policy_has_no_repeats(service: Service) -> None:
     policies = service.get("viewer", "/v1/policies").json()["items"]
     assert [policy["repeat_rate"] for policy in policies] == [0.0]
-    assert uuid.UUID(str(uuid.uuid4()))
-    with service.context.database.read() as session:
-        assert session.execute(select(Annotator)).first() is None
