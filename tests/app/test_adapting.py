@@ -101,16 +101,6 @@ def _serves(service: Service, release_id: str, calibration: Calibration) -> None
     np.testing.assert_allclose(stored, said.class_probs[0], atol=1e-6)
 
 
-@pytest.mark.slow
-def test_the_gate_leaves_each_annotator_out_of_an_adapted_fit(service: Service) -> None:
-    collect_double_reads(service, 120, readers=5)
-    done = adapted(service)
-    assert done["state"] == "succeeded", done["error"]
-    rows = done["result"]["gate"]["without_annotator"]
-    assert {row["annotator"] for row in rows} == {f"reader {k}" for k in range(5)}
-    assert all(row.get("failed") is None and row["L_D"]["value"] is not None for row in rows), rows
-
-
 def test_too_few_double_reads_are_refused_with_their_number(service: Service) -> None:
     collect_double_reads(service, 8)
     failed = adapted(service)

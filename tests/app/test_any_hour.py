@@ -103,16 +103,6 @@ def test_a_label_of_an_outside_system_changes_no_weight_of_others(service: Servi
     assert metrics(service, weighting="none")["metrics"]["L"]["n"] == 4
 
 
-def test_where_only_outside_systems_label_nothing_is_weighted_and_it_says_so(service: Service) -> None:
-    codes = twice(service)
-    case = service.add_case()
-    for reader in "ab":
-        service.outside_label(case["id"], reader, codes[0])
-    document = metrics(service)
-    assert (document["metrics"]["L_D"]["n"], document["metrics"]["L_D"]["largest_weight"]) == (1, None)
-    assert any("nobody else labelled" in text for text in document["warnings"])
-
-
 def test_a_twin_without_a_patient_has_the_partition_and_the_cluster_of_the_first(service: Service) -> None:
     codes = twice(service)
     for i in range(6):  # whatever the names say about partitions

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from app.http.errors import NotFound, ServiceUnavailable, StorageFull
+from app.http.errors import NotFound, StorageFull
 from app.storage.blobs import BlobStore, DamagedObjectError, FolderStore, digest_from_key
 from app.storage.bucket import BucketStore, CachedBucket
 from app.storage.bundles import SharedFolders
 from tests.support.bucket import BucketServer
-from tests.support.process import free_port
 
 DAY = 86_400.0
 
@@ -68,13 +67,6 @@ def test_what_is_stored_is_read_listed_and_removed(place: Place, tmp_path: Path)
     with pytest.raises(NotFound):
         place.store.fetch(keys[0], tmp_path / "none")
     assert not (tmp_path / "none").exists()
-
-
-def test_names_never_come_from_outside(place: Place) -> None:
-    for key in ("images/../" + "0" * 64, "/etc/passwd", "images/00/" + "A" * 64, "images/" + "0" * 63):
-        with pytest.raises(ValueError, match="SHA-256"):
-            place.store.put(key, b"")
-    assert digest_from_key(f"releases/1-2/{'0' * 64}.tar") == "0" * 64
 
 
 def test_many_who_store_the_same_at_once_store_it_once(place: Place) -> None:
@@ -201,14 +193,6 @@ def test_copies_are_checked_bounded_and_may_be_deleted(bucket: str, tmp_path: Pa
     os.utime(old, (time.time() - 7200,) * 2)
     store.trim()
     assert not old.exists()
-
-
-def test_a_bucket_that_does_not_answer_is_unavailable(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT", f"http://127.0.0.1:{free_port()}")
-    store = BucketStore(bucket)
-    with pytest.raises(ServiceUnavailable, match="does not answer"):
-        store.check()
-    monkeypatch.undo()
 
 
 def test_a_folder_is_brought_as_a_whole_and_again_when_its_copy_is_damaged(bucket: str, tmp_path: Path) -> None:

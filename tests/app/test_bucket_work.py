@@ -1,9 +1,8 @@
-"""What one process is sent or makes, a worker with another HOME takes up: imports, frozen evaluations, snapshots."""
+"""Two processes with a bucket: what one is sent or makes, another with its own HOME takes up and reads."""
 
 import hashlib
 import shutil
 import zipfile
-from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
 from uuid import UUID
@@ -11,13 +10,12 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select
 
-from app.audit.verify import verify_all
 from app.context import build_context
 from app.database.tables import Evaluation, new_id
 from app.http.errors import ServiceUnavailable
 from app.imports import import_job
 from app.imports.archive_storage import open_job_archive
-from app.imports.import_job import KEPT_FOR_RETRIES, delete_archives
+from app.imports.import_job import delete_archives
 from app.job_table import refresh_snapshots
 from app.maintenance.backup import restore_backup, write_backup
 from app.maintenance.cache import refresh_cache, sweep_files
@@ -25,7 +23,7 @@ from app.reports.frozen_evaluations import move_into_bucket
 from app.settings import Settings
 from app.storage.bucket import BucketStore
 from app.storage.bundles import SharedFolders
-from tests.app.test_check_only import check
+from tests.app.test_dry_run import check
 from tests.app.test_imports import packed, send
 from tests.support.bucket import BucketServer
 from tests.support.homes import process, settings_of
@@ -54,11 +52,6 @@ def snapshots(service: Service) -> list[str]:
     return sorted(path.name for path in (service.context.settings.home / "snapshots").glob("*/[0-9]*"))
 
 
-def faults(service: Service) -> list[str]:
-    with service.context.database.read() as session:
-        return verify_all(session, service.context).faults
-
-
 def test_a_worker_with_another_home_imports_what_was_sent_and_nothing_of_it_stays(two: Two) -> None:
     one, other = two
     import_id = send(one, packed({f"{i}.png": cell_png(i) for i in range(3)})).json()["id"]
@@ -69,7 +62,7 @@ def test_a_worker_with_another_home_imports_what_was_sent_and_nothing_of_it_stay
         assert service.get("admin", f"/v1/imports/{import_id}").json()["job"]["result"]["created"] == 3
     delete_archives(other.context)
     assert archives(one, other) == []
-    assert faults(one) == []
+    assert one.faults() == []
 
 
 def test_an_archive_that_no_job_takes_is_taken_back(two: Two) -> None:
@@ -96,26 +89,6 @@ def test_what_was_checked_here_is_imported_there(two: Two) -> None:
     assert archives(one, other) == []
     again = one.call("admin", "POST", f"{path}/import", headers=HTML, follow_redirects=False)
     assert again.headers["location"] == begun
-
-
-def test_an_archive_damaged_in_the_bucket_fails_its_import_and_is_kept_for_a_week(
-    two: Two, bucket: str, buckets: BucketServer
-) -> None:
-    one, other = two
-    damaged, gone = (send(one, packed({"a.png": cell_png()})).json()["id"] for _ in range(2))
-    for key in archives(one):
-        if damaged in key:
-            buckets.overwrite(bucket, key, b"PK\x03\x04 and so on")
-        else:
-            BucketStore(bucket).remove(key)
-    work_off(other.context)
-    said = [one.get("admin", f"/v1/imports/{job_id}").json()["job"]["error"] for job_id in (damaged, gone)]
-    assert "damaged after it had been sent; send it again" in said[0]
-    assert "the archive was deleted" in said[1]
-    assert delete_archives(one.context) == 0
-    one.clock.ahead = KEPT_FOR_RETRIES + timedelta(minutes=1)
-    assert delete_archives(one.context) == 1
-    assert archives(one, other) == []
 
 
 def test_a_worker_killed_while_it_imports_leaves_no_image_in_its_home(two: Two) -> None:
@@ -152,19 +125,6 @@ def test_archives_in_the_bucket_count_for_the_quota(two: Two, monkeypatch: pytes
     assert "other archives take" in refused.json()["detail"]
 
 
-def test_nothing_is_accepted_that_cannot_be_put_into_the_bucket(
-    two: Two, settings: Settings, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, _ = two
-    monkeypatch.setenv("AWS_ENDPOINT", f"http://127.0.0.1:{free_port()}")
-    with process(settings_of(settings, tmp_path / "one", bucket), one.keys) as cut_off:
-        refused = send(cut_off, packed({"a.png": cell_png()}))
-        assert refused.status_code == 503
-        assert int(refused.headers["retry-after"]) > 0
-    assert list((tmp_path / "one" / "imports").glob("*")) == []
-    assert one.get("admin", "/v1/jobs").json()["items"] == []
-
-
 def test_a_frozen_evaluation_made_by_one_is_read_through_the_other(
     two: Two, bucket: str, buckets: BucketServer
 ) -> None:
@@ -175,14 +135,14 @@ def test_a_frozen_evaluation_made_by_one_is_read_through_the_other(
     pages = [service.get("viewer", f"/v1/evaluations/{evaluation_id}", headers=HTML) for service in two]
     assert [answer.status_code for answer in pages] == [200, 200]
     assert pages[0].content == pages[1].content
-    assert faults(one) == []
+    assert one.faults() == []
     assert sweep_files(one.context, -2) == 0
     copies = [path for path in (one.context.settings.home / "evaluations").rglob("report.html")]
     copies[0].write_bytes(b"not what was stored")
     assert one.get("viewer", f"/v1/evaluations/{evaluation_id}", headers=HTML).content == pages[0].content
     (found,) = BucketStore(bucket).under("evaluations")
     buckets.overwrite(bucket, found.key, b"not what was stored")
-    assert [fault.split(":")[0] for fault in faults(one)] == [f"evaluation {evaluation_id}"]
+    assert [fault.split(":")[0] for fault in one.faults()] == [f"evaluation {evaluation_id}"]
 
 
 def test_what_a_killed_worker_left_of_an_evaluation_is_never_taken_and_swept(two: Two, bucket: str) -> None:
@@ -198,7 +158,7 @@ def test_what_a_killed_worker_left_of_an_evaluation_is_never_taken_and_swept(two
     assert "of an attempt before" not in shown.text
     assert sweep_files(one.context, -2) == 1
     assert len(list(BucketStore(bucket).under("evaluations"))) == 1
-    assert faults(other) == []
+    assert other.faults() == []
 
 
 def test_a_snapshot_of_one_worker_is_used_by_all(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,12 +192,12 @@ def test_a_snapshot_damaged_anywhere_is_named_discarded_and_written_anew(
     refresh_cache(other.context)
     (copy,) = (other.context.settings.home / "snapshots").glob("*/[0-9]*")
     (copy / "pi.npy").write_bytes(b"not what was stored")
-    assert [fault.split(":")[0] for fault in faults(other)] == [f"snapshot {copy}"]
+    assert [fault.split(":")[0] for fault in other.faults()] == [f"snapshot {copy}"]
     refresh_cache(other.context)
-    assert faults(other) == []
+    assert other.faults() == []
     (found,) = BucketStore(bucket).under("snapshots")
     buckets.overwrite(bucket, found.key, b"not what was stored")
-    assert [fault.split(":")[0] for fault in faults(one)] == [f"snapshot {found.key.rpartition('/')[0]} in the bucket"]
+    assert [fault.split(":")[0] for fault in one.faults()] == [f"snapshot {found.key.rpartition('/')[0]} in the bucket"]
     shutil.rmtree(other.context.settings.home / "snapshots")
     refresh_cache(other.context)  # finds it damaged
     assert snapshots(other) == []
@@ -245,7 +205,7 @@ def test_a_snapshot_damaged_anywhere_is_named_discarded_and_written_anew(
     refresh_snapshots(one.context)
     refresh_cache(other.context)
     assert snapshots(other) == snapshots(one) != []
-    assert faults(one) == faults(other) == []
+    assert one.faults() == other.faults() == []
 
 
 def test_copies_stay_as_they_are_while_the_bucket_does_not_answer(
@@ -264,7 +224,7 @@ def test_copies_stay_as_they_are_while_the_bucket_does_not_answer(
     assert one.get("viewer", "/v1/metrics", params={"partition": "all"}).json() == before
 
 
-def test_a_backup_carries_evaluations_out_of_a_bucket_and_into_another(
+def test_a_backup_has_the_bucket_and_comes_back_into_another(
     two: Two, settings: Settings, buckets: BucketServer, tmp_path: Path
 ) -> None:
     one, other = two
@@ -272,9 +232,11 @@ def test_a_backup_carries_evaluations_out_of_a_bucket_and_into_another(
     evaluation_id = frozen(one)
     work_off(other.context)
     shown = one.get("viewer", f"/v1/evaluations/{evaluation_id}", headers=HTML).content
-    write_backup(one.context, tmp_path / "first")
+    case = one.get("viewer", "/v1/cases").json()["items"][0]["id"]
+    assert write_backup(one.context, tmp_path / "first")["damaged"] == []
     ring = one.context.settings.key_ring()
-    for source, home, storage in (("first", "folder", None), ("second", "bucket", buckets.create())):
+    into = buckets.create()
+    for source, home, storage in (("first", "folder", None), ("second", "bucket", into)):
         url = f"sqlite:///{tmp_path / home / 'secondread.db'}"
         there = settings_of(settings, tmp_path / home, storage, url)
         restore_backup(
@@ -286,9 +248,12 @@ def test_a_backup_carries_evaluations_out_of_a_bucket_and_into_another(
         context.database.engine.dispose()
         with process(there, one.keys) as back:
             assert back.get("viewer", f"/v1/evaluations/{evaluation_id}", headers=HTML).content == shown
-            assert faults(back) == []
+            assert back.get("admin", f"/v1/cases/{case}/image").status_code == 200
+            assert back.faults() == []
             write_backup(back.context, tmp_path / "second" if storage is None else tmp_path / "third")
     assert (tmp_path / "third" / "evaluations" / evaluation_id / "report.html").read_bytes() == shown
+    with pytest.raises(ValueError, match="not empty"):
+        restore_backup(tmp_path / "first", tmp_path / "x", tmp_path / "x", "sqlite:///x", None, BucketStore(into))
 
 
 def test_where_there_is_only_home_everything_lies_where_it_lay(service: Service) -> None:
@@ -307,8 +272,62 @@ def test_where_there_is_only_home_everything_lies_where_it_lay(service: Service)
     (snapshot,) = (home / "snapshots" / release).iterdir()
     assert snapshot.name.isdigit()
     assert (snapshot / "snapshot.json").is_file()
-    with service.context.database.read() as session:
-        (row,) = session.execute(select(Evaluation)).scalars()
+    (row,) = service.scalars(select(Evaluation))
     assert row.id == UUID(evaluation_id)
     assert SharedFolders(home, None).path(f"evaluations/{evaluation_id}") == home / "evaluations" / evaluation_id
-    assert faults(service) == []
+    assert service.faults() == []
+
+
+def test_what_one_process_stores_another_reads(two: tuple[Service, Service], tmp_path: Path) -> None:
+    one, other = two
+    assert one.get(None, "/readyz").json()["storage"] == "ok"
+    assert other.get(None, "/readyz").json()["status"] == "ready"
+    case = one.add_case("case-1", cell_png())
+    again = other.add_case("case-2", cell_png(1))
+    assert (case["prediction"]["release"], again["prediction"]["release"]) == 2 * (case["prediction"]["release"],)
+    for service in two:
+        for shown in (case, again):
+            image = service.get("admin", f"/v1/cases/{shown['id']}/image")
+            assert (image.status_code, image.headers["content-type"]) == (200, "image/png")
+    assert not any((tmp_path / name / "images").exists() for name in ("one", "two"))
+    for path in (tmp_path / "two" / "cache").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"not what was stored")
+    assert other.get("admin", f"/v1/cases/{case['id']}/image").content == (
+        one.get("admin", f"/v1/cases/{case['id']}/image").content
+    )
+    assert sweep_files(one.context, -2) == 0
+    assert other.faults() == []
+
+
+def test_verify_names_what_is_damaged_in_the_bucket(
+    two: tuple[Service, Service], bucket: str, buckets: BucketServer
+) -> None:
+    one, other = two
+    one.add_case()
+    store = BucketStore(bucket)
+    for kind in ("images", "releases"):
+        (found,) = store.under(kind)
+        buckets.overwrite(bucket, found.key, b"not what was stored")
+    faults = other.faults()
+    assert [fault.split()[0] for fault in faults] == ["image", "release"]
+    assert other.upload("case-2", cell_png()).status_code == 201  # the same pixels heal it
+    assert [fault.split()[0] for fault in other.faults()] == ["release"]
+
+
+def test_a_bucket_that_does_not_answer_is_told_and_nothing_is_acknowledged(
+    two: tuple[Service, Service], settings: Settings, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = two
+    monkeypatch.setenv("AWS_ENDPOINT", f"http://127.0.0.1:{free_port()}")
+    away = settings_of(settings, tmp_path / "one", bucket)  # its HOME has a copy of nothing: the release is unknown
+    with process(away, one.keys) as cut_off:
+        ready = cut_off.get(None, "/readyz")
+        assert (ready.status_code, ready.json()["status"]) == (503, "not ready")
+        assert "does not answer" in ready.json()["storage"]
+        for refused in (cut_off.upload("case-1", cell_png()), send(cut_off, packed({"a.png": cell_png()}))):
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) > 0
+    assert one.get("viewer", "/v1/cases").json()["items"] == []
+    assert list((tmp_path / "one" / "imports").glob("*")) == []
+    assert one.get("admin", "/v1/jobs").json()["items"] == []

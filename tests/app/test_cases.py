@@ -1,6 +1,8 @@
-"""Predictions and cases over HTTP, on both databases."""
+"""Predictions and cases over HTTP, on both databases, and damaged pictures in number."""
 
 import json
+import random
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from ml.distributions.decisions import class_intervals
 from ml.images.preprocess import decode_image
 from ml.release.artifact import read_release
 from ml.release.predictor import Predictor
-from tests.support.images import CORPUS, exif_rotated
+from tests.support.images import CORPUS, encode, exif_rotated, photo
 from tests.support.service import Service, cell_png, pixels_of
 
 _STATUS = {"empty": 422, "broken": 422, "frames": 422, "too-small": 422, "too-large": 413, "format": 415}
@@ -181,36 +183,6 @@ def test_fields_of_a_case_are_checked(shared_service: Service, fields: dict[str,
     assert all(len(path.name) == 64 for path in stored)
 
 
-def test_case_without_multipart_or_image_is_refused(shared_service: Service) -> None:
-    assert shared_service.post("admin", "/v1/cases", json={"external_id": "a"}).status_code == 422
-    assert shared_service.post("admin", "/v1/cases", data={"external_id": "a"}).status_code == 422
-    assert shared_service.post("viewer", "/v1/predictions", files={"picture": ("x.png", cell_png())}).status_code == 422
-    many = [("image", ("x.png", cell_png()))] * 3
-    assert shared_service.post("viewer", "/v1/predictions", files=many).status_code == 400
-
-
-def test_partition_follows_the_patient_and_never_changes(service: Service) -> None:
-    cases = [service.add_case(f"case-{i}", cell_png(i), patient=f"p{i // 2}") for i in range(12)]
-    parts = {case["patient"]: set() for case in cases}
-    for case in cases:
-        parts[case["patient"]].add(case["partition"])
-    assert all(len(found) == 1 for found in parts.values())
-    assert {"calibration", "evaluation"} >= set().union(*parts.values())
-
-
-def test_missing_things_are_404(populated: Service) -> None:
-    missing = "01890000-0000-7000-8000-000000000000"
-    for path in (
-        f"/v1/cases/{missing}",
-        f"/v1/cases/{missing}/image",
-        f"/v1/cases/{missing}/posterior",
-        f"/v1/releases/{missing}",
-    ):
-        response = populated.get("viewer", path)
-        assert (response.status_code, response.json()["type"]) == (404, "urn:secondread:problem:not-found")
-    assert populated.get("viewer", "/v1/nothing").json()["type"] == "urn:secondread:problem:not-found"
-
-
 def test_a_case_without_a_prediction_stays_visible_and_is_wanted_first(service: Service) -> None:
     """No upload makes one; a laboratory's own import into the tables, or a future release, may."""
     from sqlalchemy import select
@@ -247,25 +219,64 @@ def test_a_case_without_a_prediction_stays_visible_and_is_wanted_first(service: 
     assert service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["selection"]["n_closed"] == 0
 
 
-def test_what_was_found_out_about_twins_at_the_planning_is_kept_with_the_case(service: Service) -> None:
-    from sqlalchemy import select
-
-    from app.database.tables import Case
-
-    image = cell_png(3)
-    shown = [service.add_case(f"case {number}", image, patient="p") for number in range(3)]
-    other = service.add_case("another patient", image, patient="q")
-    with service.context.database.read() as session:
-        cases = list(session.execute(select(Case).order_by(Case.id)).scalars())
-    selected = cases[0].pi >= 1
-    assert [case.twin_selected for case in cases] == [False, selected, selected, False]
-    assert [case.need < 0 for case in cases] == [False, True, True, False]
-    again = [service.get("viewer", f"/v1/cases/{case['id']}").json() for case in [*shown, other]]
-    assert again == [*shown, other]
-
-
 def test_the_page_of_a_case_tells_the_digest_of_its_image(service: Service) -> None:
     case = service.add_case("slide-1", cell_png())
     page = service.get("viewer", f"/cases/{case['id']}")
     assert page.status_code == 200
     assert f"<code>{case['prediction']['image_sha256']}</code>" in page.text
+
+
+_SOURCES = {
+    "PNG": encode(photo(1, 32)),
+    "JPEG": encode(photo(2, 32), "JPEG"),
+    "TIFF": encode(photo(3, 32), "TIFF"),
+    "TIFF, deflated": encode(photo(4, 32), "TIFF", compression="tiff_deflate"),
+    "palette": CORPUS["palette with alpha"][0],
+    "16-bit grey": CORPUS["16-bit grey"][0],
+    "CMYK": CORPUS["CMYK"][0],
+}
+#: Values that are limits of some field.
+_EDGES = (b"\x00", b"\xff", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x00\x00\x00\x00", b"\x80")
+
+
+def mutant(rng: random.Random) -> bytes:
+    """A picture with bytes changed, cut, doubled or taken from another one."""
+    data = bytearray(rng.choice(list(_SOURCES.values())))
+    for _ in range(rng.choice((1, 1, 2, 8, 64))):
+        # what a decoder goes by stands at the beginning, and in TIFF at the end
+        reach = rng.choice((64, 512, len(data)))
+        place = rng.randrange(min(reach, len(data)))
+        place = len(data) - 1 - place if rng.random() < 0.25 else place
+        how = rng.randrange(5)
+        if how == 0:
+            data[place] ^= 1 << rng.randrange(8)
+        elif how == 1:
+            edge = rng.choice(_EDGES)
+            data[place : place + len(edge)] = edge
+        elif how == 2:
+            del data[place : place + rng.randrange(1, 64)]
+        elif how == 3:
+            data[place:place] = data[place : place + rng.randrange(1, 64)]
+        else:
+            other = rng.choice(list(_SOURCES.values()))
+            data[place:] = other[place:]
+        if not data:
+            break
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    "count", [pytest.param(100, marks=pytest.mark.slow), pytest.param(5000, marks=pytest.mark.heavy)]
+)
+def test_mutants_of_pictures_are_read_or_refused(shared_service: Service, count: int) -> None:
+    rng, statuses = random.Random(count), Counter[int]()
+    for _ in range(count):
+        content = mutant(rng)
+        headers = {"Content-Type": "application/octet-stream"}
+        answer = shared_service.post("viewer", "/v1/predictions", content=content, headers=headers)
+        assert answer.status_code in {200, 413, 415, 422}, (answer.text, content[:64])
+        statuses[answer.status_code] += 1
+    print(dict(statuses))
+    assert shared_service.get(None, "/healthz").status_code == 200
+    assert statuses[200] > 0
+    assert statuses[422] > count / 10

@@ -8,14 +8,12 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select, update
 
-from app.audit.verify import verify_all
 from app.cases.blindness import record_exposure
 from app.database.tables import Annotator, ProvisionalLabel, utc_now
 from app.labels.corrections import finalize_labels
-from app.maintenance.export import export_dataset
-from tests.app.test_leases import classes_of, commit, lease, requests_of, set_policy
+from tests.app.test_leases import classes_of, commit, read_next, requests_of, set_policy
 from tests.app.test_people import GOOD, first_password, sign_in
-from tests.security.test_late_answers import judging, lost
+from tests.security.test_late_answers import judging
 from tests.security.test_right_person import answer_form, labels, submit
 from tests.support.service import Service, cell_png
 
@@ -27,12 +25,6 @@ def once(service: Service, **fields: Any) -> None:
 
 def correct(service: Service, who: str, read: dict[str, Any], code: str, key: str | None = None) -> Any:
     return service.post(who, f"/v1/reads/{read['id']}/correction", key, json={"label": code})
-
-
-def read_next(service: Service, who: str) -> dict[str, Any]:
-    read = lease(service, who)
-    assert read is not None
-    return read
 
 
 def time_passes(service: Service, minutes: float = 16) -> None:
@@ -75,8 +67,7 @@ def test_a_slip_is_corrected_blind_and_only_the_last_answer_counts(service: Serv
     rows = service.get("viewer", f"{path}/labels", params={"history": True}).json()["items"]
     assert [(row["label"], row["kind"]) for row in rows] == [(codes[0], "label"), (codes[1], "correction")]
     assert rows[0]["created_at"] < rows[1]["created_at"]  # the seconds between are kept
-    with service.context.database.read() as session:
-        assert verify_all(session, service.context).faults == []
+    assert service.faults() == []
 
 
 @pytest.mark.parametrize("how", ["minutes", "seen", "twin seen", "ten cases", "signed out"])
@@ -199,17 +190,6 @@ def test_a_case_that_is_shown_at_once_has_a_final_label_at_once(service: Service
     assert correct(service, "anna", read, codes[1]).json()["type"].endswith("label-final")
 
 
-def test_a_late_answer_is_corrected_as_late(service: Service) -> None:
-    once(service)
-    read, _ = lost(service)
-    commit(service, "anna", read, classes_of(service)[0])
-    label = correct(service, "anna", read, classes_of(service)[1]).json()["label"]
-    assert (label["late"], label["kind"], label["blind"]) == (True, "correction", True)
-    time_passes(service)
-    finalize_labels(service.context)
-    assert judging(service) == []
-
-
 def test_an_open_case_of_a_provisional_label_is_left_out_of_the_weighted_cohort(service: Service) -> None:
     once(service)
     for number in range(3):
@@ -232,8 +212,7 @@ def test_the_page_goes_back_to_the_last_answer_and_corrects_it_once(service: Ser
     once(service)
     codes, cookie = classes_of(service), first_password(service, "anna")
     page = {"headers": cookie | {"Accept": "text/html"}}
-    for number in range(2):
-        service.add_case(f"case {number}", cell_png(number))
+    service.add_cases(2)
     first = read_next(service, "anna")
     form = answer_form(service, cookie, first["case_id"])
     assert submit(service, cookie, form, label=codes[0]) == (204, "")
@@ -284,5 +263,4 @@ def test_the_audit_shows_labels_that_have_become_final(service: Service, tmp_pat
     shown = service.get("admin", "/v1/audit-events")
     assert shown.status_code == 200
     assert shown.json()["items"][0]["action"] == "label.final"
-    with service.context.database.read() as session:
-        export_dataset(session, service.context, tmp_path / "out", "all", images=False)
+    service.export(tmp_path / "out", images=False)

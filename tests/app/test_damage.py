@@ -11,7 +11,6 @@ import psycopg
 import pytest
 from sqlalchemy import select, text
 
-from app.audit.verify import verify_all
 from app.database.tables import Case
 from app.http.errors import StorageFull
 from app.maintenance.backup import check_backup, write_backup
@@ -36,8 +35,7 @@ def flip(path: Path, place: int | None = None) -> None:
 
 
 def stored_file(service: Service, external_id: str) -> Path:
-    with service.context.database.read() as session:
-        digest = session.execute(select(Case.stored_sha256).where(Case.external_id == external_id)).scalar_one()
+    digest = service.one(select(Case.stored_sha256).where(Case.external_id == external_id))
     return stored_image(service.context, digest)
 
 
@@ -58,8 +56,7 @@ def test_a_damaged_image_is_never_served_and_the_same_pixels_heal_it(service: Se
     assert refused.headers["content-type"] == "application/problem+json"
     assert service.upload("case-1", cell_png(1)).status_code == 200  # the case is known
     assert service.get("viewer", image).content == whole
-    with service.context.database.read() as session:
-        assert verify_all(session, service.context).faults == []
+    assert service.faults() == []
 
 
 def test_a_backup_names_damaged_images_and_goes_on(service: Service, tmp_path: Path) -> None:
@@ -100,11 +97,9 @@ def test_a_damaged_snapshot_is_not_used_but_named_and_written_anew(service: Serv
     harm_snapshot(folder, how)
     assert service.get("viewer", "/v1/metrics", params={"partition": "all"}).status_code == 200
     assert_snapshots_tell_all(context)
-    with context.database.read() as session:
-        assert [fault for fault in verify_all(session, context).faults if "snapshot" in fault] != []
+    assert [fault for fault in service.faults() if "snapshot" in fault] != []
     assert refresh_snapshot(context, release_id, classes)
-    with context.database.read() as session:
-        assert verify_all(session, context).faults == []
+    assert service.faults() == []
     assert_snapshots_tell_all(context)
     assert not refresh_snapshot(context, release_id, classes)
 
@@ -198,8 +193,7 @@ def test_what_is_stored_again_while_it_is_swept_stays(tmp_path: Path, monkeypatc
 @pytest.mark.both_databases
 def test_an_unknown_schema_is_one_clear_line(service: Service, tmp_path: Path) -> None:
     settings = service.context.settings
-    with service.context.database.write() as session:
-        session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    service.change(text("UPDATE alembic_version SET version_num = '9999'"))
     made = Installation(tmp_path / "home2", settings.sqlalchemy_url)
     assert settings.secret_key is not None
     made.environment["SECONDREAD_SECRET_KEY"] = settings.secret_key.get_secret_value()

@@ -41,8 +41,7 @@ def said(service: Service) -> dict[str, dict[str, str]]:
 
 
 def n_events(service: Service) -> int:
-    with service.context.database.read() as session:
-        return session.execute(select(func.max(AuditEvent.sequence))).scalar_one()
+    return service.one(select(func.max(AuditEvent.sequence)))
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Metrics recomputed over collected labels equal the library's on the exported tables."""
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,6 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from app.maintenance.export import export_dataset
 from app.metrics import service as metric_service
 from app.metrics.published import publish_estimates
 from app.metrics.service import CohortTables, cohort_tables
@@ -42,8 +40,7 @@ def test_metrics_equal_evaluate_on_the_exported_tables(service: Service, patient
     collect(service, [cell_png(i) for i in range(24)], patients)
     everything = {"partition": "all", "weighting": "none"}
     document = service.get("viewer", "/v1/metrics", params=everything).json()
-    with service.context.database.read() as session:
-        export_dataset(session, service.context, tmp_path / "out", "all")
+    service.export(tmp_path / "out")
     tables = tmp_path / "out" / "labels.csv", tmp_path / "out" / "predictions.csv"
     expected = evaluate_tables(*tables, cluster="patient")
     assert document["n_cases"] == expected.to_dict()["n_cases"] == 24
@@ -58,8 +55,7 @@ def test_metrics_equal_evaluate_on_the_exported_tables(service: Service, patient
 
 
 def test_the_export_can_be_trained_on(populated: Service, tmp_path: Path) -> None:
-    with populated.context.database.read() as session:
-        export_dataset(session, populated.context, tmp_path / "out", "all")
+    populated.export(tmp_path / "out")
     dataset = load_folder(tmp_path / "out", size=32)
     assert dataset.pixels.shape == (18, 32, 32, 3)
     released = populated.get("viewer", "/v1/releases").json()["items"][0]["classes"]
@@ -130,41 +126,6 @@ def test_a_frozen_evaluation_is_of_one_moment(service: Service, monkeypatch: pyt
     assert set(pyarrow.parquet.read_table(frozen)["annotator"].to_pylist()) == {"r", "s"}
 
 
-def test_partitions_share_the_cases_out(populated: Service) -> None:
-    sizes = {
-        part: populated.get("viewer", "/v1/metrics", params={"partition": part, "weighting": "none"}).json()["n_cases"]
-        for part in ("all", "evaluation", "calibration")
-    }
-    assert sizes["evaluation"] + sizes["calibration"] == sizes["all"] == 24
-
-
-@pytest.mark.slow
-def test_fifty_real_cells_read_by_three(service: Service, datasets: Path, tmp_path: Path) -> None:
-    """The originals of real cells, whatever the release makes of them: closed form and metrics hold."""
-    with zipfile.ZipFile(datasets / "pbc_wbcatt" / "originals_test_304.zip") as archive:
-        names = [name for name in archive.namelist() if name.endswith(".jpg")][:50]
-        images = [archive.read(name) for name in names]
-    rng = np.random.default_rng(1)
-    for name, data in zip(names, images, strict=True):
-        case = service.add_case(Path(name).name, data)
-        classes = case["prediction"]["classes"]
-        prior = np.array(list(case["prediction"]["class_probs"].values()))
-        alpha = np.exp(case["prediction"]["log_concentration"]) * prior
-        for reader in range(3):
-            code = int(rng.integers(len(classes)))
-            alpha[code] += 1
-            after = service.outside_label(case["id"], f"r{reader}", classes[code])["posterior"]
-            np.testing.assert_allclose(list(after["class_probs"].values()), alpha / alpha.sum(), atol=1e-9)
-    everything = {"partition": "all", "weighting": "none"}
-    document = service.get("viewer", "/v1/metrics", params=everything).json()
-    with service.context.database.read() as session:
-        export_dataset(session, service.context, tmp_path / "out", "all")
-    expected = evaluate_tables(tmp_path / "out" / "labels.csv", tmp_path / "out" / "predictions.csv")
-    assert (document["n_cases"], document["n_labels"]) == (50, 150)
-    for name, row in expected.to_dict()["metrics"].items():
-        assert document["metrics"][name]["value"] == pytest.approx(row["value"], abs=1e-9)
-
-
 def reading(service: Service, who: str, codes: list[str], limit: int = 1000) -> int:
     """Read what there is for one annotator, who sees the same cell type as its seed says."""
     rng = np.random.default_rng(abs(hash(who)) % 2**32)
@@ -220,8 +181,7 @@ def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Serv
 def test_what_nobody_could_tell_is_told_as_a_rate_and_raises_the_other_weights(service: Service) -> None:
     policy = {"rule": "disagreement", "threshold": 0.0, "audit_rate": 0.5, "adjudicate_below": None, "reason": "t"}
     assert service.post("admin", "/v1/policies", json=policy).status_code == 201
-    for number in range(10):
-        service.add_case(f"case-{number}", cell_png(number))
+    service.add_cases(10)
     lease = service.post("anna", "/v1/reads").json()
     service.post("anna", f"/v1/reads/{lease['id']}/decline", json={"reason": "cannot_tell"})
     codes = [info["code"] for info in lease["classes"]]

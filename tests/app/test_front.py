@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 
 from app.http.errors import ServiceOverloaded, ServiceUnavailable
 from app.http.limiter import MAX_SMALL_RUNS
-from app.predictions.inference import ImageDecoder, SmallImageQueue
+from app.predictions.inference import SmallImageQueue
 from ml.images.picture import Picture
 from tests.security.test_hostile_files import tiled
 from tests.security.test_pictures import jpeg_of_scans
@@ -73,26 +73,6 @@ def test_as_many_run_at_once_as_there_are_cores_in_the_order_of_arrival(cores: i
     run_async(scene())
 
 
-def test_a_full_queue_says_at_once_for_how_long() -> None:
-    async def scene() -> None:
-        port, held = SmallImageQueue(1, 2), Held()
-        tasks = [asyncio.create_task(port.run(held.work(number))) for number in range(3)]
-        await until(lambda: held.begun == [0])
-        with pytest.raises(ServiceOverloaded, match="too many") as refused:
-            await port.run(held.work(3))
-        assert refused.value.retry_after == 2  # nobody knows yet how long one takes
-        port.durations.seconds = 4.0
-        with pytest.raises(ServiceOverloaded, match="too many") as refused:
-            await port.run(held.work(3))
-        assert refused.value.retry_after == 12  # for the two that wait, and for itself
-        held.end(3)
-        assert await asyncio.gather(*tasks) == [0, 1, 2]
-        port.durations.seconds = 0.001
-        assert port._seconds_for(1) == 1
-
-    run_async(scene())
-
-
 def test_what_has_run_for_long_counts_for_what_whoever_comes_next_is_told() -> None:
     """Recent ones took milliseconds, and two that took half of a minute held both places: "in two seconds", it said."""
 
@@ -128,24 +108,6 @@ def test_work_that_goes_on_keeps_its_place_though_its_caller_is_gone() -> None:
         await until(lambda: port.limiter.count_use() == (0, 0))
         held.end()
         assert await port.run(held.work(2)) == 2
-
-    run_async(scene())
-
-
-def test_who_waits_too_long_is_told_and_what_has_begun_goes_on() -> None:
-    async def scene() -> None:
-        port, held = SmallImageQueue(1, 5), Held()
-        port.limiter.wait_seconds = 0.1
-        first = asyncio.create_task(port.run(held.work(0)))
-        await until(lambda: held.begun == [0])
-        with pytest.raises(ServiceOverloaded, match="waited"):
-            await port.run(held.work(1))
-        assert (held.begun, port.limiter.count_use().waiting, first.done()) == ([0], 0, False)
-        held.end()
-        assert await first == 0
-        held.end()
-        assert await port.run(held.work(2)) == 2
-        assert held.begun == [0, 2], "what nobody waits for was done"
 
     run_async(scene())
 
@@ -237,13 +199,3 @@ def test_a_large_network_never_takes_a_place_at_the_front(service: Service, monk
     other = service.call(*ask.values(), content=cell_png(1))
     assert len(taken) == 1
     assert first.json() == small.json() == other.json()
-
-
-def test_the_memory_of_pictures_is_given_back_at_the_front(service: Service) -> None:
-    port: ImageDecoder = service.context.pictures
-    before = port.cheap.count_use()
-    for data, status in ((cell_png(1), 200), (cell_png(1)[:-40], 422), (b"none", 415)):
-        service.call("viewer", "POST", "/v1/predictions", content=cell_png(1))
-        assert service.call("viewer", "POST", "/v1/predictions", content=data).status_code == status
-    assert port.cheap.count_use() == before
-    assert service.context.front.limiter.count_use().waiting == 0

@@ -145,6 +145,8 @@ def test_trying_again_costs_and_neither_names_nor_roll_backs_give_it_back(
     assert (refused.status_code, "the gate refused" in refused.json()["detail"]) == (409, True)
     # the champion's copy takes its place: the count goes with what is served
     assert promote(service, same, despite_gate=True).status_code == 200
+    event = service.get("admin", "/v1/audit-events", params={"action": "alias.move"}).json()["items"][0]
+    assert (event["details"]["despite_gate"], event["reason"]) == ("refused", "to be tried")
     assert attempts(service) == 2
     # another champion has a count of its own, and the first one's is kept for its return
     less_sure = add(service, copy_of(tiny_release, tmp_path / "less sure", "less sure", SURE / 2))

@@ -162,24 +162,6 @@ def test_who_came_first_is_served_first(served: LoadedRelease, monkeypatch: pyte
     assert port.here.count_use() == (0, 0)
 
 
-def test_who_gives_up_waiting_does_not_hold_up_those_behind(
-    served: LoadedRelease, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    port, network = InferenceEngine(Path(), 1, 64), _Blocking(monkeypatch, served)
-    with ThreadPoolExecutor(4) as pool:
-        first = pool.submit(port.predict, served, numbered(served, 0))
-        assert network.begun.acquire(timeout=patient(30))
-        port.here.wait_seconds = 0.2
-        impatient = arrive(pool, port, served, 1)
-        port.here.wait_seconds = patient(60)
-        behind = [arrive(pool, port, served, number) for number in (2, 3)]
-        assert isinstance(impatient.exception(timeout=patient(30)), ServiceOverloaded)
-        network.end.release(3)
-        for one in (first, *behind):
-            assert one.result(timeout=patient(60)).logits.shape[0] == 1
-    assert network.order == [0, 2, 3]
-
-
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> InferenceEngine:
     monkeypatch.setattr(inference, "cores", lambda: 2)
     return InferenceEngine(Path(), 1, 64)
@@ -219,24 +201,6 @@ def test_a_large_network_runs_alone_and_is_not_overtaken(
             assert number == 2 or network.begun.acquire(timeout=patient(30))
         for one in asked:
             one.result(timeout=patient(60))
-
-
-def test_where_a_large_network_gives_up_those_behind_run_beside_those_that_do(
-    served: LoadedRelease, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    port, network, small = two_cores(monkeypatch), _Blocking(monkeypatch, served), replace(served, cores=1)
-    with ThreadPoolExecutor(3) as pool:
-        first = pool.submit(port.predict, small, numbered(served, 0))
-        assert network.begun.acquire(timeout=patient(30))
-        port.here.wait_seconds = 0.2
-        impatient = arrive(pool, port, served, 1)
-        port.here.wait_seconds = patient(60)
-        behind = arrive(pool, port, small, 2)
-        assert isinstance(impatient.exception(timeout=patient(30)), ServiceOverloaded)
-        assert network.begun.acquire(timeout=patient(30)), "the one behind waits for a run that need not end"
-        network.end.release(2)
-        for one in (first, behind):
-            assert one.result(timeout=patient(60)).logits.shape[0] == 1
 
 
 def test_a_small_network_takes_one_core_and_a_large_one_all(

@@ -1,79 +1,19 @@
-"""Audit chain, image store, releases, readiness: what is changed or missing is found and named."""
+"""Image store, releases, readiness, the device: what is changed, missing or unusable is found and named."""
 
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 
-from app.audit.verify import verify_all
 from app.database.engine import Database, wal_is_safe
-from app.database.tables import drop_triggers
 from app.http.errors import StorageFull
 from app.releases.queries import get_champion_alias
+from app.settings import Settings
 from app.storage import blobs
 from app.storage.blobs import FolderStore, ImageStore
+from ml.release.device import cuda_fault
+from tests.support.process import Installation
 from tests.support.sabotage import undone
 from tests.support.service import Service
-
-
-def verify(service: Service) -> list[str]:
-    with service.context.database.read() as session:
-        faults: list[str] = verify_all(session, service.context).faults
-        return faults
-
-
-def take_triggers_off(service: Service) -> None:
-    """Whoever owns the table of events may do so; everything is linked before."""
-    with service.context.database.write() as session:
-        for statement in drop_triggers(session.get_bind().dialect.name, "audit_events"):
-            session.execute(text(statement))
-
-
-@pytest.mark.both_databases
-def test_an_untouched_service_verifies(service: Service) -> None:
-    service.outside_label(service.add_case()["id"], "r1", "blast")
-    assert verify(service) == []
-
-
-@pytest.mark.both_databases
-def test_every_stored_thing_has_its_audit_event(service: Service) -> None:
-    case = service.add_case()
-    service.outside_label(case["id"], "r1", "blast")
-    with service.context.database.read() as session:
-        rows = session.execute(text("SELECT action, actor FROM audit_events ORDER BY sequence")).all()
-    assert [tuple(row) for row in rows][-2:] == [("case.add", "admin"), ("label.add", "outside")]
-
-
-@pytest.mark.both_databases
-def test_a_changed_audit_event_is_named(service: Service) -> None:
-    service.add_case()
-    take_triggers_off(service)
-    with service.context.database.write() as session:
-        session.execute(text("UPDATE audit_events SET actor = 'somebody' WHERE sequence = 2"))
-    assert verify(service) == ["audit event 2 was changed, or one before it was removed"]
-
-
-@pytest.mark.both_databases
-def test_a_cut_tail_of_the_audit_shows(service: Service) -> None:
-    take_triggers_off(service)
-    with service.context.database.write() as session:
-        session.execute(text("DELETE FROM audit_events WHERE sequence = (SELECT max(sequence) FROM audit_events)"))
-    service.written_past = True
-    assert any("its head says" in fault for fault in verify(service))
-
-
-def test_one_flipped_byte_in_an_image_or_a_release_is_named(service: Service) -> None:
-    service.add_case()
-    image = next(path for path in service.context.settings.images_folder.rglob("*") if path.is_file())
-    network = next(service.context.settings.releases_folder.rglob("network.onnx"))
-    for path in (image, network):
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
-    faults = verify(service)
-    assert len(faults) == 2
-    assert image.name in faults[0]
-    assert "network.onnx" in faults[1]
 
 
 def test_a_release_that_breaks_on_disk_leaves_the_loaded_one_serving(service: Service) -> None:
@@ -148,13 +88,33 @@ def test_the_journal_mode_follows_the_version(tmp_path: Path) -> None:
     ]
 
 
-def test_openapi_names_every_error(service: Service) -> None:
-    document = service.client.get("/openapi.json").json()
-    for path, operations in document["paths"].items():
-        for operation in operations.values():
-            codes = set(operation["responses"])
-            if path.startswith("/v1"):
-                assert {"401", "403", "422", "429", "503"} <= codes, path
-            if "requestBody" in operation and path in {"/v1/cases", "/v1/predictions"}:
-                assert {"400", "413", "415"} <= codes
-    assert "ProblemDocument" in document["components"]["schemas"]
+@pytest.fixture
+def no_cuda() -> None:
+    if cuda_fault() is None:
+        pytest.skip("CUDA can be used on this machine")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_cuda")
+def test_cuda_that_cannot_be_used_stops_server_and_worker_in_one_line(tmp_path: Path, tiny_release: Path) -> None:
+    with Installation(tmp_path / "home") as made:
+        made.prepare(tiny_release)
+        made.environment["SECONDREAD_DEVICE"] = "cuda"
+        for command in ("serve", "worker"):
+            done = made.run(command, check=False)
+            assert done.returncode == 1
+            said = [line for line in done.stderr.splitlines() if line.startswith("secondread: ")]
+            assert said == [f"secondread: device cuda cannot be used: {cuda_fault()}"]
+        made.environment["SECONDREAD_DEVICE"] = "gpu"
+        assert "SECONDREAD_DEVICE" in made.run("serve", check=False).stderr
+
+
+@pytest.mark.usefixtures("no_cuda")
+def test_readiness_says_where_the_network_runs(service: Service) -> None:
+    assert service.get(None, "/readyz").json()["device"].startswith("cpu")
+
+
+def test_cuda_here_and_a_network_elsewhere_contradict_each_other(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="DEVICE wants cuda here"):
+        Settings(home=tmp_path, device="cuda", inference_url="http://127.0.0.1:1")
+    assert Settings(home=tmp_path, inference_url="http://127.0.0.1:1").device == "auto"

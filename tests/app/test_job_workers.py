@@ -114,8 +114,7 @@ def test_what_a_killed_command_left_is_done_by_a_worker(service: Service) -> Non
         session.flush()
         session.execute(update(Job).values(state="running", begun=1, executor_id=command_ids()[0]))
     command = JobRunner(context, FUNCTIONS, command_ids()[:1])
-    with context.database.write() as session:
-        session.execute(update(Job).values(executor_id="another"))
+    service.change(update(Job).values(executor_id="another"))
     assert command.acquire()
     with context.database.write() as session:
         session.execute(update(Job).values(executor_id=command.id))

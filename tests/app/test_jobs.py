@@ -11,13 +11,11 @@ from uuid import UUID
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
-from sqlalchemy import func, select, text
+from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from app.database.tables import Job
 from app.http.errors import StorageFull
 from app.job_table import FUNCTIONS, ask_for_recalibration
-from app.jobs import service as jobs_service
 from app.jobs.executor import JobExecutor
 from app.jobs.handle import RunningJob, WorkerStoppingError
 from app.reports.frozen_evaluations import evaluate_frozen, evaluation_folder
@@ -108,65 +106,6 @@ def _promote(service: Service, champion: dict[str, Any], report: dict[str, Any])
     assert service.get("viewer", f"/v1/cases/{case['id']}").json()["prediction"] == case["prediction"]
 
 
-def test_bulk_predictions_equal_those_of_an_upload(service: Service) -> None:
-    """From stored logits and features a release predicts what it would have predicted at the upload."""
-    first = service.add_case("one", patient="p")
-    release = first["prediction"]["release"]
-    job_id = submit(service.context, "prediction", {"release": release})
-    work_off(service.context)
-    assert job(service, job_id)["result"]["n_predicted"] == 0
-    assert service.get("viewer", f"/v1/cases/{first['id']}").json()["prediction"] == first["prediction"]
-
-
-@pytest.mark.slow
-@pytest.mark.one_database
-def test_a_candidate_that_the_gate_refused_is_promoted_by_an_explicit_choice_only(service: Service) -> None:
-    plan = service.context.settings.home / "plan.json"
-    bounds = {"min_labelled_cases": 5, "min_patients": 3, "max_mean_log_concentration_change": 9}
-    plan.write_text(json.dumps(bounds | {"max_increase": 0}))
-    service.context.settings.change_plan = plan
-    collect_reads(service, 40)
-    asked = service.post("admin", "/v1/recalibrations", json={}).json()
-    work_off(service.context)
-    done = job(service, asked["id"])
-    assert done["state"] == "succeeded", done["error"]
-    report = done["result"]
-    assert not report["gate"]["passed"]
-    assert service.get("viewer", f"/v1/releases/{report['release']}").json()["gate_passed"] is False
-    body: dict[str, Any] = {"release": report["release"], "reason": "all the same"}
-
-    def promote(**more: Any) -> Any:
-        headers = {"If-Match": '"1"'}
-        return service.call("admin", "PUT", "/v1/aliases/champion", json=body | more, headers=headers)
-
-    refused = promote()
-    assert (refused.status_code, "the gate refused" in refused.json()["detail"]) == (409, True)
-    without_reason = promote(despite_gate=True, reason=" ")
-    assert (without_reason.status_code, "say why" in without_reason.json()["detail"]) == (422, True)
-    assert service.get("viewer", "/v1/aliases").json()["items"][0]["revision"] == 1
-    assert promote(despite_gate=True).status_code == 200
-    event = service.get("admin", "/v1/audit-events", params={"action": "alias.move"}).json()["items"][0]
-    assert (event["details"]["despite_gate"], event["reason"]) == ("refused", "all the same")
-
-
-def test_too_few_labels_are_refused_with_the_numbers(service: Service) -> None:
-    service.add_case()
-    asked = service.post("admin", "/v1/recalibrations", json={}).json()
-    work_off(service.context)
-    failed = job(service, asked["id"])
-    assert failed["state"] == "failed"
-    assert "50 labelled cases of 10 patients" in failed["error"]
-    again = service.post("admin", f"/v1/jobs/{asked['id']}/retry")
-    assert (again.status_code, again.json()["state"]) == (202, "queued")
-    assert service.post("admin", f"/v1/jobs/{asked['id']}/retry").status_code == 409
-
-
-def test_a_method_beyond_the_change_plan_is_refused(service: Service) -> None:
-    asked = service.post("admin", "/v1/recalibrations", json={"method": "matrix"}).json()
-    work_off(service.context)
-    assert "change plan" in job(service, asked["id"])["error"]
-
-
 def test_a_job_began_when_its_first_attempt_did(service: Service) -> None:
     job_id = submit(service.context, "evaluation", {})
     begun: list[str] = []
@@ -182,17 +121,6 @@ def test_a_job_began_when_its_first_attempt_did(service: Service) -> None:
         if attempt == 0:
             assert service.post("admin", f"/v1/jobs/{job_id}/retry").json()["started_at"] == begun[0]
     assert begun[1] == begun[0] < ended["ended_at"]
-
-
-def test_a_request_that_is_rolled_back_leaves_no_job(service: Service) -> None:
-    context = service.context
-    with context.database.write() as session:
-        jobs_service.submit_job(session, context, "evaluation", {}, None)
-        session.rollback()
-    with context.database.read() as session:
-        assert session.execute(select(func.count()).select_from(Job)).scalar_one() == 0
-    assert service.get("viewer", "/v1/jobs").json()["items"] == []
-    assert work_off(context) == 0
 
 
 def test_kinds_do_not_wait_for_each_other(service: Service) -> None:

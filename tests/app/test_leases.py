@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from app.database.tables import Annotator, Case, Exposure, Label, Read, ReadRequest
+from app.database.tables import Annotator, Case, Label, Read, ReadRequest
 from app.labels import queries
 from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
@@ -55,8 +55,22 @@ def lease(service: Service, who: str) -> dict[str, Any] | None:
     return body
 
 
+def read_next(service: Service, who: str) -> dict[str, Any]:
+    read = lease(service, who)
+    assert read is not None
+    return read
+
+
 def commit(service: Service, who: str, read: dict[str, Any], code: str, **fields: Any) -> Any:
     return service.post(who, f"/v1/reads/{read['id']}/labels", json={"label": code, **fields})
+
+
+def answer_next(service: Service, who: str, code: str, **fields: Any) -> dict[str, Any]:
+    """Lease the next case and label it."""
+    answer = commit(service, who, read_next(service, who), code, **fields)
+    assert answer.status_code == 201, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def classes_of(service: Service) -> list[str]:
@@ -73,8 +87,7 @@ def expire_all(service: Service) -> None:
 def test_lease_label_reveal(service: Service) -> None:
     all_once(service)
     case = service.add_case()
-    read = lease(service, "anna")
-    assert read is not None
+    read = read_next(service, "anna")
     assert read["case_id"] == service.known_as("anna", case["id"])
     assert service.get("anna", f"/v1/cases/{case['id']}").status_code == 403
     answer = commit(service, "anna", read, classes_of(service)[0], confidence=0.5, note="clear")
@@ -116,22 +129,18 @@ def test_a_retried_lease_gives_the_same_read_and_an_empty_answer_keeps_the_key_f
 def test_release_decline_and_expiry(service: Service) -> None:
     all_once(service)
     case = service.add_case()
-    read = lease(service, "anna")
-    assert read is not None
+    read = read_next(service, "anna")
     assert service.call("anna", "DELETE", f"/v1/reads/{read['id']}").status_code == 204
-    read = lease(service, "anna")  # a released case may come back
-    assert read is not None
+    read = read_next(service, "anna")  # a released case may come back
     longer = service.call("anna", "PATCH", f"/v1/reads/{read['id']}").json()
     assert longer["expires_at"] >= read["expires_at"]
     declined = service.post("anna", f"/v1/reads/{read['id']}/decline", json={"reason": "know_this_case"})
     assert (declined.status_code, declined.json()["state"]) == (200, "declined")
     assert lease(service, "anna") is None  # a declined one may not
-    read = lease(service, "ben")
-    assert read is not None
+    read = read_next(service, "ben")
     expire_all(service)
     assert lease(service, "anna") is None
-    again = lease(service, "ben")
-    assert again is not None
+    again = read_next(service, "ben")
     assert again["id"] != read["id"]
     assert commit(service, "ben", read, classes_of(service)[0]).status_code == 201  # by the read that they have now
     assert commit(service, "ben", again, classes_of(service)[0]).json()["type"].endswith("lease-lost")
@@ -141,17 +150,14 @@ def test_release_decline_and_expiry(service: Service) -> None:
 def test_a_lease_that_ran_out_still_takes_the_label_while_nobody_else_has_the_case(service: Service) -> None:
     all_once(service)
     service.add_case()
-    read = lease(service, "anna")
-    assert read is not None
+    read = read_next(service, "anna")
     expire_all(service)
-    swept_by = lease(service, "ben")
-    assert swept_by is not None
+    swept_by = read_next(service, "ben")
     assert service.call("ben", "DELETE", f"/v1/reads/{swept_by['id']}").status_code == 204
     label = commit(service, "anna", read, classes_of(service)[0]).json()["label"]
     assert (label["late"], label["round"], label["blind"]) == (False, "planned", True)
     service.add_case("case-2", cell_png(2))
-    mine = lease(service, "anna")
-    assert mine is not None
+    mine = read_next(service, "anna")
     expire_all(service)
     assert commit(service, "anna", mine, classes_of(service)[0]).json()["label"]["late"] is False
 
@@ -159,8 +165,7 @@ def test_a_lease_that_ran_out_still_takes_the_label_while_nobody_else_has_the_ca
 def test_cannot_tell_closes_the_request_and_enters_no_count(service: Service) -> None:
     all_once(service)
     case = service.add_case()
-    read = lease(service, "anna")
-    assert read is not None
+    read = read_next(service, "anna")
     body = {"reason": "cannot_tell", "note": "out of focus"}
     assert service.post("anna", f"/v1/reads/{read['id']}/decline", json=body).status_code == 200
     assert requests_of(service, case["id"])[0].state == "closed"
@@ -176,8 +181,7 @@ def read_of_anybody(session: Session, _: UUID, read_id: UUID) -> tuple[Read, Ann
 @undone("T10", "a label enters only through a read that its person has leased", queries, "own_read", read_of_anybody)
 def test_reads_of_others_are_not_there(service: Service) -> None:
     service.add_case()
-    read = lease(service, "anna")
-    assert read is not None
+    read = read_next(service, "anna")
     missing = service.get("ben", f"/v1/reads/{UUID(int=7)}").json()
     for method, tail in (("GET", ""), ("PATCH", ""), ("DELETE", "")):
         answer = service.call("ben", method, f"/v1/reads/{read['id']}{tail}")
@@ -188,8 +192,7 @@ def test_reads_of_others_are_not_there(service: Service) -> None:
 def test_the_coin_is_tossed_once_and_a_second_read_never_unplanned(service: Service) -> None:
     set_policy(service, threshold=0.99, audit_rate=0.5)
     cases = [service.add_case(f"case-{i}", cell_png(i))["id"] for i in range(12)]
-    with service.context.database.read() as session:
-        rows = {str(c.id): (c.u, c.pi) for c in session.execute(select(Case)).scalars()}
+    rows = {str(c.id): (c.u, c.pi) for c in service.scalars(select(Case))}
     for case in cases:
         u, pi = rows[case]
         arms = [r.arm for r in requests_of(service, case)]
@@ -200,38 +203,10 @@ def test_the_coin_is_tossed_once_and_a_second_read_never_unplanned(service: Serv
     assert len({len(requests_of(service, case)) for case in cases}) == 2
 
 
-def test_a_case_is_shown_only_when_all_its_planned_reads_are_in(service: Service) -> None:
-    set_policy(service, threshold=0.99, audit_rate=1.0 - 1e-9, reveal="after_case_closed")
-    case = service.add_case()
-    assert [r.arm for r in requests_of(service, case["id"])] == ["first", "audit"]
-    for who, shown in (("anna", False), ("ben", True)):
-        read = lease(service, who)
-        assert read is not None
-        body = commit(service, who, read, classes_of(service)[0]).json()
-        assert (body["hidden_because"], body["posterior"]) == ("until-case-closed", None)
-        service.make_labels_final()
-        status = service.get(who, f"/v1/cases/{case['id']}").status_code
-        assert status == (200 if shown else 403)
-    assert service.get("anna", f"/v1/cases/{case['id']}").status_code == 200
-
-
-@pytest.mark.parametrize(("reveal", "shown"), [("never", False), ("after_commit", True)])
-def test_the_policy_decides_about_the_reveal(service: Service, reveal: str, shown: bool) -> None:
-    set_policy(service, reveal=reveal, threshold=0.9, audit_rate=1e-9)
-    case = service.add_case()
-    read = lease(service, "anna")
-    assert read is not None
-    assert (commit(service, "anna", read, classes_of(service)[0]).json()["posterior"] is not None) == shown
-    assert service.get("anna", f"/v1/cases/{case['id']}/posterior").status_code == (200 if shown else 403)
-    with service.context.database.read() as session:
-        assert len(session.execute(select(Exposure)).scalars().all()) == int(shown)
-
-
 def test_a_change_of_mind_after_the_reveal_is_tagged_and_the_blind_opinion_stands(service: Service) -> None:
     case = service.add_case()
     codes = classes_of(service)
-    read = lease(service, "anna")
-    assert read is not None
+    read = read_next(service, "anna")
     first = commit(service, "anna", read, codes[0]).json()["label"]
     path = f"/v1/labels/{first['id']}/revisions"
     assert service.post("ben", path, json={"label": codes[1], "reason": "x"}).status_code == 404
@@ -252,8 +227,7 @@ def test_a_correction_before_any_reveal_stays_blind(service: Service) -> None:
     set_policy(service, reveal="never")
     case = service.add_case()
     codes = classes_of(service)
-    read = lease(service, "anna")
-    assert read is not None
+    read = read_next(service, "anna")
     first = commit(service, "anna", read, codes[0]).json()["label"]
     changed = service.post(
         "anna", f"/v1/labels/{first['id']}/revisions", json={"label": codes[1], "reason": "wrong key"}
@@ -275,8 +249,7 @@ def test_retraction_and_labelling_again_extend_one_chain(service: Service) -> No
     assert twice.status_code == 409
     again = service.outside_label(case["id"], "r1", codes[3])
     assert (again["label"]["kind"], again["posterior"]["n_labels"]) == ("revision", 1)
-    with service.context.database.read() as session:
-        chain = session.execute(select(Label).order_by(Label.position)).scalars().all()
+    chain = service.scalars(select(Label).order_by(Label.position))
     assert [row.kind for row in chain] == ["label", "retraction", "revision"]
     assert [row.supersedes_id for row in chain[1:]] == [row.id for row in chain[:2]]
 
@@ -284,8 +257,7 @@ def test_retraction_and_labelling_again_extend_one_chain(service: Service) -> No
 def test_labelling_again_after_a_retraction_takes_no_read_that_is_wanted_of_somebody_else(service: Service) -> None:
     set_policy(service, threshold=0.0, reveal="never")
     case, codes = service.add_case(), classes_of(service)
-    read = lease(service, "anna")
-    assert read is not None
+    read = read_next(service, "anna")
     first = commit(service, "anna", read, codes[0]).json()["label"]
     gone = service.post("anna", f"/v1/labels/{first['id']}/retraction", json={"reason": "slip"}).json()["label"]
     assert service.label("anna", case["id"], codes[1]).status_code == 403
@@ -293,9 +265,7 @@ def test_labelling_again_after_a_retraction_takes_no_read_that_is_wanted_of_some
     again = service.post("anna", path, json={"label": codes[1], "reason": "looked again"}).json()["label"]
     assert (again["kind"], again["round"], again["blind"]) == ("revision", None, True)
     assert sorted(r.state for r in requests_of(service, case["id"])) == ["answered", "open"]
-    other = lease(service, "ben")
-    assert other is not None
-    assert commit(service, "ben", other, codes[0]).status_code == 201
+    answer_next(service, "ben", codes[0])
     service.make_labels_final()
     assert service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["n_labels"] == 2
 
@@ -305,9 +275,7 @@ def test_labels_that_leave_a_case_undecided_prompt_an_adjudication_that_plans_no
     case = service.add_case()
     codes = classes_of(service)
     for who, code in (("anna", codes[0]), ("ben", codes[1])):
-        read = lease(service, who)
-        assert read is not None
-        assert commit(service, who, read, code).status_code == 201
+        answer_next(service, who, code)
     rounds = [(r.round, r.arm, r.state) for r in requests_of(service, case["id"])]
     assert rounds == [
         ("planned", "first", "answered"),
@@ -327,8 +295,7 @@ def test_an_adjudication_asked_under_a_newer_policy_decides_what_its_label_revea
     case = service.add_case()
     set_policy(service, threshold=0.0, adjudicate_below=0.999999, reveal="never")
     for who, code in zip(("anna", "ben"), classes_of(service)[:2], strict=True):
-        read = lease(service, who)
-        assert read is not None
+        read = read_next(service, who)
         answer = commit(service, who, read, code)
         assert answer.status_code == 201
     assert [request.arm for request in requests_of(service, case["id"])] == ["first", "triage", "adjudication"]

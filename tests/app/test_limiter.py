@@ -1,4 +1,4 @@
-"""Laws of the one limiter, by threads and by coroutines: never more than there is, in order, nothing left behind."""
+"""Laws of the one limiter, by threads and by coroutines, and of the limit of requests in a minute."""
 
 import asyncio
 import random
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounts.passwords import HASHING
-from app.http.errors import ServiceOverloaded
+from app.http.errors import RateLimited, ServiceOverloaded
 from app.http.limiter import (
     BACKEND_PREDICTIONS,
     CALLER_REQUESTS,
@@ -24,6 +24,7 @@ from app.http.limiter import (
     Limiter,
     LimiterUse,
     LimitPlace,
+    RateLimit,
 )
 from tests.support.coroutines import run_async
 from tests.support.service import Service
@@ -142,37 +143,6 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def test_coroutines_wait_in_the_order_of_arrival() -> None:
-    async def scene() -> None:
-        limiter, order = Limiter(make_limit(), 2), list[int]()
-
-        async def work(number: int) -> None:
-            async with LimitPlace(limiter):
-                order.append(number)
-                await asyncio.sleep(0)
-
-        await asyncio.gather(*(work(number) for number in range(12)))
-        assert order == list(range(12))
-        assert limiter.count_use() == EMPTY
-
-    run_async(scene())
-
-
-def test_threads_wait_in_the_order_of_arrival() -> None:
-    limiter, order = Limiter(make_limit(), 1), list[int]()
-
-    def work(number: int) -> None:
-        with LimitPlace(limiter):
-            order.append(number)
-
-    with ThreadPoolExecutor(6) as pool, LimitPlace(limiter):
-        for number in range(6):
-            pool.submit(work, number)
-            wait_until(lambda number=number: limiter.count_use().waiting == number + 1)  # type: ignore[misc]
-    assert order == list(range(6))
-    assert limiter.count_use() == EMPTY
-
-
 def test_threads_and_coroutines_share_one_limiter() -> None:
     limiter, inside, most = Limiter(make_limit(passing=True), 10), [0], [0]
     counting = threading.Lock()
@@ -219,31 +189,6 @@ def test_threads_and_coroutines_share_one_limiter() -> None:
     assert limiter.count_use() == EMPTY
 
 
-def test_a_large_request_is_passed_by_what_fits_and_does_not_starve() -> None:
-    limiter = Limiter(make_limit(passing=True), 10)
-    held = LimitPlace(limiter, 6)
-    held.take()
-    large = LimitPlace(limiter, 10)
-    limiter.enter(large, threading.Event)
-    n_passed = 0
-    for _ in range(100):
-        small = LimitPlace(limiter, 2)
-        if limiter.enter(small, threading.Event) is not None:
-            break
-        small.give_back()
-        n_passed += 1
-    assert n_passed == 5  # as much as there is at all
-    held.give_back()
-    assert large.is_held
-
-
-def test_more_than_there_is_counts_as_all_of_it() -> None:
-    limiter = Limiter(make_limit(), 10)
-    with LimitPlace(limiter, 999):
-        assert limiter.count_use().in_use == 10
-    assert limiter.count_use() == EMPTY
-
-
 def test_a_place_is_taken_once_and_given_back_once() -> None:
     limiter = Limiter(make_limit(), 2)
     place, other = LimitPlace(limiter), LimitPlace(limiter)
@@ -256,41 +201,6 @@ def test_a_place_is_taken_once_and_given_back_once() -> None:
     assert limiter.count_use().in_use == 1
     place.take()
     assert limiter.count_use().in_use == 2
-
-
-@pytest.mark.parametrize("face", ["thread", "coroutine"])
-def test_who_finds_the_line_full_or_waits_too_long_is_refused_with_an_estimate(face: str) -> None:
-    limiter = Limiter(make_limit(queue=1, wait_seconds=0.01), 1)
-
-    def take(seconds_for: Callable[[int], int | None] | None = None) -> None:
-        place = LimitPlace(limiter)
-        place.seconds_for = seconds_for or place.seconds_for
-        if face == "thread":
-            place.take()
-        else:
-            run_async(place.take_async())
-
-    with LimitPlace(limiter):
-        with pytest.raises(ServiceOverloaded, match="late") as late:
-            take()
-        assert late.value.retry_after == ServiceOverloaded.retry_after
-        assert limiter.count_use() == LimiterUse(1, 0)
-        limiter.enter(LimitPlace(limiter), threading.Event)
-        with pytest.raises(ServiceOverloaded, match="full") as full:
-            take(lambda number: 10 * number)
-        assert full.value.retry_after == 20  # for the one that waits, and for itself
-
-
-def test_who_gives_up_holds_up_nobody_behind() -> None:
-    """A large request waits for two places; the one behind needs one, which is free."""
-    limiter = Limiter(make_limit(), 2)
-    with LimitPlace(limiter):
-        large, behind = LimitPlace(limiter, 2), LimitPlace(limiter, 1)
-        limiter.enter(large, threading.Event)
-        limiter.enter(behind, threading.Event)
-        assert not behind.is_held
-        limiter.leave(large, waiting=True)
-        assert behind.is_held
 
 
 def test_a_place_handed_to_a_caller_that_was_cancelled_goes_to_the_next() -> None:
@@ -397,3 +307,74 @@ def test_readiness_has_the_table_with_its_present_use_if_asked_and_names_nobody(
         "waiting": None,
     }
     assert "caller" not in answer.text.replace(CALLER_REQUESTS.name, "")
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 600.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def accepted(limit: RateLimit, caller: str = "a") -> bool:
+    try:
+        limit.count(caller)
+    except RateLimited:
+        return False
+    return True
+
+
+#: Of a clock that counts 1,024 steps per second, so that sums of seconds are exact.
+_PAUSES = st.integers(0, 40 * 1024).map(lambda steps: steps / 1024)
+
+
+@given(st.integers(1, 20), st.lists(st.tuples(_PAUSES, st.integers(1, 30)), min_size=1, max_size=12))
+def test_no_sixty_seconds_have_more_and_whoever_comes_back_when_told_is_welcome(
+    per_minute: int, bursts: list[tuple[float, int]]
+) -> None:
+    clock = Clock()
+    limit, at = RateLimit(per_minute, clock), []
+    for pause, number in bursts:
+        clock.seconds += pause
+        at += [clock.seconds for _ in range(number) if accepted(limit)]
+    assert max(sum(start <= one < start + 60 for one in at) for start in at) <= per_minute
+    while accepted(limit):
+        pass
+    with pytest.raises(RateLimited, match=f"more than {per_minute} requests") as refused:
+        limit.count("a")
+    wait, now = refused.value.retry_after, clock.seconds
+    assert wait is not None
+    assert 1 <= wait <= 60
+    clock.seconds = now + wait - 1 - 1 / 1024
+    assert wait == 1 or not accepted(limit), "sooner would have been welcome too"
+    clock.seconds = now + wait
+    assert accepted(limit)
+
+
+def test_callers_of_more_than_a_minute_ago_are_forgotten() -> None:
+    clock = Clock()
+    limit = RateLimit(5, clock)
+    for number in range(1000):
+        limit.count(f"caller {number}")
+    clock.seconds += 60
+    limit.count("a")
+    assert list(limit._until) == ["a"]
+
+
+def test_threads_together_get_no_more_than_one() -> None:
+    limit, barrier = RateLimit(50, Clock()), threading.Barrier(8)
+
+    def ask(_: int) -> int:
+        barrier.wait()
+        return sum(accepted(limit) for _ in range(40))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(ask, range(8))) == 50
+
+
+def test_zero_is_no_limit() -> None:
+    limit = RateLimit(0)
+    assert all(accepted(limit) for _ in range(1000))

@@ -13,10 +13,9 @@ from sqlalchemy import insert, select
 
 from app.context import ServiceContext
 from app.database.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest
-from app.metrics import service as evaluations
 from app.metrics.dataset import EvaluationDataset, stable_name_hash
 from app.metrics.score_alarm import PatientUnits, score_monitors, split_units_by_site
-from app.releases.queries import all_releases, champion_since, class_codes, served_release_id
+from app.releases.queries import all_releases, champion_since, class_codes
 from app.releases.service import move_alias
 from ml.util.arrays import IntArray
 from tests.app.test_snapshots import case_row, label_row, new_row, request_row
@@ -247,13 +246,3 @@ def promote_again(service: Service, at: datetime) -> None:
         assert champion_since(session) == at
         assert earlier is not None
         assert earlier < at
-
-
-def test_of_a_release_that_is_not_the_champion_nothing_is_said(populated: Service) -> None:
-    release = populated.get("viewer", "/v1/metrics").json()["release"]
-    with populated.context.database.read() as session:
-        other = uuid.uuid4()
-        assert (
-            evaluations._champion_monitors(session, other, EvaluationDataset.empty(["a"], 0), datetime.now(UTC)) == []
-        )
-        assert str(served_release_id(session)) == release

@@ -2,18 +2,14 @@
 
 import csv
 import io
-import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
 from PIL import Image
 from sqlalchemy import select
 
 from app.cases.ingest import partition_of
 from app.database.tables import Case, CasePrediction
-from app.maintenance.export import export_dataset
 from app.metrics.cohort import CohortQuery, is_kept_for_sets
 from app.metrics.service import load_judged_cohort
 from app.recalibration.service import read_recalibration_inputs
@@ -22,10 +18,8 @@ from app.releases.training import measure_training_overlap, patient_hmac
 from ml.datasets.folder import load_folder
 from ml.release.artifact import read_release
 from ml.release.training_index import TrainingIndex
-from ml.tables import evaluate as evaluate_tables
 from ml.training.train import index_of
 from tests.app.test_comparison import added, comparison, make
-from tests.support.command import run_here
 from tests.support.images import encode
 from tests.support.service import Service, cell_png, store
 from tests.support.tiny_release import with_training
@@ -52,20 +46,17 @@ def fill(service: Service, n_calibration: int, n_evaluation: int, size: int = 32
 
 
 def exported(service: Service, out: Path, partition: Any = "calibration") -> list[dict[str, str]]:
-    with service.context.database.read() as session:
-        export_dataset(session, service.context, out, partition)
+    service.export(out, partition)
     return list(csv.DictReader(io.StringIO((out / "labels.csv").read_text())))
 
 
 def external_ids(service: Service, *conditions: Any) -> set[str]:
-    with service.context.database.read() as session:
-        return set(session.execute(select(Case.external_id).where(*conditions)).scalars())
+    return set(service.scalars(select(Case.external_id).where(*conditions)))
 
 
 def kept_for_sets_here(service: Service) -> set[str]:
     """Cases of the calibration partition that no fit sees; each patient is named."""
-    with service.context.database.read() as session:
-        rows = session.execute(select(Case.external_id, Case.patient).where(Case.partition == "calibration")).all()
+    rows = service.rows(select(Case.external_id, Case.patient).where(Case.partition == "calibration"))
     return {name for name, patient in rows if is_kept_for_sets(service.context.keys.sets, f"patient:{patient}")}
 
 
@@ -153,11 +144,6 @@ def test_what_a_release_was_trained_on_is_found_under_any_name_and_judges_nothin
     assert evaluation["trained_on"]["n_left_out"] == 1  # the renamed one
 
 
-def unlabelled(service: Service) -> set[str]:
-    """Cases without a digest of their pixels, apart from the one that this module makes."""
-    return external_ids(service, Case.pixels_sha256.is_(None)) - {"renamed"}
-
-
 def test_new_cases_are_compared_as_they_come_and_recalibration_leaves_them_out(
     service: Service, tiny_release: Path, tmp_path: Path
 ) -> None:
@@ -184,12 +170,6 @@ def test_new_cases_are_compared_as_they_come_and_recalibration_leaves_them_out(
     assert calibration <= fitted
     assert "again" not in {names[case_id] for case_id in material.cohort.columns.ids()}
     assert (material.n_left_out_of_fit, material.n_left_out_of_judgement) == (len(network), 1)
-    tables = tmp_path / "later"
-    exported(service, tables, "all")
-    evaluation = evaluate_tables(tables / "labels.csv", tables / "predictions.csv", cluster="patient").to_dict()
-    everything = service.get("viewer", "/v1/metrics", params=EVERYTHING).json()
-    assert evaluation["n_cases"] == everything["n_cases"]
-    assert evaluation["metrics"]["L"]["value"] == pytest.approx(everything["metrics"]["L"]["value"], abs=1e-12)
 
 
 def test_digests_of_another_installation_say_nothing_about_patients(
@@ -202,38 +182,3 @@ def test_digests_of_another_installation_say_nothing_about_patients(
         overlap = measure_training_overlap(session, service.context.keys.training, source.card, source.training)
     assert (overlap.n_trained_on, overlap.images, overlap.patients) == (0, "known", "unknown")
     assert "same patients is unknown" in overlap.sentence()
-
-
-@pytest.mark.heavy
-def test_the_whole_cycle_through_the_command_line(service: Service, tmp_path: Path) -> None:
-    """Export, train, calibrate, export, add, predict, compare; then score and evaluate the same folder."""
-    fill(service, 58, 6, size=32)
-    rows = exported(service, tmp_path / "own")
-    run, out = tmp_path / "run", tmp_path / "release"
-    for command in (
-        ("train", "--data", tmp_path / "own", "--out", run, "--size", 16, "--epochs", 1, "--threads", 1),
-        ("calibrate", run),
-        ("export", run, "--out", out),
-        ("score", out, "--images", tmp_path / "own" / "images", "--out", tmp_path / "scores.csv"),
-    ):
-        done = run_here(*command)
-        assert done.returncode == 0, done.stderr
-    used = {row["case_id"] for row in rows if row["partition"] != "test"}
-    context = service.context
-    release, _ = add_release(context.database, context.keys.audit, out, context.folders)
-    make(service, "challenger", str(release.id), 0)
-    assert {name for name, use in marked(service, str(release.id)).items() if use} == used
-    assert comparison(service, str(release.id))["trained_on"]["n_left_out"] == len(used)
-    with context.database.read() as session:
-        ids = {str(row.id): row.external_id for row in session.execute(select(Case)).scalars()}
-    with (tmp_path / "own" / "labels.csv").open() as file, (tmp_path / "byid.csv").open("w", newline="") as other:
-        of = {name: case for case, name in ids.items()}
-        writer = csv.writer(other)
-        writer.writerow(["case_id", "annotator", "label"])
-        writer.writerows([of[row["case_id"]], row["annotator"], row["label"]] for row in csv.DictReader(file))
-    done = run_here("evaluate", "--labels", tmp_path / "byid.csv", "--predictions", tmp_path / "scores.csv", "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["n_cases"] == len({row["case_id"] for row in rows}) - len(used)
-    assert any(f"{len(used):,} of" in text for text in document["warnings"])
-    np.testing.assert_allclose(sum(row["n"] for row in document["disagreement_bins"]), document["n_cases"])

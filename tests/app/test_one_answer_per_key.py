@@ -1,4 +1,4 @@
-"""A key gives one answer: of its account, for its request, in the transaction of what it stores."""
+"""A key gives one answer, of its account and for its request; how long answers are kept, and what an erasure takes."""
 
 import json
 import threading
@@ -8,29 +8,23 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from fastapi import Request, Response
+from fastapi import Response
 from pydantic import BaseModel
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from app.database import idempotency
 from app.database.engine import Database
 from app.database.idempotency import (
-    KeyMissing,
     KeyReused,
     Once,
-    delete_case_answers,
-    delete_expired_answers,
-    once_by_header,
-    request_digest,
 )
 from app.database.tables import Account, IdempotencyRecord, utc_now
-from app.http.errors import ServiceUnavailable
 from app.http.principal import Principal
-from tests.support.coroutines import run_async
+from app.job_table import run_maintenance
+from app.maintenance.erasure_registry import ErasureTarget, erase_patient_rows
 from tests.support.sabotage import undone
+from tests.support.service import Service, cell_png
 from tests.support.waiting import patient
-
-pytestmark = pytest.mark.both_databases
 
 
 class Stored(BaseModel):
@@ -75,27 +69,8 @@ def send(database: Database, who: Principal, key: str, body: Any, action: Counte
         return once(who, key)(session, body, action)
 
 
-def test_a_key_is_required_and_not_empty() -> None:
-    who = Principal(uuid.uuid4(), "a", "admin", frozenset())
-    request = Request({"type": "http", "method": "POST", "path": "/v1/things", "state": {"caller": who}})
-    assert run_async(once_by_header(request, "k")) == once(who, "k")
-    for missing in (None, ""):
-        with pytest.raises(KeyMissing) as refused:
-            run_async(once_by_header(request, missing))
-        assert str(refused.value) == (
-            "send a header Idempotency-Key with a new value for each new request, and the same on retry"
-        )
-
-
-def test_the_digest_is_of_the_content_and_not_of_its_order() -> None:
-    assert request_digest({"a": 1, "b": 2}) == request_digest({"b": 2, "a": 1})
-    assert len({request_digest(*parts) for parts in ((1,), (2,), (1, 2), ("1",), ([1, 2],), ())}) == 6
-    assert request_digest(Stored(number=1)) == request_digest({"number": 1})
-    identifier = uuid.uuid4()
-    assert request_digest(identifier) == request_digest(str(identifier))
-
-
 @undone("F16", "a retry stores nothing twice", idempotency, "insert_if_absent", lambda *_: True)
+@pytest.mark.both_databases
 def test_the_first_answer_is_given_again_and_says_so(database: Database, people: list[Principal]) -> None:
     action = Counter()
     first = send(database, people[0], "k", "d", action)
@@ -107,6 +82,7 @@ def test_the_first_answer_is_given_again_and_says_so(database: Database, people:
 
 
 @undone("F16", "a key is of one request", idempotency, "request_digest", lambda *_: "")
+@pytest.mark.both_databases
 def test_a_key_is_of_one_request_and_one_account(database: Database, people: list[Principal]) -> None:
     action = Counter()
     send(database, people[0], "k", "d", action)
@@ -119,33 +95,7 @@ def test_a_key_is_of_one_request_and_one_account(database: Database, people: lis
     assert json.loads(send(database, people[0], "l", "d", action).body) == {"number": 3}
 
 
-def test_an_answer_that_is_swept_in_between_is_asked_for_again(
-    database: Database, people: list[Principal], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(idempotency, "insert_if_absent", lambda *_: False)  # the row was there, and is gone when read
-    words = r"^the answer to this Idempotency-Key has just expired; send the request again$"
-    with pytest.raises(ServiceUnavailable, match=words):
-        send(database, people[0], "k", "d", Counter())
-
-
-def test_whether_a_key_was_answered_is_known_before_the_work(database: Database, people: list[Principal]) -> None:
-    send(database, people[0], "k", "d", Counter())
-    with database.read() as session:
-        known = [once(who, key).answered(session) for who in people for key in ("k", "l")]
-    assert known == [True, False, False, False]
-
-
-def test_the_record_keeps_what_was_asked_and_answered(database: Database, people: list[Principal]) -> None:
-    before = utc_now()
-    send(database, people[0], "k", "d", Counter())
-    with database.read() as session:
-        record = session.execute(select(IdempotencyRecord)).scalar_one()
-    assert (record.account_id, record.key) == (people[0].account_id, "k")
-    assert record.request_sha256 == request_digest("POST /v1/things", "d")
-    assert (record.status, record.body) == (201, {"number": 1})
-    assert before <= record.created_at <= utc_now()
-
-
+@pytest.mark.both_databases
 def test_an_action_that_fails_leaves_its_key_free(database: Database, people: list[Principal]) -> None:
     def fails() -> tuple[int, Stored]:
         raise RuntimeError("no room")
@@ -155,57 +105,7 @@ def test_an_action_that_fails_leaves_its_key_free(database: Database, people: li
     assert json.loads(send(database, people[0], "k", "d", Counter()).body) == {"number": 1}
 
 
-def test_an_answer_without_a_body_is_not_remembered(database: Database, people: list[Principal]) -> None:
-    def nothing() -> tuple[int, Stored | None]:
-        return 204, None
-
-    for _ in range(2):
-        with database.write() as session:
-            answer = once(people[0], "k")(session, "d", nothing)
-        assert (answer.status_code, answer.body, "Idempotent-Replayed" in answer.headers) == (204, b"", False)
-    send(database, people[0], "other", "d", Counter())
-    with database.write() as session:
-        once(people[0], "k")(session, "d", nothing)
-    assert [key for key, _ in records(database)] == ["other"]
-
-
-def records(database: Database) -> list[tuple[str, uuid.UUID | None]]:
-    """Key and case of each remembered answer."""
-    with database.read() as session:
-        rows = session.execute(select(IdempotencyRecord.key, IdempotencyRecord.case_id)).all()
-    return sorted((row[0], row[1]) for row in rows)
-
-
-def test_answers_that_show_a_case_are_forgotten_with_it(database: Database, people: list[Principal]) -> None:
-    gone, stays = uuid.uuid4(), uuid.uuid4()
-    for key, case_id in (("gone", gone), ("stays", stays)):
-        with database.write() as session:
-            once(people[0], key)(session, "d", Counter(), case_id_of=lambda _, shown=case_id: shown)
-    send(database, people[0], "none", "d", Counter())
-    assert records(database) == [("gone", gone), ("none", None), ("stays", stays)]
-    with database.write() as session:
-        delete_case_answers(session, [gone])
-    assert records(database) == [("none", None), ("stays", stays)]
-
-
-def test_old_answers_are_swept_in_portions(
-    database: Database, people: list[Principal], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(idempotency, "SWEEP_ROWS", 2)
-    for number in range(3):
-        send(database, people[0], f"old {number}", "d", Counter())
-    time = utc_now()
-    send(database, people[0], "young", "d", Counter())
-    with database.write() as session:
-        assert delete_expired_answers(session, time) == 0
-        assert delete_expired_answers(session, time + idempotency.KEPT - timedelta(hours=1)) == 0
-        later = session.execute(select(func.max(IdempotencyRecord.created_at)).where(IdempotencyRecord.key != "young"))
-        bound = later.scalar_one() + idempotency.KEPT  # of the last: it is not older than what is kept
-        assert [delete_expired_answers(session, bound) for _ in range(2)] == [2, 0]
-        assert [delete_expired_answers(session, bound + timedelta(microseconds=1)) for _ in range(2)] == [1, 0]
-    assert [key for key, _ in records(database)] == ["young"]
-
-
+@pytest.mark.both_databases
 def test_the_same_key_at_the_same_time_does_the_work_once(database: Database, people: list[Principal]) -> None:
     action, answers = Counter(), []
     together = threading.Barrier(4)
@@ -222,3 +122,47 @@ def test_the_same_key_at_the_same_time_does_the_work_once(database: Database, pe
     assert action.done == 1
     assert {answer.body for answer in answers} == {b'{"number":1}'}
     assert len([answer for answer in answers if "Idempotent-Replayed" in answer.headers]) == 3
+
+
+def kept(service: Service) -> int:
+    return service.one(select(func.count()).select_from(IdempotencyRecord))
+
+
+def test_old_answers_are_swept_and_young_ones_stay(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.database.idempotency.SWEEP_ROWS", 2)
+    monkeypatch.setattr("app.job_table.SWEEP_ROWS", 2)
+    for number in range(6):
+        service.upload(f"case {number}", cell_png(number), f"key {number}")
+    old = utc_now() - idempotency.KEPT - timedelta(minutes=1)
+    with service.context.database.write() as session:
+        keys = [f"key {number}" for number in range(5)]
+        session.execute(update(IdempotencyRecord).where(IdempotencyRecord.key.in_(keys)).values(created_at=old))
+    run_maintenance(service.context)
+    assert kept(service) == 1
+    assert service.upload("case 5", cell_png(5), "key 5").headers["idempotent-replayed"] == "true"
+    again = service.upload("case 0", cell_png(0), "key 0")
+    assert (again.status_code, "idempotent-replayed" in again.headers) == (200, False)  # the case itself is known
+
+
+def test_an_answer_that_is_swept_while_it_is_asked_for_is_asked_for_again(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL the sweep may commit between the insertion that meets the key and the reading of its answer."""
+    service.post("anna", "/v1/reads", "key")
+    monkeypatch.setattr(idempotency, "insert_if_absent", lambda *_: False)
+    swept = service.post("anna", "/v1/reads", "another key")
+    assert (swept.status_code, "retry-after" in swept.headers) == (503, True)
+
+
+def test_an_erasure_forgets_the_answers_that_show_its_cases_and_no_others(service: Service) -> None:
+    case = service.add_case("gone", cell_png(0), patient="p")
+    service.upload("stays", cell_png(1), "stays", patient="q")
+    before = kept(service)
+    with service.context.database.write() as session:
+        erase_patient_rows(session, service.context, "test", ErasureTarget("p"), "asked for")
+    assert kept(service) == before - 1
+    with service.context.database.read() as session:
+        bodies: list[Any] = list(session.execute(select(IdempotencyRecord.body)).scalars())
+        ids = list(session.execute(select(IdempotencyRecord.case_id)).scalars())
+    assert not [body for body in bodies if isinstance(body, dict) and body.get("external_id") == "gone"]
+    assert uuid.UUID(case["id"]) not in ids

@@ -11,7 +11,7 @@ from app.annotators import service as annotators
 from app.annotators.history import FINAL_AFTER
 from app.cases import queries as case_queries
 from app.database.tables import utc_now
-from tests.app.test_leases import classes_of, commit, lease, set_policy
+from tests.app.test_leases import answer_next, classes_of, commit, lease, read_next, set_policy
 from tests.app.test_people import first_password
 from tests.support.service import Service, cell_png, store
 
@@ -33,9 +33,7 @@ def read_by_two(service: Service, n: int, first: int = 0, **fields: Any) -> None
     codes = classes_of(service)
     for number in range(first, first + n):
         store(service, f"case {number}", cell_png(number), {"outside reader": number % 2})
-        read = lease(service, "anna")
-        assert read is not None
-        assert commit(service, "anna", read, codes[number % 2], confidence=0.9, **fields).status_code == 201
+        answer_next(service, "anna", codes[number % 2], confidence=0.9, **fields)
     service.make_labels_final()
 
 
@@ -103,8 +101,7 @@ def test_nothing_tells_what_was_done_with_a_case_still_to_be_read(service: Servi
     hers = reading(service)
     codes = classes_of(service)
     for number in range(3):
-        read = lease(service, "ben")
-        assert read is not None
+        read = read_next(service, "ben")
         if number == 2:
             service.post("ben", f"/v1/reads/{read['id']}/decline", json={"reason": "image_quality"})
         else:

@@ -64,8 +64,7 @@ def test_a_job_that_dies_after_it_was_divided_divides_once(
     service: Service, dropout_release: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(predict_old_cases, "PART_CASES", 2)
-    for number in range(6):
-        service.add_case(f"case-{number}", cell_png(number))
+    service.add_cases(6)
     release = added(service, dropout_release)
     show, deaths = predict_old_cases._run_network_on_images, []
 
@@ -90,8 +89,7 @@ def test_a_divided_job_is_cancelled_with_its_parts(
     service: Service, dropout_release: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(predict_old_cases, "PART_CASES", 2)
-    for number in range(6):
-        service.add_case(f"case-{number}", cell_png(number))
+    service.add_cases(6)
     job = other_job(service, added(service, dropout_release))
     predict_old_cases._assign_case_range(job)
     assert [each["state"] for each in jobs(service)] == 3 * ["queued"]
@@ -117,8 +115,7 @@ def test_the_worklist_is_in_the_order_of_whichever_release_is_served(
     assert [item["near_duplicate"] for item in items] == [False, False, False, True]
     by_release = select(Case.id, CasePrediction.disagreement_prob)
     by_release = by_release.join(CasePrediction, CasePrediction.case_id == Case.id)
-    with service.context.database.read() as session:
-        probs = dict(session.execute(by_release.where(CasePrediction.release_id == uuid.UUID(release))).all())
+    probs = dict(service.rows(by_release.where(CasePrediction.release_id == uuid.UUID(release))))
     needs = {uuid.UUID(item["case"]["id"]): item["need"] for item in items}
     assert needs == pytest.approx(probs)
     assert [item["need"] for item in items[:3]] == sorted((item["need"] for item in items[:3]), reverse=True)
@@ -142,8 +139,7 @@ def test_two_jobs_over_the_same_cases_predict_each_once(
     service: Service, dropout_release: Path, monkeypatch: pytest.MonkeyPatch, while_it: str
 ) -> None:
     """The second does all of it while the first has read what is lacking and has not written it yet."""
-    for number in range(3):
-        service.add_case(f"case-{number}", cell_png(number))
+    service.add_cases(3)
     release = added(service, dropout_release)
     first, second = (other_job(service, release) for _ in range(2))
     done, original = [], getattr(predict_old_cases, while_it)
@@ -198,8 +194,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def stored(service: Service) -> dict[str, str]:
-    with service.context.database.read() as session:
-        return dict(session.execute(select(Case.external_id, Case.image_sha256)).all())
+    return dict(service.rows(select(Case.external_id, Case.image_sha256)))
 
 
 @pytest.mark.both_databases
@@ -214,8 +209,7 @@ def test_parts_of_an_import_in_any_order_are_the_import(service: Service, folder
     whole = import_local(context, FUNCTIONS, folder, "admin", said)
     assert (whole["created"], whole["known"], whole["n_rows"]) == (0, 7, 7), "names are those of the whole folder"
     assert stored(service) == in_parts
-    with context.database.read() as session:
-        assert session.execute(select(func.count()).select_from(Case)).scalar_one() == 7
+    assert service.one(select(func.count()).select_from(Case)) == 7
 
 
 def test_more_parts_than_rows_leave_some_empty(service: Service, folder: Path) -> None:

@@ -1,9 +1,14 @@
-"""Passwords, lock-out, sessions, and the password that a promotion asks for again."""
+"""Passwords, lock-out, sessions, names, and single sign-on."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
+import httpx2
 import pytest
+from joserfc.jwk import RSAKey
+from pydantic import SecretStr
 from sqlalchemy import select
 
 from app.accounts import people as auth
@@ -12,6 +17,8 @@ from app.database.tables import Account, BrowserSession, utc_now
 from app.demo import people as demo
 from app.demo.people import write_notice
 from app.http.errors import Conflict
+from app.settings import Settings
+from tests.support.openid import CLIENT, SECRET, OpenIdProvider
 from tests.support.service import Service
 
 GOOD = "a long enough password"
@@ -26,8 +33,7 @@ def sign_in(service: Service, name: str, password: str) -> tuple[int, dict[str, 
 
 def first_password(service: Service, name: str, wanted: str = GOOD) -> dict[str, str]:
     """Sign in by a one-time password and choose one."""
-    with service.context.database.write() as session:
-        once = auth.issue_one_time_password(session, service.context.keys.audit, name)
+    once = service.one_time_password(name)
     status, cookie = sign_in(service, name, once)
     assert status == 303
     assert service.client.post("/account", data={"wanted": wanted}, headers=cookie).status_code == 200
@@ -50,8 +56,7 @@ def test_a_chosen_password_signs_in_until_it_is_changed(service: Service) -> Non
 
 
 def test_a_one_time_password_asks_for_ones_own_before_anything_else(service: Service) -> None:
-    with service.context.database.write() as session:
-        once = auth.issue_one_time_password(session, service.context.keys.audit, "anna")
+    once = service.one_time_password("anna")
     service.client.cookies.clear()
     answer = service.client.post("/login", data={"name": "anna", "password": once}, follow_redirects=False)
     assert answer.headers["location"] == "/account"
@@ -71,8 +76,7 @@ def test_a_one_time_password_asks_for_ones_own_before_anything_else(service: Ser
 
 
 def test_whoever_left_without_choosing_a_password_is_told_what_to_do(service: Service) -> None:
-    with service.context.database.write() as session:
-        once = auth.issue_one_time_password(session, service.context.keys.audit, "anna")
+    once = service.one_time_password("anna")
     assert sign_in(service, "anna", once)[0] == 303
     refused = service.client.post("/login", data={"name": "anna", "password": once})
     assert refused.status_code == 401
@@ -88,8 +92,7 @@ def test_whoever_left_without_choosing_a_password_is_told_what_to_do(service: Se
 
 @pytest.mark.parametrize("wanted", ["", "too short", "aaaaaaaaaaaaaaaaaaaa", "x" * 201])
 def test_easy_passwords_are_refused_in_words(service: Service, wanted: str) -> None:
-    with service.context.database.write() as session:
-        once = auth.issue_one_time_password(session, service.context.keys.audit, "anna")
+    once = service.one_time_password("anna")
     cookie = sign_in(service, "anna", once)[1]
     answer = service.client.post("/account", data={"wanted": wanted}, headers=cookie)
     assert answer.status_code == 422
@@ -113,13 +116,11 @@ def test_an_unknown_name_and_a_wrong_password_are_told_alike(service: Service) -
 
 def test_disabling_an_account_ends_everything_at_once(service: Service) -> None:
     cookie = first_password(service, "anna")
-    with service.context.database.write() as session:
-        auth.set_disabled(session, service.context.keys.audit, "anna", disabled=True)
+    service.set_disabled("anna", disabled=True)
     assert service.get("anna", "/v1/reads").status_code == 401
     assert service.client.get("/worklist", headers=cookie, follow_redirects=False).status_code == 401
     assert sign_in(service, "anna", GOOD)[0] == 401
-    with service.context.database.write() as session:
-        auth.set_disabled(session, service.context.keys.audit, "anna", disabled=False)
+    service.set_disabled("anna", disabled=False)
     assert service.get("anna", "/v1/reads").status_code == 200
     assert service.client.get("/worklist", headers=cookie, follow_redirects=False).status_code == 401
     assert sign_in(service, "anna", GOOD)[0] == 303
@@ -127,8 +128,7 @@ def test_disabling_an_account_ends_everything_at_once(service: Service) -> None:
 
 def test_a_new_one_time_password_ends_what_somebody_may_have_taken_over(service: Service) -> None:
     cookie = first_password(service, "anna")
-    with service.context.database.write() as session:
-        once = auth.issue_one_time_password(session, service.context.keys.audit, "anna")
+    once = service.one_time_password("anna")
     assert service.client.get("/worklist", headers=cookie, follow_redirects=False).status_code == 401
     assert sign_in(service, "anna", GOOD)[0] == 401
     status, cookie = sign_in(service, "anna", once)
@@ -192,16 +192,11 @@ def test_a_name_is_the_same_however_it_was_typed(service: Service, typed: str) -
         password = auth.issue_one_time_password(session, secret, typed)
     assert account.name == "bob"
     assert sign_in(service, typed, password)[0] == 303
-    with service.context.database.write() as session, pytest.raises(Conflict):
-        auth.add_account(session, secret, "bob", "viewer")
-
-
-def test_a_composed_and_a_decomposed_name_are_one(service: Service) -> None:
-    secret = service.context.keys.audit
     with service.context.database.write() as session:
         auth.add_account(session, secret, "Zo\u0065\u0308", "annotator")
-        with pytest.raises(Conflict):
-            auth.add_account(session, secret, "Zo\u00eb", "viewer")
+        for taken in ("bob", "Zo\u00eb"):  # composed and decomposed
+            with pytest.raises(Conflict):
+                auth.add_account(session, secret, taken, "viewer")
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\nb", "x" * 101])
@@ -221,3 +216,113 @@ def test_the_demo_gives_no_new_password_to_whoever_has_chosen_one(service: Servi
     assert {name for name, password in again.items() if password is None} == {"annotator-1"}
     assert sign_in(service, "annotator-1", GOOD)[0] == 303
     assert sign_in(service, "annotator-2", str(again["annotator-2"]))[0] == 303
+
+
+@pytest.fixture
+def provider(service: Service) -> Iterator[OpenIdProvider]:
+    """A provider that the service trusts; anna's account is linked to its person."""
+    made = OpenIdProvider()
+    settings = service.context.settings
+    settings.oidc_issuer, settings.oidc_client_id = made.issuer, CLIENT
+    settings.oidc_client_secret, settings.public_url = SecretStr(SECRET), "http://testserver"
+    with service.context.database.write() as session:
+        auth.link_subject(session, service.context.keys.audit, "anna", f"{made.issuer} person-1")
+    yield made
+    made.stop()
+
+
+def go(service: Service, provider: OpenIdProvider, **changed: str) -> Any:
+    """Begin here, sign in there, come back."""
+    service.client.cookies.clear()
+    begun = service.client.get("/login/oidc", follow_redirects=False)
+    assert begun.status_code == 303, begun.text
+    there = httpx2.get(begun.headers["location"], follow_redirects=False)
+    back = urlsplit(there.headers["location"])
+    assert f"{back.scheme}://{back.netloc}{back.path}" == "http://testserver/login/oidc/callback"
+    query = {name: values[0] for name, values in parse_qs(back.query).items()} | changed
+    return service.client.get("/login/oidc/callback", params=query, follow_redirects=False)
+
+
+def test_a_linked_person_signs_in(service: Service, provider: OpenIdProvider) -> None:
+    assert "Single sign-on" in service.client.get("/login").text
+    answer = go(service, provider)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/worklist")
+    page = service.client.get("/worklist")
+    assert "anna · annotator" in page.text
+
+
+def test_a_person_without_an_account_is_told_so(service: Service, provider: OpenIdProvider) -> None:
+    provider.subject = "somebody else"
+    answer = go(service, provider)
+    assert (answer.status_code, "no account here" in answer.text) == (403, True)
+    assert service.client.get("/worklist", follow_redirects=False).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        {"nonce": "another"}, {"aud": "another"}, {"iss": "https://elsewhere.example"}, {"exp": 1}, {"sub": None},
+        {"aud": [CLIENT, "another"]}, {"signer": RSAKey.generate_key(2048)}, {"discovered": "https://elsewhere.example"},
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_not_as_it_must_be_is_refused(
+    service: Service, provider: OpenIdProvider, spoil: dict[str, Any]
+) -> None:
+    if "discovered" in spoil:
+        provider.spoil = spoil
+        assert service.client.get("/login/oidc", follow_redirects=False).status_code == 401
+        return
+    provider.spoil = spoil
+    assert go(service, provider).status_code == 401
+    service.client.cookies.clear()
+    assert service.client.get("/worklist", follow_redirects=False).status_code == 401
+
+
+def test_state_code_and_cookie_must_be_ones_own(service: Service, provider: OpenIdProvider) -> None:
+    assert go(service, provider, state="another").status_code == 401
+    assert go(service, provider, code="another").status_code == 401
+    service.client.cookies.clear()
+    begun = service.client.get("/login/oidc", follow_redirects=False)
+    there = httpx2.get(begun.headers["location"], follow_redirects=False).headers["location"]
+    service.client.cookies.clear()  # the link was sent to somebody else's browser
+    assert service.client.get(there, follow_redirects=False).status_code == 401
+    forged = {"Cookie": "sr_oidc=eyJzdGF0ZSI6ICJ4In0=.00"}
+    assert service.client.get(there, headers=forged, follow_redirects=False).status_code == 401
+
+
+def test_a_code_works_once(service: Service, provider: OpenIdProvider) -> None:
+    begun = service.client.get("/login/oidc", follow_redirects=False)
+    there = httpx2.get(begun.headers["location"], follow_redirects=False).headers["location"]
+    cookie = {"Cookie": f"sr_oidc={begun.cookies['sr_oidc']}"}
+    assert service.client.get(there, headers=cookie, follow_redirects=False).status_code == 303
+    service.client.cookies.clear()
+    assert service.client.get(there, headers=cookie, follow_redirects=False).status_code == 401
+
+
+def test_a_provider_that_is_away_is_a_reason_to_try_again(service: Service, provider: OpenIdProvider) -> None:
+    provider.stop()
+    answer = service.client.get("/login/oidc", follow_redirects=False)
+    assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
+    provider.server.server_close()
+
+
+def test_without_a_provider_there_is_no_single_sign_on(service: Service) -> None:
+    assert service.client.get("/login/oidc").status_code == 404
+    assert "Single sign-on" not in service.client.get("/login").text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"oidc_issuer": "https://a.example"},
+        {
+            "oidc_issuer": "http://a.example",
+            "oidc_client_id": "x",
+            "oidc_client_secret": "x",
+            "public_url": "https://b",
+        },
+    ],
+)
+def test_half_a_provider_stops_the_start_up(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"OIDC|https"):
+        Settings(**settings)

@@ -32,7 +32,6 @@ from app.labels.queue import iter_waiting_requests, next_request
 from app.triage.assignment import GRACE_PERIOD
 from tests.app.test_leases import all_twice
 from tests.support.service import Service, cell_png
-from tests.support.statements import counted
 
 N_CASES = 24
 
@@ -165,23 +164,3 @@ def test_a_lease_costs_no_more_before_many_open_requests_and_after_many_labels(s
                 assert next_request(session, service.context.keys.readers.order, me) is not None
             costs.append(seen[0])
     assert costs[1] <= 1.5 * costs[0] + 5, costs
-
-
-def test_a_patient_with_many_near_duplicates_makes_a_lease_cost_no_page_more(service: Service) -> None:
-    """All of them wait for others, in front of everything else, and whoever has labelled one is given none."""
-    service.written_past = True
-    service.add_case("case", cell_png(), patient="p")
-    service.post("anna", "/v1/reads")
-    with service.context.database.write() as session:
-        me, account = rows_of(session, Annotator)[0].id, rows_of(session, Account)[0].id
-        fill_queue(session, 60, me)
-        alike = [request.case_id for request in rows_of(session, ReadRequest) if request.state == "open"][:50]
-        session.execute(insert(CaseTwin), [{"case_id": a, "twin_id": b} for a in alike for b in alike if a != b])
-        said = {"kind": "label", "class_code": "blast", "blind": True, "round": "planned", "created_by": account}
-        session.add(Label(case_id=alike[0], annotator_id=me, **said))
-        session.flush()
-        with counted(service.context.database) as statements:
-            found = next_request(session, service.context.keys.readers.order, me)
-        assert found is not None
-        assert found.request.case_id not in alike
-        assert len(statements) == 4  # a page, what is known of it, repeats, and the one that is locked

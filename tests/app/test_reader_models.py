@@ -1,4 +1,4 @@
-"""Models of annotators in the service: fitted, judged, switched on and back, and what posteriors then say."""
+"""Models of annotators, fitted, judged and switched on; metrics that warn of annotators who differ."""
 
 import uuid
 from pathlib import Path
@@ -6,17 +6,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import text
+from sqlalchemy import insert, select, text
 
 from app.annotators.models.schemas import ReaderFitOut
 from app.annotators.models.service import store_model
+from app.context import ServiceContext
+from app.database.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest
+from app.releases.queries import all_releases, class_codes
 from ml.annotators.confusions import ReaderModel
 from ml.datasets.cells import simulate_cell
 from ml.util.arrays import FloatArray
 from tests.app.test_comparison import added
 from tests.app.test_jobs import job
+from tests.app.test_snapshots import case_row, label_row, new_row, request_row
 from tests.support.images import encode
 from tests.support.jobs import work_off
+from tests.support.reports import report_page
 from tests.support.service import Service, cell_png, store
 
 SWITCH = "/v1/reader-models/in-use"
@@ -141,15 +146,6 @@ def test_the_form_refuses_what_is_no_version_and_switches_nothing(service: Servi
     assert service.get("admin", "/v1/reader-models").json()["in_use"] == version
 
 
-@pytest.mark.parametrize("who", ["viewer", "anna", "outside"])
-def test_what_is_held_of_colleagues_is_for_managers(service: Service, who: str) -> None:
-    version = put_model(service, two_readers(len(codes_of(service))))
-    for path in ("/v1/reader-models", f"/v1/reader-models/{version}"):
-        assert service.get(who, path).status_code == 403
-    assert service.post(who, "/v1/reader-models", json={}).status_code == 403
-    assert service.call(who, "PUT", SWITCH, json={"version": version, "reason": "x"}).status_code == 403
-
-
 def test_a_version_tells_what_it_holds_of_each_annotator(service: Service) -> None:
     codes = codes_of(service)
     shown = service.get("admin", f"/v1/reader-models/{put_model(service, two_readers(len(codes)))}").json()
@@ -166,8 +162,7 @@ def test_a_damaged_model_weighs_nothing_and_is_told(service: Service) -> None:
     alike = posterior(service, case)
     assert switch(service, version, 0).status_code == 200
     service.written_past = True
-    with service.context.database.write() as session:
-        session.execute(text('UPDATE reader_models SET document = \'{"version": 1, "names": 3}\''))
+    service.change(text('UPDATE reader_models SET document = \'{"version": 1, "names": 3}\''))
     assert posterior(service, case) == alike
     refused = service.get("admin", f"/v1/reader-models/{version}")
     assert refused.status_code == 409
@@ -244,3 +239,68 @@ def test_a_model_is_fitted_beside_no_release_of_another_network_and_none_that_is
     assert (asked(champion), asked(str(uuid.uuid4()))) == (202, 404)
     other = added(service, dropout_release)
     assert asked(other) == 409
+
+
+def fill(context: ServiceContext, n: int, leaning: float) -> None:
+    """Cases read twice by three people, of whom the first says the second class where they would say the first."""
+    rng = np.random.default_rng(0)
+    with context.database.write() as session:
+        release = all_releases(session)[0]
+        codes = class_codes(release)
+        accounts = session.execute(select(Account.id).order_by(Account.id).limit(3)).scalars().all()
+        policy = session.execute(select(PolicyRow.version)).scalar_one()
+        readers = [{**new_row(), "name": f"reader {k}", "account_id": None} for k in range(len(accounts))]
+        session.execute(insert(Annotator), readers)
+        rows: dict[Any, list[dict[str, Any]]] = {Case: [], CasePrediction: [], Label: [], ReadRequest: []}
+        for number in range(n):
+            case = case_row(number, accounts[0]) | {"pi": 1.0}
+            rows[Case].append(case)
+            prediction = new_row(case_id=case["id"], release_id=release.id, class_probs=[1 / len(codes)] * len(codes))
+            rows[CasePrediction].append(prediction | {"log_concentration": 1.0, "disagreement_prob": 0.2})
+            for ordinal, k in enumerate(rng.choice(3, 2, replace=False)):
+                said = int(rng.random() < 0.3) or int(k == 0 and rng.random() < leaning)
+                rows[Label].append(label_row(case["id"], readers[k]["id"], codes[said], accounts[0]))
+                rows[ReadRequest].append(request_row(rows[Label][-1], ordinal, policy))
+        for table, values in rows.items():
+            session.execute(insert(table), values)
+
+
+@pytest.mark.parametrize("leaning", [0.0, 0.6])
+def test_annotators_who_lean_are_called_different_and_those_who_are_alike_are_not(
+    service: Service, leaning: float
+) -> None:
+    fill(service.context, 120, leaning)
+    service.written_past = True
+    for weighting in ("ipw", "none"):
+        params = {"partition": "all", "weighting": weighting}
+        document = service.get("viewer", "/v1/metrics", params=params).json()
+        assert document["metrics"]["L_D"]["n"] == 120
+        assert any("use the classes differently" in text for text in document["warnings"]) == (leaning > 0)
+
+
+@pytest.mark.parametrize("weighting", ["ipw", "none"])
+def test_metrics_comparison_and_report_have_both_intervals(service: Service, weighting: str) -> None:
+    fill(service.context, 120, leaning=0.6)
+    service.written_past = True
+    asked = {"partition": "all", "weighting": weighting}
+    metrics = service.get("viewer", "/v1/metrics", params=asked).json()["metrics"]
+    for name in ("L", "agreement", "EL", "L_D", "CL", "CE", "skill_D"):
+        row = metrics[name]
+        assert row["low_new"] <= row["low"] <= row["high"] <= row["high_new"], name
+    # who leans tells that the next annotator may
+    disagreement = metrics["L_D"]
+    assert disagreement["high_new"] - disagreement["low_new"] > 1.5 * (disagreement["high"] - disagreement["low"])
+    release = service.get("viewer", "/v1/releases").json()["items"][0]["id"]
+    compared = service.get("viewer", f"/v1/releases/{release}/comparison", params=asked).json()["metrics"]
+    assert compared["L"]["champion"] == metrics["L"]
+    assert compared["L"]["change"]["low_new"] == compared["L"]["change"]["high_new"] == 0
+    assert "for new annotators" in report_page(service, **asked)
+    frozen = service.post("admin", "/v1/evaluations", json=asked).json()["id"]
+    work_off(service.context)
+    found = service.get("viewer", f"/v1/evaluations/{frozen}").json()["document"]["metrics"]
+    for name, row in metrics.items():
+        for end in ("low_new", "high_new"):
+            assert (found[name][end] is None) == (row[end] is None), name
+            assert row[end] is None or found[name][end] == pytest.approx(row[end], rel=1e-6, abs=1e-9), (name, end)
+    table = service.get("viewer", f"/v1/evaluations/{frozen}", headers={"Accept": "text/csv"}).text
+    assert table.splitlines()[0].startswith("metric,value,se,low,high,low_new,high_new,")

@@ -1,31 +1,39 @@
-"""The report: made by the worker, one job at a time; its parts add up; its sentences and charts say what is so."""
+"""The report, live and frozen: made by the worker, its parts, sentences, charts, targets and annex of annotators."""
 
 import csv
 import io
 import re
 from datetime import timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from sqlalchemy import func, select, update
 
-from app.database.tables import Job, PublishedReportRow, ReportTargets
+from app.database.tables import Job, PublishedReportRow, ReadRequest, ReportTargets, utc_now
+from app.http.models import MetricOut
+from app.metrics.cohort import CohortQuery, build_cohort
+from app.metrics.dataset import EvaluationDataset
 from app.metrics.schemas import BinOut
 from app.reports import publishing, report
-from app.reports.charts import draw_reliability
-from app.reports.statistics import estimate_duration
+from app.reports.charts import ReadersAnnex, build_readers_annex, draw_reliability
+from app.reports.publishing import read_published_report
+from app.reports.report import STYLE, build_report
+from app.reports.schemas import DurationOut, ReportBody, SaidOut, ShareOut
+from app.reports.sentences import VERDICTS, write_report_sentences
+from app.reports.statistics import compute_findings, estimate_duration, rank_confused_pairs
+from app.reports.targets import TargetsOut
 from tests.support.jobs import work_off
 from tests.support.reports import make_reports, report_page
-from tests.support.service import Service, cell_png, collect
+from tests.support.service import Service, cell_png, collect, store
 
 ALL = {"partition": "all", "weighting": "none"}
 
 
 def n_jobs(service: Service) -> int:
-    with service.context.database.read() as session:
-        return session.execute(select(func.count()).where(Job.kind == "report")).scalar_one()
+    return service.one(select(func.count()).where(Job.kind == "report"))
 
 
 def losses(page: str) -> dict[str, tuple[float, int]]:
@@ -83,8 +91,7 @@ def test_a_report_is_made_anew_once_something_has_changed_and_not_too_often(serv
     assert "newer labels" not in page
     service.clock.ahead = timedelta(hours=1)
     service.get("viewer", "/report", params=ALL)
-    with service.context.database.write() as session:
-        session.execute(update(PublishedReportRow).values(job_id=None))
+    service.change(update(PublishedReportRow).values(job_id=None))
     before = n_jobs(service)
     service.get("viewer", "/report", params=ALL)
     assert n_jobs(service) == before  # nothing has changed, whatever the time
@@ -97,8 +104,7 @@ def test_a_report_is_made_anew_once_something_has_changed_and_not_too_often(serv
     for _ in range(3):
         service.get("viewer", "/report", params=ALL)
     assert n_jobs(service) == before + 1
-    with service.context.database.write() as session:  # a report that takes an hour is not made every hour
-        session.execute(update(PublishedReportRow).values(job_id=None, seconds=3600.0))
+    service.change(update(PublishedReportRow).values(job_id=None, seconds=3600.0))
     service.get("viewer", "/report", params=ALL)
     assert n_jobs(service) == before + 1
     make_reports(service)
@@ -149,8 +155,7 @@ def test_targets_are_set_by_admins_and_only_added_to(service: Service) -> None:
     assert again.status_code == 409
     for wrong in ({"caught": "many"}, {"hours": "0"}, {"agreement": "101"}):
         assert service.call("admin", "POST", "/report/targets", data=form | wrong).status_code == 422
-    with service.context.database.read() as session:
-        assert session.execute(select(func.count(ReportTargets.id))).scalar_one() == 1
+    assert service.one(select(func.count(ReportTargets.id))) == 1
     events = service.get("admin", "/v1/audit-events").json()["items"]
     (event,) = [event for event in events if event["action"] == "targets.change"]
     assert event["details"]["caught"] == [0.6, 0.72]
@@ -219,3 +224,227 @@ def test_the_interval_of_a_duration_holds_its_promise() -> None:
         found = estimate_duration(np.minimum(times, limit), times <= limit)
         held += (found.low or 0) <= truth <= (found.high or np.inf)
     assert 0.92 <= held / 300 <= 0.98
+
+
+def frozen_page(service: Service, question: dict[str, str]) -> str:
+    """What the file of a new frozen evaluation holds."""
+    asked = service.post("admin", "/v1/evaluations", json=question)
+    assert asked.status_code == 202
+    work_off(service.context)
+    answer = service.get("viewer", f"/v1/evaluations/{asked.json()['id']}", headers={"Accept": "text/html"})
+    assert answer.status_code == 200
+    return answer.text
+
+
+def said(page: str) -> list[str]:
+    """Verdict, sentence and target of each finding."""
+    return re.findall(r'<summary[^>]*><span class="verdict.*?</summary>', page, re.DOTALL)
+
+
+def plots(page: str) -> list[str]:
+    return re.findall(r'<div class="plot.*?\n</div>', page, re.DOTALL)
+
+
+@pytest.mark.parametrize("question", [{}, ALL])
+def test_a_frozen_report_says_and_draws_what_the_page_does(service: Service, question: dict[str, str]) -> None:
+    collect(service, [cell_png(number) for number in range(24)], patients=True)
+    page, frozen = report_page(service, **question), frozen_page(service, question)
+    assert len(said(page)) == 5
+    assert said(frozen) == said(page)
+    assert len(plots(page)) > 5
+    assert plots(frozen) == plots(page)
+    for heading in ("Workload", "Classes that are confused", "Month by month", "Site by site", "Loss and its parts"):
+        assert f"<h2>{heading}" in frozen
+
+
+def test_a_frozen_report_opens_offline(service: Service) -> None:
+    collect(service, [cell_png(number) for number in range(8)], patients=True)
+    frozen = frozen_page(service, ALL)
+    assert not re.search(r"<script|<link|<img|<form|<iframe|@import|url\(", frozen)
+    assert not re.search(r"""(?:href|src|action)=""", frozen)
+    assert STYLE.read_text() in frozen
+    assert "Altair" not in frozen
+
+
+def test_a_frozen_report_of_a_service_without_labels_says_what_is_missing(service: Service) -> None:
+    service.add_case("alone", cell_png(1))
+    frozen = frozen_page(service, ALL)
+    assert len(said(frozen)) == 5
+    assert "nothing can be said before there are" in frozen
+
+
+def test_serving_draws_nothing_with_the_library_for_charts() -> None:
+    serving = Path(STYLE).parents[2]
+    using = [path for path in serving.rglob("*.py") if re.search(r"altair|vl_convert|ml\.charts", path.read_text())]
+    assert using == []
+
+
+def annex(service: Service) -> ReadersAnnex:
+    with service.context.database.read_moment() as session:
+        body = build_report(session, service.context, CohortQuery(), utc_now())
+    return build_readers_annex(body.document, body.agreement)
+
+
+@pytest.mark.parametrize(("n", "words"), [(1, "There is one annotator only"), (2, "There are two annotators only")])
+def test_few_annotators_are_said_plainly(service: Service, n: int, words: str) -> None:
+    for number in range(8):
+        store(
+            service, f"case-{number}", cell_png(number), {f"r{reader}": 0 for reader in range(n)}, patient=f"p{number}"
+        )
+    found = annex(service)
+    assert words in found.sentences[-1]
+    assert not found.for_new_ones
+    page = report_page(service, partition="all", weighting="none")
+    assert words in page
+
+
+def test_the_annex_has_each_annotator_and_both_intervals(service: Service) -> None:
+    for number in range(24):
+        labels = {f"r{reader}": (number + (reader == number % 4)) % 3 for reader in range(4) if (number + reader) % 5}
+        store(service, f"case-{number}", cell_png(number), labels, patient=f"p{number}")
+    found = annex(service)
+    document = service.get("viewer", "/v1/metrics").json()["metrics"]
+    assert found.for_new_ones
+    assert {row.annotator for row in found.readers} == {"r0", "r1", "r2", "r3"}
+    assert sum(row.n_labels for row in found.readers) == found.n_labels
+    for name, shown in found.metrics:
+        if name not in ("EL", "CL_paired", "DL"):  # rounded on paper, so that they add up
+            assert shown.low == document[name]["low"]
+            assert shown.high_new == document[name]["high_new"]
+        if shown.low_new is not None and shown.low is not None:
+            assert shown.low_new <= shown.low
+
+
+def test_without_labels_the_annex_says_so(service: Service) -> None:
+    service.add_case("alone", cell_png(1))
+    assert annex(service).sentences == ["There are no labels yet."]
+
+
+TARGETS = TargetsOut(version=0, disagreement_gap=0.1, leading_gap=0.05, caught=0.6, agreement=0.8, hours=48.0)
+
+
+def estimate(value: float, low: float | None, high: float | None) -> MetricOut:
+    rest = {"se": None, "n": 50, "dropped": 0, "ess": 50.0, "clipped": False, "singleton_mass": 0.0}
+    return MetricOut(value=value, low=low, high=high, horvitz_thompson=None, largest_weight=None, **rest)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def body(service: Service) -> ReportBody:
+    """A report to put numbers into."""
+    collect(service, [cell_png(number) for number in range(12)], patients=True)
+    report_page(service, partition="all", weighting="none")
+    with service.context.database.read() as session:
+        found = read_published_report(session, CohortQuery("all", "none")).body
+    assert found is not None
+    return found
+
+
+def first_sentence(body: ReportBody, value: float, low: float, high: float) -> tuple[str, str]:
+    disagreement = SaidOut(said=0.30, seen=estimate(value, low, high))
+    changed = body.model_copy(update={"findings": body.findings.model_copy(update={"disagreement": disagreement})})
+    first = write_report_sentences(changed, TARGETS)[0]
+    return first.text, first.state
+
+
+def test_a_sentence_says_whether_what_was_said_is_right(body: ReportBody) -> None:
+    begins = "When it says 30 % of annotators would differ, "
+    assert first_sentence(body, 0.51, 0.35, 0.67) == (f"{begins}51 % (35 to 67) did: too low.", "missed-so-far")
+    assert first_sentence(body, 0.51, 0.45, 0.57) == (f"{begins}51 % (45 to 57) did: too low.", "missed")
+    assert first_sentence(body, 0.10, 0.05, 0.15) == (f"{begins}10 % (5 to 15) did: too high.", "missed")
+    assert first_sentence(body, 0.31, 0.26, 0.36) == (f"{begins}31 % (26 to 36) did: about right.", "met")
+    assert first_sentence(body, 0.33, 0.15, 0.55) == (f"{begins}33 % (15 to 55) did: about right.", "met-so-far")
+    assert first_sentence(body, 0.42, 0.25, 0.60) == (f"{begins}42 % (25 to 60) did: perhaps too low.", "missed-so-far")
+    assert first_sentence(body, 0.36, 0.32, 0.39) == (
+        f"{begins}36 % (32 to 39) did: too low, within the target.",
+        "met",
+    )
+
+
+def test_a_target_to_reach_is_met_when_the_whole_interval_is(body: ReportBody) -> None:
+    def state(value: float, low: float, high: float) -> str:
+        caught = ShareOut(share=0.3, caught=estimate(value, low, high))
+        changed = body.model_copy(update={"findings": body.findings.model_copy(update={"caught": caught})})
+        third = write_report_sentences(changed, TARGETS)[2]
+        ends = f"{100 * value:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
+        assert third.text == f"Reading 30 % of the cases twice catches {ends} of the disagreements."
+        return third.state
+
+    assert state(0.59, 0.44, 0.74) == "missed-so-far"
+    assert state(0.50, 0.44, 0.58) == "missed"
+    assert state(0.65, 0.55, 0.74) == "met-so-far"
+    assert state(0.70, 0.61, 0.78) == "met"
+
+
+def test_without_an_answer_no_verdict_is_given(body: ReportBody) -> None:
+    nothing = DurationOut(n=0, n_open=0, median=None, nine_tenths=None, low=None, high=None)
+    empty = body.findings.model_copy(update=dict.fromkeys(("disagreement", "leading", "caught", "agreement")))
+    workload = body.workload.model_copy(update={"answering": nothing})
+    found = write_report_sentences(body.model_copy(update={"findings": empty, "workload": workload}), TARGETS)
+    assert [one.state for one in found] == ["unknown"] * 5
+    assert all(one.wanted for one in found)
+
+
+def test_labels_of_an_outside_system_tell_nothing_of_how_soon_people_read(body: ReportBody) -> None:
+    found = body.workload.answering
+    assert found.n == found.n_open > 0
+    assert found.median is None
+    assert sum(week.answered for week in body.workload.weeks) == 18  # they are work that was done
+
+
+def test_verdicts_differ_by_words_and_not_by_colour() -> None:
+    assert len(set(VERDICTS.values())) == len(VERDICTS)
+
+
+def columns_of(labels: list[list[int]], dpe: list[float], classes: int = 3) -> EvaluationDataset:
+    """Cases with these label counts and disagreement probabilities, each of a patient of its own."""
+    columns = EvaluationDataset.empty([f"c{k}" for k in range(classes)], len(labels))
+    columns.cluster[:] = np.arange(len(labels))
+    columns.label_counts[:] = labels
+    columns.disagreement_probs[:] = dpe
+    columns.class_probs[:] = 1 / classes
+    columns.pi[:] = 1.0
+    return columns
+
+
+def test_shares_of_pairs_are_shares_of_all_disagreements() -> None:
+    labels = [[1, 1, 0]] * 6 + [[0, 1, 1]] * 3 + [[1, 0, 1]] + [[2, 0, 0]] * 10
+    cohort = build_cohort(columns_of(labels, [0.3] * 20), CohortQuery("all", "none"), 0.0)
+    pairs = rank_confused_pairs(cohort)
+    assert [(row.first, row.second, row.n_cases) for row in pairs] == [
+        ("c0", "c1", 6),
+        ("c1", "c2", 3),
+        ("c0", "c2", 1),
+    ]
+    assert [row.share.value for row in pairs] == pytest.approx([0.6, 0.3, 0.1])
+    assert compute_findings(cohort).agreement is not None
+    assert compute_findings(cohort).agreement.value == pytest.approx(0.5)  # type: ignore[union-attr]
+
+
+def test_the_sentence_on_second_reads_counts_what_was_planned() -> None:
+    columns = columns_of([[1, 1, 0]] * 4 + [[2, 0, 0]] * 4, [0.5] * 8)
+    columns.pi[:] = [1, 1, 1, 0.2, 1, 0.2, 0.2, 0.2]
+    found = compute_findings(build_cohort(columns, CohortQuery("all", "none"), 0.0)).caught
+    assert found is not None
+    assert found.share == pytest.approx(4.8 / 8)
+    assert found.caught.value == pytest.approx(3.2 / 4)
+
+
+def test_the_policy_says_what_another_share_would_catch_and_cost(service: Service) -> None:
+    collect(service, [cell_png(number) for number in range(40)], patients=True)
+    page = report_page(service, path="/policy")
+    assert "today " in page
+    assert "30 % read twice: catches" in page
+    assert "second reads a week" in page
+    other = service.get("viewer", "/policy", params={"share": 60}).text
+    assert "60 % read twice: catches" in other
+    for wrong in (0, 7, 100):
+        assert service.get("viewer", "/policy", params={"share": wrong}).status_code == 422
+
+
+def test_overdue_reads_are_told(service: Service) -> None:
+    collect(service, [cell_png(number) for number in range(4)], patients=True)
+    service.written_past = True
+    service.change(update(ReadRequest).values(due_at=utc_now(), closed_at=None, state="open"))
+    page: Any = report_page(service, partition="all", weighting="none")
+    assert "none is overdue" not in page
+    assert "overdue" in page

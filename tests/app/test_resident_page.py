@@ -5,14 +5,13 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from app.audit.verify import verify_all
 from app.database.tables import Account, Exposure, Label, Read, ReadRequest, utc_now
 from app.labels.corrections import finalize_labels
 from app.labels.leases import MAX_LEASES
 from app.metrics.secondary_statistics import count_corrections
 from app.web.forms import account_handle
-from tests.app.test_corrections import once, read_next, time_passes
-from tests.app.test_leases import classes_of, commit, expire_all, set_policy
+from tests.app.test_corrections import once, time_passes
+from tests.app.test_leases import classes_of, commit, expire_all, read_next, set_policy
 from tests.support.service import Service, cell_png
 
 SECRETS = ("disagreement", "prob", "second_read", "arm", "pi", "prediction", "posterior", "label_counts")
@@ -20,8 +19,7 @@ SECRETS = ("disagreement", "prob", "second_read", "arm", "pi", "prediction", "po
 
 def account_of(service: Service, name: str) -> str:
     """What the pages of an account call it."""
-    with service.context.database.read() as session:
-        account_id = session.execute(select(Account.id).where(Account.name == name)).scalar_one()
+    account_id = service.one(select(Account.id).where(Account.name == name))
     return account_handle(service.context.keys.readers, account_id)
 
 
@@ -63,26 +61,8 @@ def test_cases_ahead_are_for_whom_the_page_was_made(service: Service) -> None:
     service.add_case()
     refused = ahead(service, "ben", of="anna")
     assert refused.status_code == 403
-    with service.context.database.read() as session:
-        assert session.execute(select(Read.id)).all() == []
+    assert service.rows(select(Read.id)) == []
     assert ahead(service, "admin", of="anna").status_code == 403
-
-
-def test_a_case_is_read_from_when_the_page_shows_it(service: Service) -> None:
-    """Leased ahead minutes before, shown at last: the seconds count from then."""
-    once(service)
-    service.add_case()
-    read = ahead(service, "anna").json()["reads"][0]
-    with service.context.database.write() as session:
-        session.execute(update(Read).values(created_at=utc_now() - timedelta(minutes=5)))
-    assert service.post("anna", f"/reads/{read['answer']}/display").status_code == 204
-    assert service.post("ben", f"/reads/{read['answer']}/display").status_code in {403, 404}
-    with service.context.database.write() as session:
-        session.execute(update(Read).values(displayed_at=utc_now() - timedelta(seconds=7)))
-    service.post("anna", f"/reads/{read['answer']}/label", data={"label": classes_of(service)[0]})
-    with service.context.database.read() as session:
-        seconds = session.execute(select(Label.reading_seconds)).scalar_one()
-    assert 7 <= seconds < 200
 
 
 def test_a_second_choice_and_a_flag_are_kept_with_the_answer_and_count_nowhere(service: Service) -> None:
@@ -109,8 +89,7 @@ def test_a_second_choice_and_a_flag_are_kept_with_the_answer_and_count_nowhere(s
     page = service.get("admin", "/flagged", headers={"Accept": "text/html"})
     assert page.text.count("<tr>") == 2  # the heading, and the one whose flag stands
     assert service.get("anna", "/flagged").status_code == 403
-    with service.context.database.read() as session:
-        assert verify_all(session, service.context).faults == []
+    assert service.faults() == []
 
 
 def test_what_was_settled_is_shown_once_and_only_then(service: Service) -> None:
@@ -123,8 +102,7 @@ def test_what_was_settled_is_shown_once_and_only_then(service: Service) -> None:
         return text
 
     def shown() -> int:
-        with service.context.database.read() as session:
-            return len(session.execute(select(Exposure.id)).all())
+        return len(service.rows(select(Exposure.id)))
 
     commit(service, "anna", read_next(service, "anna"), codes[0])
     assert "Nothing new" in page("anna")  # the other has not read it
@@ -133,8 +111,7 @@ def test_what_was_settled_is_shown_once_and_only_then(service: Service) -> None:
     assert shown() == 0
     time_passes(service)
     finalize_labels(service.context)
-    with service.context.database.write() as session:  # what settling asked for is not planned
-        session.execute(update(ReadRequest).where(ReadRequest.round == "adjudication").values(state="closed"))
+    service.change(update(ReadRequest).where(ReadRequest.round == "adjudication").values(state="closed"))
     text = page("anna")
     assert "no other annotator did; others said: 1 “" in text
     assert "most differ" in text
@@ -195,6 +172,19 @@ def test_after_a_long_break_cases_have_their_time_again_and_slips_can_be_correct
     assert service.post("anna", f"/reads/{answer}/label", data={"label": codes[0]}).status_code == 204
     slip = service.post("anna", f"/reads/{answer}.0/label", data={"label": codes[1]})
     assert slip.status_code == 204, slip.text
-    with service.context.database.read() as session:
-        rows = session.execute(select(Label.kind, Label.class_code).order_by(Label.position)).all()
+    rows = service.rows(select(Label.kind, Label.class_code).order_by(Label.position))
     assert [tuple(row) for row in rows] == [("label", codes[0]), ("correction", codes[1])]
+
+
+def test_a_case_is_read_from_when_the_page_shows_it(service: Service) -> None:
+    """Leased ahead minutes before, shown at last: the seconds count from then."""
+    once(service)
+    service.add_case()
+    read = ahead(service, "anna").json()["reads"][0]
+    service.change(update(Read).values(created_at=utc_now() - timedelta(minutes=5)))
+    assert service.post("anna", f"/reads/{read['answer']}/display").status_code == 204
+    assert service.post("ben", f"/reads/{read['answer']}/display").status_code in {403, 404}
+    service.change(update(Read).values(displayed_at=utc_now() - timedelta(seconds=7)))
+    service.post("anna", f"/reads/{read['answer']}/label", data={"label": classes_of(service)[0]})
+    seconds = service.one(select(Label.reading_seconds))
+    assert 7 <= seconds < 200

@@ -1,8 +1,10 @@
-"""Pure rules: triage, the coin, capacity, adjudication, the change plan, drift."""
+"""Rules: triage, the coin, capacity, the graded rule, adjudication, the change plan, designs, drift."""
 
 import json
 import math
+import uuid
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import delete, select, update
 
 from app.audit.chain.keys import KeyRing, derive_keys
+from app.audit.verify import verify_all
+from app.database.tables import Case, CasePrediction, DailyThreshold, ReadRequest, TriageDecision, utc_now
+from app.job_table import run_maintenance
+from app.metrics.cohort import CohortQuery, build_cohort
 from app.metrics.dataset import EvaluationDataset, stable_name_hash
 from app.metrics.drift import measure_drift
+from app.metrics.secondary_statistics import simulate_designs
 from app.recalibration.change_plan import ChangePlan
 from app.triage.planning import uniform_draw
 from app.triage.rules import (
-    PosteriorSummary,
     ReadPlan,
     TriageRule,
     capacity_scale,
@@ -25,11 +32,13 @@ from app.triage.rules import (
     decide_triage,
     needs_adjudication,
     plan_reads,
-    summarise_posterior,
 )
-from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
-from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe
+from experiments.worlds.laboratory import AUDIT_RATE, columns_of, open_laboratory, planned
+from ml.distributions.decisions import expected_gain, further_labels_expected, majority_prob
+from ml.distributions.families import DirichletCpe, EnsembleCpe, PointCpe
 from ml.metrics.homogeneity_test import mix_change_of_patients
+from ml.metrics.selection import graded_probabilities, graded_scale
+from tests.support.service import Service, cell_png
 
 RULE = TriageRule("disagreement", 0.2, 0.1, 0.02, 0.9, 5)
 SURE = DirichletCpe(np.array([[0.98, 0.01, 0.01]]), np.array([2.0]))
@@ -92,17 +101,8 @@ def test_capacity_without_earlier_cases_or_below_the_audit_selects_nobody() -> N
     assert capacity_threshold(np.full(100, 0.3), 200, 1, 0.1) == 0.0
 
 
-def test_capacity_at_its_ends() -> None:
-    """Where audit reads fill the capacity nobody is selected, where capacity is one read per case everybody is."""
-    scores = np.full(100, 0.3)
-    assert capacity_threshold(scores, 200, 1, 1.0) == math.inf
-    assert capacity_threshold(scores, 10, 1, 0.1) == math.inf
-    assert capacity_threshold(scores, 100, 1, 0.1) == 0.0
-
-
 def test_reasons_and_figures_of_a_decision() -> None:
     judged = decide_triage(SURE, RULE)
-    assert judged.reason == "disagreement at most 0.20"
     assert judged.expected_gain == expected_gain(SURE)[0]
     assert judged.priority == pytest.approx(SURE.disagreement_probs[0] / (2 / 3))
     assert decide_triage(PointCpe(np.full((1, 3), 1 / 3)), RULE).priority == pytest.approx(1.0)
@@ -111,19 +111,10 @@ def test_reasons_and_figures_of_a_decision() -> None:
     assert decide_triage(members, RULE).priority <= 1
     at = replace(RULE, threshold=float(SURE.disagreement_probs[0]))
     assert decide_triage(SURE, at).decision == "single_read"
-    unknown = replace(RULE, threshold=math.inf)
-    assert decide_triage(SURE, unknown).reason == "no threshold for disagreement yet: too few earlier cases"
-    by_gain = replace(unknown, score="expected_gain")
-    assert decide_triage(SURE, by_gain).reason == "no threshold for expected gain yet: too few earlier cases"
-    between = replace(by_gain, threshold=0.3)  # the gain lies below it, the disagreement above
-    assert decide_triage(UNSURE, between).reason == "expected gain at most 0.3000"
+    between = replace(RULE, score="expected_gain", threshold=0.3)  # the gain lies below it, the disagreement above
+    assert decide_triage(UNSURE, between).decision == "single_read"
     plain = decide_triage(PointCpe(UNSURE.class_probs), replace(RULE, score="expected_gain"))
     assert (plain.reason, plain.expected_gain) == ("disagreement above 0.20 (not calibrated)", None)
-    unfamiliar = decide_triage(SURE, RULE, out_of_distribution=True)
-    assert unfamiliar.reason == "unlike the cells that the network was trained on"
-    twin = decide_triage(UNSURE, RULE, near_duplicate=True)
-    assert twin.reason == "near-duplicate of a cell of this patient that is read twice"
-    assert decide_triage(SURE, RULE, near_duplicate=True).reason == "disagreement at most 0.20"
 
 
 def test_the_coin_decides_below_pi_and_not_at_it() -> None:
@@ -145,34 +136,6 @@ def test_the_bounds_of_an_adjudication() -> None:
     assert needs_adjudication(split, 2, replace(RULE, target_error=float(one_more)))
     # labels that would change little are not asked for, however open the majority
     assert not needs_adjudication(split, 2, replace(RULE, target_error=1.0))
-
-
-def test_a_summary_is_what_the_library_says() -> None:
-    summary = summarise_posterior(UNSURE, 0.02)
-    assert summary.class_probs == UNSURE.class_probs[0].tolist()
-    assert summary.log_concentration == UNSURE.log_concentration[0]
-    assert (summary.disagreement_prob, summary.disagreement_calibrated) == (UNSURE.disagreement_probs[0], True)
-    np.testing.assert_array_equal(summary.class_intervals, class_intervals(UNSURE)[0])
-    assert summary.majority_prob == majority_prob(UNSURE)[0]
-    assert summary.further_labels_expected == further_labels_expected(UNSURE, 0.02)[0]
-    assert summarise_posterior(UNSURE, 1e-30).further_labels_expected == 2**31 - 1
-    plain = summarise_posterior(PointCpe(UNSURE.class_probs), 0.02)
-    probs = UNSURE.class_probs[0].tolist()
-    disagreement = PointCpe(UNSURE.class_probs).disagreement_probs[0]
-    assert plain == PosteriorSummary(probs, None, disagreement, False, False, None, None, None)
-    mixture = DirichletMixtureCpe(UNSURE.class_probs[None], UNSURE.log_concentration[None])
-    mixed = summarise_posterior(mixture, 0.02)
-    assert (mixed.log_concentration, mixed.disagreement_calibrated) == (None, True)
-
-
-def test_an_adjudication_is_asked_while_the_labels_leave_it_open() -> None:
-    split = UNSURE.posterior(np.array([[1, 1, 0]]))
-    assert needs_adjudication(split, 2, RULE)
-    assert not needs_adjudication(split, 1, RULE)
-    assert not needs_adjudication(split, 5, RULE)
-    assert not needs_adjudication(split, 2, replace(RULE, adjudicate_below=None))
-    assert not needs_adjudication(SURE.posterior(np.array([[2, 0, 0]])), 2, RULE)
-    assert not needs_adjudication(PointCpe(UNSURE.class_probs), 2, RULE)
 
 
 def test_the_change_plan_bounds_what_moves(tmp_path: Path) -> None:
@@ -302,11 +265,6 @@ def test_the_graded_rule_gives_each_case_a_probability_that_grows_with_its_disag
     assert (unknown.pi, unknown.reason) == (floor, "no scale for disagreement yet: too few earlier cases")
 
 
-def test_the_probability_of_a_decision_is_what_the_other_rules_always_had() -> None:
-    assert (decide_triage(SURE, RULE).pi, decide_triage(UNSURE, RULE).pi) == (0.1, 1.0)
-    assert decide_triage(UNSURE, RULE, near_duplicate=True).pi == 0.1
-
-
 @given(st.integers(0, 2**32 - 1), st.floats(0.12, 0.95))
 def test_the_graded_rule_spends_its_reads(seed: int, share: float) -> None:
     scores = np.random.default_rng(seed).random(500)
@@ -318,3 +276,130 @@ def test_the_graded_rule_spends_its_reads(seed: int, share: float) -> None:
 
 def triage_pi(phi: float, scale: float) -> float:
     return min(1.0, max(0.1, scale * math.sqrt(phi)))
+
+
+def test_designs_are_compared_at_one_budget() -> None:
+    lab = open_laboratory(3, 4_000)
+    pi, reads = planned(lab)
+    columns = columns_of(lab, pi, reads)
+    now, highest, graded, random = simulate_designs(build_cohort(columns, CohortQuery(), 0.0), AUDIT_RATE)
+    for row in (now, highest, graded, random):
+        assert row.share == pytest.approx(pi.mean(), abs=1e-9)
+    # the design in force is the all-or-audit rule, with thresholds of earlier days
+    assert highest.catch == pytest.approx(now.catch, abs=0.03)
+    assert random.catch == pytest.approx(random.share, abs=1e-9)
+    assert random.catch < graded.catch <= highest.catch + 0.03
+    assert highest.width["EL"] == pytest.approx(now.width["EL"], rel=0.1)
+    assert graded.width["EL"] < 0.95 * highest.width["EL"]
+    assert np.isfinite([width for row in (now, highest, graded, random) for width in row.width.values()]).all()
+
+
+def test_before_two_annotators_differ_there_is_nothing_to_compare() -> None:
+    lab = open_laboratory(4, 200)
+    nobody = columns_of(lab, np.full(200, 0.1), np.ones(200, dtype=np.int64))
+    assert simulate_designs(build_cohort(nobody, CohortQuery(), 0.0), AUDIT_RATE) == []
+    assert simulate_designs(build_cohort(nobody, CohortQuery(weighting="none"), 0.0), AUDIT_RATE) == []
+
+
+def stored(service: Service) -> list[tuple[int, float | None]]:
+    return [(row.policy_version, row.threshold) for row in service.scalars(select(DailyThreshold))]
+
+
+def by_capacity(service: Service, second_reads: int) -> None:
+    body: dict[str, Any] = {"rule": "capacity", "capacity_per_day": second_reads, "reason": "so many a day"}
+    assert service.post("admin", "/v1/policies", json=body).status_code == 201
+
+
+def test_a_reader_never_sets_the_threshold_of_the_day(service: Service) -> None:
+    case = service.add_case("case", cell_png(1))
+    by_capacity(service, 5)
+    for path in ("/v1/cases", "/v1/worklist", f"/v1/cases/{case['id']}", f"/v1/cases/{case['id']}/posterior"):
+        assert service.get("viewer", path).status_code == 200
+    assert service.post("viewer", "/v1/predictions", files={"image": ("x.png", cell_png())}).status_code == 200
+    service.outside_label(case["id"], "reader", case["prediction"]["classes"][0])
+    assert stored(service) == []
+
+
+def test_the_first_case_of_a_day_sets_it_once(service: Service) -> None:
+    by_capacity(service, 5)
+    service.add_case("first", cell_png(1))
+    assert stored(service) == [(2, None)]  # there are no earlier days
+    service.add_case("second", cell_png(2))
+    assert stored(service) == [(2, None)]
+
+
+def test_the_worker_sets_it_before_any_case_comes(service: Service) -> None:
+    run_maintenance(service.context)
+    assert stored(service) == []  # the first policy is not by capacity
+    by_capacity(service, 5)
+    run_maintenance(service.context)
+    run_maintenance(service.context)
+    assert stored(service) == [(2, None)]
+
+
+PER_DAY, FLOOR = 4, 0.1
+
+
+def graded(service: Service, **changed: object) -> int:
+    body = {"rule": "graded", "capacity_per_day": PER_DAY, "audit_rate": FLOOR, "reason": "graded"} | changed
+    return service.post("admin", "/v1/policies", json=body).status_code
+
+
+def disagreement(service: Service) -> dict[uuid.UUID, float]:
+    with service.context.database.read() as session:
+        rows = session.execute(select(CasePrediction.case_id, CasePrediction.disagreement_prob))
+        return {row[0]: row[1] for row in rows}
+
+
+def looks(service: Service) -> dict[uuid.UUID, TriageDecision]:
+    return {look.case_id: look for look in service.scalars(select(TriageDecision))}
+
+
+def a_day_later(service: Service) -> None:
+    with service.context.database.write() as session:
+        session.execute(delete(DailyThreshold))
+        for case in session.execute(select(Case)).scalars():
+            session.execute(
+                update(Case).where(Case.id == case.id).values(created_at=case.created_at - timedelta(days=1))
+            )
+
+
+def test_it_needs_a_number_of_reads_and_no_threshold(service: Service) -> None:
+    assert graded(service, capacity_per_day=None) == 422
+    assert graded(service, threshold=0.3) == 422
+    assert graded(service) == 201
+
+
+def test_probabilities_follow_from_earlier_days(service: Service) -> None:
+    service.written_past = True  # yesterday is made by moving what was stored
+    assert graded(service) == 201
+    first = [uuid.UUID(service.add_case(f"first-{n}", cell_png(n))["id"]) for n in range(8)]
+    before = looks(service)
+    assert {before[case].pi for case in first if not before[case].selected} == {FLOOR}  # there is no scale yet
+    a_day_later(service)
+    second = [uuid.UUID(service.add_case(f"second-{n}", cell_png(100 + n))["id"]) for n in range(8)]
+    phi, found = disagreement(service), looks(service)
+    scale = graded_scale(np.array([phi[case] for case in first]), PER_DAY / len(first), FLOOR)
+    for case in second:
+        expected = 1.0 if found[case].selected else float(graded_probabilities(np.array([phi[case]]), scale, FLOOR)[0])
+        assert found[case].pi == pytest.approx(expected, rel=1e-9)
+
+
+def test_probabilities_are_stored_verified_and_another_one_is_named(service: Service) -> None:
+    assert graded(service) == 201
+    with service.context.database.write() as session:
+        day = utc_now().date().isoformat()
+        session.add(DailyThreshold(policy_version=2, day=day, threshold=0.9, n_cases=100))
+    service.add_cases(8)
+    phi, found = disagreement(service), looks(service)
+    between = [case for case, look in found.items() if FLOOR < look.pi < 1]
+    assert between
+    for case in between:
+        assert found[case].pi == pytest.approx(0.9 * phi[case] ** 0.5, rel=1e-9)
+    with service.context.database.read() as session:
+        for request in session.execute(select(ReadRequest).where(ReadRequest.arm.in_(("triage", "audit")))).scalars():
+            assert request.u < request.pi == found[request.case_id].pi
+        assert verify_all(session, service.context).faults == []
+    with service.context.database.read() as session:  # which keeps nothing
+        session.execute(update(DailyThreshold).values(threshold=0.8))
+        assert any("daily_thresholds" in fault for fault in verify_all(session, service.context).faults)

@@ -10,10 +10,8 @@ import pyarrow.parquet
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, text
-from typer.testing import CliRunner
 
 from app.audit.verify import verify_all
-from app.cli.main import secondread
 from app.context import build_context
 from app.database.tables import Case, CaseChange, NetworkOutput
 from app.http.errors import NotFound
@@ -102,25 +100,6 @@ def test_what_was_under_way_when_a_backup_was_made_is_cancelled_after_it_came_ba
     assert service.get("viewer", f"/v1/jobs/{asked['id']}").json()["state"] == "queued"  # the original goes on
 
 
-def test_the_command_brings_a_backup_back_and_cancels_its_jobs(
-    service: Service, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert service.post("admin", "/v1/evaluations", json={}).status_code == 202
-    write_backup(service.context, tmp_path / "backup")
-    home = tmp_path / "elsewhere"
-    monkeypatch.setenv("SECONDREAD_HOME", str(home))
-    if service.context.database.engine.dialect.name == "postgresql":
-        server: PostgresServer = request.getfixturevalue("postgres")
-        monkeypatch.setenv("SECONDREAD_DATABASE_URL", server.url(server.create()))
-    answer = CliRunner().invoke(secondread, ["db", "restore", "--without-list", str(tmp_path / "backup")])
-    assert answer.exit_code == 0, answer.output
-    assert "1 jobs that were under way" in answer.output
-    context = build_context(Settings())
-    with context.database.read() as session:
-        assert [job.state for job in newest_jobs(session, 10)] == ["cancelled"]
-    context.database.engine.dispose()
-
-
 def test_a_backup_of_a_development_version_is_refused_before_anything_is_restored(
     service: Service, tmp_path: Path
 ) -> None:
@@ -195,8 +174,7 @@ def test_erasing_a_patient_leaves_tombstones_and_the_labels(service: Service, tm
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_exports_are_read_by_evaluate_and_agreement(service: Service, tmp_path: Path, kind: Any) -> None:
     fill(service)
-    with service.context.database.read() as session:
-        export_dataset(session, service.context, tmp_path / "out", "all", kind=kind, images=False)
+    service.export(tmp_path / "out", kind=kind, images=False)
     labels, predictions = (tmp_path / "out" / f"{name}.{kind}" for name in ("labels", "predictions"))
     assert evaluate_tables(labels, predictions, cluster="patient").n_labels == 12
     assert measure_agreement(labels, cluster="patient").n_annotators == 2

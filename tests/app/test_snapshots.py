@@ -20,7 +20,7 @@ from app.releases.queries import all_releases, class_codes
 from ml.util.files import write_json
 from tests.app.test_evaluations import same
 from tests.support.service import Service, cell_png, collect
-from tests.support.snapshots import assert_same_columns, assert_snapshots_tell_all, write_snapshots
+from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
 from tests.support.waiting import patient
 
 pytestmark = pytest.mark.both_databases
@@ -121,8 +121,7 @@ def test_many_cases_by_snapshot_and_tail_equal_the_full_recomputation(service: S
     assert write_snapshot(context.database, context.folders, release_id, classes) == n
     same(metrics(service), full)
     collect(service, [cell_png(i) for i in range(12)], patients=True)
-    with context.database.read() as session:
-        some = [str(found_id) for found_id in session.execute(select(Case.id).limit(40)).scalars()]
+    some = [str(found_id) for found_id in service.scalars(select(Case.id).limit(40))]
     for case_id in some:
         service.outside_label(case_id, "late reader", classes[0])
     by_snapshot = metrics(service)
@@ -149,8 +148,7 @@ def test_a_snapshot_grows_old_and_is_replaced(service: Service, monkeypatch: pyt
 
 
 def test_several_writers_at_once_leave_one_whole_snapshot(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(3):
-        service.add_case(f"case-{number}", cell_png(number))
+    service.add_cases(3)
     context = service.context
     release_id, classes = release_of(context)
     together = threading.Barrier(6)
@@ -206,27 +204,6 @@ def bring_back(context: ServiceContext, copy: Path) -> None:
     shutil.copy(copy, path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
-def test_an_older_database_comes_back(service: Service, tmp_path: Path) -> None:
-    """After a restore the chain goes on differently; a snapshot of what is gone must not be believed."""
-    context = service.context
-    release_id, classes = release_of(context)
-    case = service.add_case("before", cell_png(1))
-    keep_database(context, tmp_path / "older.db")
-    for reader in range(4):
-        service.outside_label(case["id"], f"r{reader}", classes[0])
-    write_snapshots(context)
-    bring_back(context, tmp_path / "older.db")
-    for reader in range(6):
-        service.outside_label(case["id"], f"s{reader}", classes[1])
-    with context.database.read() as session:
-        found = load_current_dataset(session, context.settings.home, release_id, classes)
-    assert found.label_counts.sum(axis=0).tolist() == [0, 6, *[0] * (len(classes) - 2)]
-    assert refresh_snapshot(context, release_id, classes)
-    assert not refresh_snapshot(context, release_id, classes)  # the other one is gone, and this one is used
-
-
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 def test_what_a_snapshot_shows_beyond_its_watermark_comes_back_with_no_older_database(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -246,20 +223,3 @@ def test_what_a_snapshot_shows_beyond_its_watermark_comes_back_with_no_older_dat
     assert_snapshots_tell_all(context)
     bring_back(context, tmp_path / "older.db")
     assert_snapshots_tell_all(context)
-
-
-def test_rows_that_changed_take_the_place_of_the_old_ones(service: Service) -> None:
-    context = service.context
-    release_id, classes = release_of(context)
-    collect(service, [cell_png(i) for i in range(6)], patients=True)
-    write_snapshots(context)
-    with context.database.read() as session:
-        before = load_current_dataset(session, context.settings.home, release_id, classes)
-    case_id = str(before.ids()[2])
-    service.outside_label(case_id, "somebody new", classes[0])
-    with context.database.read() as session:
-        after = load_current_dataset(session, context.settings.home, release_id, classes)
-    assert after.n_labels.sum() == before.n_labels.sum() + 1
-    kept = [row for row, other_id in enumerate(before.ids()) if str(other_id) != case_id]
-    kept_after = [row for row, other_id in enumerate(after.ids()) if str(other_id) != case_id]
-    assert_same_columns(before.take(np.array(kept)), after.take(np.array(kept_after)))

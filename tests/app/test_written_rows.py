@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session
 
 import app
 from app.audit.chain.covered_rows import COVERED, Leaves, row_digest, row_key, take_leaves, update_columns
-from app.database.engine import insert_if_absent
 from app.database.tables import (
     Annotator,
     BaseTable,
@@ -20,8 +19,6 @@ from app.database.tables import (
     CaseTwin,
     Read,
     ReadRequest,
-    Remark,
-    new_digest_key,
     new_id,
     utc_now,
 )
@@ -60,42 +57,6 @@ def test_a_statement_notes_its_rows_and_gives_what_was_asked_of_it(service: Serv
 
 
 @pytest.mark.both_databases
-def test_a_row_that_is_there_already_is_neither_inserted_nor_noted(service: Service) -> None:
-    take = service.context.keys.audit.rows
-    with service.context.database.write() as session:
-        row = annotator("one")
-        assert insert_if_absent(session, Annotator, row)
-        assert take_leaves(session, take) == stored_digests(service, session, Annotator, row["id"])
-        assert not insert_if_absent(session, Annotator, row | {"id": new_id()})
-        assert take_leaves(session, take) == {}
-        session.rollback()
-
-
-@pytest.mark.both_databases
-def test_flushes_and_statements_in_any_order_leave_the_digest_of_what_is_stored(service: Service) -> None:
-    case_id = uuid.UUID(service.add_case("case", cell_png(), patient="p", site="north")["id"])
-    with service.context.database.write() as session:
-        remark = Remark(id=new_id(), case_id=case_id, note="first", digest_key=new_digest_key())
-        by_statement = update_columns(Remark, reason="by a statement").where(Remark.id == remark.id)
-        session.add(remark)
-        session.flush()
-        session.execute(by_statement)
-        remark.note = "second"  # the entity has not seen the statement
-        session.flush()
-        stored = stored_digests(service, session, Remark, remark.id)
-        assert take_leaves(session, service.context.keys.audit.rows) == stored
-        session.rollback()
-
-
-@pytest.mark.both_databases
-def test_a_rolled_back_row_is_forgotten(service: Service) -> None:
-    with service.context.database.write() as session:
-        session.execute(insert(Annotator).values(annotator("one")))
-        session.rollback()
-        assert take_leaves(session, service.context.keys.audit.rows) == {}
-
-
-@pytest.mark.both_databases
 def test_only_what_must_have_an_event_is_noted(service: Service) -> None:
     """A lease begins and ends without one: a request that waits is one that is leased."""
     service.add_case("case", cell_png(), patient="p", site="north")
@@ -114,22 +75,6 @@ def test_only_what_must_have_an_event_is_noted(service: Service) -> None:
             "read_requests": 1,
             "reads": 1,
         }
-        session.rollback()
-
-
-@pytest.mark.both_databases
-def test_an_entity_that_is_leased_and_given_back_needs_no_event(service: Service) -> None:
-    service.add_case("case", cell_png(), patient="p", site="north")
-    keys = service.context.keys.audit
-    with service.context.database.write() as session:
-        request = session.execute(select(ReadRequest).where(ReadRequest.ordinal == 1)).scalars().one()
-        for state in ("leased", "open"):
-            request.state, request.lease_expires_at = state, utc_now()
-            session.flush()
-        assert take_leaves(session, keys.rows) == {}
-        request.state = "closed"
-        session.flush()
-        assert take_leaves(session, keys.rows) == stored_digests(service, session, ReadRequest, request.id)
         session.rollback()
 
 

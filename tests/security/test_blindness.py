@@ -34,7 +34,7 @@ def test_no_route_shows_the_prediction_before_the_commit(service: Service, by_br
     assert mine is not None
     assert mine["case_id"] == service.known_as("anna", case["id"])
     prediction = case["prediction"]
-    secrets = {prediction["release"], "monocyte-says", "ben-was-here", "second_read", "triage", "audit"}
+    secrets = {prediction["release"], "monocyte-says", "ben-was-here", "second_read", "triage", "audit", "answer_set"}
     secrets |= {json.dumps(p) for p in prediction["class_probs"].values()}
     secrets |= {f"{p:.3f}" for p in prediction["class_probs"].values()} - {"0.000", "0.001"}
     secrets |= {f"{prediction['disagreement_prob']:.3f}", json.dumps(prediction["disagreement_prob"])}

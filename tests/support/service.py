@@ -6,18 +6,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2 as httpx
 import numpy as np
 from fastapi.testclient import TestClient
 from PIL import Image
-from sqlalchemy import select, text
+from sqlalchemy import Executable, Select, select, text
 from sqlalchemy.orm import Session
 
 from app.accounts import people as auth
 from app.audit.chain.covered_rows import update_columns
 from app.audit.chain.keys import AuditKeys
+from app.audit.verify import verify_all
 from app.cases.blindness import case_handle, case_of_handle
 from app.cases.ingest import prepare_case, store_case
 from app.cases.schemas import CaseIn
@@ -51,6 +52,7 @@ from app.http.principal import Principal
 from app.labels.corrections import finalize_labels
 from app.labels.schemas import LabelIn
 from app.labels.submission import submit_label
+from app.maintenance.export import export_dataset
 from app.releases.registration import UNFINISHED, register_release
 from app.storage.blobs import FolderStore
 from app.storage.bundles import SharedFolders
@@ -59,6 +61,8 @@ from ml.release.artifact import copy_release, read_release
 from tests.support.clock import SettableClock
 from tests.support.images import encode
 from tests.support.process import METRICS_TOKEN
+
+T = TypeVar("T")
 
 #: Of every service under test, so that coins and partitions are the same in every run.
 KEY = "the same coins and partitions in every run"
@@ -153,6 +157,46 @@ class Service:
         assert answer.status_code == 200, answer.text
         return str(answer.text)
 
+    def one(self, statement: Select[tuple[T]]) -> T:
+        """The only value that a statement finds."""
+        with self.context.database.read() as session:
+            return session.execute(statement).scalar_one()
+
+    def scalars(self, statement: Select[tuple[T]]) -> list[T]:
+        """The first column of what a statement finds."""
+        with self.context.database.read() as session:
+            return list(session.execute(statement).scalars())
+
+    def rows(self, statement: Select[Any]) -> list[Any]:
+        """What a statement finds."""
+        with self.context.database.read() as session:
+            return list(session.execute(statement).all())
+
+    def change(self, statement: Executable) -> None:
+        """Write into the database past the service."""
+        with self.context.database.write() as session:
+            session.execute(statement)
+
+    def faults(self) -> list[str]:
+        """What `db verify` finds."""
+        with self.context.database.read() as session:
+            return verify_all(session, self.context).faults
+
+    def export(self, out: Path, partition: Any = "all", **options: Any) -> None:
+        """Export the dataset as `db export` does."""
+        with self.context.database.read() as session:
+            export_dataset(session, self.context, out, partition, **options)
+
+    def one_time_password(self, name: str) -> str:
+        """A new one-time password of an account."""
+        with self.context.database.write() as session:
+            return auth.issue_one_time_password(session, self.context.keys.audit, name)
+
+    def set_disabled(self, name: str, *, disabled: bool) -> None:
+        """Let an account in no more, or again."""
+        with self.context.database.write() as session:
+            auth.set_disabled(session, self.context.keys.audit, name, disabled=disabled)
+
     def post(self, who: str | None, path: str, key: str | None = None, **options: Any) -> httpx.Response:
         headers = {"Idempotency-Key": key or uuid.uuid4().hex, **options.pop("headers", {})}
         return self.call(who, "POST", path, headers=headers, **options)
@@ -164,6 +208,10 @@ class Service:
         assert response.status_code == 201, response.text
         body: dict[str, Any] = response.json()
         return body
+
+    def add_cases(self, n: int, **fields: str) -> list[dict[str, Any]]:
+        """Different cells under the names `case 0`, `case 1` and so on."""
+        return [self.add_case(f"case {number}", cell_png(number), **fields) for number in range(n)]
 
     def upload(
         self, external_id: str, data: bytes, key: str | None = None, *, field: bytes | None = None, **fields: str

@@ -1,16 +1,24 @@
-"""One order of locks: whoever declines, labels, stores or imports locks requests before cases, and the chain last."""
+"""One order of locks, many requests at once, and promotions that race."""
 
+import asyncio
 import re
+import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import httpx2 as httpx
 import pytest
 from sqlalchemy import event
 
+from app.accounts import people
 from tests.app.test_leases import requests_of, set_policy
+from tests.support.coroutines import run_async
 from tests.support.service import Service, cell_png
+from tests.support.waiting import patient
 
 #: Tables whose rows several requests lock, in the order in which they may be locked.
 ORDER = ("annotators", "read_requests", "cases", "audit_head")
@@ -73,8 +81,7 @@ def locks_of(service: Service) -> Iterator[list[Locks]]:
 def test_everything_that_locks_does_so_in_one_order(service: Service) -> None:
     seldom: dict[str, Any] = {"threshold": 0.999, "audit_rate": 1e-6}
     set_policy(service, **seldom)  # one planned read each
-    for number in range(4):
-        service.add_case(f"case-{number}", cell_png(number))
+    service.add_cases(4)
     seen: dict[str, Locks] = {}
 
     def note(what: str, method: str, path: str, **body: Any) -> dict[str, Any]:
@@ -108,3 +115,57 @@ def test_everything_that_locks_does_so_in_one_order(service: Service) -> None:
     assert seen["outside label"].waited == ["cases", "audit_head"]
     assert [request.arm for request in requests_of(service, case)] == ["first", "adjudication"]
     assert seen["store"].waited == ["audit_head"]
+
+
+N_CALLERS, PER_CALLER = 12, 8
+
+
+@pytest.mark.both_databases
+def test_many_requests_at_once_are_answered_without_waiting_for_each_other(service: Service) -> None:
+    """A request holds its connection until its commit, and must not need a thread that others hold meanwhile."""
+    service.add_case("case", cell_png(), patient="p")
+    with service.context.database.write() as session:
+        audit = service.context.keys.audit
+        keys = [people.add_key(session, audit, "viewer", [])[1] for _ in range(N_CALLERS)]
+
+    async def ask(key: str, number: int) -> tuple[int, float]:
+        transport: Any = httpx.ASGITransport(app=service.client.app, client=(f"192.0.2.{number}", 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
+            begun = time.monotonic()
+            answer = await client.get("/v1/cases", headers={"Authorization": f"Bearer {key}"})
+            return answer.status_code, time.monotonic() - begun
+
+    async def flood() -> list[tuple[int, float]]:
+        return await asyncio.gather(*(ask(key, n) for n, key in enumerate(keys) for _ in range(PER_CALLER)))
+
+    answers = run_async(flood())
+    assert {status for status, _ in answers} == {200}
+    assert max(seconds for _, seconds in answers) < patient(10)
+
+
+PROMOTERS = 4
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("rounds", [6, pytest.param(75, marks=pytest.mark.heavy)])
+def test_wins_are_revisions_are_events(service: Service, rounds: int) -> None:
+    release = service.get("viewer", "/v1/releases").json()["items"][0]["id"]
+
+    def revision() -> int:
+        aliases = service.get("viewer", "/v1/aliases").json()["items"]
+        return next((alias["revision"] for alias in aliases if alias["name"] == "challenger"), 0)
+
+    def promote(number: int) -> list[int]:
+        body, answers = {"release": release, "reason": f"promoter {number}"}, []
+        for _ in range(rounds):
+            headers = {"If-Match": f'"{revision()}"'}
+            answer = service.call("admin", "PUT", "/v1/aliases/challenger", json=body, headers=headers)
+            answers.append(answer.status_code)
+        return answers
+
+    with ThreadPoolExecutor(PROMOTERS) as pool:
+        answers = Counter(status for part in pool.map(promote, range(PROMOTERS)) for status in part)
+    assert set(answers) <= {200, 409, 412, 503}, answers
+    moves = service.get("admin", "/v1/audit-events", params={"action": "alias.move", "limit": 200}).json()["items"]
+    assert answers[200] == revision() == len(moves) >= rounds
+    assert sorted(event["details"]["revision"] for event in moves) == list(range(1, len(moves) + 1))
