@@ -15,8 +15,7 @@ from app.labels.corrections import finalize_labels
 from app.maintenance.export import export_dataset
 from tests.app.test_leases import classes_of, commit, lease, requests_of, set_policy
 from tests.app.test_people import GOOD, first_password, sign_in
-from tests.security.test_late_answers import judging, lost
-from tests.security.test_right_person import answer_form, labels, submit
+from tests.security.test_right_person import answer_form, judging, labels, lost, submit
 from tests.support.service import Service, cell_png
 
 
