@@ -235,13 +235,6 @@ _HALF_ARRIVED = """() => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def wide(installation: Installation) -> Installation:
-    """A service whose cases stay closed until all have read them, and where nothing waits but what a test stores."""
-    set_reveal(installation, "after_case_closed")
-    return installation
-
-
 def store(made: Installation, name: str, *numbers: int, without: int | None = None) -> set[str]:
     """Store cases, all but one with a field; nobody reads others any more. Gives those without one, by identifier."""
     database = Database(made.sqlalchemy_url)
@@ -274,11 +267,11 @@ def is_field(page: Page) -> bool:
 
 
 @pytest.mark.slow
-def test_a_key_shows_the_field_and_the_cell_again_and_nothing_moves(browser: Browser, wide: Installation) -> None:
-    bare = store(wide, "key", 7000, 7001, 7002, 7003, without=7002)
-    reader = Person(browser, wide, "anna")
+def test_a_key_shows_the_field_and_the_cell_again_and_nothing_moves(browser: Browser, many: Installation) -> None:
+    bare = store(many, "key", 7000, 7001, 7002, 7003, without=7002)
+    reader = Person(browser, many, "anna")
     page = begin(reader)
-    without = bare_handles(wide, "anna", bare)
+    without = bare_handles(many, "anna", bare)
     page.evaluate(WATCH)
     assert page.evaluate(_HALF_ARRIVED) == 0
     frame, tools = page.evaluate(FRAME), page.evaluate(_TOOLS)
@@ -316,9 +309,9 @@ def test_a_key_shows_the_field_and_the_cell_again_and_nothing_moves(browser: Bro
 
 
 @pytest.mark.slow
-def test_a_field_that_is_late_or_does_not_come(browser: Browser, wide: Installation) -> None:
-    store(wide, "late", 7100, 7101, 7102)
-    reader = Person(browser, wide, "cleo")
+def test_a_field_that_is_late_or_does_not_come(browser: Browser, many: Installation) -> None:
+    store(many, "late", 7100, 7101, 7102)
+    reader = Person(browser, many, "cleo")
     page = begin(reader)
     held: list[Route] = []
     page.route("**/field", lambda route: held.append(route))
@@ -344,9 +337,9 @@ def test_a_field_that_is_late_or_does_not_come(browser: Browser, wide: Installat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_button_fits_every_screen(browser: Browser, wide: Installation, scheme: str) -> None:
-    store(wide, f"fits {scheme}", *range(7200, 7203))
-    reader = Person(browser, wide, "emil", scheme)
+def test_the_button_fits_every_screen(browser: Browser, many: Installation, scheme: str) -> None:
+    store(many, f"fits {scheme}", *range(7200, 7203))
+    reader = Person(browser, many, "emil", scheme)
     page = begin(reader)
     for width, height in SIZES:
         page.set_viewport_size({"width": width, "height": height})

@@ -88,6 +88,18 @@ def test_a_lead_sees_need_and_nothing_stored_is_executed(
     assert lead.faults == []
 
 
+def test_times_are_of_the_readers_zone_and_of_utc_without_a_script(
+    browser: Browser, installation: Installation
+) -> None:
+    lead = Person(browser, installation, "lead")
+    shown = lead.go("/audit").locator("td time >> nth=0")
+    assert "UTC" not in shown.inner_text()
+    assert str(shown.get_attribute("title")).endswith("UTC")
+    plain = browser.new_context(java_script_enabled=False, storage_state=lead.context.storage_state()).new_page()
+    plain.goto(f"{installation.address}/audit")
+    assert plain.inner_text("td time >> nth=0").endswith("UTC")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_page_keeps_anybody_out(browser: Browser, installation: Installation, scheme: str) -> None:

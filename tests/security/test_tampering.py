@@ -406,6 +406,17 @@ TAMPERS = {
         "UPDATE cases SET erased_at = created_at WHERE external_id = 'case-0'",
         r"^cases \S+: not as audit event",
     ),
+    "a value that is never written": ("UPDATE labels SET confidence = 'much'", r"rows of labels cannot be checked \("),
+    "digests of the baseline": (
+        "UPDATE audit_events SET row_digests = '{}' WHERE action = 'rows.baseline'",
+        "was changed, or one before it",
+    ),
+    "signature of the baseline": (
+        "UPDATE audit_events SET signature = '00' WHERE action = 'rows.baseline'",
+        "was changed, or one before it",
+    ),
+    "cases of events": ("DELETE FROM case_changes WHERE sequence < 20", "case_changes"),
+    "no head": ("DELETE FROM audit_head", "its head says nothing"),
 }
 
 
