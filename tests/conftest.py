@@ -2,15 +2,15 @@
 
 A test of the service runs on SQLite. Where PostgreSQL differs (leases, races, append-only rows, idempotency,
 migrations, snapshots, jobs, what a text may contain) it is marked ``both_databases`` and runs on both; with
-``--all-databases`` every test does.
-"""
+``--all-databases`` every test does."""
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from filelock import FileLock
 
 from tests.support.bucket import BucketServer, bucket_server
 from tests.support.chromium import FLAGS, find_chromium
@@ -18,7 +18,6 @@ from tests.support.label_queries import bypasses, watch_label_queries
 from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.process import RUNNING
 from tests.support.sabotage import call_undone, keep_marked
-from tests.support.shared import build_once
 from tests.support.waiting import PATIENCE, stretch_database_deadlines
 
 if TYPE_CHECKING:
@@ -250,3 +249,18 @@ def bucket(buckets: BucketServer, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in buckets.environment.items():
         monkeypatch.setenv(name, value)
     return buckets.create()
+
+
+def build_once(tmp_path_factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]) -> Path:
+    """Folder or file of this name, built by whichever process of pytest-xdist asks first."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    path = root / "shared" / name
+    path.parent.mkdir(exist_ok=True)
+    with FileLock(path.with_name(f"{name}.lock")):
+        if not path.exists():
+            partial = path.with_name(f"{name}.{os.getpid()}.part")
+            build(partial)
+            partial.rename(path)
+    return path

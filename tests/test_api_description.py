@@ -1,7 +1,11 @@
-"""What the API says about itself is true: ids, access, words, examples."""
+"""What the API says about itself is true: ids, access, words, examples, and its answers to requests at random."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +19,8 @@ from app.http.principal import COOKIE
 from app.http.routing import walk_routes
 from app.main import create_app
 from app.settings import Settings
+from tests.support.postgres import PostgresServer
+from tests.support.process import Installation
 
 #: Answers that are no JSON, or none.
 WITHOUT_JSON = {"get_image", "get_field", "get_practice_image", "release_read", "prometheus"}
@@ -110,3 +116,61 @@ def test_every_operation_has_an_example_of_what_is_sent_and_answered(document: d
         if operation["operationId"] not in WITHOUT_JSON:
             shown = [a.get("content", {}).get("application/json", {}) for a in operation["responses"].values()]
             assert any("example" in media for media in shown), path
+
+
+ROOT = Path(__file__).parents[1]
+ROLES = {"admin": "admin", "viewer": "viewer", "anna": "annotator", "robot": "service"}
+ALL = "examples,coverage,fuzzing,stateful"
+QUICK, LONG = 4, 60
+
+
+def fuzz(made: Installation, token: str | None, phases: str, examples: int) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).parent / "schemathesis"), "--config-file", "tests/support/schemathesis.toml"]
+    command += ["run", f"{made.address}/openapi.json", "--max-examples", str(examples), "--seed", "1", "--workers", "1"]
+    command += ["--phases", phases, "--no-color"]
+    if token is not None:
+        command += ["--header", f"Authorization: Bearer {token}"]
+    environment = os.environ | {"SCHEMATHESIS_HOOKS": "tests.support.schemathesis_hooks", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+
+
+def slow(*values: object) -> object:
+    return pytest.param(*values, marks=[pytest.mark.slow, pytest.mark.ci])
+
+
+def heavy(*values: object) -> object:
+    return pytest.param(*values, marks=pytest.mark.heavy)
+
+
+@pytest.mark.parametrize(
+    ("database", "who", "phases", "examples"),
+    [
+        slow("sqlite", "admin", ALL, QUICK),
+        # of the cases made from the schema alone an annotator is refused nearly all
+        slow("postgresql", "anna", "fuzzing,stateful", QUICK),
+        *[heavy(database, who, ALL, LONG) for database in ("sqlite", "postgresql") for who in (*ROLES, None)],
+    ],
+)
+def test_the_api_is_what_its_openapi_says(
+    database: str,
+    who: str | None,
+    phases: str,
+    examples: int,
+    tmp_path: Path,
+    tiny_release: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    url = None
+    if database == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.url(server.create())
+    made = Installation(tmp_path / "home", url)
+    keys = made.prepare(tiny_release, **ROLES)
+    made.environment |= {"SECONDREAD_WORKER": "false"}
+    with made:
+        made.start()
+        found = fuzz(made, None if who is None else keys[who], phases, examples)
+        made.stop()
+    assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
+    log = (tmp_path / "server.log").read_text()
+    assert '"status": 500' not in log

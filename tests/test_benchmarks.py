@@ -1,8 +1,6 @@
-"""Benchmarks: their harness, the table of goals, and that the work which scaling counts is in the database.
+"""Benchmarks and experiments start, and count what they stored; no test judges how fast anything was."""
 
-No test judges how fast anything was.
-"""
-
+import importlib
 import json
 import math
 import sys
@@ -12,11 +10,14 @@ from typing import Any
 
 import pytest
 
+import experiments
 from benchmarks import harness
 from benchmarks.harness import in_turn, interleaved, main
 from benchmarks.scaling import QUICK, as_markdown, measure_size, summary
 from benchmarks.scaling_files import Window
 from benchmarks.table import HEADS, WITH_GOALS, WITHOUT_GOALS, goals
+from experiments.__main__ import QUICK as QUICK_OPTIONS
+from experiments.worlds.drifted_stain import live
 
 
 def numbers(node: Any, path: str = "") -> Iterator[tuple[str, float]]:
@@ -114,3 +115,39 @@ def test_every_benchmark_is_run_by_the_table_or_for_a_gpu() -> None:
         path.stem for path in Path(harness.__file__).parent.glob("*.py") if "    main(__doc__" in path.read_text()
     }
     assert modules == {*WITH_GOALS, *WITHOUT_GOALS}
+
+
+@pytest.mark.heavy
+def test_recalibration_restores_the_calibration_of_disagreement(tmp_path: Path) -> None:
+    drift = live(tmp_path)
+    assert not any("stain" in text for text in drift.then.warnings)
+    assert any("stain" in text for text in drift.drifted.warnings)
+    report = drift.report
+    print(drift.rows(), report["gate"]["passed"], report["gate"]["reasons"])
+    before, after = report["champion"], report["candidate"]
+    assert report["parent"] == drift.release
+    assert after["CE_D"]["value"] < before["CE_D"]["value"]
+    assert after["L_D"]["value"] < before["L_D"]["value"]
+    assert report["gate"]["L_D"]["high"] < 0
+
+
+NAMES = sorted(path.stem for path in Path(experiments.__file__).parent.glob("*.py") if not path.stem.startswith("__"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_experiment_lists_its_options(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"experiments.{name}").main()
+    assert ended.value.code == 0
+    options = capsys.readouterr().out
+    assert options.startswith("usage: ")
+    for word in QUICK_OPTIONS.get(name, "").split():
+        assert not word.startswith("--") or word in options
+
+
+def test_the_page_of_experiments_lists_each() -> None:
+    page = (Path(experiments.__file__).parent / "README.md").read_text()
+    assert [name for name in NAMES if f"| `{name}.py` |" not in page] == []

@@ -1,4 +1,4 @@
-"""README and tutorial as a newcomer follows them: every command block, in order, with the real commands."""
+"""Documents are true: their commands run in order, what they list exists, and each figure is that of a result."""
 
 import importlib
 import json
@@ -20,6 +20,16 @@ from app.http import errors
 from app.settings import Settings
 from tests.support.command import run_here
 from tests.support.process import Installation
+from tools.document_numbers import (
+    Claim,
+    Constant,
+    NumberError,
+    agrees,
+    check,
+    declared,
+    prose,
+    undeclared,
+)
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -36,15 +46,7 @@ SHELL = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a document.
-
-    Attributes:
-        where: document and line.
-        language: as named behind the fence.
-        text: its lines, without indentation.
-        reason: why it is not run; None where it is.
-        smaller: (old, new) by which the test shortens a long run; None for a block that runs as it stands.
-    """
+    """A fenced block of a document."""
 
     where: str
     language: str
@@ -115,18 +117,6 @@ def own_images(folder: Path) -> None:
             f"cell-{number},b,{kinds[second]},p{number // 2}",
         ]
     (folder / "labels.csv").write_text("\n".join(rows) + "\n")
-
-
-@pytest.mark.slow
-def test_the_demo_is_whole_and_filling_it_again_changes_nothing(demo: Installation) -> None:
-    before = json.loads(demo.run("release", "list", "--json").stdout)
-    accounts = json.loads(demo.run("user", "list", "--json").stdout)
-    again = demo.run("demo")
-    assert len(re.findall(r"^  \S+ +[0-9a-f]{4}(-[0-9a-f]{4}){4}$", again.stderr, re.MULTILINE)) == 4
-    assert json.loads(demo.run("release", "list", "--json").stdout) == before
-    assert json.loads(demo.run("user", "list", "--json").stdout) == accounts
-    assert before[0]["disagreement_calibrated"] is True
-    assert json.loads(demo.run("db", "verify", "--json").stdout)["faults"] == []
 
 
 @pytest.mark.heavy
@@ -327,22 +317,6 @@ def test_the_worked_example_of_the_tables_is_true(tmp_path: Path) -> None:
         assert found.get("n_labels", 0) == 3 or list(found["findings"]) == ["fluid", "mass"]
 
 
-def test_a_new_home_needs_no_upgrade_and_one_of_a_development_version_says_so(tmp_path: Path) -> None:
-    new = Installation(tmp_path / "new" / "home")
-    new.home.parent.mkdir()
-    assert new.run("release", "list").stdout == "no releases\n"
-    from sqlalchemy import create_engine, text
-
-    engine = create_engine(new.sqlalchemy_url)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
-    engine.dispose()
-    refused = new.run("release", "list", check=False)
-    assert refused.returncode == 1
-    assert "export it, start a new HOME" in refused.stderr
-    assert len(refused.stderr.splitlines()) == 1
-
-
 def test_the_architecture_page_names_every_folder() -> None:
     from tests.test_architecture import folder_graph
 
@@ -385,3 +359,86 @@ def test_pictures_in_git_are_those_that_documents_show() -> None:
     ).stdout.split()
     shown = "\n".join(path.read_text() for path in (ROOT / "README.md", *DOCS.rglob("*.md")))
     assert [name for name in listed if name.removeprefix("docs/") not in shown] == []
+
+
+PAGES = [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = ("README.md", "benchmarks/README.md", "experiments/README.md", *PAGES)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_figure_is_a_result_or_declared_to_be_none(document: str) -> None:
+    claims, constants = declared()
+    wrong = []
+    for claim in (claim for claim in claims if claim.document == document):
+        try:
+            check(claim)
+        except NumberError as exc:
+            wrong.append(str(exc))
+    assert wrong == []
+    assert undeclared(document, claims, constants) == []
+
+
+def test_nothing_is_declared_for_what_no_document_says() -> None:
+    claims, constants = declared()
+    assert {claim.document for claim in claims} <= set(DOCUMENTS)
+    stale = [text for name, text in ((c.document, c.text) for c in constants) if not _said(name, text)]
+    assert stale == []
+
+
+def _said(document: str, text: str) -> bool:
+    wanted = " ".join(text.split())
+    return any(wanted in prose(name) for name in (DOCUMENTS if document == "*" else (document,)))
+
+
+@pytest.mark.parametrize(
+    ("said", "value", "right"),
+    [
+        (".22", 0.2249, True),
+        (".22", 0.2251, False),
+        ("−.01", -0.0085, True),
+        (".01", -0.0085, False),
+        ("7,500", 7500, True),
+        ("+27", 27.4, True),
+        ("0", 0.0, True),
+        ("0", 0.6, False),
+    ],
+)
+def test_a_number_is_right_where_it_is_the_value_rounded(said: str, value: float, right: bool) -> None:
+    assert agrees(said, value) is right
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A document and results of its own."""
+    monkeypatch.setattr("tools.document_numbers.ROOT", tmp_path)
+    results = tmp_path / "results"
+    results.mkdir()
+    monkeypatch.setattr("tools.document_numbers.RESULTS", results)
+    prose.cache_clear()
+    (results / "2026-01-01_loss.json").write_text('{"rows": [{"method": "old", "L": 0.5}]}')
+    (results / "2026-01-02_loss.json").write_text(
+        '{"rows": [{"method": "a", "L": 0.123, "worse": false}, {"method": "b", "L": 0.4, "worse": true}]}'
+    )
+    (results / "2026-01-02_bias.md").write_text("| who | kind | L |\n|---|---|---|\n| a | now | +1.5 ± 0.25 % |\n")
+    page = tmp_path / "page.md"
+    page.write_text("L is .12\nwith `0.9` of\n12 % wrong, version 0.1.0, and 1,234 cells.\n")
+    yield page
+    prose.cache_clear()
+
+
+def test_a_number_of_another_row_is_refused(page: Path) -> None:
+    check(Claim("page.md", "L is {} with", "loss.json", ("rows > method=a > L",)))
+    with pytest.raises(NumberError, match=r"says \.12 where loss\.json at rows > method=b > L has 0\.4"):
+        check(Claim("page.md", "L is {} with", "loss.json", ("rows > method=b > L",)))
+    with pytest.raises(NumberError, match="0 times"):
+        check(Claim("page.md", "CE is {}", "loss.json", ("rows > method=b > L",)))
+    with pytest.raises(NumberError, match="0 found"):
+        check(Claim("page.md", "L is {} with", "loss.json", ("rows > method=old > L",)))
+
+
+def test_what_nothing_declares_is_named(page: Path) -> None:
+    left = undeclared("page.md", [], [])
+    assert [figure in around for figure, around in zip((".12", "12 %", "1,234"), left, strict=True)] == [True] * 3
+    claims = [Claim("page.md", "L is {} with", "loss.json", ("rows > method=a > L",))]
+    constants = [Constant("page.md", "12 % wrong", "an example"), Constant("*", "1,234", "one more")]
+    assert undeclared("page.md", claims, constants) == []

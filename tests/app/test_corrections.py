@@ -13,8 +13,7 @@ from app.database.tables import Annotator, ProvisionalLabel, utc_now
 from app.labels.corrections import finalize_labels
 from tests.app.test_leases import classes_of, commit, read_next, requests_of, set_policy
 from tests.app.test_people import GOOD, first_password, sign_in
-from tests.security.test_late_answers import judging
-from tests.security.test_right_person import answer_form, labels, submit
+from tests.security.test_right_person import answer_form, judging, labels, submit
 from tests.support.service import Service, cell_png
 
 

@@ -13,8 +13,7 @@ from app.http.errors import ServiceOverloaded, ServiceUnavailable
 from app.http.limiter import MAX_SMALL_RUNS
 from app.predictions.inference import SmallImageQueue
 from ml.images.picture import Picture
-from tests.security.test_hostile_files import tiled
-from tests.security.test_pictures import jpeg_of_scans
+from tests.security.test_pictures import jpeg_of_scans, tiled
 from tests.support.coroutines import run_async
 from tests.support.images import encode, photo
 from tests.support.service import Service, cell_png

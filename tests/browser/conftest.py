@@ -10,13 +10,30 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Error, Page
+from sqlalchemy import select, update
 
-from app.audit.chain.keys import AnnotatorKeys
+from app.audit.chain.keys import AnnotatorKeys, derive_keys
+from app.database.engine import Database
+from app.database.tables import Annotator, Label, ReadRequest, utc_now
+from app.settings import Settings
 from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.waiting import patient
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=document.title='owned'>"
+
+SIZES = ((390, 844), (1024, 600), (1366, 768), (2560, 1440), (3840, 2160))
+# What moves: the place of the image's frame, and every shift of the layout, those after a key included.
+WATCH = """() => {
+  window.shifts = [];
+  new PerformanceObserver((list) => {
+    for (const entry of list.getEntries()) {
+      for (const { node, previousRect: before, currentRect: after } of entry.sources)
+        window.shifts.push(`${node?.className ?? node?.nodeName} ${JSON.stringify([before, after])}`);
+    }
+  }).observe({ type: 'layout-shift', buffered: true });
+}"""
+FRAME = "JSON.stringify(document.querySelector('.viewer .stage').getBoundingClientRect())"
 
 
 @pytest.fixture(autouse=True)
@@ -163,3 +180,54 @@ def pack(files: dict[str, bytes]) -> bytes:
         for name, data in files.items():
             archive.writestr(name, data)
     return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def blind(installation: Installation) -> Iterator[Installation]:
+    """A service whose cases stay closed until all have read them; answers to those of before, which would be final at
+    once, are wanted of nobody."""
+    set_reveal(installation, "after_case_closed")
+    database = Database(installation.sqlalchemy_url)
+    with database.write() as session:
+        session.execute(
+            update(ReadRequest).where(ReadRequest.state == "open").values(state="closed", closed_at=utc_now())
+        )
+    database.engine.dispose()
+    return installation
+
+
+def given(made: Installation, name: str) -> list[tuple[str, str, str | None, bool]]:
+    """Case as its annotator knows it, kind, class and whether it was blind, of all labels, oldest first."""
+    database, keys = Database(made.sqlalchemy_url), derive_keys(Settings(home=made.home).key_ring()).readers
+    columns = (Label.case_id, Annotator.account_id, Label.kind, Label.class_code, Label.blind)
+    wanted = select(*columns).join(Annotator, Annotator.id == Label.annotator_id).where(Annotator.name == name)
+    with database.read() as session:
+        rows = session.execute(wanted.order_by(Label.id)).all()
+    database.engine.dispose()
+    return [(handle_of(keys, row[1], row[0]), row[2], row[3], row[4]) for row in rows]
+
+
+def begin(person: Person) -> Page:
+    """Open the reading page, with the cases ahead at hand."""
+    page = person.go("/worklist")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".js [data-resident]")
+    page.wait_for_load_state("networkidle")
+    return page
+
+
+def shown(page: Page) -> str:
+    """Handle of the case on the page; empty while none is."""
+    return str(page.evaluate("document.querySelector('[data-read]')?.dataset.case ?? ''"))
+
+
+def kept(page: Page) -> list[str]:
+    """Classes that wait in the browser."""
+    resting: dict[str, str] = page.evaluate("({ ...localStorage })")
+    return [label for key, label in resting.items() if key.startswith("secondread.outbox.")]
+
+
+def hold_clock(page: Page) -> None:
+    """From here the page's clock goes on only when the test says so, however long a busy machine takes in between."""
+    page.clock.install()
+    page.clock.pause_at(time.time() + 1)

@@ -10,8 +10,7 @@ from app.audit.chain.keys import derive_keys
 from app.database.engine import Database
 from app.database.tables import Annotator, Label, Read
 from app.settings import Settings
-from tests.browser.conftest import Person, handle_of, set_reveal, until, upload
-from tests.browser.test_keyboard import kept
+from tests.browser.conftest import Person, handle_of, kept, set_reveal, until, upload
 from tests.support.process import Installation
 
 
@@ -91,42 +90,6 @@ def test_an_answer_of_one_person_waits_through_the_session_of_another(browser: B
     assert kept(anna.page) == []
     assert set(labels(several)) - set(before) == {("anna", "eosinophil", case)}
     assert len(labels(several)) == len(before) + 1
-
-
-@pytest.mark.slow
-def test_an_open_page_keeps_its_answer_while_somebody_else_is_signed_in(
-    browser: Browser, several: Installation
-) -> None:
-    """Two tabs: anna's page is open, ben signs in, anna's form is sent."""
-    anna = Person(browser, several, "anna")
-    case = open_case(anna)
-    page, before = anna.page, labels(several)
-    heartbeats: list[Route] = []
-
-    def hold(route: Route) -> None:
-        heartbeats.append(route)
-
-    page.route("**/v1/reads/*", hold)  # a page sends one a second after it was opened
-    page.reload()
-    until(page, lambda: bool(heartbeats), "no heartbeat")
-    anna.context.clear_cookies()
-    anna.page = anna.context.new_page()
-    sign_in(anna, several, "ben")
-    with page.expect_response("**/label") as refused:
-        commit(page, "monocyte")
-    assert refused.value.status == 403
-    page.wait_for_selector("text=Sign in again, your answer is kept")
-    heartbeats[0].fulfill(status=403)  # refused as well: what becomes of the answer stays
-    page.unroute("**/v1/reads/*")
-    page.wait_for_timeout(300)
-    assert "Sign in again, your answer is kept" in page.inner_text("[data-status]")
-    page.reload()  # ben's page now
-    page.wait_for_load_state("networkidle")
-    assert labels(several) == before
-    assert kept(page) == ["monocyte"]
-    sign_in(anna, several, "anna")
-    until(anna.page, lambda: kept(anna.page) == [], "it is sent")
-    assert set(labels(several)) - set(before) == {("anna", "monocyte", case)}
 
 
 @pytest.mark.slow
@@ -245,45 +208,3 @@ def test_arrow_keys_never_change_a_class(browser: Browser, several: Installation
     page.keyboard.press("Space")
     assert page.locator("[name=label]:checked").get_attribute("value") == in_focus
     assert cleo.faults == []
-
-
-def test_a_slip_is_corrected_by_one_key(browser: Browser, several: Installation) -> None:
-    """Review of the pages, 4: noticed a second after Enter, or on the next case, or without a connection."""
-    cleo = Person(browser, several, "cleo")
-    page, heading = cleo.page, cleo.page.locator("h1")
-    while True:  # cases from before the policy are final at once
-        case, before = open_case(cleo), labels(several)
-        commit(page, "blast")
-        until(page, lambda: len(labels(several)) > len(before), "it is stored")  # noqa: B023
-        following = heading.inner_text()
-        page.keyboard.press("Backspace")
-        assert "still blind" in heading.inner_text()
-        assert case in (page.get_attribute(".viewer img", "src") or "")
-        assert page.locator("[name=label]:checked").get_attribute("value") == "blast"
-        assert cleo.violations() == []
-        cleo.context.set_offline(True)
-        commit(page, "monocyte")
-        assert heading.inner_text() == following
-        page.wait_for_selector("text=Your answer is kept here")
-        assert kept(page) == ["monocyte"]
-        cleo.context.set_offline(False)
-        until(page, lambda: kept(page) == [], "it is sent")
-        if "this answer is final" not in page.inner_text("[data-status]"):
-            break
-    assert set(labels(several)) - set(before) == {("cleo", "blast", case), ("cleo", "monocyte", case)}
-    page.keyboard.press("Backspace")  # and once more, to the label that counts now
-    assert page.locator("[name=label]:checked").get_attribute("value") == "monocyte"
-    page.keyboard.press("Enter")
-    assert heading.inner_text() == following
-    page.wait_for_load_state("networkidle")
-    assert len(labels(several)) == len(before) + 2
-    page.reload()  # what the page knew of is gone: the service leads back
-    page.keyboard.press("Backspace")
-    page.wait_for_url("**/correction")
-    assert page.locator("[name=label]:checked").get_attribute("value") == "monocyte"
-    back = page.locator("[data-action=back]")
-    page.click("text=Sign out")
-    page.wait_for_url("**/login")
-    sign_in(cleo, several, "cleo")
-    cleo.go("/worklist")
-    assert back.count() == 0

@@ -1,16 +1,20 @@
-"""An annotator's day by keyboard alone, and a connection that breaks at the worst moment."""
+"""An annotator's day by keyboard alone, with the wider field around a cell, and a connection that breaks."""
 
 from contextlib import suppress
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from playwright.sync_api import Browser, Page, Route
 from playwright.sync_api import Error as BrowserError
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
+from app.audit.chain.keys import derive_keys
 from app.database.engine import Database
-from app.database.tables import Annotator, Label, Read
-from tests.browser.conftest import Person, set_reveal, until, upload
+from app.database.tables import Account, Annotator, Case, Label, Read, ReadRequest, utc_now
+from app.settings import Settings
+from tests.browser.conftest import FRAME, SIZES, WATCH, Person, begin, handle_of, kept, set_reveal, shown, until, upload
+from tests.support.images import encode, photo
 from tests.support.process import Installation
 from tests.support.waiting import wait_until
 
@@ -34,12 +38,6 @@ def stored(made: Installation, name: str) -> int:
         count: int = session.execute(found.where(Annotator.name == name)).scalar_one()
     database.engine.dispose()
     return count
-
-
-def kept(page: Page) -> list[str]:
-    """Classes that wait in the browser."""
-    resting: dict[str, str] = page.evaluate("({ ...localStorage })")
-    return [label for key, label in resting.items() if key.startswith("secondread.outbox.")]
 
 
 def focus(page: Page) -> str:
@@ -218,3 +216,140 @@ def test_many_classes_are_searched_and_breaks_are_only_for_those_who_want_them(
     page.evaluate("localStorage.setItem('secondread.breaks', true)")
     page.reload()
     page.wait_for_selector("[data-status]:has-text('short break')")
+
+
+_BUTTON = "[data-around-open]"
+_SHOWN = "document.querySelector('.viewer .stage img').getAttribute('src')"
+_TOOLS = """JSON.stringify([...document.querySelectorAll('.tools :is(button, summary)')].map((one) => {
+  const { x, y, width, height } = one.getBoundingClientRect();
+  return [x, y, width, height];
+}))"""
+
+#: The width of the light's tools after the browser has read their opening tag, but not yet their summary.
+_HALF_ARRIVED = """() => {
+  const half = document.querySelector('.tools .adjust').cloneNode();
+  document.querySelector('.tools').append(half);
+  const { width } = half.getBoundingClientRect();
+  half.remove();
+  return width;
+}"""
+
+
+def store(made: Installation, name: str, *numbers: int, without: int | None = None) -> set[str]:
+    """Store cases, all but one with a field; nobody reads others any more. Gives those without one, by identifier."""
+    database = Database(made.sqlalchemy_url)
+    with database.write() as session:
+        session.execute(
+            update(ReadRequest).where(ReadRequest.state == "open").values(state="closed", closed_at=utc_now())
+        )
+    database.engine.dispose()
+    field = encode(photo(1, 240))
+    for number in numbers:
+        upload(made, f"{name} {number}", number, field=None if number == without else field, metadata='{"mpp": "0.12"}')
+    with (database := Database(made.sqlalchemy_url)).read() as session:
+        bare = select(Case.id).where(Case.stored_field_sha256.is_(None))
+        found = {str(case_id) for case_id in session.execute(bare).scalars()}
+    database.engine.dispose()
+    return found
+
+
+def bare_handles(made: Installation, name: str, bare: set[str]) -> set[str]:
+    """What an annotator knows the cases without a field by."""
+    database, keys = Database(made.sqlalchemy_url), derive_keys(Settings(home=made.home).key_ring()).readers
+    with database.read() as session:
+        account_id = session.execute(select(Account.id).where(Account.name == name)).scalar_one()
+    database.engine.dispose()
+    return {handle_of(keys, account_id, UUID(case_id)) for case_id in bare}
+
+
+def is_field(page: Page) -> bool:
+    return str(page.evaluate(_SHOWN)).endswith("/field")
+
+
+@pytest.mark.slow
+def test_a_key_shows_the_field_and_the_cell_again_and_nothing_moves(browser: Browser, many: Installation) -> None:
+    bare = store(many, "key", 7000, 7001, 7002, 7003, without=7002)
+    reader = Person(browser, many, "anna")
+    page = begin(reader)
+    without = bare_handles(many, "anna", bare)
+    page.evaluate(WATCH)
+    assert page.evaluate(_HALF_ARRIVED) == 0
+    frame, tools = page.evaluate(FRAME), page.evaluate(_TOOLS)
+    seen: list[str] = []
+    for number in range(4):
+        until(page, lambda: shown(page) not in {*seen, ""}, f"no case after {number}")
+        case = shown(page)
+        seen.append(case)
+        assert not is_field(page)  # each case begins with its cell
+        if case in without:
+            assert page.locator(_BUTTON).is_disabled()
+            assert not page.locator(_BUTTON).is_visible()
+            page.keyboard.press("w")
+            assert not is_field(page)
+        else:
+            page.keyboard.press("w")
+            until(page, lambda: is_field(page), "the field comes")
+            assert str(page.evaluate(_SHOWN)) == f"/v1/cases/{case}/field"
+            assert page.locator(_BUTTON).get_attribute("aria-pressed") == "true"
+            assert not page.locator("[data-scale]").is_visible()  # nobody said how large its pixels are
+            page.keyboard.press("+")
+            zoomed = page.inner_text("[data-zoom-value]")
+            page.keyboard.press("w")
+            until(page, lambda: not is_field(page), "and the cell again")
+            assert page.locator("[data-scale]").is_visible()
+            assert page.inner_text("[data-zoom-value]") != zoomed
+            page.keyboard.press("w")  # as it was left
+            until(page, lambda: is_field(page), "the field again")
+            assert page.inner_text("[data-zoom-value]") == zoomed
+        assert (page.evaluate(FRAME), page.evaluate(_TOOLS), page.evaluate("window.shifts")) == (frame, tools, [])
+        page.keyboard.press("b")  # the field is open: the answer goes on all the same
+    until(page, lambda: kept(page) == [], "answers are on their way")
+    assert len(set(seen) & without) == 1
+    assert reader.faults == []
+
+
+@pytest.mark.slow
+def test_a_field_that_is_late_or_does_not_come(browser: Browser, many: Installation) -> None:
+    store(many, "late", 7100, 7101, 7102)
+    reader = Person(browser, many, "cleo")
+    page = begin(reader)
+    held: list[Route] = []
+    page.route("**/field", lambda route: held.append(route))
+    first = shown(page)
+    page.keyboard.press("w")
+    until(page, lambda: len(held) == 1, "it is asked for")
+    page.keyboard.press("b")
+    until(page, lambda: shown(page) not in {first, ""}, "the next case")
+    held.pop().continue_()
+    page.wait_for_load_state("networkidle")
+    assert not is_field(page)  # it came for the case before
+    assert page.locator(_BUTTON).get_attribute("aria-pressed") == "false"
+    page.keyboard.press("w")
+    until(page, lambda: len(held) == 1, "it is asked for")
+    held.pop().abort()
+    until(page, lambda: "could not be loaded" in page.inner_text("[data-status]"), "it says so")
+    assert page.locator(_BUTTON).get_attribute("aria-pressed") == "false"
+    page.unroute("**/field")
+    page.keyboard.press("w")  # and once more
+    until(page, lambda: is_field(page), "the field comes")
+    assert [fault for fault in reader.faults if "net::ERR_FAILED" not in fault] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_button_fits_every_screen(browser: Browser, many: Installation, scheme: str) -> None:
+    store(many, f"fits {scheme}", *range(7200, 7203))
+    reader = Person(browser, many, "emil", scheme)
+    page = begin(reader)
+    for width, height in SIZES:
+        page.set_viewport_size({"width": width, "height": height})
+        box, light = page.locator(_BUTTON).bounding_box(), page.locator(".adjust > summary").bounding_box()
+        assert box is not None
+        assert light is not None
+        assert box["x"] + box["width"] <= light["x"]
+        assert light["x"] + light["width"] <= width
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (width, height)
+    page.keyboard.press("w")
+    until(page, lambda: is_field(page), "the field comes")
+    assert reader.violations() == []
+    assert reader.faults == []

@@ -1,4 +1,4 @@
-"""A lead's morning: import, recalibrate, compare, promote, roll back, report, people."""
+"""A lead's morning: an import, its report on paper and offline."""
 
 import json
 import re
@@ -14,7 +14,6 @@ from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.waiting import patient, wait_until
 
-PASSWORD = "a long enough password for the lead"
 N_CELLS, READERS = 36, 3
 
 
@@ -63,24 +62,6 @@ FULLEST = """() => {
 def n_pages(page: Page) -> int:
     """Pages of paper."""
     return len(re.findall(rb"/Type\s*/Page\b", page.pdf(prefer_css_page_size=True)))
-
-
-def move(page: Page, alias: str, reason: str) -> None:
-    form = f"form:has([name=alias][value={alias}])"
-    page.fill(f"{form} textarea", reason)
-    if page.locator(f"{form} [name=despite_gate]").count():  # a release that no gate has judged
-        page.check(f"{form} [name=despite_gate]")
-    page.fill(f"{form} [name=password]", PASSWORD)
-    page.click(f"{form} button")
-    page.wait_for_url("**/releases")
-
-
-def choose_password(lead: Person) -> None:
-    """Choose the password that promotions ask for: a new one-time password has ended the one before."""
-    page = lead.go("/account")
-    page.fill("[name=wanted]", PASSWORD)
-    page.click("main button")
-    page.wait_for_load_state()
 
 
 @pytest.mark.slow
@@ -144,99 +125,4 @@ def test_a_leads_morning(browser: Browser, installation: Installation, n_labels:
         page.click("text=JSON")
     download.value.save_as(tmp_path / "report.json")
     assert json.loads((tmp_path / "report.json").read_text())["document"]["n_cases"] > 0
-    assert lead.faults == []
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("n_labels")
-def test_recalibrate_compare_promote_and_roll_back(browser: Browser, installation: Installation) -> None:
-    lead = Person(browser, installation, "lead")
-    choose_password(lead)
-    page = lead.go("/releases")
-    first = page.locator(".releases h2 a >> nth=0").get_attribute("href")
-    page.click("text=Make a candidate")
-    page.wait_for_selector(
-        "tr:not([data-state=queued], [data-state=running]):has-text('recalibration')", timeout=patient(60_000)
-    )
-    assert "succeeded" in page.inner_text("tr:has-text('recalibration')")
-    page.click("tr[data-state=succeeded]:has-text('recalibration') a")
-    text = page.inner_text("main")
-    assert "Against the champion at that time" in text
-    assert "Paired change" in text
-    assert page.locator("table >> nth=1").locator("tbody tr").count() >= 4
-    # so few labels that have nothing to do with the cells cannot show that it is better; it is promoted by a choice
-    assert "The gate refused it" in text
-    assert "Attempt 1 on this champion" in text
-    assert "has not predicted any labelled case" in text
-    candidate = page.url
-    move(page, "challenger", "to look at it first")
-    page = lead.go("/jobs")
-    page.wait_for_selector("tr[data-state=succeeded]:has-text('prediction')", timeout=patient(40_000))
-    page.goto(candidate)
-    beside = page.locator("section:has-text('Compared with the champion on current labels') table")
-    assert beside.locator("tbody tr").count() == 6
-    assert "L_φ" in beside.inner_text()
-    assert page.locator("text=Predict missing cases").count() == 0
-    assert lead.violations() == []
-    move(page, "champion", "the stain has changed")
-    assert "champion" in page.inner_text(".releases li >> nth=0")
-    page = lead.go(str(first))
-    move(page, "champion", "for comparison")
-    assert "champion" in page.inner_text(f".releases li:has(h2 a[href='{first}'])")
-    page = lead.go("/audit?action=alias.move")
-    assert [page.inner_text(f"tbody tr >> nth={row} >> td >> nth=3") for row in (0, 1)] == [
-        "for comparison",
-        "the stain has changed",
-    ]
-    assert lead.faults == []
-
-
-@pytest.mark.slow
-def test_the_policy_changes_by_a_new_version(browser: Browser, installation: Installation) -> None:
-    lead = Person(browser, installation, "lead")
-    page = lead.go("/policy")
-    page.click("text=Change it")
-    page.select_option("[name=rule]", "capacity")
-    page.fill("[name=capacity_per_day]", "12")
-    page.fill("[name=reason]", "two annotators are away")
-    page.click("text=Save the new version")
-    page.wait_for_selector("text=version 2")
-    assert "12 per day" in page.inner_text("main")
-    assert "two annotators are away" in page.inner_text("section:has-text('Versions')")
-    assert lead.faults == []
-
-
-def test_people_come_and_go(browser: Browser, installation: Installation) -> None:
-    lead = Person(browser, installation, "lead")
-    page = lead.go("/people")
-    page.fill("[name=name]", "dora")
-    page.select_option("[name=role]", "annotator")
-    page.click("text=Add")
-    secret = page.inner_text("[role=status] code")
-    other = browser.new_context().new_page()
-    other.goto(installation.address)
-    other.fill("[name=name]", "dora")
-    other.fill("[name=password]", secret)
-    other.click("main button")
-    other.wait_for_url("**/account")
-    page.click("summary:has-text('Let in no more')")
-    page.click("text=Yes, let them in no more")
-    page.wait_for_selector("h1:has-text('let in no more since')")
-    other.goto(f"{installation.address}/worklist")
-    assert other.url.endswith("/login")
-    page = lead.go("/people")
-    page.fill("[name=search]", "LI")
-    assert page.locator("[data-narrowed]").inner_text().startswith("1 of ")
-    page.click("tr:has-text('lis') a")
-    page.click("summary:has-text('New API key')")
-    page.check("input[value=predict]")
-    page.click("text=Create key")
-    token = page.inner_text("[role=status] code")
-    assert token.startswith("sr_")
-    headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": "x"}
-    image = {"image": ("x.png", cell_png(1))}
-    assert httpx2.post(f"{installation.address}/v1/predictions", headers=headers, files=image).status_code == 200
-    page.click("tr:last-child >> text=Revoke")
-    page.wait_for_selector("text=revoked 20")
-    assert httpx2.post(f"{installation.address}/v1/predictions", headers=headers, files=image).status_code == 401
     assert lead.faults == []

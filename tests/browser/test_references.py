@@ -1,4 +1,4 @@
-"""Reference cells beside the image: by a key, by class, and without JavaScript; an admin's page of them."""
+"""Reference cells beside the image: by a key and by class; an admin's page of them."""
 
 import os
 import uuid
@@ -10,8 +10,7 @@ from playwright.sync_api import Browser
 from app.audit.chain.keys import derive_keys
 from app.cases.ingest import partition_of
 from app.settings import Settings
-from tests.browser.conftest import Person, set_reveal, until, upload
-from tests.browser.test_resident import FRAME, WATCH, begin, shown
+from tests.browser.conftest import FRAME, WATCH, Person, begin, set_reveal, shown, until, upload
 from tests.support.process import Installation
 
 N_CELLS = 7
@@ -114,28 +113,3 @@ def test_a_key_opens_the_cells_of_a_class_and_nothing_moves(browser: Browser, se
         page.keyboard.press("b")
         until(page, lambda: shown(page) not in {case, ""}, "the key answers again")  # noqa: B023
         assert reader.faults == []
-
-
-@pytest.mark.slow
-def test_without_javascript_a_link_leads_there_and_back(browser: Browser, settled: Installation) -> None:
-    reader = Person(browser, settled, "cleo")
-    page = reader.go("/worklist")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("[data-read]")
-    case = page.url
-    plain = browser.new_context(java_script_enabled=False, storage_state=reader.context.storage_state()).new_page()
-    plain.goto(case)
-    plain.click("text=Reference cells")
-    plain.wait_for_url("**/references")
-    plain.click("main li a >> nth=0")
-    plain.wait_for_url("**/references?class=*")
-    until(plain, lambda: plain.locator(".reference-cells img").count() == 6, "six cells of the class")
-    plain.click("text=Back to my case")
-    plain.wait_for_url("**/cases/*")
-    assert plain.url == case
-    page.goto(f"{settled.address}/references")
-    look(reader, "references-of-readers")
-    page.click("main li a >> nth=0")
-    page.wait_for_selector(".reference-cells")
-    look(reader, "references-of-a-class")
-    assert reader.faults == []

@@ -13,18 +13,7 @@ _BYTES = 65536
 
 
 class CuttingProxy:
-    """Passes connections on; as a context manager it ends with all of them.
-
-    Args:
-        port: to pass on to.
-        marker: bytes that a client sends in what may be cut.
-        seed: of the choice what is cut.
-
-    Attributes:
-        port: where it listens.
-        share: of what has the marker that is cut, half before it was passed on and half after it was answered.
-        cuts: how often each was done.
-    """
+    """Passes connections on; as a context manager it ends with all of them."""
 
     def __init__(self, port: int, marker: bytes, seed: int) -> None:
         self._target, self._marker, self._rng = port, marker, random.Random(seed)

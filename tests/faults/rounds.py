@@ -17,19 +17,7 @@ def results_folder() -> Path | None:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Rounds of one fault on one database.
-
-    Attributes:
-        fault: number in the table of faults, such as ``F1``.
-        what: what was done to the service, in one line.
-        database: ``sqlite`` or ``postgresql``.
-        rounds: how many times it was done.
-        acknowledged: requests that were answered with success.
-        lost: of these, how many are not in the database.
-        duplicates: rows that one request wrote more than once.
-        server_errors: answers of 500 and above other than 503 and 507, which ask to come back.
-        recovery_seconds: until the service was ready again, the longest.
-    """
+    """Rounds of one fault on one database."""
 
     fault: str
     what: str

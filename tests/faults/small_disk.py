@@ -32,15 +32,7 @@ def read_only(*folders: Path) -> Iterator[None]:
 
 
 class SmallDisk:
-    """A tmpfs of its own; as a context manager it is unmounted at the end.
-
-    Args:
-        path: folder to make.
-        megabytes: of the file system.
-
-    Raises:
-        PermissionError: this process may not mount one.
-    """
+    """A tmpfs of its own; as a context manager it is unmounted at the end."""
 
     def __init__(self, path: Path, megabytes: int) -> None:
         self.path, self._ballast = path, path / "ballast"

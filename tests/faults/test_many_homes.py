@@ -55,13 +55,7 @@ cache._EVERY_SECONDS = 1.0
 
 
 class Machine:
-    """One of the processes, which has another HOME after each death.
-
-    Args:
-        folder: of its HOMEs and its log.
-        kind: ``serve`` or ``worker``.
-        settings: of all processes.
-    """
+    """One of the processes, which has another HOME after each death."""
 
     def __init__(self, folder: Path, kind: str, settings: Settings) -> None:
         self._folder, self._kind, self._settings, self.kills = folder, kind, settings, 0
@@ -194,14 +188,7 @@ def site(postgres: PostgresServer, bucket: str, tiny_release: Path, tmp_path: Pa
 
 
 class Client(threading.Thread):
-    """Uploads a cell and labels it, again and again, and notes what was acknowledged before it goes on.
-
-    Args:
-        site: whom to send to.
-        who: number of this client.
-        n: how many cells.
-        journal: file of the ids that were acknowledged.
-    """
+    """Uploads a cell and labels it, again and again, and notes what was acknowledged before it goes on."""
 
     def __init__(self, site: Site, who: int, n: int, journal: Path) -> None:
         super().__init__()

@@ -1,7 +1,6 @@
-"""Workers killed, stopped, frozen and cut off: each row once, and somebody goes on."""
+"""Workers killed, stopped, frozen and cut off: each row once, each schedule once per tick, and somebody goes on."""
 
 import random
-import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -9,9 +8,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from dbos import DBOSClient, DBOSPortableJSONSerializer
 
+from app.database.migration import job_engine_url
 from app.imports.import_job import BATCH
-from app.jobs.service import requeue_job
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import patient, wait_until
 from tests.support.workplace import Workplace
@@ -144,34 +144,6 @@ def test_a_worker_frozen_for_ninety_seconds_writes_nothing_any_more(
         freeze(postgres, workplace, 90)
 
 
-@pytest.mark.heavy
-def test_a_database_file_that_cannot_grow_loses_no_job_and_no_worker(tmp_path: Path, tiny_release: Path) -> None:
-    """A full disk, as far as a test without one can tell: the worker's files may grow no more.
-
-    Nothing can be recorded meanwhile, not even that a job has failed. Once there is space the job ends: as failed where
-    that could be recorded after all, else the worker, which has begun anew, goes on with it.
-    """
-    n = 3 * BATCH
-    with Workplace(tmp_path, None, tiny_release) as workplace:
-        first = workplace.ask_import(n)
-        worker = workplace.worker()
-        workplace.wait_for_progress(first, 0.1)
-        largest = max(path.stat().st_size for path in workplace.made.home.glob("secondread.db*"))
-        resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
-        wait_until(lambda: "refused a job" in workplace.made.log, 60, lambda: workplace.made.log)
-        resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        second = workplace.ask_import(BATCH)
-        workplace.wait_for_success(second)
-        wait_until(lambda: workplace.job(first).state in {"failed", "succeeded"}, 120, lambda: workplace.made.log)
-        assert worker.poll() is None
-        if workplace.job(first).state == "failed":
-            assert "the database refused" in str(workplace.job(first).error)
-            with workplace.context.database.write() as session:
-                requeue_job(session, workplace.context, workplace.principal, first)
-            workplace.wait_for_success(first)
-        workplace.assert_each_row_once((first, n), (second, BATCH))
-
-
 @pytest.mark.parametrize(
     "n_kills", [pytest.param(3, marks=pytest.mark.slow), pytest.param(40, marks=pytest.mark.heavy)]
 )
@@ -199,3 +171,59 @@ def test_kills_at_random_points_leave_every_row_once(workplace: Workplace, n_kil
         assert last.wait(patient(20)) == 0
     workplace.note("F8", "worker killed at a random point", kills, n * len(jobs), longest)
     workplace.assert_each_row_once(*jobs)  # type: ignore[arg-type]
+
+
+#: DBOS's identifier of one firing: the schedule, and the second that it is of.
+PREFIX = "sched-upkeep-tidying-"
+
+
+def ticks(workplace: Workplace) -> list[str]:
+    """Process of each time that the schedule's work was done."""
+    return workplace.ticks.read_text().split() if workplace.ticks.exists() else []
+
+
+def firings(workplace: Workplace) -> dict[str, str]:
+    """Status of every firing that was ever queued, by its second."""
+    url = job_engine_url(workplace.context.settings.sqlalchemy_url)
+    client = DBOSClient(system_database_url=url, serializer=DBOSPortableJSONSerializer())
+    rows = client.list_workflows(load_input=False, load_output=False)
+    client.destroy()
+    assert {row.name for row in rows} <= {"upkeep-tidying"}
+    assert all(row.workflow_id.startswith(PREFIX) for row in rows)
+    return {row.workflow_id.removeprefix(PREFIX): row.status for row in rows}
+
+
+def wait_for_ticks(workplace: Workplace, more: int) -> None:
+    wanted = len(ticks(workplace)) + more
+    wait_until(lambda: len(ticks(workplace)) >= wanted, 60, lambda: f"{firings(workplace)}\n{workplace.made.log}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workplace", ["sqlite"], indirect=True)
+def test_a_schedule_fires_every_second_without_being_asked(workplace: Workplace) -> None:
+    worker = workplace.ticking_worker()
+    wait_for_ticks(workplace, 3)
+    assert set(ticks(workplace)) == {str(worker.pid)}
+    assert {moment[19:] for moment in firings(workplace)} == {"+00:00"}  # whole seconds, in UTC
+
+
+@pytest.mark.heavy  # a real clock of seconds, which two workers share
+@pytest.mark.parametrize("workplace", ["postgresql"], indirect=True)
+def test_two_workers_fire_once_per_tick_and_the_one_that_is_left_goes_on(workplace: Workplace) -> None:
+    workers = [workplace.ticking_worker() for _ in range(2)]
+    wait_until(lambda: workplace.living() == 2, 60, lambda: workplace.made.log)
+    before = len(firings(workplace))
+    wait_until(lambda: len(set(ticks(workplace))) == 2, 60, lambda: f"{ticks(workplace)}\n{workplace.made.log}")
+    wait_for_ticks(workplace, 4)
+    moments = sorted(firings(workplace))
+    assert len(moments) > before
+    assert len({moment[:19] for moment in moments}) == len(moments)  # never two firings of one second
+    done = len(ticks(workplace))
+    assert done <= len(
+        firings(workplace)
+    )  # each was done by one worker, or skipped, since a run began after its moment
+    workers[0].kill()
+    workers[0].wait()
+    done = len(ticks(workplace))
+    wait_for_ticks(workplace, 3)
+    assert set(ticks(workplace)[done:]) == {str(workers[1].pid)}

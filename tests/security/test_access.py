@@ -1,14 +1,18 @@
-"""Who may do what: every route against every kind of caller equals the checked-in matrix."""
+"""Who may do what: every route against every caller, guards before bodies, no field or filter that nobody offered."""
 
+import hmac
 import json
 import os
 import re
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fastapi
 import pytest
 from fastapi import APIRouter, Depends
+from pydantic import SecretStr, ValidationError
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from app.accounts import people as auth
@@ -24,10 +28,13 @@ from app.audit.chain import keys
 from app.http import middleware
 from app.http.limiter import RateLimit
 from app.http.routing import walk_routes
-from app.main import create_app
+from app.main import attach_context, create_app
 from app.settings import Settings
+from tests.app.test_leases import set_policy
+from tests.support.coroutines import run_async
+from tests.support.process import METRICS_TOKEN
 from tests.support.sabotage import undone
-from tests.support.service import Service
+from tests.support.service import Service, cell_png
 
 MATRIX = Path(__file__).parent / "route_matrix.json"
 CALLERS = (None, "viewer", "anna", "admin", "outside", "predicting", "writing")
@@ -108,13 +115,6 @@ def test_a_route_names_one_guard(settings: Settings) -> None:
 
     with pytest.raises(RuntimeError, match="/both has 2 guards"):
         require_route_guards(app)
-
-
-def test_a_key_is_refused_in_the_name_of_the_scope_that_it_lacks(service: Service) -> None:
-    for path, scopes in (("/v1/audit-events", "manage"), (f"/v1/cases/{_ID}", "cases:read or reads:own")):
-        answer = service.get("outside", path)
-        assert answer.status_code == 403
-        assert answer.json()["detail"] == f"this needs the scope {scopes}, which your role or key does not have"
 
 
 def test_manage_alone_freezes_an_evaluation_as_the_reference_says(service: Service) -> None:
@@ -203,3 +203,204 @@ def test_a_weak_secret_stops_the_start_up(secret: str) -> None:
 def test_unauthenticated_people_are_sent_to_the_login(shared_service: Service) -> None:
     answer = shared_service.client.get("/worklist", headers={"Accept": "text/html"}, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+
+
+_TYPES = ("application/json", "application/zip", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x")
+
+
+def ask(service: Service, method: str, path: str, who: str | None, kind: str) -> tuple[int, int]:
+    """Status of the answer, and how often the application asked for a piece of the body, which has no end."""
+    headers = [(b"host", b"testserver"), (b"content-type", kind.encode()), (b"transfer-encoding", b"chunked")]
+    headers.append((b"idempotency-key", b"k"))
+    if who is not None:
+        headers.append((b"authorization", f"Bearer {service.keys[who]}".encode()))
+    scope = {
+        **{"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": path},
+        **{"raw_path": path.encode(), "query_string": b"", "root_path": "", "scheme": "http", "headers": headers},
+        **{"client": ("127.0.0.1", 1), "server": ("testserver", 80), "state": {}},
+    }
+    pieces, statuses = 0, []
+
+    async def receive() -> dict[str, Any]:
+        nonlocal pieces
+        pieces += 1
+        assert pieces < 5, "the body is being read"
+        return {"type": "http.request", "body": b"x" * 65536, "more_body": True}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    try:
+        run_async(service.client.app(scope, receive, send))  # type: ignore[arg-type]
+    except AssertionError:
+        return 0, pieces
+    return statuses[0], pieces
+
+
+def test_every_route_that_takes_a_body_asks_who_is_calling_before_it_reads_a_byte(shared_service: Service) -> None:
+    asked, wrong = 0, []
+    for route in walk_routes(shared_service.client.app):  # type: ignore[arg-type]
+        guard = get_route_guard(route)
+        assert guard is not None
+        for method in sorted((route.methods or set()) - {"GET", "HEAD"}):
+            if not guard.scopes:
+                assert route.path in {
+                    "/login",
+                    "/login/language",
+                }  # forms for those who are not known yet: 1 MiB at most
+                continue
+            path = re.sub(r"{\w+}", _ID, route.path)
+            callers: list[tuple[str | None, int]] = [(None, 401)]
+            if not guard.scopes & {"reads:own", "labels:write"}:
+                callers.append(("outside", 403))
+            for who, status in callers:
+                for kind in _TYPES:
+                    asked += 1
+                    answer = ask(shared_service, method, path, who, kind)
+                    if answer != (status, 0):
+                        wrong.append((method, path, who, kind, answer))
+    assert asked > 100
+    assert wrong == []
+
+
+def test_a_route_that_would_read_the_body_first_stops_the_start_up(settings: Settings) -> None:
+    app = create_app(settings)
+    app.add_api_route("/late", lambda: "open", methods=["POST"], dependencies=[Depends(RequireScope("manage"))])
+    with pytest.raises(RuntimeError, match=r"read the body before .*/late"):
+        require_route_guards(app)
+
+
+#: What a caller would like to decide, and the server does.
+WANTED = {"id": "0", "created_by": "somebody", "role": "admin", "need": 1, "partition": "evaluation", "blind": True}
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield method.upper(), path, operation
+
+
+def references(value: Any) -> Iterator[str]:
+    """Names of the schemas that a part of the document refers to."""
+    if isinstance(value, dict):
+        if "$ref" in value:
+            yield value["$ref"].rpartition("/")[2]
+        for name, inner in value.items():
+            if name not in {"example", "examples"}:  # what was played refers to nothing
+                yield from references(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from references(inner)
+
+
+def reached(document: dict[str, Any], names: set[str]) -> set[str]:
+    """These schemas and all that they contain."""
+    seen: set[str] = set()
+    todo = set(names)
+    while todo:
+        name = todo.pop()
+        seen.add(name)
+        todo |= set(references(document["components"]["schemas"][name])) - seen
+    return seen
+
+
+@pytest.fixture
+def document(shared_service: Service) -> dict[str, Any]:
+    return dict(shared_service.client.get("/openapi.json").json())
+
+
+def test_no_schema_of_a_request_takes_unknown_fields(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    asked = reached(document, {n for *_, one in operations(document) for n in references(one.get("requestBody", {}))})
+    assert "PolicyIn" in asked
+    objects = {name for name in asked if schemas[name].get("type") == "object"}
+    assert {name for name in objects if schemas[name].get("additionalProperties") is not False} == set()
+
+
+def test_what_is_sent_and_what_is_answered_are_described_apart(document: dict[str, Any]) -> None:
+    sent = reached(document, {n for *_, one in operations(document) for n in references(one.get("requestBody", {}))})
+    answered = reached(document, {n for *_, one in operations(document) for n in references(one.get("responses", {}))})
+    schemas = document["components"]["schemas"]
+    assert {name for name in sent & answered if schemas[name].get("type") == "object"} == set()
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_a_field_that_the_server_decides_is_refused(shared_service: Service, name: str) -> None:
+    policy = {"rule": "disagreement", "threshold": 0.2, "adjudicate_below": None, "reveal": "never", "reason": "test"}
+    answer = shared_service.post("admin", "/v1/policies", json=policy | {name: WANTED[name]})
+    assert (answer.status_code, name in answer.text) == (422, True), answer.text
+
+
+@pytest.mark.parametrize("query", ["partition=nonsense", "sort=password", "limit=0", "limit=100000", "cursor=x"])
+def test_filters_and_orders_are_those_that_are_listed(shared_service: Service, query: str) -> None:
+    answer = shared_service.get("viewer", f"/v1/cases?{query}")
+    assert (answer.status_code, query.partition("=")[0] in answer.text) == (422, True), answer.text
+
+
+def test_a_misspelt_filter_is_refused_by_name_and_only_to_callers(shared_service: Service) -> None:
+    """Ignored, it would answer another question than the one that was asked."""
+    answer = shared_service.get("admin", "/v1/metrics?partitions=all&until=2026-01-01T00:00:00Z")
+    (fault,) = answer.json()["errors"]
+    assert (answer.status_code, fault["where"]) == (422, ["query", "partitions"])
+    assert fault["what"].endswith("there are group_by, partition, release, since, site, until, weighting")
+    assert shared_service.client.get("/v1/metrics?partitions=all").status_code == 401
+
+
+def test_every_list_refuses_queries_that_it_does_not_have(shared_service: Service, document: dict[str, Any]) -> None:
+    lists = [path for verb, path, _ in operations(document) if verb == "GET" and "{" not in path and path[:4] == "/v1/"]
+    assert len(lists) >= 8
+    who = {"/v1/reads": "anna", "/v1/practice": "anna"}
+    answers = {path: shared_service.get(who.get(path, "admin"), f"{path}?x=1").status_code for path in lists}
+    assert {path: status for path, status in answers.items() if status != 422} == {}
+
+
+@undone("T20", "monitoring needs its token", hmac, "compare_digest", lambda *_: True)
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer wrong", f"Basic {METRICS_TOKEN}", f"Bearer {METRICS_TOKEN}x"])
+def test_metrics_need_their_token(shared_service: Service, header: str) -> None:
+    answer = shared_service.client.get("/metrics", headers={"Authorization": header} if header else {})
+    assert (answer.status_code, answer.json()["type"]) == (401, "urn:secondread:problem:unauthenticated")
+    assert "secondread_" not in answer.text
+    assert "SECONDREAD_METRICS_TOKEN" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("who", ["anna", "admin"])
+def test_no_key_of_an_account_opens_metrics(shared_service: Service, who: str) -> None:
+    assert shared_service.get(who, "/metrics").status_code == 401
+
+
+def test_without_a_token_in_the_settings_there_are_no_metrics(service: Service) -> None:
+    settings = service.context.settings
+    attach_context(service.client.app, settings.model_copy(update={"metrics_token": None}))  # type: ignore[arg-type]
+    for headers in ({}, {"Authorization": f"Bearer {METRICS_TOKEN}"}, {"Authorization": "Bearer "}):
+        answer = service.client.get("/metrics", headers=headers)
+        assert (answer.status_code, answer.json()["type"]) == (403, "urn:secondread:problem:forbidden")
+        assert "SECONDREAD_METRICS_TOKEN" in answer.json()["detail"]
+
+
+def test_a_short_token_stops_the_start_up() -> None:
+    with pytest.raises(ValidationError, match="at least 32 bytes"):
+        Settings(metrics_token=SecretStr("short"))
+
+
+def told(service: Service) -> dict[str, str]:
+    """What monitoring and the public pages say of the work that there is, without counts of requests."""
+    lines = service.metrics().splitlines()
+    of_process = r"#|(secondread_request|process_|python_|secondread_batch)"
+    exposed = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in lines if not re.match(of_process, line)}
+    public = ("/healthz", "/readyz", "/login", "/openapi.json")
+    return exposed | {path: service.client.get(path).text for path in public}
+
+
+def test_nothing_that_monitoring_says_tells_how_often_a_case_will_be_read(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.http.observability._COUNT_SECONDS", -1.0)  # count at every scrape
+    heard = {}
+    for number, (name, fields) in enumerate({"once": (0.99, 1e-9), "twice": (0.0, 0.1)}.items()):
+        set_policy(service, threshold=fields[0], audit_rate=fields[1])
+        before = told(service)
+        service.add_case(uuid.uuid4().hex, cell_png(number))
+        after = told(service)
+        heard[name] = {key: after[key] for key in after if after[key] != before.get(key)}
+    assert heard["once"] == heard["twice"]

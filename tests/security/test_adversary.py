@@ -8,34 +8,23 @@ import random
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 import numpy as np
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 from scipy.optimize import minimize
 from scipy.special import expit
 from sqlalchemy import func, select
 
 from app.accounts import people as auth
-from app.accounts.permissions import _RequireMonitoringToken
 from app.database.tables import CasePrediction, Label, ReadRequest
 from tests.app.test_leases import classes_of, set_policy
-from tests.security.test_blind_by_image import old_key
 from tests.support.service import Service, cell_png
 
 PEOPLE = ("anna", "ben", "cleo")
-#: Positions of a row of observations.
-SIGNS = (
-    "place in the sequence", "id as a time", "id behind the newest", "requests counted when it was stored",
-    "status before", "disagreement before", "seen of a twin", "lease seconds", "answer's length", "waiting",
-    "image headers", "hidden after", "status after", "commit seconds", "bytes of the commit's answer",
-)  # fmt: skip
 
 
 def disagreement_of(prediction: dict[str, Any]) -> float:
@@ -262,36 +251,6 @@ def leak_identifiers(monkeypatch: pytest.MonkeyPatch, _service: Service) -> None
     monkeypatch.setattr("app.labels.routes.case_handle", identity)
 
 
-class OpenRequests(Collector):
-    """The gauge that 0.1.0 showed to everybody."""
-
-    def __init__(self, service: Service) -> None:
-        self._database = service.context.database
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        with self._database.read() as session:
-            count = select(func.count()).select_from(ReadRequest).where(ReadRequest.state == "open")
-            gauge = GaugeMetricFamily("secondread_read_requests", "as 0.1.0 had it", labels=["state"])
-            gauge.add_metric(["open"], session.execute(count).scalar_one())
-        yield gauge
-
-
-def leak_counts(monkeypatch: pytest.MonkeyPatch, service: Service) -> None:
-    async def everybody(self: Any, request: Any) -> None:
-        """No token is asked for."""
-
-    leak_identifiers(monkeypatch, service)
-    shown = CollectorRegistry()
-    shown.register(OpenRequests(service))
-    monkeypatch.setattr(_RequireMonitoringToken, "__call__", everybody)
-    monkeypatch.setattr("app.http.observability.generate_latest", lambda *_: generate_latest(shown))
-
-
-def leak_scopes(monkeypatch: pytest.MonkeyPatch, service: Service) -> None:
-    old_key(service, "outside", ["cases:read", "reads:own"])
-    monkeypatch.setattr("app.labels.leases.account_sees_more", lambda *_: False)
-
-
 def leak_twins(monkeypatch: pytest.MonkeyPatch, _service: Service) -> None:
     monkeypatch.setattr("app.triage.planning.are_twins", lambda *_: False)
 
@@ -309,10 +268,8 @@ def leak_arm(monkeypatch: pytest.MonkeyPatch, _service: Service) -> None:
     [
         pytest.param(leak_arm, "audit", "all", 24, id="arm of few", marks=pytest.mark.heavy),
         pytest.param(leak_arm, "audit", "all", 200, id="arm", marks=pytest.mark.heavy),
-        pytest.param(leak_counts, "read twice", "planned", 200, id="counts", marks=pytest.mark.heavy),
         # labels become final at the end of a batch: those of the first are adjudicated among the second
         pytest.param(leak_identifiers, "adjudication", "second batch", 200, id="identifiers", marks=pytest.mark.heavy),
-        pytest.param(leak_scopes, "prediction", "sighted", 200, id="scopes", marks=pytest.mark.heavy),
         pytest.param(leak_twins, "prediction", "twins", 200, id="twins", marks=pytest.mark.heavy),
     ],
 )
@@ -320,17 +277,14 @@ def test_the_harness_tells_each_known_leak(
     service: Service, monkeypatch: pytest.MonkeyPatch, leak: Callable[..., None], target: str, rows: str, n: int
 ) -> None:
     leak(monkeypatch, service)
-    people = {leak_scopes: ("outside", "ben"), leak_twins: ("anna", "ben")}.get(leak, PEOPLE)
+    people = ("anna", "ben") if leak is leak_twins else PEOPLE
     policy = {"reveal": "after_commit"} if leak is leak_arm else {}
     # answers by chance alone, so that there are many adjudications to tell
     final_every = 10**6 if rows == "second batch" else 25
     harness = run(service, n, people, 2 if leak is leak_twins else 10, slips=1.0, final_every=final_every, **policy)
     signs, truth = np.array(harness.rows), np.array(harness.truths[target])
-    adjudicated = np.array(harness.truths["adjudication"])
     kept = {
         "all": np.ones(len(signs), bool),
-        "sighted": signs[:, 5] > 0,
-        "planned": ~adjudicated & (signs[:, 3] > 0),
         "twins": signs[:, 6] > 0,
         "second batch": np.arange(len(signs)) >= harness.first_batch,
     }[rows]

@@ -1,14 +1,28 @@
-"""An annotator with an open read walks every route, page, header and export, and finds nothing of the model."""
+"""Nothing that an annotator is sent tells the model, the arm, or the age of a case, until the policy shows the case."""
 
 import json
 import re
+import uuid
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
+from sqlalchemy import select, update
 
+from app.accounts.people import reading_annotators
 from app.cases import blindness
+from app.database.engine import Database
+from app.database.migration import upgrade_schema
+from app.database.tables import Account, Alias, Annotator, Exposure, PolicyRow, Read, ReadRequest
 from app.http.routing import walk_routes
-from tests.app.test_leases import all_twice, classes_of, lease
+from app.labels.annotator_day import get_day_progress
+from app.labels.posterior import reassign_open_requests
+from app.metrics.queries import blind_labels
+from app.triage.planning import random_queue_place
+from app.triage.schemas import PolicyIn
+from tests.app.test_drawn_annotators import READERS, asked_of, drawing
+from tests.app.test_leases import all_twice, classes_of, commit, lease, requests_of, set_policy
 from tests.app.test_people import first_password
 from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
@@ -71,14 +85,6 @@ def _holds_nothing(secrets: set[str], where: str, text: str) -> None:
         assert secret not in text, (where, secret)
 
 
-def test_a_request_tells_its_annotator_nothing_of_why_it_was_made(service: Service) -> None:
-    all_twice(service)
-    service.add_case()
-    read = lease(service, "anna")
-    assert read is not None
-    assert set(read) == {"id", "case_id", "image", "field", "classes", "state", "leased_at", "expires_at"}
-
-
 @pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_the_order_of_reading_is_each_annotators_own_and_not_that_of_need(service: Service) -> None:
@@ -98,3 +104,341 @@ def test_the_order_of_reading_is_each_annotators_own_and_not_that_of_need(servic
     needs = [cases[case_id]["prediction"]["disagreement_prob"] for case_id in orders["anna"]]
     assert needs != sorted(needs)
     assert needs != sorted(needs, reverse=True)
+
+
+ARMS: dict[str, dict[str, Any]] = {
+    "one read": {"threshold": 0.99, "audit_rate": 1e-9},
+    "triage": {"threshold": 0.0, "audit_rate": 0.1},
+    "audit": {"threshold": 0.99, "audit_rate": 0.999999},
+}
+
+
+def test_a_new_database_shows_a_case_once_it_is_closed(database_url: str) -> None:
+    database = Database(database_url)
+    upgrade_schema(database.engine)
+    with database.read() as session:
+        assert session.execute(select(PolicyRow.reveal)).scalar_one() == "after_case_closed"
+    assert PolicyIn(threshold=0.2, reason="x").reveal == "after_case_closed"
+    database.engine.dispose()
+
+
+def answered(service: Service, name: str, number: int, reveal: str) -> tuple[dict[str, Any], str, int]:
+    """What anna gets back for a label of a case of an arm, what the case says then, and how often it is to be read."""
+    set_policy(service, **ARMS[name], reveal=reveal)
+    case = service.add_case(name, cell_png(number))
+    read = lease(service, "anna")
+    assert read is not None
+    body = commit(service, "anna", read, classes_of(service)[0]).json()
+    shown = service.get("anna", f"/v1/cases/{case['id']}")
+    return body, f"{shown.status_code} {shown.json().get('detail')}", len(requests_of(service, case["id"]))
+
+
+@pytest.mark.parametrize("reveal", ["after_case_closed", "after_commit", "never"])
+def test_the_answer_to_a_label_does_not_tell_the_arm(service: Service, reveal: str) -> None:
+    answers, pages, planned = [], [], []
+    for number, name in enumerate(ARMS):
+        body, page, n_planned = answered(service, name, number, reveal)
+        answers.append((body["hidden_because"], body["posterior"] is None))
+        pages.append(page)
+        planned.append(n_planned)
+    assert planned == [1, 2, 2]
+    assert len(set(answers)) == 1
+    assert len(set(pages)) == 1
+    assert answers[0][1] is (reveal != "after_commit")
+
+
+@pytest.mark.parametrize(("reveal", "blind"), [("after_case_closed", False), ("never", True)])
+def test_a_change_of_mind_once_the_arm_can_be_told_is_not_blind(service: Service, reveal: str, blind: bool) -> None:
+    """A final label of a case that stays hidden is of one that somebody else is still to read."""
+    body, _, _ = answered(service, "audit", 0, reveal)
+    codes, label = classes_of(service), body["label"]
+    assert service.make_labels_final() == 1
+    change = {"label": codes[1], "reason": "another look"}
+    changed = service.post("anna", f"/v1/labels/{label['id']}/revisions", json=change).json()["label"]
+    assert changed["blind"] is blind
+    case_id = UUID(service.case_of("anna", label["case_id"]))
+    with service.context.database.read() as session:
+        counted = [row[2] for row in session.execute(blind_labels()) if row[0] == case_id]
+    assert counted == [codes[1] if blind else codes[0]]
+
+
+def test_after_a_twin_was_shown_nothing_is_corrected_blind(service: Service) -> None:
+    from tests.security.test_blind_by_image import show
+
+    set_policy(service, **ARMS["one read"], reveal="after_case_closed")
+    service.add_case("first", cell_png(3))
+    read = lease(service, "anna")
+    assert read is not None
+    codes = classes_of(service)
+    assert commit(service, "anna", read, codes[0]).status_code == 201
+    twin = service.add_case("second", cell_png(3))
+    show(service, "anna", twin["id"])
+    answer = service.post("anna", f"/v1/reads/{read['id']}/correction", json={"label": codes[1]})
+    assert (answer.status_code, answer.json()["type"]) == (409, "urn:secondread:problem:label-final")
+
+
+_ID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+
+
+def ids_in(text: str) -> set[UUID]:
+    return {UUID(found) for found in _ID.findall(text)}
+
+
+@pytest.mark.parametrize("reveal", ["after_commit", "after_case_closed"])
+def test_no_identifier_of_a_case_reaches_an_annotator(service: Service, reveal: str) -> None:
+    set_policy(service, threshold=0.99, audit_rate=1e-9, reveal=reveal)
+    cases = {UUID(service.add_case(f"case {number}", cell_png(number))["id"]) for number in range(3)}
+    cookie = first_password(service, "anna") | {"Accept": "text/html"}
+    said = []
+
+    def page(path: str, method: str = "GET", **form: str) -> str:
+        answer = service.client.request(method, path, headers=cookie, data=form or None, follow_redirects=False)
+        assert answer.status_code < 400, answer.text
+        said.append(answer.text + str(dict(answer.headers)))
+        return answer.headers.get("location", answer.text)
+
+    page("/worklist")
+    page("/reads/upcoming")
+    where = page("/reads/next", "POST")
+    action = re.search(r'action="(/reads/[^"]+/label)"', page(where))
+    assert action is not None
+    page(page(action[1], "POST", label=classes_of(service)[0]))
+    page("/worklist")
+    read = lease(service, "anna")
+    assert read is not None
+    listed = service.get("anna", "/v1/reads").json()["items"]
+    assert read in listed
+    path = f"/v1/reads/{read['id']}"
+    said += [str(read), service.get("anna", path).text, service.call("anna", "PATCH", path).text]
+    body = commit(service, "anna", read, classes_of(service)[0]).json()
+    assert body["label"]["case_id"] == read["case_id"]
+    said.append(str(body))
+    for tail in ("", "/labels", "/posterior", "/predictions", "/image"):
+        answer = service.get("anna", f"/v1/cases/{read['case_id']}{tail}")
+        assert answer.status_code == (200 if reveal == "after_commit" or tail == "/image" else 403), tail
+        said.append(str(dict(answer.headers)) + (answer.text if tail != "/image" else ""))
+    for text in said:
+        assert not ids_in(text) & cases, text
+    assert UUID(read["id"]).version != 7  # nor one that tells the order of leases
+
+
+def test_a_handle_is_its_annotators_own_and_nobody_elses(service: Service) -> None:
+    set_policy(service, threshold=0.0)
+    case = service.add_case()
+    anna, ben = lease(service, "anna"), lease(service, "ben")
+    assert anna is not None
+    assert ben is not None
+    assert len({anna["case_id"], ben["case_id"], case["id"]}) == 3
+    paths = {who: f"/v1/cases/{read['case_id']}" for who, read in (("anna", anna), ("ben", ben))}
+    assert service.get("anna", paths["anna"]).status_code == 403  # blind: known, and not shown
+    for who, path in (("ben", paths["anna"]), ("viewer", paths["anna"]), ("anna", paths["ben"])):
+        assert service.get(who, path).status_code == 404
+        assert service.get(who, f"{path}/image").status_code == 404
+
+
+@pytest.mark.slow
+def test_cases_that_were_read_are_listed_in_the_order_of_reading(service: Service) -> None:
+    set_policy(service, threshold=0.99, audit_rate=1e-9)
+    for number in range(8):
+        service.add_case(f"case {number}", cell_png(number))
+    read_in_order = []
+    while (read := lease(service, "anna")) is not None:
+        read_in_order.append(read["case_id"])
+        assert commit(service, "anna", read, classes_of(service)[0]).status_code == 201
+    cookie = first_password(service, "anna") | {"Accept": "text/html"}
+    shown = re.findall(r'href="/cases/([^"]+)"', service.client.get("/worklist", headers=cookie).text)
+    assert shown == read_in_order[::-1]
+
+
+def test_all_requests_of_a_case_have_its_place(service: Service) -> None:
+    set_policy(service, threshold=0.0, adjudicate_below=0.999999)
+    for number in range(3):
+        service.add_case(f"case {number}", cell_png(number))
+    codes = classes_of(service)
+    for place, who in enumerate(("anna", "ben")):
+        while (read := lease(service, who)) is not None:
+            assert commit(service, who, read, codes[place]).status_code == 201
+    with service.context.database.read() as session:
+        rows = session.execute(select(ReadRequest.case_id, ReadRequest.shuffle)).all()
+    places: dict[Any, set[int]] = {}
+    for case_id, place in rows:
+        places.setdefault(case_id, set()).add(place)
+    assert len(rows) >= 6
+    assert [len(of_case) for of_case in places.values()] == [1, 1, 1]
+    assert len(set.union(*places.values())) == 3
+
+
+def test_annotators_go_through_the_cases_together(service: Service) -> None:
+    """Each next case is one of the four that come first, and which of them is everybody's own."""
+    all_twice(service)
+    cases = [UUID(service.add_case(f"case {number}", cell_png(number))["id"]) for number in range(12)]
+    left = {who: {random_queue_place(case) for case in cases} for who in ("anna", "ben")}
+    code = classes_of(service)[0]
+    ranks: dict[str, list[int]] = {who: [] for who in left}
+    for _ in range(12):
+        for who, places in left.items():
+            read = lease(service, who)
+            assert read is not None
+            with service.context.database.read() as session:
+                request_id = session.get_one(Read, UUID(read["id"])).request_id
+                place = session.get_one(ReadRequest, request_id).shuffle
+            ranks[who].append(sorted(places).index(place))
+            places.remove(place)
+            assert commit(service, who, read, code).status_code == 201
+    assert left == {"anna": set(), "ben": set()}
+    assert all(max(of_one) < 4 for of_one in ranks.values())
+    assert ranks["anna"] != ranks["ben"]
+
+
+def n_waiting(service: Service, who: str) -> int:
+    from app.http.principal import Principal
+
+    with service.context.database.read() as session:
+        account = session.execute(select(Account).where(Account.name == who)).scalar_one()
+        return get_day_progress(session, Principal(account.id, who, "annotator", frozenset({"reads:own"}))).n_waiting
+
+
+def mixed(service: Service, n: int = 12) -> list[str]:
+    """Cases of which some are read once and some twice, by annotators who are drawn; gives their identifiers."""
+    drawing(service, "cleo", "dora", threshold=0.99, audit_rate=0.5)
+    cases = [str(service.add_case(f"case {number}", cell_png(number))["id"]) for number in range(n)]
+    assert {len(requests_of(service, case)) for case in cases} == {1, 2}
+    return cases
+
+
+def test_a_queue_is_one_place_per_case_whichever_read_is_asked_and_whatever_others_do(service: Service) -> None:
+    """An annotator goes through their own cases by the places of the cases: four at a time, as in one queue for all."""
+    cases = mixed(service)
+    codes = classes_of(service)
+    own = {who: [case for case in cases if who in asked_of(service, case)] for who in READERS}
+    for who in READERS:
+        left = sorted(random_queue_place(uuid.UUID(case)) for case in own[who])
+        assert n_waiting(service, who) == len(left)
+        while (read := lease(service, who)) is not None:
+            place = random_queue_place(uuid.UUID(service.case_of(who, read["case_id"])))
+            assert left.index(place) < 4
+            left.remove(place)
+            assert n_waiting(service, who) == len(left)
+            assert commit(service, who, read, codes[0]).status_code == 201
+        assert left == []
+
+
+def test_nothing_that_others_do_in_time_moves_an_annotators_count_or_next_case(service: Service) -> None:
+    """Before, a colleague who leased a case with one read took it from everybody's count."""
+    cases = mixed(service)
+    codes = classes_of(service)
+    for who in READERS[1:]:
+        seen = []
+        for number in range(3):
+            seen.append(n_waiting(service, "anna"))
+            read = lease(service, who)
+            if read is not None and number:
+                commit(service, who, read, codes[number])
+        assert len(set(seen)) == 1
+    assert n_waiting(service, "anna") == sum("anna" in asked_of(service, case) for case in cases)
+
+
+def test_what_a_read_shows_is_the_same_for_the_first_and_the_second(service: Service) -> None:
+    """Every answer that an annotator gets, whichever of the case's reads is theirs."""
+    mixed(service)
+    shapes: dict[tuple[int, str], set[str]] = {}
+    for who in READERS:
+        while (read := lease(service, who)) is not None:
+            with service.context.database.read() as session:
+                case = uuid.UUID(service.case_of(who, read["case_id"]))
+                annotators = {one.id: one.name for one in _annotators(service)}
+                wanted = select(ReadRequest).where(ReadRequest.case_id == case)
+                mine = next(one for one in session.execute(wanted).scalars() if annotators.get(one.annotator_id) == who)
+            answer = commit(service, who, read, classes_of(service)[0])
+            said: Any = [sorted(read), read["state"], answer.status_code, _plain(answer.json())]
+            shapes.setdefault((mine.ordinal, mine.arm), set()).add(str(said))
+    assert {key[0] for key in shapes} == {1, 2}
+    assert len({frozenset(shape) for shape in shapes.values()}) == 1
+
+
+def _annotators(service: Service) -> list[Any]:
+    with service.context.database.write() as session:
+        return list(reading_annotators(session))
+
+
+def _plain(document: dict[str, Any]) -> dict[str, Any]:
+    label = {k: v for k, v in document["label"].items() if k not in _OF_THE_PERSON}
+    return document | {"label": label}
+
+
+_OF_THE_PERSON = {"id", "case_id", "annotator", "reading_seconds", "created_at"}
+
+
+def test_the_routes_that_tell_who_was_drawn_are_closed_to_annotators(service: Service) -> None:
+    mixed(service, 2 + 8)
+    for path in ("/v1/worklist", "/v1/policies", "/v1/metrics"):
+        assert service.get("anna", path).status_code == 403
+    read = next(read for who in READERS if (read := lease(service, who)) is not None)
+    assert not {"asked_of", "probability", "ordinal", "arm", "due_at"} & set(read)
+
+
+def test_all_requests_of_a_case_keep_one_place_after_a_draw_and_another(service: Service) -> None:
+    cases = mixed(service)
+    who = asked_of(service, cases[0])[0]
+    assert who is not None
+    read = lease(service, who)
+    assert read is not None
+    service.post(who, f"/v1/reads/{read['id']}/decline", json={"reason": "not_my_field"})
+    assert reassign_open_requests(service.context) == 1
+    for case in cases:
+        places = {(request.due_on, request.shuffle) for request in requests_of(service, case)}
+        assert len(places) == 1
+    waiting = [n_waiting(service, name) for name in READERS]
+    assert sum(waiting) == sum(len(requests_of(service, case)) for case in cases)
+
+
+PLANNED, NOBODY = "once all planned reads", "to no annotator"
+#: Policy of a case that anna has answered, what became of its second read, and what then hides the case from her.
+HIDDEN: list[tuple[str, dict[str, Any], str | None]] = [
+    ("after_commit", {}, None),
+    ("after_case_closed", {}, PLANNED),
+    ("after_case_closed", {"state": "leased"}, PLANNED),
+    ("after_case_closed", {"state": "answered"}, None),
+    ("after_case_closed", {"state": "closed"}, None),
+    ("after_case_closed", {"round": "adjudication", "arm": "adjudication"}, None),
+    ("after_case_closed", {"due_at": datetime(2020, 1, 1, tzinfo=UTC)}, None),
+    ("never", {"state": "answered"}, NOBODY),
+]
+
+
+def test_what_is_shown_after_the_commit(service: Service) -> None:
+    """The newest policy of a case's requests decides, not the one in force."""
+    code = classes_of(service)[0]
+    for number, (reveal, changes, hidden) in enumerate(HIDDEN):
+        set_policy(service, threshold=number * 1e-9, reveal=reveal)
+        case = service.add_case(f"case {number}", cell_png(number))
+        path = f"/v1/cases/{case['id']}"
+        assert "commit your own label first" in service.get("anna", path).json()["detail"]
+        assert service.answer("anna", case["id"], code).status_code == 201
+        service.make_labels_final()
+        second = update(ReadRequest).where(ReadRequest.case_id == UUID(case["id"]), ReadRequest.ordinal == 2)
+        with service.context.database.write() as session:
+            session.execute(second.values(ordinal=2, **changes))
+        set_policy(service, threshold=number * 1e-9, reveal="after_commit" if reveal == "never" else "never")
+        answer = service.get("anna", path)
+        assert answer.status_code == (403 if hidden else 200), (reveal, changes)
+        assert (hidden or "") in answer.text
+        assert "commit your own label first" in service.get("ben", path).json()["detail"]
+    service.written_past = True
+    with service.context.database.read() as session:  # a case without requests goes by the policy in force
+        assert blindness.hidden_after_commit(session, [], unsettled=False) is None
+        assert blindness.hidden_after_commit(session, [], unsettled=True) == "until-case-closed"
+
+
+def test_the_first_look_is_recorded_once_with_what_was_shown(service: Service) -> None:
+    set_policy(service, threshold=0.0, reveal="after_commit")
+    case = service.add_case()
+    assert service.get("admin", f"/v1/cases/{case['id']}").status_code == 200
+    label = service.answer("anna", case["id"], classes_of(service)[0]).json()["label"]
+    for _ in range(2):
+        assert service.get("anna", f"/v1/cases/{case['id']}").status_code == 200
+    with service.context.database.read() as session:
+        row = session.execute(select(Exposure)).scalar_one()
+        champion = session.execute(select(Alias.release_id).where(Alias.name == "champion")).scalar_one()
+        who = session.execute(select(Annotator.name).where(Annotator.id == row.annotator_id)).scalar_one()
+    assert (who, row.case_id, row.release_id, row.label_id) == ("anna", UUID(case["id"]), champion, UUID(label["id"]))

@@ -2,39 +2,51 @@
 
 import io
 import shutil
+import struct
 import uuid
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import psycopg
+import pyarrow.parquet
 import pytest
 from PIL import Image
-from sqlalchemy import func, select, text
+from sqlalchemy import Engine, func, select, text
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
 from app.audit.chain import verify_proof
+from app.audit.chain.keys import DerivedKey
 from app.audit.verify import verify_all
+from app.cli import serving
 from app.cli.main import secondread
+from app.context import build_context
 from app.database import idempotency
 from app.database.tables import Case, Erasure, ImportRow, NetworkOutput
 from app.http.errors import Conflict, NotFound
 from app.imports.archive_storage import archive_path
 from app.job_table import refresh_snapshots, run_maintenance
-from app.maintenance.backup import write_backup
+from app.maintenance import backup
+from app.maintenance.backup import restore_backup, write_backup
 from app.maintenance.cache import refresh_cache
-from app.maintenance.erasure import erase_patient_everywhere, finish_erasures
+from app.maintenance.erasure import erase_patient_everywhere, finish_erasures, repeat_listed_erasures
+from app.maintenance.erasure_registry import ErasureListError, append_missing_erasures
 from app.maintenance.export import export_dataset
 from app.metrics.dataset import stable_name_hash
+from app.settings import Settings
 from app.storage.bucket import BucketStore
 from app.triage.planning import uniform_draw
 from tests.support.bucket import BucketServer
+from tests.support.command import run_here
 from tests.support.images import encode, photo
 from tests.support.jobs import work_off
-from tests.support.remains import remains
+from tests.support.postgres import PostgresServer
 from tests.support.sabotage import undone
-from tests.support.service import Service, cell_png, store
+from tests.support.service import Service, cell_png, store, stored_image
 from tests.support.snapshots import write_snapshots
 
 PATIENT, EXTERNAL, ROW, FILE = "Zuckerkandl7", "Slide-Quixotic-9", "Slide-Unread-8", "zuckerkandlova-scan.png"
@@ -70,12 +82,7 @@ def spoil_here(service: Service, import_id: str) -> None:
 
 
 def live_with(service: Service, spoil: Callable[[Service, str], None] = spoil_here) -> dict[str, Any]:
-    """Do with a patient what a laboratory does; gives the canaries, by what they are.
-
-    Args:
-        service: of the laboratory.
-        spoil: makes an import's archive one that cannot be imported.
-    """
+    """Do with a patient what a laboratory does; gives the canaries, by what they are."""
     context = service.context
     around = picture(9)
     case = service.add_case(
@@ -135,25 +142,6 @@ def command(service: Service, monkeypatch: pytest.MonkeyPatch) -> Any:
         return CliRunner().invoke(secondread, list(arguments), input=stdin)
 
     return run
-
-
-def test_what_a_server_renames_while_its_files_are_searched_is_found(
-    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    (folder / "a").write_bytes(b"nothing")
-    (folder / "pg_internal.init.17").write_bytes(PATIENT.encode())
-    read = Path.read_bytes
-
-    def renaming(path: Path) -> bytes:
-        if (folder / "pg_internal.init.17").exists():
-            (folder / "pg_internal.init.17").rename(folder / "A_pg_internal.init")
-        return read(path)
-
-    monkeypatch.setattr(Path, "read_bytes", renaming)
-    found = remains({"name": PATIENT}, [folder], service.context.database.engine, None)
-    assert found == {f"name in {folder / 'A_pg_internal.init'}"}
 
 
 @undone("T23", "remembered answers about a case go with its patient", idempotency, "_get_only_case_id", lambda _: None)
@@ -266,16 +254,6 @@ def test_while_somebody_reads_the_database_the_erasure_is_unfinished_and_the_wor
         assert session.execute(select(Erasure.finished_at)).scalar_one() is not None
 
 
-def test_an_image_that_another_case_has_too_stays_and_its_case_is_named(service: Service) -> None:
-    store(service, EXTERNAL, picture(), {}, patient=PATIENT)
-    store(service, "elsewhere", picture(), {}, patient="another")
-    with service.context.database.read() as session:
-        other = session.execute(select(Case.id).where(Case.external_id == "elsewhere")).scalar_one()
-    report = erase_patient_everywhere(service.context, "lead", PATIENT, "asked")
-    assert (report.images, report.shared) == (0, [str(other)])
-    assert service.get("viewer", f"/v1/cases/{other}/image").status_code == 200
-
-
 def test_a_case_without_a_patient_is_erased_by_its_external_id(service: Service, command: Any) -> None:
     store(service, EXTERNAL, picture(), {})
     store(service, f"{EXTERNAL}-2", picture(6), {}, patient=PATIENT)
@@ -301,3 +279,185 @@ def test_a_snapshot_that_was_under_way_is_written_again(service: Service, tmp_pa
     refresh_snapshots(context)
     assert remains(number, [snapshots], engine, None) == set()
     assert list(snapshots.glob("*/[0-9]*"))
+
+
+@pytest.fixture
+def backed_up(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A backup with a patient who was erased afterwards; the environment names a new HOME."""
+    settings, context = service.context.settings, service.context
+    store(service, EXTERNAL, cell_png(1), {"r1": 0}, patient=PATIENT)
+    store(service, "another", cell_png(2), {}, patient="another")
+    monkeypatch.setenv("SECONDREAD_SECRET_KEY", settings.key_ring().to_bytes().decode())
+    monkeypatch.setenv("SECONDREAD_HOME", str(settings.home))
+    monkeypatch.setenv("SECONDREAD_DATABASE_URL", str(settings.database_url))
+    monkeypatch.setenv("SECONDREAD_AUDIT_ANCHOR", str(tmp_path / "heads"))
+    done = run_here("db", "backup", tmp_path / "backup")
+    assert done.returncode == 0, done.stderr
+    assert "erasures.jsonl" in done.stdout + done.stderr
+    shutil.copy(settings.erasure_list, tmp_path / "older")
+    report = erase_patient_everywhere(context, "lead", PATIENT, "asked")
+    assert (report.cases, report.unfinished) == (1, None)
+    assert any(name.startswith("backup ") for name in report.backups)
+    assert run_here("db", "backup", tmp_path / "later").returncode == 0
+    monkeypatch.setenv("SECONDREAD_HOME", str(tmp_path / "new"))
+    monkeypatch.delenv("SECONDREAD_DATABASE_URL")
+    return tmp_path
+
+
+@undone("T23", "a backup comes back only with the list of erasures", backup, "require_erasure_list", lambda *_: 0)
+def test_restoring_asks_for_the_list_and_erases_again(service: Service, backed_up: Path) -> None:
+    new, kept = backed_up / "new", service.context.settings.erasure_list
+    for number, (lists, said) in enumerate(
+        (([], "there is no list of erasures"), ([backed_up / "older"], "has 0 erasures, and there were 1"))
+    ):
+        for path in lists:
+            new.mkdir(exist_ok=True)
+            shutil.copy(path, new / "erasures.jsonl")
+        done = run_here("db", "restore", backed_up / "backup")
+        assert (done.returncode != 0, said in done.stderr) == (True, True), (number, done.stderr)
+        assert not (new / "secondread.db").exists()
+    shutil.copy(kept, new / "erasures.jsonl")
+    done = run_here("db", "restore", backed_up / "backup")
+    assert done.returncode == 0, done.stderr
+    assert "1 patients" in done.stderr
+    context = build_context(Settings())
+    assert remains({"name": PATIENT, "external id": EXTERNAL}, [new], context.database.engine, None) == set()
+    with context.database.read() as session:
+        assert verify_all(session, context).faults == []
+        erased = session.execute(select(Case).where(Case.erased_at.is_not(None))).scalars().one()
+        assert not stored_image(context, erased.stored_sha256).exists()
+    context.database.engine.dispose()
+
+
+def test_a_service_on_a_backup_that_was_brought_back_by_hand_erases_before_it_serves(
+    service: Service, backed_up: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings()
+    restore_backup(
+        backed_up / "backup", settings.home, settings.images_folder, settings.sqlalchemy_url, settings.key_ring()
+    )
+    shutil.copy(service.context.settings.erasure_list, settings.home / "erasures.jsonl")
+    served: list[object] = []
+
+    def serve(application: object, *_: object) -> None:
+        served.append(application)
+        context = build_context(settings)
+        assert remains({"name": PATIENT}, [settings.home], context.database.engine, None) == set()
+        context.database.engine.dispose()
+
+    monkeypatch.setattr("app.cli.server.run_server", serve)
+    monkeypatch.setenv("SECONDREAD_WORKER", "false")
+    serving.serve(None, None, None)
+    assert len(served) == 1
+
+
+@pytest.mark.both_databases
+def test_what_the_list_names_is_erased_once_and_a_forged_list_is_refused(service: Service) -> None:
+    context = service.context
+    store(service, EXTERNAL, cell_png(1), {"r1": 0}, patient=PATIENT)
+    report = erase_patient_everywhere(context, "lead", PATIENT, "asked")
+    path = context.settings.erasure_list
+    assert (report.unfinished, len(path.read_text().splitlines())) == (None, 2)
+    assert repeat_listed_erasures(context) == 0  # the database knows it
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])  # power failed while the line was written
+    assert repeat_listed_erasures(context) == 0
+    with context.database.read() as session:
+        assert append_missing_erasures(path, session, context.keys.erasures) == 1
+    assert path.read_bytes() == whole
+    store(service, EXTERNAL, cell_png(2), {"r1": 0}, patient="somebody")
+    with context.database.read() as session:
+        case = session.execute(select(Case).where(Case.external_id == EXTERNAL)).scalar_one()
+        path.unlink()
+        session.add(Erasure(id=case.id, cases=[str(case.id)], import_rows=[], created_at=case.created_at))
+        session.flush()  # as a database knows it that was lost
+        assert append_missing_erasures(path, session, context.keys.erasures) == 2
+    assert [repeat_listed_erasures(context), repeat_listed_erasures(context)] == [1, 0]
+    with context.database.read() as session:
+        assert session.execute(select(Case.id).where(Case.external_id == EXTERNAL)).first() is None
+    path.unlink()
+    with context.database.read() as session:
+        append_missing_erasures(path, session, DerivedKey(b"of another installation, long enough", b""))
+    with pytest.raises(ErasureListError, match="not of this installation"):
+        repeat_listed_erasures(context)
+
+
+@pytest.mark.parametrize("left", ["", '{"number": 0, "era'])
+def test_a_list_whose_first_line_was_cut_off_is_begun_again(service: Service, left: str) -> None:
+    """A full disk leaves it so, when the first process starts."""
+    context = service.context
+    context.settings.erasure_list.write_text(left)
+    assert repeat_listed_erasures(context) == 0
+    with context.database.read() as session:
+        assert append_missing_erasures(context.settings.erasure_list, session, context.keys.erasures) == 0
+    assert repeat_listed_erasures(context) == 0
+    assert len(context.settings.erasure_list.read_text().splitlines()) == 1
+
+
+READINGS = 20
+
+
+def forms(value: object) -> list[bytes]:
+    """How a value may be written: as text, and as a number's or a digest's bytes."""
+    if isinstance(value, bytes):
+        return [value, value.hex().encode()]
+    if isinstance(value, float):
+        return [struct.pack("<d", value), struct.pack(">d", value), repr(value).encode()]
+    if isinstance(value, int):
+        return [struct.pack("<q", value), struct.pack(">q", value), str(value).encode()]
+    return [str(value).encode()]
+
+
+def _contents(path: Path) -> Iterator[bytes]:
+    data = path.read_bytes()
+    yield data
+    if path.suffix == ".parquet":
+        yield repr(pyarrow.parquet.read_table(BytesIO(data)).to_pydict()).encode()
+
+
+def _rows(url: str) -> Iterator[tuple[str, bytes]]:
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        listed = "SELECT schemaname, tablename FROM pg_tables WHERE schemaname NOT LIKE 'information%'"
+        for schema, table in connection.execute(listed).fetchall():
+            rows = connection.execute(f'SELECT t::text FROM "{schema}"."{table}" t').fetchall()
+            yield f"{schema}.{table}", "\n".join(row[0] or "" for row in rows).encode()
+
+
+def _heap(url: str, server: PostgresServer) -> Path:
+    """Folder of a database's files, with everything in them that is committed."""
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("CHECKPOINT")
+        row = connection.execute("SELECT oid FROM pg_database WHERE datname = current_database()").fetchone()
+    assert row is not None
+    return server.data / "base" / str(row[0])
+
+
+def remains(
+    canaries: Mapping[str, object], folders: list[Path], engine: Engine, server: PostgresServer | None
+) -> set[str]:
+    """Which canaries are found, and where."""
+    found, url = set(), engine.url.render_as_string(hide_password=False)
+    searched = [*folders, *([_heap(url, server)] if server is not None else [])]
+    for folder in searched:
+        found |= _in_files(canaries, folder)
+    for table, content in _rows(url) if server is not None else ():
+        found |= {f"{name} in {table}" for name in _found(canaries, content)}
+    return found
+
+
+def _in_files(canaries: Mapping[str, object], folder: Path) -> set[str]:
+    """The folder is read anew when a file goes while it is read: a server renames and removes files as it likes."""
+    for _ in range(READINGS):
+        with suppress(FileNotFoundError):
+            found = set()
+            for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+                names = set().union(
+                    _found(canaries, path.name.encode()), *(_found(canaries, c) for c in _contents(path))
+                )
+                found |= {f"{name} in {path}" for name in names}
+            return found
+    raise AssertionError(f"the files of {folder} changed in each of {READINGS} readings")
+
+
+def _found(canaries: Mapping[str, object], content: bytes) -> set[str]:
+    return {name for name, value in canaries.items() if any(form in content for form in forms(value))}

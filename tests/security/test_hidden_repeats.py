@@ -8,16 +8,31 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
+from sqlalchemy.exc import DBAPIError
 
+from app.audit.verify import check_audit
 from app.cases import queries as case_queries
-from app.database.tables import Account, CountedLabel, HeldBack, Label, PolicyRow, Read, Repeat, utc_now
+from app.database.tables import (
+    Account,
+    BaseTable,
+    CountedLabel,
+    HeldBack,
+    Label,
+    PolicyRow,
+    Read,
+    ReadRequest,
+    Repeat,
+    utc_now,
+)
 from app.http.principal import Principal
+from app.http.routing import walk_routes
 from app.labels import repeats
 from app.labels.annotator_day import DayProgress, get_day_progress
 from app.maintenance.erasure_registry import ErasureTarget, erase_patient_rows
 from tests.app.test_leases import classes_of, commit, lease, set_policy
 from tests.app.test_people import first_password
+from tests.support.label_queries import SEES_REPEATS, SENDERS, list_uses, seen_senders
 from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
 from tests.support.statements import counted
@@ -417,3 +432,103 @@ def test_erasing_the_patient_ends_a_repeat_and_forgets_its_note(service: Service
 def test_an_older_policy_has_no_repeats(service: Service) -> None:
     policies = service.get("viewer", "/v1/policies").json()["items"]
     assert [policy["repeat_rate"] for policy in policies] == [0.0]
+
+
+def let_leases_run_out(service: Service) -> None:
+    """Let every lease end by itself, and Ben ask for a case, by which it is seen."""
+    past = utc_now() - timedelta(hours=1)
+    with service.context.database.write() as session:
+        for asked in (ReadRequest, Repeat):
+            session.execute(update(asked).where(asked.state == "leased").values(lease_expires_at=past))
+        session.execute(update(Read).where(Read.state == "leased").values(expires_at=past))
+    assert lease(service, "ben") is not None
+
+
+def test_a_repeat_whose_lease_ran_out_goes_back_when_others_do(service: Service, coin: Coin) -> None:
+    """Anna holds three cases for too long; when Ben asks for one, none of hers may stay behind."""
+    planned(service, coin)
+    move_to_the_front(service)
+    held = [read_next(service) for _ in range(3)]
+    assert repeats_of(service)[0].state == "leased"
+    let_leases_run_out(service)
+    assert service.get("anna", "/v1/reads").json()["items"] == []
+    states = {service.get("anna", f"/v1/reads/{read['id']}").json()["state"] for read in held}
+    assert states == {"expired"}
+
+
+def test_an_answer_to_a_repeat_that_was_withdrawn_meanwhile_is_late_as_to_any_read(
+    service: Service, coin: Coin
+) -> None:
+    """A refusal would tell that it was one."""
+    planned(service, coin)
+    move_to_the_front(service)
+    read = read_next(service)
+    let_leases_run_out(service)
+    set_policy(service, **POLICY | {"repeat_rate": 0})
+    assert repeats_of(service)[0].state == "closed"
+    before = everything_counted(service)
+    assert commit(service, "anna", read, classes_of(service)[3]).status_code == 201
+    assert everything_counted(service) == before
+    with service.context.database.read() as session:
+        late = session.execute(select(Label.late).where(Label.purpose == "repeat")).scalars().all()
+    assert late == [True]
+
+
+# of these an admin is to see what became of a repeat, or that time has passed
+CHANGING = {"/v1/audit-events", "/v1/jobs", "/readyz", "/metrics"}
+
+
+def test_no_code_selects_from_the_labels_but_that_which_must_see_repeats() -> None:
+    assert set(list_uses()) == SEES_REPEATS.keys()
+
+
+def documents(service: Service, case_id: str) -> dict[str, Any]:
+    """What an admin gets of every route that needs no more than a case, and of every page."""
+    answers = {}
+    for route in walk_routes(service.client.app):  # type: ignore[arg-type]
+        path = re.sub(r"{name}", "anna", re.sub(r"{case_id}", case_id, route.path))
+        path += "?partition=all" if path in {"/v1/metrics", "/v1/agreement"} else ""
+        if "GET" in (route.methods or ()) and "{" not in path:
+            answer = service.get("admin", path, follow_redirects=False)
+            if path not in CHANGING and answer.headers.get("content-type") == "application/json":
+                answers[path] = answer.json()
+    return answers
+
+
+@pytest.mark.both_databases
+@pytest.mark.slow_on_second_database
+def test_whole_flows_see_a_repeat_only_where_they_must(service: Service, coin: Coin) -> None:
+    """Each statement of each test is looked at; here that the watch sees them, and that no document changes."""
+    seen_senders.clear()
+    case_id = str(planned(service, coin).case_id)
+    cookie = first_password(service, "anna")
+    move_to_the_front(service)
+    before = documents(service, case_id)
+    assert len(before) > 15
+    assert before["/v1/metrics?partition=all"]["n_labels"] == 1
+    read = read_next(service)
+    journey(service, cookie, read)
+    assert service.make_labels_final() == 0
+    for page in ("/own", "/worklist"):
+        service.client.get(page, headers=cookie | {"Accept": "text/html"})
+    assert documents(service, case_id) == before
+    with service.context.database.write() as session:
+        erase_patient_rows(session, service.context, "lead", ErasureTarget("p"), "asked for")
+    with service.context.database.read_moment() as session:
+        assert check_audit(session, service.context.keys.audit).faults == []
+    assert seen_senders >= SENDERS | {"app.audit.proof"}
+
+
+@pytest.mark.both_databases
+def test_nothing_is_changed_through_the_view(service: Service) -> None:
+    case = service.add_case()
+    service.outside_label(case["id"], "reader", case["prediction"]["classes"][0])
+    for statement in ("UPDATE counted_labels SET blind = :yes", "DELETE FROM counted_labels WHERE blind = :yes"):
+        with pytest.raises(DBAPIError), service.context.database.write() as session:
+            session.execute(text(statement), {"yes": True})
+
+
+def test_the_view_has_the_columns_of_the_labels() -> None:
+    columns = [[column.name for column in table.__table__.columns] for table in (Label, CountedLabel)]
+    assert columns[0] == columns[1]
+    assert "counted_labels" not in BaseTable.metadata.tables

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from PIL import Image
 from sqlalchemy import text
 
 from app.cases import ingest
@@ -17,8 +18,10 @@ from app.database.tables import CaseTwin
 from app.job_table import FUNCTIONS
 from app.maintenance import erasure, erasure_registry
 from app.maintenance.erasure import erase_patient_everywhere
-from tests.security.test_same_pixels import Upgrade, faults, pairs, rows, upgrade_encoder
-from tests.support.service import Service, cell_png
+from ml.images.preprocess import decode_image
+from tests.app.test_fields import around
+from tests.security.test_blind_by_image import Upgrade, faults, pairs, rows, upgrade_encoder
+from tests.support.service import Service, cell_png, stored_image
 from tests.support.statements import counted
 from tests.support.waiting import patient, wait_until
 
@@ -26,11 +29,7 @@ __all__ = ["upgrade_encoder"]
 
 
 class Paused:
-    """A function that stops before it returns, until it is let go.
-
-    Args:
-        function: what it does.
-    """
+    """A function that stops before it returns, until it is let go."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -57,11 +56,7 @@ def paused(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], Paused]:
 
 
 class Running(threading.Thread):
-    """Something that is done meanwhile, with its result or its error.
-
-    Args:
-        work: what is done.
-    """
+    """Something that is done meanwhile, with its result or its error."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__()
@@ -75,11 +70,7 @@ class Running(threading.Thread):
             self.error = exc
 
     def ended(self) -> Any:
-        """Its result.
-
-        Raises:
-            BaseException: its error.
-        """
+        """Its result."""
         self.join(patient(60))
         assert not self.is_alive()
         if self.error is not None:
@@ -229,4 +220,38 @@ def test_a_picture_that_is_stored_again_before_the_erased_file_is_removed_keeps_
     monkeypatch.setattr(erasure, "_remove_image_file", late)
     assert erase_patient_everywhere(service.context, "lead", "p", "asked").images == 0
     assert service.get("viewer", f"/v1/cases/{stored[0]['id']}/image").status_code == 200
+    assert faults(service) == []
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("what", ["image", "field"])
+def test_other_pixels_never_take_the_place_of_a_damaged_image(
+    service: Service, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """As where a later version of a decoder makes other pixels of the same upload."""
+    case = service.add_case("first", cell_png(3), field=around())
+    service.add_case("second", cell_png(3), field=around())
+    before = rows(service)["first"]
+    damaged = before.stored_sha256 if what == "image" else before.stored_field_sha256
+    assert damaged is not None
+    whole = stored_image(service.context, damaged).read_bytes()
+    stored_image(service.context, damaged).write_bytes(b"")
+    size = (before.width, before.height)
+
+    def of_a_later_version(data: bytes) -> Image.Image:
+        image = decode_image(data)
+        return image.point(lambda value: value ^ 1) if (image.size == size) == (what == "image") else image
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ml.images.picture.decode_image", of_a_later_version)
+        answer = service.upload("first", cell_png(3), field=around())
+    assert answer.status_code == 409
+    assert "damaged" in answer.json()["detail"]
+    assert "other pixels" in answer.json()["detail"]
+    for row in rows(service).values():
+        assert (row.stored_sha256, row.pixels_sha256) == (before.stored_sha256, before.pixels_sha256)
+        assert row.stored_field_sha256 == before.stored_field_sha256
+    assert any(damaged in fault for fault in faults(service))
+    stored_image(service.context, damaged).write_bytes(whole)
+    assert service.get("viewer", f"/v1/cases/{case['id']}/image").status_code == 200
     assert faults(service) == []

@@ -1,4 +1,4 @@
-"""An export proves itself to somebody who has the public key and nothing of secondread."""
+"""An export proves itself to somebody with the public key alone, and a chain to somebody with its former heads."""
 
 import json
 import subprocess
@@ -8,16 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select, text
 
 from app.audit import verify as audit_verify
-from app.audit.anchor import append_anchor
-from app.audit.chain import verify_proof
+from app.audit.anchor import AnchorError, anchor_configured_file, append_anchor
+from app.audit.chain import events, verify_proof
 from app.audit.chain.covered_rows import covered_tables
 from app.audit.chain.keys import KeyRing, derive_keys
-from app.audit.chain.verify_proof import merkle_root
-from app.audit.verify import verify_all
+from app.audit.chain.verify_proof import is_signed, merkle_root
+from app.audit.verify import COMPLETE, CONSISTENT, IntegrityReport, check_audit, verify_all
+from app.database.tables import APPEND_ONLY, Account, drop_triggers
+from app.database.tables.append_only import drop_replace_trigger
+from app.maintenance.backup import restore_backup, write_backup
 from app.maintenance.export import export_dataset
 from tests.security.test_tampering import populate
+from tests.support.chain import all_events, relink
+from tests.support.command import run_here
+from tests.support.sabotage import undone
 from tests.support.service import KEY, Service, cell_png
 
 Line = dict[str, Any]
@@ -139,3 +146,160 @@ def test_what_is_written_meanwhile_is_no_fault(service: Service, monkeypatch: py
     monkeypatch.setattr(audit_verify, "covered_tables", after_a_case)
     with service.context.database.read_moment() as session:
         assert verify_all(session, service.context).faults == []
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_two_transactions_that_change_different_columns_of_a_row_leave_what_is_stored(service: Service) -> None:
+    """The second one had read the row before the first one changed it."""
+    named = select(Account).where(Account.name == "anna")
+    service.written_past = True
+    with service.context.database.write() as second:
+        slow = second.execute(named).scalar_one()
+        with service.context.database.write() as first:
+            first.execute(named).scalar_one().one_time_sha256 = "1" * 64
+        slow.oidc_subject = "issuer anna"
+    with service.context.database.read_moment() as session:
+        assert check_audit(session, service.context.keys.audit).faults == []
+
+
+@pytest.fixture
+def anchored(service: Service, tmp_path: Path) -> Service:
+    """A service whose triggers somebody has dropped, with a file of heads."""
+    service.before_change = lambda: None
+    service.context.settings.audit_anchor = tmp_path / "elsewhere" / "heads"
+    for number in range(2):
+        service.add_case(f"case-{number}", cell_png(number))
+        anchor_configured_file(service.context)
+    service.written_past = True
+    with service.context.database.write() as session:
+        for table in APPEND_ONLY:
+            for statement in (*drop_triggers("sqlite", table), drop_replace_trigger(table)):
+                session.execute(text(statement))
+    return service
+
+
+def verified(service: Service) -> IntegrityReport:
+    with service.context.database.read() as session:
+        return verify_all(session, service.context)
+
+
+def heads(service: Service) -> list[dict[str, str]]:
+    path = service.context.settings.audit_anchor
+    assert path is not None
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def cut(service: Service, n_events: int) -> None:
+    """Remove the newest events with the rows that they wrote, as somebody without the key can."""
+    with service.context.database.write() as session:
+        session.execute(text("PRAGMA defer_foreign_keys = ON"))
+        last = events.read_head(session)[0] - n_events
+        session.execute(text("DELETE FROM case_changes WHERE sequence > :last"), {"last": last})
+        for event in all_events(session):
+            for table, rows in event["row_digests"].items():
+                if event["sequence"] > last and table != "case_changes":
+                    for key in rows:
+                        session.execute(text(f"DELETE FROM {table} WHERE id = :id"), {"id": key.replace("-", "")})
+        session.execute(text("DELETE FROM audit_events WHERE sequence > :last"), {"last": last})
+        digest = session.execute(
+            text("SELECT digest FROM audit_events WHERE sequence = :last"), {"last": last}
+        ).scalar()
+        session.execute(text("UPDATE audit_head SET sequence = :last, digest = :digest"), locals() | {"session": None})
+
+
+def test_heads_are_added_once_each_and_lie_in_the_chain(anchored: Service) -> None:
+    before = heads(anchored)
+    anchor_configured_file(anchored.context)
+    assert heads(anchored) == before
+    assert len(before) == 2
+    report = verified(anchored)
+    assert (report.faults, report.verdict, report.head) == ([], COMPLETE, before[-1]["head"])
+    assert is_signed(report.public_key, before[0]["head"], before[0]["signature"])
+
+
+@undone("T21", "a head outside that the chain has lost is named", events, "contains_head", lambda *_: True)
+def test_a_cut_end_is_found_by_the_file_alone_and_nothing_is_added_to_it(anchored: Service) -> None:
+    cut(anchored, 1)
+    before = heads(anchored)
+    anchored.add_case("goes on", cell_png(5))
+    with anchored.context.database.read() as session, pytest.raises(AnchorError, match="has lost the head"):
+        append_anchor(Path(str(anchored.context.settings.audit_anchor)), session, anchored.context.keys.audit)
+    assert heads(anchored) == before
+    (fault,) = verified(anchored).faults
+    assert "does not contain the head" in fault
+    anchored.context.settings.audit_anchor = None
+    assert (verified(anchored).faults, verified(anchored).verdict) == ([], CONSISTENT)
+
+
+def test_a_chain_written_anew_with_the_key_is_found_by_the_file_alone(anchored: Service) -> None:
+    with anchored.context.database.write() as session:
+        chain = all_events(session)
+        for event in chain:
+            event["actor"] = "somebody else" if event["action"] == "case.add" else event["actor"]
+        relink(session, chain, anchored.context.keys.audit.signers[-1])
+    report = verified(anchored)
+    assert len(report.faults) == 2
+    assert all("it was cut or written anew" in fault for fault in report.faults)
+    anchored.context.settings.audit_anchor = None
+    assert verified(anchored).faults == []
+
+
+def test_a_file_that_is_gone_or_was_written_into_is_named(anchored: Service) -> None:
+    path = anchored.context.settings.audit_anchor
+    assert path is not None
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0].replace('"signature": "', '"signature": "00'), "no line", lines[1]]) + "\n")
+    faults = verified(anchored).faults
+    assert ["cannot be read" in fault or "is not signed by this installation" in fault for fault in faults] == [
+        True
+    ] * 2
+    path.unlink()
+    assert ["is missing" in fault for fault in verified(anchored).faults] == [True]
+
+
+def settings_of(service: Service, monkeypatch: pytest.MonkeyPatch, home: Path, anchor: Path) -> None:
+    """Let the commands use the service's key, another HOME and this file of heads."""
+    monkeypatch.setenv("SECONDREAD_HOME", str(home))
+    monkeypatch.setenv("SECONDREAD_AUDIT_ANCHOR", str(anchor))
+    monkeypatch.setenv("SECONDREAD_SECRET_KEY", KEY)
+
+
+@pytest.mark.slow
+def test_a_backup_that_comes_back_says_so_and_a_shorter_database_that_does_not_was_cut(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    anchor = service.context.settings.audit_anchor = tmp_path / "heads"
+    service.add_case("before", cell_png(1))
+    written = write_backup(service.context, tmp_path / "backup")
+    assert written["head"] == verified(service).head
+    assert json.loads((tmp_path / "backup" / "manifest.json").read_text())["audit"]["head"] == written["head"]
+    for number in range(2, 6):
+        service.add_case(f"after {number}", cell_png(number))
+        anchor_configured_file(service.context)
+    lost = heads(service)[-1]["head"]
+
+    by_hand = tmp_path / "by hand"  # the files of the backup, without the command
+    restore_backup(tmp_path / "backup", by_hand, by_hand / "images", f"sqlite:///{by_hand / 'secondread.db'}")
+    settings_of(service, monkeypatch, by_hand, anchor)
+    done = run_here("db", "verify", "--against", lost)
+    assert (done.returncode, done.stdout.count("it was cut or written anew")) == (1, 5)
+
+    settings_of(service, monkeypatch, tmp_path / "restored", anchor)
+    assert run_here("db", "restore", "--without-list", tmp_path / "backup").returncode == 0
+    done = run_here("db", "verify", "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["faults"], report["verdict"]) == (0, [], COMPLETE)
+    assert [sentence for sentence in report["restores"] if "a backup was brought back, which ended at" in sentence]
+    done = run_here("db", "verify", "--against", lost)
+    assert (done.returncode, "says that an older backup was brought back" in done.stdout) == (0, True)
+    assert (f"\n{CONSISTENT}\n" in done.stdout, COMPLETE in done.stdout) == (True, False)
+    assert run_here("db", "verify", "--against", anchor).returncode == 0
+
+    anchor.write_text("".join(anchor.read_text().splitlines(keepends=True)[:-1]))  # as if nothing had come back
+    assert run_here("db", "verify").returncode == 1
+
+
+def test_the_audit_page_shows_the_head_and_the_public_key(service: Service) -> None:
+    head, public_key = verified(service).head, service.context.keys.audit.public_key
+    page = service.get("admin", "/audit").text
+    assert (head in page, public_key in page) == (True, True)

@@ -247,18 +247,6 @@ def test_images_of_cells_are_for_readers_and_of_shown_cells_only(service: Servic
     assert "No reference cells" in look(service, classes_of(service)[0]).text
 
 
-def test_annotators_decide_nothing(service: Service) -> None:
-    settled = settle(service, 1)
-    for who in ("anna", "viewer", "outside"):
-        for path, body in (
-            ("/references/choice", {}),
-            ("/references/decisions", {"class": "blast", "case": settled[0], "kind": "pinned"}),
-            ("/references/definitions", {"class": "blast", "text": "mine"}),
-        ):
-            assert service.post(who, path, data=body).status_code == 403
-    assert kinds(service) == {}
-
-
 def test_definitions_have_versions(service: Service) -> None:
     code, other = classes_of(service)[:2]
 

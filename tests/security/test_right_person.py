@@ -1,19 +1,29 @@
-"""A label of an account's person enters only through a read that this person holds, whoever uses the browser."""
+"""A label of an account's person enters only through a read that this person holds, in time and under their name."""
 
 import re
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
+from app.accounts import people
+from app.accounts import service as accounts
 from app.audit.chain.keys import KeyRing, derive_keys
-from app.database.tables import Annotator, Label
-from app.http.errors import NotFound
+from app.cases.blindness import record_exposure
+from app.database.tables import Annotator, Label, Read
+from app.http.errors import NotFound, Problem
 from app.http.principal import Principal
+from app.labels import leases
+from app.metrics.queries import blind_labels
 from app.web.forms import OtherAccount, account_handle, read_handle, read_of_handle
-from tests.app.test_leases import all_once, all_twice, classes_of, commit, expire_all, lease, requests_of
+from tests.app.test_leases import all_once, all_twice, classes_of, commit, expire_all, lease, requests_of, set_policy
 from tests.app.test_people import first_password
-from tests.support.service import Service
+from tests.support.sabotage import undone
+from tests.support.service import Service, cell_png
 
 both_databases = pytest.mark.both_databases
 
@@ -118,25 +128,6 @@ def test_a_form_that_is_sent_again_stores_nothing_and_another_class_is_refused(s
     assert labels(service) == [("anna", codes[0])]
 
 
-@both_databases
-def test_a_form_with_a_key_is_done_once_and_the_key_is_of_its_request(service: Service) -> None:
-    case, anna = service.add_case(), first_password(service, "anna")
-    service.lease_on("anna", case["id"])
-    form = answer_form(service, anna, case["id"]).replace("/label", "/decline")
-    assert submit(service, anna, form, reason="other") == (422, "invalid")
-    for _ in range(2):
-        assert submit(service, anna, form, reason="other", form_key="k") == (204, "")
-    assert submit(service, anna, form, reason="cannot_tell", form_key="k") == (422, "idempotency-key-reused")
-    assert submit(service, anna, form, reason="other", form_key="l") == (409, "lease-lost")
-    admin = first_password(service, "admin")
-    decision = {"kind": "qualified", "reason": "known to read well", "form_key": "k"}
-    path = "/practice/decisions"
-    for _ in range(2):
-        data = {"name": "anna", **decision}
-        assert service.client.post(path, data=data, headers=admin, follow_redirects=False).status_code == 303
-    assert submit(service, admin, path, name="ben", **decision) == (422, "idempotency-key-reused")
-
-
 def test_the_page_of_a_case_without_a_read_has_no_form(service: Service) -> None:
     case, anna = service.add_case(), first_password(service, "anna")
     shown = service.client.get(f"/cases/{case['id']}", headers=anna | {"Accept": "text/html"}).text
@@ -160,3 +151,222 @@ def test_a_handle_is_of_one_account_and_one_read() -> None:
     for wrong in ("", "x", handle[:-1], handle + "\n", handle.upper(), str(read)):
         with pytest.raises(NotFound):
             read_of_handle(key, anna, wrong)
+
+
+def lost(service: Service) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A read of anna's that ran out, and ben's of the same request."""
+    case = service.add_case()
+    read = lease(service, "anna")
+    expire_all(service)
+    other = lease(service, "ben")
+    assert read is not None
+    assert other is not None
+    assert service.case_of("ben", other["case_id"]) == service.case_of("anna", read["case_id"]) == case["id"]
+    return read, other
+
+
+def judging(service: Service) -> list[tuple[str, str]]:
+    """Annotator and class of every label that may judge or fit."""
+    with service.context.database.read() as session:
+        return [(row[1], row[2]) for row in session.execute(blind_labels(("planned", "adjudication")))]
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_an_answer_to_a_lost_read_is_late_and_judges_nothing(service: Service, answered: bool) -> None:
+    all_once(service)
+    read, other = lost(service)
+    codes = classes_of(service)
+    if answered:
+        assert commit(service, "ben", other, codes[1]).status_code == 201
+    body = commit(service, "anna", read, codes[0]).json()
+    label = body["label"]
+    assert (label["late"], label["blind"], label["round"], label["reading_seconds"]) == (True, True, "planned", None)
+    if not answered:
+        assert commit(service, "ben", other, codes[1]).json()["label"]["late"] is False
+    assert judging(service) == [("ben", codes[1])]
+    posterior = service.get("viewer", f"/v1/cases/{service.case_of('anna', read['case_id'])}/posterior").json()
+    assert (posterior["n_labels"], posterior["label_counts"][codes[0]]) == (2, 1)
+    assert service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["n_labels"] == 1
+    assert lease(service, "anna") is None
+    assert service.get("anna", f"/v1/reads/{read['id']}").json()["state"] == "committed"
+    assert commit(service, "anna", read, codes[2]).status_code == 409
+
+
+def test_a_correction_of_a_late_label_is_late(service: Service) -> None:
+    all_once(service)
+    set_policy(service, threshold=0.99, audit_rate=1e-9, reveal="never")
+    read, _ = lost(service)
+    codes = classes_of(service)
+    label = commit(service, "anna", read, codes[0]).json()["label"]
+    for body in ({"label": codes[1], "reason": "slip"}, {"label": codes[2], "reason": "slip"}):
+        label = service.post("anna", f"/v1/labels/{label['id']}/revisions", json=body).json()["label"]
+        assert (label["late"], label["blind"]) == (True, True)
+    assert judging(service) == []
+    gone = service.post("anna", f"/v1/labels/{label['id']}/retraction", json={"reason": "no"}).json()["label"]
+    assert gone["late"] is True
+
+
+def test_somebody_who_saw_more_than_the_image_meanwhile_is_late_and_not_blind(service: Service) -> None:
+    all_once(service)
+    read, _ = lost(service)
+    release = UUID(service.get("viewer", "/v1/releases").json()["items"][0]["id"])
+    with service.context.database.write() as session:
+        anna = session.execute(select(Annotator.id).where(Annotator.name == "anna")).scalar_one()
+        record_exposure(session, anna, UUID(service.case_of("anna", read["case_id"])), release, None)
+    label = commit(service, "anna", read, classes_of(service)[0]).json()["label"]
+    assert (label["late"], label["blind"]) == (True, False)
+
+
+def test_whoever_has_the_case_again_answers_the_read_that_they_have(service: Service) -> None:
+    all_twice(service)
+    read, _ = lost(service)
+    again = lease(service, "anna")  # the second planned read of the case
+    assert again is not None
+    label = commit(service, "anna", read, classes_of(service)[0]).json()["label"]
+    assert (label["late"], label["round"]) == (False, "planned")
+    assert service.get("anna", f"/v1/reads/{again['id']}").json()["state"] == "committed"
+    assert len(judging(service)) == 1
+
+
+@pytest.mark.parametrize("how", ["decline", "release"])
+def test_who_gave_the_case_back_is_not_asked_any_more(service: Service, how: str) -> None:
+    all_once(service)
+    service.add_case()
+    read = lease(service, "anna")
+    assert read is not None
+    if how == "decline":
+        assert service.post("anna", f"/v1/reads/{read['id']}/decline", json={"reason": "other"}).status_code == 200
+    else:
+        assert service.call("anna", "DELETE", f"/v1/reads/{read['id']}").status_code == 204
+    refused = commit(service, "anna", read, classes_of(service)[0])
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:secondread:problem:lease-lost")
+    assert labels(service) == []
+
+
+def test_the_page_takes_a_late_answer_once_and_says_so(service: Service) -> None:
+    set_policy(service, threshold=0.99, audit_rate=1e-9, reveal="never")
+    case, cookie, codes = service.add_case(), first_password(service, "anna"), classes_of(service)
+    service.lease_on("anna", case["id"])
+    form = answer_form(service, cookie, case["id"])
+    expire_all(service)
+    assert lease(service, "ben") is not None
+    page = {"headers": cookie | {"Accept": "text/html"}}
+    assert re.search("This case is not with you", service.client.get(f"/cases/{case['id']}", **page).text)
+    for _ in range(2):
+        assert submit(service, cookie, form, label=codes[0]) == (204, "")
+    assert submit(service, cookie, form, label=codes[1]) == (409, "already-labelled")
+    assert labels(service) == [("anna", codes[0])]
+    assert "kept as late" in service.client.get(f"/cases/{case['id']}", **page).text
+    with service.context.database.read() as session:
+        states = session.execute(select(Read.state).order_by(Read.created_at)).scalars().all()
+    assert states == ["committed", "leased"]
+
+
+@pytest.mark.both_databases
+def test_an_annotator_leases_three_cases_at_most(service: Service) -> None:
+    all_once(service)
+    for number in range(5):
+        service.add_case(f"case-{number}", cell_png(number), patient=f"p{number}")
+    reads = [lease(service, "anna") for _ in range(3)]
+    refused = service.post("anna", "/v1/reads", "k")
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:secondread:problem:too-many-leases")
+    assert lease(service, "ben") is not None
+    assert reads[1] is not None
+    assert commit(service, "anna", reads[1], classes_of(service)[0]).status_code == 201
+    assert service.post("anna", "/v1/reads", "k").status_code == 201  # the refusal left the key free
+    expire_all(service)
+    assert [lease(service, "anna") is not None for _ in range(3)] == [True] * 3  # what ran out does not count
+
+
+@undone("T19", "a lease ends however many heartbeats come", leases, "LONGEST_IN_LEASES", 10**6)
+@pytest.mark.both_databases
+def test_a_lease_ends_however_many_heartbeats_come(service: Service) -> None:
+    all_once(service)
+    service.add_case()
+    read = lease(service, "anna")
+    assert read is not None
+    for age, extended in ((5, True), (6, False), (7, False)):  # lease times since it began
+        begun = datetime.now(UTC) - timedelta(seconds=age * 600)
+        with service.context.database.write() as session:
+            session.execute(update(Read).values(created_at=begun))
+        answer = service.call("anna", "PATCH", f"/v1/reads/{read['id']}")
+        assert answer.status_code == 200
+        assert (datetime.fromisoformat(answer.json()["expires_at"]) > datetime.now(UTC)) == extended
+    again = lease(service, "ben")
+    assert again is not None
+    assert service.case_of("ben", again["case_id"]) == service.case_of("anna", read["case_id"])
+
+
+#: Spellings of "anna": other case, spaces, decomposed, a Cyrillic letter, a joiner without width.
+SPELLINGS = ("anna", "Anna", "ANNA", "anna ", " anna", "\u0430nna", "ann\u200da", "anna\u00a0")
+
+
+def label_as(service: Service, case_id: str, name: str) -> tuple[int, str]:
+    body = {"label": classes_of(service)[0], "annotator": name, "blind": True}
+    answer = service.post("outside", f"/v1/cases/{case_id}/labels", json=body)
+    return answer.status_code, answer.json().get("detail", "")
+
+
+def names(service: Service) -> list[str]:
+    with service.context.database.read() as session:
+        return sorted(session.execute(select(Annotator.name).where(Annotator.account_id.is_(None))).scalars())
+
+
+@undone(
+    "T26",
+    "no outside system labels under a name that looks like an account's",
+    people,
+    "look_alike",
+    lambda *_: False,
+)
+@pytest.mark.both_databases
+def test_no_spelling_of_an_account_that_has_not_read_yet_is_taken(service: Service) -> None:
+    all_once(service)
+    case = service.add_case()["id"]
+    for name in (*SPELLINGS, "admin", "Outside"):
+        status, detail = label_as(service, case, name)
+        assert (status, "has an account here" in detail or "looks like" in detail) == (403, True), (name, detail)
+    assert names(service) == []
+    read = lease(service, "anna")
+    assert read is not None
+    assert commit(service, "anna", read, classes_of(service)[0]).status_code == 201
+
+
+@pytest.mark.both_databases
+def test_spellings_of_an_outside_annotator_are_one(service: Service) -> None:
+    cases = [service.add_case(f"case {number}")["id"] for number in range(3)]
+    for case, name in zip(cases, ("Dr. Zo\u00eb", "dr. zoe\u0308", " DR. ZO\u00cb "), strict=True):
+        assert label_as(service, case, name)[0] == 201
+    assert names(service) == ["Dr. Zo\u00eb"]
+    assert label_as(service, cases[0], " ")[0] == 422
+
+
+@pytest.mark.both_databases
+def test_no_account_gets_the_name_of_an_outside_annotator(service: Service) -> None:
+    assert label_as(service, service.add_case()["id"], "cleo")[0] == 201
+    for name in ("cleo", "Cleo", "cl\u0435o"):
+        with service.context.database.write() as session, pytest.raises(Problem, match="gives labels under the name"):
+            accounts.add_account(session, service.context.keys.audit, name, "annotator")
+    for name in ("Anna", "\u0430nna"):
+        with service.context.database.write() as session, pytest.raises(Problem, match=r"exists|looks like"):
+            accounts.add_account(session, service.context.keys.audit, name, "viewer")
+
+
+@pytest.mark.both_databases
+def test_of_an_account_and_an_outside_label_at_once_one_gets_the_name(service: Service) -> None:
+    case = service.add_case()["id"]
+
+    def add_account(name: str) -> bool:
+        try:
+            with service.context.database.write() as session:
+                accounts.add_account(session, service.context.keys.audit, name, "annotator")
+        except Problem:
+            return False
+        return True
+
+    for number in range(6):
+        name = f"person {chr(ord('a') + number)}"
+        with ThreadPoolExecutor(2) as threads:
+            account = threads.submit(add_account, name)
+            label = threads.submit(label_as, service, case, name.upper())
+            assert [account.result(), label.result()[0] == 201].count(True) == 1, name

@@ -16,11 +16,7 @@ from tests.support.waiting import wait_until
 
 
 class BucketServer:
-    """Buckets by name; what it has is lost when it ends.
-
-    Args:
-        port: to listen on.
-    """
+    """Buckets by name; what it has is lost when it ends."""
 
     #: Of its process.
     pid: int

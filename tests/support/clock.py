@@ -8,12 +8,7 @@ from app.database.tables import utc_now
 
 
 class SettableClock:
-    """A clock that is right until a test sets it.
-
-    Attributes:
-        stopped_at: the time that it shows; None: it runs.
-        ahead: by how much it is wrong while it runs.
-    """
+    """A clock that is right until a test sets it."""
 
     def __init__(self) -> None:
         self.stopped_at: datetime | None = None

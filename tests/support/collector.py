@@ -23,14 +23,7 @@ class KeptSpan:
 
 @dataclass
 class Collector:
-    """What has arrived.
-
-    Attributes:
-        port: on which it listens.
-        spans: those that were sent.
-        bodies: the bytes of each request.
-        held: while it is set, nothing is answered.
-    """
+    """What has arrived."""
 
     port: int = 0
     spans: list[KeptSpan] = field(default_factory=list)

@@ -61,11 +61,7 @@ class ForkedCommand:
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Exit status, waited for.
-
-        Raises:
-            subprocess.TimeoutExpired: it still runs.
-        """
+        """Exit status, waited for."""
         self._process.join(timeout)
         if self._process.exitcode is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)

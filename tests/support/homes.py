@@ -18,26 +18,14 @@ _IDLE: list[FastAPI] = []
 
 
 def settings_of(settings: Settings, home: Path, bucket: str | None, url: str | None = None) -> Settings:
-    """Those of another process.
-
-    Args:
-        settings: of the first one.
-        home: its own HOME.
-        bucket: address; None for none.
-        url: of another database.
-    """
+    """Those of another process."""
     changed = {"home": home, "storage_url": bucket, "database_url": url or settings.database_url}
     return settings.model_copy(update=changed)
 
 
 @contextmanager
 def process(settings: Settings, keys: dict[str, str]) -> Iterator[Service]:
-    """A service with these settings.
-
-    Args:
-        settings: of its own.
-        keys: of its accounts.
-    """
+    """A service with these settings."""
     app = _IDLE.pop() if _IDLE else create_app(settings)
     attach_context(app, settings, clock=SettableClock())
     with TestClient(app, raise_server_exceptions=False) as client:
@@ -49,15 +37,7 @@ def process(settings: Settings, keys: dict[str, str]) -> Iterator[Service]:
 def two_processes(
     settings: Settings, bucket: str, served: Path, keys: dict[str, str], folder: Path
 ) -> Iterator[tuple[Service, Service]]:
-    """Two services with empty HOMEs.
-
-    Args:
-        settings: of a database that has a release.
-        bucket: address; the release is put there.
-        served: HOME in which that release lies.
-        keys: of the accounts.
-        folder: of the HOMEs ``one`` and ``two``.
-    """
+    """Two services with empty HOMEs."""
     context = build_context(settings_of(settings, folder / "one", bucket))
     for release in (served / "releases").iterdir():
         context.folders.publish(f"releases/{release.name}", release)

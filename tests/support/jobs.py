@@ -21,16 +21,7 @@ def submit(context: ServiceContext, kind: str, parameters: dict[str, Any]) -> st
 
 
 def work_off(context: ServiceContext, functions: Mapping[str, JobFunction] = FUNCTIONS, *, within: float = 300) -> int:
-    """Do every waiting job in this process, until the queues are empty.
-
-    Args:
-        context: parts of the service.
-        functions: what each kind of job does, where a test needs another one.
-        within: seconds after which it is given up.
-
-    Returns:
-        How many were begun.
-    """
+    """Do every waiting job in this process, until the queues are empty."""
     executor = JobExecutor(context, {**FUNCTIONS, **functions}, poll_seconds=POLL_SECONDS)
     assert executor.acquire(), "another worker lives"
     executor.start()

@@ -44,15 +44,7 @@ def _remove_leftovers(parent: Path) -> None:
 
 
 class PostgresServer:
-    """A server of its own folder and port.
-
-    Args:
-        binaries: folder with PostgreSQL's programs.
-        parent: folder to make its own in; the fastest at hand where left out.
-
-    Raises:
-        RuntimeError: PostgreSQL cannot be started here, with what it said.
-    """
+    """A server of its own folder and port."""
 
     def __init__(self, binaries: Path, parent: Path | None = None) -> None:
         self.binaries, self.port = binaries, free_port()

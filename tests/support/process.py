@@ -150,13 +150,7 @@ class Installation:
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in paths)
 
     def spawn(self, *arguments: object, log: str = "worker.log", code: str = "") -> ForkedCommand:
-        """Start a command that goes on, and end it with this installation.
-
-        Args:
-            arguments: of ``secondread``.
-            log: what stdout and stderr are added to.
-            code: run in the process before the command, to make it fail where a test wants it to.
-        """
+        """Start a command that goes on, and end it with this installation."""
         path = self.home.parent / log
         process = ForkedCommand(arguments, self.environment, self.home.parent, path, path, code)
         self.processes.append(process)

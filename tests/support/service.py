@@ -104,13 +104,7 @@ def add_people(context: ServiceContext) -> dict[str, str]:
 
 
 class Service:
-    """A service under test.
-
-    Args:
-        client: that sends requests to it.
-        context: its parts.
-        keys: of its people, by name.
-    """
+    """A service under test."""
 
     def __init__(self, client: TestClient, context: ServiceContext, keys: Mapping[str, str]) -> None:
         self.client, self.context, self.keys = client, context, dict(keys)
@@ -318,18 +312,7 @@ def pixels_of(data: bytes) -> Any:
 
 
 def store(service: Service, external_id: str, data: bytes, labels: dict[str, int], **fields: str) -> str:
-    """Store a case and its outside labels by the functions behind the routes, where requests are not what is tested.
-
-    Args:
-        service: under test.
-        external_id: of the case.
-        data: its image.
-        labels: reader and index of the class.
-        fields: further ones of the case.
-
-    Returns:
-        The case's identifier.
-    """
+    """Store a case and its outside labels by the functions behind the routes, where requests are not what is tested."""
     context = service.context
     new = prepare_case(context, CaseIn(external_id=external_id, **fields), data)
     with context.database.write() as session:

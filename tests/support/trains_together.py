@@ -60,15 +60,7 @@ def in_float64(name: str, *arguments: Any) -> Network:
 def train_together(
     run: Path, changes: dict[str, Any], killed: list[int] | None = None, processes: Processes = ALONE
 ) -> None:
-    """Train into a run folder, as one of the processes.
-
-    Args:
-        run: the folder.
-        changes: of ``quick_config``, and ``float64``. Unless they name another, the network is ``cnn3``, in which
-            nothing is random.
-        killed: processes that end in the middle.
-        processes: all of them.
-    """
+    """Train into a run folder, as one of the processes."""
 
     def observe(report: StepReport) -> None:
         if processes.rank in (killed or []) and (report.epoch, report.step) == KILLED_AT:

@@ -17,13 +17,7 @@ def patient(seconds: float) -> float:
 
 
 def wait_until(condition: Callable[[], T], seconds: float = 30.0, what: str | Callable[[], str] = "") -> T:
-    """Ask until the answer is true; gives that answer.
-
-    Args:
-        condition: asked again and again, fifty times per second at first, then ten times.
-        seconds: of the deadline, before patience.
-        what: the message of the failure, or what makes it.
-    """
+    """Ask until the answer is true; gives that answer."""
     deadline, pause = time.monotonic() + patient(seconds), 0.02
     while True:
         answer = condition()

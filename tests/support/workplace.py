@@ -166,15 +166,7 @@ class Workplace:
             return {str(executor_id) for executor_id in session.execute(doing).scalars()}
 
     def note(self, fault: str, what: str, rounds: int, rows: int, recovery_seconds: float | None = None) -> None:
-        """Note what rounds of a fault came to, by the cases that are there.
-
-        Args:
-            fault: its number.
-            what: was done.
-            rounds: how many times.
-            rows: of all imports.
-            recovery_seconds: until another worker went on, the longest.
-        """
+        """Note what rounds of a fault came to, by the cases that are there."""
         with self.context.database.read() as session:
             names = Counter(session.execute(select(Case.external_id)).scalars())
         wanted = {f"case {number}" for number in range(rows)}
