@@ -1,4 +1,4 @@
-"""Agreement coefficients by Cohen, Fleiss and Krippendorff, with jackknife intervals.
+"""Agreement coefficients with jackknife intervals.
 
 Labels come as a matrix (N, A): the class number that each of A annotators gave each case, −1 where there is
 none. Coefficients are ratios of sums over cases, so leaving a case (or a patient) out is a subtraction.
@@ -46,7 +46,7 @@ def count_matrix(labels: IntArray, n_classes: int) -> IntArray:
 
 
 def _coefficient(observed: FloatArray, expected: FloatArray) -> FloatArray:
-    """1 − D_o / D_e; NaN where no disagreement could be expected, because one class only occurs."""
+    """1 − D_o / D_e; NaN if no disagreement could be expected."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.where(expected > 0, 1 - observed / expected, np.nan))
 
@@ -82,7 +82,7 @@ def krippendorff_alpha(
 
 
 def _nominal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
-    """Alpha of label counts (n, K), and without each cluster, from the sums of what differs and of squared totals."""
+    """Alpha of label counts (n, K), and without each cluster."""
     n = y.sum(axis=1)
     differing = _per_cluster((n**2 - np.einsum("nk,nk->n", y, y)) / (n - 1), sample)
     size, parts = _per_cluster(n, sample), _per_cluster(y, sample)
@@ -99,7 +99,7 @@ def _nominal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
 
 
 def _ordinal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
-    """The same with squared distances between mid-ranks b_k, which leaving out a cluster moves."""
+    """The same with squared distances between mid-ranks."""
     # With coincidences C and totals T, Σ C_kl (b_k − b_l)² = 2(Σ T_k b_k² − bᵀCb), so no case needs a matrix of its
     # own.
     spare = (y.sum(axis=1) - 1)[:, None]
@@ -121,12 +121,11 @@ def _ordinal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
 
 
 def _mid_ranks(totals: FloatArray) -> FloatArray:
-    """Mean rank (..., K) of the labels of each class among all, counted from the middle."""
+    """Mean rank (..., K) of each class, counted from the middle."""
     return np.asarray(totals.cumsum(axis=-1) - totals / 2 - totals.sum(axis=-1, keepdims=True) / 2)
 
 
 def _per_cluster(parts: FloatArray, sample: Sample) -> FloatArray:
-    """Add up the parts (n, …) of each cluster."""
     if sample.cluster is None:
         return parts
     if sample.n_clusters == 0:
@@ -218,11 +217,7 @@ def cohen_kappa(
 def number_labels(
     labels: npt.NDArray[Any], n_classes: int | None, classes: Sequence[str] | None, level: Level = "nominal"
 ) -> tuple[IntArray, int, list[str] | None]:
-    """Class numbers (N, A) of class numbers or names, −1 for no label; K, and the names if there are any.
-
-    Raises:
-        ValueError: values out of range, unknown names, or ordinal names without their order.
-    """
+    """Number labels (N, A), −1 for none; also K, and the names."""
     if labels.dtype.kind in "iu" and classes is None:
         n_classes = int(labels.max(initial=0)) + 1 if n_classes is None else n_classes
         return as_label_matrix(labels, n_classes), n_classes, None
@@ -247,14 +242,12 @@ def number_labels(
 
 
 def _is_missing(value: object) -> bool:
-    """Whether it stands for no label: None, NaN, an empty text, or NA of pandas."""
     if value is None or isinstance(value, str):
         return not value
     return type(value).__name__ == "NAType" or (isinstance(value, float) and np.isnan(value))
 
 
 def _check_names(used: list[str], classes: Sequence[str] | None, level: Level) -> list[str]:
-    """Names of the classes in their order."""
     if classes is None:
         if level == "ordinal":
             raise ValueError(f"classes is required for ordinal names: list {', '.join(used)}, lowest first")
@@ -269,7 +262,7 @@ def _check_names(used: list[str], classes: Sequence[str] | None, level: Level) -
 
 
 def kappa_of(first: IntArray, second: IntArray, n_classes: int, sample: Sample, level: Level = "nominal") -> Estimate:
-    """Kappa of two annotators' classes (n,) for the cases of a sample, in its order."""
+    """Kappa of two annotators' classes (n,) of a sample."""
     if level == "ordinal":
         x, y = first.astype(np.float64), second.astype(np.float64)
         sums = _per_cluster(np.stack([np.ones(len(x)), x, y, x**2 + y**2, x * y], axis=-1), sample)
@@ -291,7 +284,7 @@ def kappa_of(first: IntArray, second: IntArray, n_classes: int, sample: Sample, 
 
 
 def _own_products(first: IntArray, second: IntArray, n_classes: int, sample: Sample) -> FloatArray:
-    """Sum over classes of rows times columns of each cluster's own table (G,), without making the tables."""
+    """Rows times columns (G,) of each cluster's own table."""
     cluster = np.zeros(len(first), dtype=np.intp) if sample.cluster is None else sample.cluster
     keys = [np.unique(cluster * n_classes + classes, return_counts=True) for classes in (first, second)]
     shared, a, b = np.intersect1d(keys[0][0], keys[1][0], assume_unique=True, return_indices=True)
@@ -321,7 +314,7 @@ def excess_disagreement_test(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> DependenceTest:
-    """Test one-sidedly whether annotators disagree more than 1 − Σf², which no concentration can represent.
+    """Test one-sidedly whether annotators disagree more than 1 − Σf².
 
     Args:
         label_counts: (N, K) label histograms, n ≥ 2 used.

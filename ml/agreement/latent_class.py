@@ -1,4 +1,4 @@
-"""Latent class model: annotators' confusion matrices without a gold standard (Dawid and Skene 1979).
+"""Latent class model of annotators without a gold standard.
 
 A case has one true class; annotator a gives label l with probability π_a[true class, l], independently of the
 others. Expectation–maximisation finds the class shares, the confusion matrices and each case's class probabilities.
@@ -49,11 +49,7 @@ class DawidSkene(EqualByValue):
 
 
 def fit_long(long: Annotations, prior_labels: float = 1.0, tolerance: float = 1e-10) -> DawidSkene:
-    """Fit by expectation–maximisation from the label shares of each case, with ``prior_labels`` as of ``dawid_skene``.
-
-    Raises:
-        ValueError: no label, or it did not settle.
-    """
+    """Fit by expectation–maximisation, with the shares as a start."""
     if not long.case.size:
         raise ValueError("no label to fit from")
     first, pattern_of = _patterns(long.one_hot)
@@ -75,7 +71,7 @@ def fit_long(long: Annotations, prior_labels: float = 1.0, tolerance: float = 1e
 
 
 def _patterns(one_hot: csr_array) -> tuple[IntArray, IntArray]:
-    """Cases with the same labels by the same annotators have the same probabilities: the first of each, and whose."""
+    """The first case of each pattern of labels, and each case's pattern."""
     # Where most cases have one or two labels, patterns are few, and each step costs as much as there are patterns.
     one_hot.sort_indices()
     lengths = np.diff(one_hot.indptr)
@@ -93,7 +89,7 @@ def _patterns(one_hot: csr_array) -> tuple[IntArray, IntArray]:
 
 
 def _maximise(one_hot: csr_array, weights: FloatArray, pseudo: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-    """Class shares, confusion matrices, and the logarithm of their prior density up to a constant."""
+    """Class shares, confusion matrices and their log prior density."""
     n_classes = weights.shape[1]
     given = np.asarray(one_hot.T @ weights).reshape(-1, n_classes, n_classes)  # annotator, label, true class
     seen = given.transpose(0, 2, 1) + pseudo
@@ -104,7 +100,7 @@ def _maximise(one_hot: csr_array, weights: FloatArray, pseudo: FloatArray) -> tu
 
 
 def _expect(one_hot: csr_array, shares: FloatArray, confusion: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Class probabilities of patterns, and the log-likelihood of the labels of each."""
+    """Class probabilities and log-likelihoods of patterns."""
     logs = np.log(shares) + one_hot @ np.log(confusion).transpose(0, 2, 1).reshape(-1, len(shares))
     total = logsumexp(logs, axis=1, keepdims=True)
     return np.exp(logs - total), total[:, 0]

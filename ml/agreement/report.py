@@ -11,7 +11,7 @@ from ml.util.arrays import EqualByValue, FloatArray
 
 @dataclass(frozen=True, eq=False)
 class PairAgreement(EqualByValue):
-    """Cohen's kappa of two annotators, with quadratic weights where the classes are in order."""
+    """Cohen's kappa of two annotators."""
 
     annotators: tuple[str, str]
     cohen_kappa: Estimate
@@ -89,5 +89,5 @@ class AgreementReport(EqualByValue):
     warnings: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values, the document of ``secondread agreement --json``."""
+        """Return the document of ``secondread agreement --json``."""
         return to_document(self)

@@ -43,7 +43,7 @@ class WeekBand:
 
 
 def excess_log_loss(class_probs: npt.ArrayLike, label: npt.ArrayLike) -> FloatArray:
-    """−log of the probability of each label less its expectation, nats, clipped probabilities; zero on average.
+    """Log loss of each label less its expectation, in nats.
 
     It lies in [−log K, −log .01].
 
@@ -66,7 +66,7 @@ def excess_log_loss(class_probs: npt.ArrayLike, label: npt.ArrayLike) -> FloatAr
 
 
 def weekly_bands(excess: npt.ArrayLike, week: npt.ArrayLike, n_classes: int, *, level: float = LEVEL) -> list[WeekBand]:
-    """The mean of each week with a band, all of which contain their expectations with probability 1 − level.
+    """Weekly means with bands that hold together with probability 1 − level.
 
     The band of the w-th week that has units is at level / (w (w + 1)), which adds up to ``level``: one may look every
     week, and stop or go on as one likes. Within a week units bet one after the other on "the mean is m", for each m.
@@ -95,7 +95,6 @@ def weekly_bands(excess: npt.ArrayLike, week: npt.ArrayLike, n_classes: int, *, 
 
 
 def _series(excess: npt.ArrayLike, when: npt.ArrayLike, name: str) -> tuple[FloatArray, IntArray]:
-    """Values (N,) and times (N,) of the same units."""
     same_rows(**{"excess": excess, name: when})
     values, times = np.asarray(excess, dtype=np.float64), np.asarray(when)
     if values.ndim != 1 or times.shape != values.shape:
@@ -104,7 +103,7 @@ def _series(excess: npt.ArrayLike, when: npt.ArrayLike, name: str) -> tuple[Floa
 
 
 def _mean_by_betting(share: FloatArray, level: float) -> tuple[float, float]:
-    """Confidence limits of the mean of values in [0, 1]: no m outside them has had bets worth 2 / level or more."""
+    """Confidence limits of the mean of values in [0, 1]."""
     # Bets on "more than m" are worth less the larger m is, so that the limits are found by a grid, rounded outwards.
     m = (np.arange(_GRID) + 0.5) / _GRID
     threshold = np.log(2 / level)
@@ -124,7 +123,7 @@ def _mean_by_betting(share: FloatArray, level: float) -> tuple[float, float]:
 def drift_paths(
     excess: Sequence[npt.ArrayLike], day: Sequence[npt.ArrayLike], n_classes: int, *, tolerance: float = TOLERANCE
 ) -> list[CapitalPath]:
-    """The alarm of each annotator: bets that their excess loss has risen by more than a tolerance.
+    """Alarm paths of annotators: bets on a rise of the excess loss.
 
     All annotators share the level: if none of them has changed, at most that share of the years has an alarm.
 

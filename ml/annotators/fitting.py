@@ -58,7 +58,7 @@ class FitInputs:
 
 @dataclass(frozen=True)
 class Anchor:
-    """Target of the shrinkage: matrix M (K, K), or one each (A, K, K), with a strength κ in labels per row."""
+    """Target of the shrinkage, with κ in labels per row."""
 
     matrix: FloatArray
     strength: float
@@ -71,14 +71,14 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Fit:
-    """Matrices (A, K, K), and ln T and b by which opinions are spread beside them."""
+    """Matrices (A, K, K), and ln T and b of the opinions."""
 
     confusions: FloatArray
     shift: tuple[float, float]
 
 
 def left_out(material: FitInputs, confusions: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Opinions (M, K) before each label, E[q_k | the other labels of its case], and log-likelihoods (N,) of cases."""
+    """Opinions (M, K) before each label, and log-likelihoods (N,)."""
     expected = np.zeros((len(material.long.case), material.long.n_classes))
     log_likelihood = np.zeros(material.long.n_cases)
     for batch in batches(material.long, confusions):
@@ -93,7 +93,7 @@ def left_out(material: FitInputs, confusions: FloatArray) -> tuple[FloatArray, F
 
 
 def opinion_means(opinions: Opinions, batch: Batch) -> tuple[FloatArray, FloatArray]:
-    """E[q] (B, K) after the labels of a batch of cases, and the labels' log-likelihoods (B,)."""
+    """E[q] (B, K) after a batch's labels, and log-likelihoods (B,)."""
     members, evidence = member_weights(opinions, batch)
     share, total = member_shares(opinions, evidence)
     means = []
@@ -113,7 +113,7 @@ def case_log_likelihoods(material: FitInputs, confusions: FloatArray) -> FloatAr
 
 
 def _last_label(opinions: Opinions, batch: Batch) -> tuple[FloatArray, FloatArray]:
-    """Opinions (B, K) before the last label of each case, and log-likelihoods (B,): the others' and then that one's."""
+    """Opinions (B, K) before the last label, and log-likelihoods (B,)."""
     last = batch.labels.shape[1] - 1
     before, evidence = opinion_means(opinions, batch.without(last))
     with np.errstate(divide="ignore"):
@@ -121,7 +121,7 @@ def _last_label(opinions: Opinions, batch: Batch) -> tuple[FloatArray, FloatArra
 
 
 def opinion_counts(material: FitInputs, confusions: FloatArray, expected: FloatArray) -> FloatArray:
-    """Expected number (A, K, K) of labels by annotator, opinion and answer, given opinions (M, K) before each label."""
+    """Expected labels (A, K, K) by annotator, opinion and answer."""
     long = material.long
     guess = expected * confusions[long.annotator, :, long.label]
     total = guess.sum(axis=1, keepdims=True)
@@ -139,18 +139,14 @@ def log_prior(confusions: FloatArray, pseudo_counts: FloatArray) -> float:
 
 
 def em_step(material: FitInputs, confusions: FloatArray, anchor: Anchor) -> FloatArray:
-    """Matrices (A, K, K) after a step of expectation–maximisation, opinions as they are."""
+    """Matrices (A, K, K) after an expectation–maximisation step."""
     counts = opinion_counts(material, confusions, left_out(material, confusions)[0])
     counts = counts + anchor.pseudo_counts(len(confusions))
     return np.asarray(counts / counts.sum(axis=2, keepdims=True))
 
 
 def fit_readers(material: FitInputs, anchor: Anchor, start: Fit | None = None, tolerance: float = TOLERANCE) -> Fit:
-    """Fit matrices and the spread of opinions by the penalised likelihood; an infinitely strong anchor is the matrix.
-
-    Raises:
-        FitError: no convergence.
-    """
+    """Fit matrices and the spread of opinions."""
     long = material.long
     shape = (long.n_annotators, long.n_classes, long.n_classes)
     anchored = np.broadcast_to(anchor.matrix, shape)
@@ -176,13 +172,7 @@ def fit_readers(material: FitInputs, anchor: Anchor, start: Fit | None = None, t
 
 
 def fit_rates(material: FitInputs, other: FloatArray, tolerance: float = TOLERANCE) -> Fit:
-    """Fit one number per annotator, the share ε of labels that are not what they think: C = (1 − ε) I + ε H.
-
-    Rows of H (``other``) sum to one, with zeros on the diagonal.
-
-    Raises:
-        FitError: no convergence.
-    """
+    """Fit C = (1 − ε) I + ε H with one ε per annotator."""
     identity, n_readers = np.eye(len(other)), material.long.n_annotators
 
     def at(x: FloatArray) -> tuple[FloatArray, float]:
@@ -212,7 +202,7 @@ def _search(
     start: FloatArray,
     tolerance: float,
 ) -> FloatArray:
-    """Maximise the penalised likelihood over parameters of the matrices and, last, ln T and b."""
+    """Maximise the penalised likelihood; ln T and b stand last."""
     n_labels = len(material.long.case)
 
     def loss(x: FloatArray) -> tuple[float, FloatArray]:
@@ -235,7 +225,7 @@ def _search(
 
 @dataclass(frozen=True)
 class HeldOutGain:
-    """Fall of the log loss (nats) of a label given the others of its case, averaged over cases with two or more.
+    """Fall of the log loss (nats) of a label given its case's others.
 
     Attributes:
         over_served: from the posterior that takes annotators as alike, as it is served.

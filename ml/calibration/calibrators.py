@@ -1,4 +1,4 @@
-"""Calibrators fitted after training, on cached logits and features: scaling and concentration head (paper §4.2).
+"""Calibrators of cached outputs: scaling and concentration head.
 
 Both start where they change nothing (identity; a = 0, α0 = 1), and a fit is kept only if it lowers the loss on cases
 that it has not seen. Of S ensemble members the losses are those of their uniform mixture.
@@ -26,7 +26,7 @@ __all__ = ["Calibration", "FitDocument", "FitReport", "calibrate"]
 
 
 class JointFit(TypedDict):
-    """Temperature and head fitted together, whether these replaced separate fits, and losses on the cv part."""
+    """Temperature and head fitted together, if that helped."""
 
     kept: bool
     cv_before: NotRequired[float]
@@ -38,7 +38,7 @@ class JointFit(TypedDict):
 
 
 class FitDocument(TypedDict):
-    """How a calibration was chosen on the cv part: numbers of cases, and a key for each step tried."""
+    """How each step of a calibration was chosen."""
 
     n_fit: int
     n_cv: int
@@ -71,7 +71,7 @@ def calibrate(
     scaling_label_counts: npt.ArrayLike | None = None,
     refined: bool = True,
 ) -> FitReport:
-    """Fit scaling and concentration head on 80 % of the groups, choose what helps on the other 20 %, refit on all.
+    """Fit scaling and concentration head, and keep what helps out of fold.
 
     Then head and temperature may read summaries of the logits, and φ be mapped, where that helps out of fold.
 
@@ -152,7 +152,6 @@ def _fit_jointly(
     head: ConcentrationHead,
     kind: HeadKind,
 ) -> tuple[Scaling, ConcentrationHead, JointFit]:
-    """Temperature and head fitted together, where that lowers the loss on the cv part; else as they were."""
     # A temperature fitted alone takes the class probabilities for the truth, and explains the labels' extra spread,
     # which belongs to the concentration, by flatter probabilities (or in an ensemble by its members).
     inside, unseen = cases.rows(fit), cases.rows(~fit)

@@ -56,7 +56,7 @@ def concentration_loss(
     penalty: float = LOG_CONCENTRATION_PENALTY,
     normalization: Normalization = "label",
 ) -> tuple[float, FloatArray]:
-    """Penalised Dirichlet-multinomial loss of log concentrations (..., N), and its gradient by them.
+    """Penalised Dirichlet-multinomial loss, and its gradient.
 
     ``label`` (paper eq. 14): −1/Σn Σ log DirMult(y | α0 f) + λ/N Σ a². ``instance`` (the authors' code):
     1/N Σ (n_i/n̄) NLL_i + λ/N Σ a², in which λ acts n̄ times weaker. With a leading member axis DirMult is the
@@ -78,7 +78,7 @@ def penalised_loss(
     penalty: float,
     normalization: Normalization,
 ) -> tuple[float, FloatArray, FloatArray]:
-    """Loss of negative log-likelihoods (..., N), its gradient by a, and the weight of each in the loss."""
+    """Penalised loss, its gradient by a, and each case's weight."""
     mixed, share = mixture_log_likelihood(-member_nll)
     if normalization == "label":
         weight = np.full(len(totals), 1.0 / max(totals.sum(), 1))
@@ -135,7 +135,7 @@ def fit_concentration(
 
 @dataclass(frozen=True)
 class HeadDesign:
-    """Inputs of a head, standardised, with the ridge on each of them; parameters are weights and, last, a bias."""
+    """Standardised inputs of a head, with a ridge on each."""
 
     # Dividing the weights by the spread is standardising M · D numbers without a pass through them.
 
@@ -162,7 +162,7 @@ class HeadDesign:
         return cls(columns, read, centre, spread, np.full(columns.shape[1], ridge or 0.0))
 
     def with_standardised(self, inputs: FloatArray, ridge: float, *, read: bool) -> "HeadDesign":
-        """Design with more inputs (M, E) behind the others, which are standardised already."""
+        """Append inputs (M, E) that are standardised."""
         n, used = inputs.shape[1], inputs if read else inputs[:, :0]
         return HeadDesign(
             np.hstack([self.columns, used]) if used.size else self.columns,
@@ -177,7 +177,7 @@ class HeadDesign:
         return np.asarray(self.columns @ (x[:-1] / self.spread[self.read]) + x[-1])
 
     def penalised(self, x: FloatArray, loss: float, by_a: FloatArray) -> tuple[float, FloatArray]:
-        """Loss with the ridge, and its gradient, from the loss and its derivatives (M,) by the log concentrations."""
+        """Loss with the ridge, and its gradient."""
         weight, slope = x[:-1], by_a.ravel()
         by_weight = (slope @ self.columns) / self.spread[self.read] + self.ridge * weight
         return loss + 0.5 * float(self.ridge @ weight**2), np.append(by_weight, slope.sum())
@@ -195,7 +195,7 @@ class HeadDesign:
 
 @dataclass(frozen=True)
 class HeadKind:
-    """A kind of concentration head: ridge ρ (None for a constant head) and penalty λ_α."""
+    """Ridge ρ (None for a constant head) and penalty λ_α."""
 
     ridge: float | None
     penalty: float
@@ -212,7 +212,7 @@ def choose_head(
     fit: npt.NDArray[np.bool_],
     cv: npt.NDArray[np.bool_],
 ) -> tuple[ConcentrationHead, HeadKind | None, Choice]:
-    """The head with the lowest loss on ``cv``, from a free one to a constant one, refitted; a = 0 if none helps."""
+    """Choose the head with the lowest loss on ``cv``."""
     # The paper's λ_α pulls α0 towards 1, which is far too small where predictions are nearly right; weaker penalties
     # are tried for the best ridge and for a constant head. Heads are chosen with class probabilities by a scaling that
     # was fitted on the same part, and refitted with those by the final one.

@@ -55,7 +55,7 @@ class AdaptationDocument(TypedDict):
 
 @dataclass(frozen=True)
 class HeldOutPredictions:
-    """Cross-fitted class probabilities (N, K) and DPEs (N,), those that are stated and the calibration's own."""
+    """Cross-fitted class probabilities and DPEs."""
 
     class_probs: FloatArray
     disagreement_probs: FloatArray
@@ -64,7 +64,7 @@ class HeldOutPredictions:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """A calibration adapted to other annotators, its figures, and predictions by fits that have not seen the case."""
+    """An adapted calibration, its figures and predictions."""
 
     calibration: Calibration
     figures: AdaptationDocument
@@ -81,7 +81,7 @@ def recalibrate_for_annotators(
     pair_label_counts: npt.ArrayLike | None = None,
     seed: int = 0,
 ) -> Adaptation:
-    """Adapt a calibration to the labels of new annotators, and judge it out of fold, with whole groups in a fold."""
+    """Adapt a calibration to new annotators, judged out of fold."""
     # A constant, the rate of these annotators, takes the place of stated disagreement probabilities only if these are
     # surely worse, and they its place only if they are surely better. An ensemble always states its own.
     reads = LabelledOutputs.of(logits, features, label_counts, pair_label_counts)
@@ -130,7 +130,7 @@ def require_head(calibration: Calibration) -> None:
 
 @dataclass(frozen=True)
 class FittedAdaptation:
-    """A calibration that states its own disagreement probabilities, and the numbers that made it."""
+    """An adapted calibration and its four numbers."""
 
     calibration: Calibration
     log_t_change: float
@@ -140,7 +140,7 @@ class FittedAdaptation:
 
 
 def fit_adaptation(calibration: Calibration, reads: LabelledOutputs) -> FittedAdaptation:
-    """Fit temperature, rise, slope and level, as near to the calibration as the labels allow."""
+    """Fit temperature, rise, slope and level."""
     own = replace(calibration, constant_disagreement=None)
     change = _fit_scale_changes(own, reads, rises=False)
     paired, differ = reads.rows(reads.pairs), reads.differ
@@ -155,7 +155,7 @@ def fit_adaptation(calibration: Calibration, reads: LabelledOutputs) -> FittedAd
 
 
 def _fit_scale_changes(own: Calibration, reads: LabelledOutputs, *, rises: bool) -> FloatArray:
-    """Change of log T and, where it may, rise of every log concentration, by the likelihood of all labels."""
+    """Change of log T and, if allowed, of log concentrations."""
     n_labels = reads.counts.sum()
     pull = np.array([PULL_TEMPERATURE, PULL_LEVEL])[: 1 + rises]
 
@@ -174,7 +174,6 @@ def _fit_scale_changes(own: Calibration, reads: LabelledOutputs, *, rises: bool)
 
 
 def _apply_scale_changes(calibration: Calibration, change: FloatArray) -> Calibration:
-    """Apply a change of log T and, if given, a rise of all log concentrations."""
     tempered, head = _change_temperature(calibration, float(change[0])), calibration.concentration
     if head is None or len(change) == 1:
         return tempered
@@ -184,7 +183,7 @@ def _apply_scale_changes(calibration: Calibration, change: FloatArray) -> Calibr
 def _out_of_fold(
     calibration: Calibration, reads: LabelledOutputs, fold: npt.NDArray[np.int64]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Class probabilities (N, K), own DPEs (N,) and rate of disagreement (N,) by the other folds of each case."""
+    """Class probabilities, own DPEs and rates by other folds."""
     probs = np.empty(reads.counts.shape)
     own, rate = np.empty(len(fold)), np.empty(len(fold))
     for fitted, unseen in held_out_folds(fold):
@@ -199,7 +198,6 @@ def _out_of_fold(
 
 
 def _nll(calibration: Calibration, reads: LabelledOutputs) -> float:
-    """Negative log-likelihood a label."""
     predicted = calibration.apply(reads.logits, reads.features)
     return float(-predicted.log_likelihood(reads.counts).sum() / reads.counts.sum())
 
@@ -209,7 +207,6 @@ def _mean_disagreement(calibration: Calibration, reads: LabelledOutputs) -> floa
 
 
 def _change_temperature(calibration: Calibration, change: float) -> Calibration:
-    """Add ``change`` to log T."""
     scaling = calibration.scaling
     if scaling.weight is None or scaling.bias is None:
         return replace(calibration, scaling=Scaling("temperature", scaling.log_temperature + change))
@@ -238,7 +235,6 @@ def _fit_affine_map(dpe: FloatArray, differ: FloatArray) -> tuple[float, float]:
 
 
 def _compose_affine_map(mapped: AnyMap, slope: float, level: float) -> AnyMap:
-    """Compose a map with logit φ″ = slope · logit φ′ + level."""
     offset = slope * mapped.offset + level
     if isinstance(mapped, PiecewiseMap):
         return PiecewiseMap(mapped.knots, slope * mapped.slopes, offset)

@@ -1,4 +1,4 @@
-"""Temperature and concentration head fitted together, on the one Dirichlet-multinomial likelihood of both.
+"""Temperature and concentration head fitted by one likelihood.
 
 Both may also read summaries of the logits (``ml.calibration.calibration``): the head with the features,
 a = wᵀg + vᵀs + c, and the temperature by log T = t + rᵀs (parameterised temperature scaling, Tomani et al. 2022).
@@ -21,7 +21,7 @@ from ml.util.arrays import FloatArray, IntArray, as_label_counts
 def joint_loss(
     logits: FloatArray, label_counts: IntArray, log_temperature: float, log_concentration: FloatArray, penalty: float
 ) -> tuple[float, FloatArray, float]:
-    """``concentration_loss`` of softmax(u / T), and its gradients by a and by log T."""
+    """Loss of softmax(u / T), and gradients by a and log T."""
     shared = np.full(logits.shape[:-1], log_temperature)
     value, slope, by_t = case_temperature_loss(logits, label_counts, shared, log_concentration, penalty)
     return value, slope, float(by_t.sum())
@@ -34,7 +34,7 @@ def case_temperature_loss(
     log_concentration: FloatArray,
     penalty: float,
 ) -> tuple[float, FloatArray, FloatArray]:
-    """``joint_loss`` with a log T for each case (and member), (N,) or (S, N); its gradients by a and by each log T."""
+    """``joint_loss`` with a log T for each case and member."""
     # a line search may try anything
     scaled = logits * np.exp(-np.clip(log_temperatures, -20.0, 20.0))[..., None]
     logs = log_softmax(scaled, axis=-1)
@@ -55,7 +55,7 @@ ROUGHLY = 1e-6
 
 @dataclass(frozen=True)
 class LabelledOutputs:
-    """Network outputs and labels of N cases; outputs of an ensemble have a leading axis of S members."""
+    """Network outputs, (N, …) or (S, N, …), and labels."""
 
     # (N, K)
     logits: FloatArray
@@ -105,7 +105,7 @@ class LabelledOutputs:
 
 @dataclass(frozen=True)
 class Variant:
-    """Whether the head and the temperature, which then differs between cases, read the summaries."""
+    """Whether head and temperature read the summaries."""
 
     head: bool
     temperature: bool
@@ -121,7 +121,7 @@ VARIANTS = (PLAIN, Variant(True, False), Variant(False, True), Variant(True, Tru
 
 @dataclass(frozen=True)
 class Fitted:
-    """Temperature t, its weights r (4,) of the summaries, and head of features and summaries, (D + 4,)."""
+    """Temperature t, weights r (4,) and head (D + 4,)."""
 
     log_temperature: float
     temperature_weight: FloatArray
@@ -149,7 +149,7 @@ def fit_variant(
     temperature_fixed: bool = False,
     rough: bool = False,
 ) -> Fitted:
-    """Fit a variant by the penalised likelihood of the labels; roughly if it is only compared with others."""
+    """Fit a variant by penalised likelihood, roughly or fully."""
     problem = _Problem(outputs, kind, variant, start, temperature_fixed)
     what = f"temperature and concentration ({variant} with summaries)"
     parameters, _ = minimise(problem, problem.start(start), what, tolerance=ROUGHLY if rough else None)
@@ -163,14 +163,14 @@ def fit_jointly(
     *,
     temperature_fixed: bool = False,
 ) -> tuple[float, ConcentrationHead]:
-    """Fit temperature and head together, without summaries, from those that were fitted one after the other."""
+    """Fit temperature and head together, without summaries."""
     begun = Fitted(start[0], np.empty(0), start[1])
     fitted = fit_variant(outputs, begun, kind, PLAIN, temperature_fixed=temperature_fixed)
     return fitted.log_temperature, fitted.head
 
 
 class _Problem:
-    """The loss as a function of head weights, bias, t and r, in one vector."""
+    """Loss as a function of head weights, bias, t and r."""
 
     def __init__(
         self, outputs: LabelledOutputs, kind: HeadKind, variant: Variant, start: Fitted, temperature_fixed: bool

@@ -1,4 +1,4 @@
-"""Cross-validated choice of the summaries' use, by the likelihood of labels, and of the disagreement map, by pairs.
+"""Cross-validated choice of summaries and of the disagreement map.
 
 The map is fitted on out-of-fold predictions too: a head states less disagreement for cases that it was fitted on.
 """
@@ -50,7 +50,7 @@ _UNMAPPED = "none"
 
 
 class RefinementChoice(TypedDict):
-    """Cross-validated choice among refinements, with losses in nats per label and per pair; None: no convergence."""
+    """Losses by refinement, in nats; None: no convergence."""
 
     # what reads the summaries
     variant: NotRequired[str]
@@ -70,7 +70,7 @@ def refine_calibration(
     groups: Sequence[str],
     seed: int,
 ) -> tuple[Calibration, RefinementChoice]:
-    """Let summaries be read and map φ, if these help on folds, of whole groups, that no fit has seen."""
+    """Add summaries and a map of φ if they help out of fold."""
     pairs, scaling = outputs.pairs, calibration.scaling
     if pairs.sum() < FEWEST_PAIRS:
         failed = f"{int(pairs.sum())} cases with two labels, fewer than {FEWEST_PAIRS}"
@@ -105,7 +105,7 @@ def refine_calibration(
 
 @dataclass(frozen=True)
 class _Trial:
-    """A variant fitted on all cases, and its cross-fitted logits, log concentrations and loss in nats per label."""
+    """A variant fitted on all cases, and its cross-fitted loss."""
 
     variant: Variant
     whole: Fitted
@@ -123,7 +123,7 @@ def _cross_fit(
     *,
     temperature_fixed: bool,
 ) -> _Trial | None:
-    """Fit a variant on all cases and on all folds but one; None if a fit does not converge."""
+    """Fit a variant on all cases and all folds but one."""
     logits, a = np.empty(outputs.logits.shape), np.empty(outputs.logits.shape[:-1])
     try:
         whole = fit_variant(outputs, start, kind, variant, temperature_fixed=temperature_fixed)
@@ -145,7 +145,7 @@ def _distribution(logits: FloatArray, log_concentration: FloatArray) -> Dirichle
 def _choose_map(
     trial: _Trial, outputs: LabelledOutputs, fold: npt.NDArray[np.int64]
 ) -> tuple[AnyMap | None, str, dict[str, float | None]]:
-    """The map of out-of-fold φ with the lowest loss of pairs on folds that it was not fitted on, None for none."""
+    """Choose the map with the lowest loss of pairs out of fold."""
     usable = outputs.pairs
     differ, dpe = np.full(len(usable), np.nan), _distribution(trial.logits, trial.log_concentration).disagreement_probs
     differ[usable] = outputs.differ

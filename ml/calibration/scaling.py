@@ -1,4 +1,4 @@
-"""Scalings of logits: temperature, vector with an L2 penalty, matrix with off-diagonal regularisation (ODIR).
+"""Scalings of logits: temperature, vector, matrix (ODIR).
 
 Each is f = softmax(W u + b) fitted by maximum likelihood of label histograms, starting from the identity:
 temperature has W = 1/T and no bias; vector a diagonal W; matrix a free W. Penalties are λ_b/K Σb² and, for the
@@ -68,7 +68,7 @@ class Scaling(EqualByValue):
 
 
 class Choice(TypedDict):
-    """Chosen candidate, by the loss on cases that no fit has seen, in nats per label."""
+    """Chosen candidate, by its held-out loss in nats per label."""
 
     cv_before: float
     cv_after: float
@@ -79,14 +79,14 @@ class Choice(TypedDict):
 
 
 def scaling_loss(scaling: Scaling, logits: FloatArray, label_counts: IntArray) -> float:
-    """Negative log-likelihood a label of softmax(W u + b), of the mixture where there are members."""
+    """Negative log-likelihood a label of softmax(W u + b)."""
     refuse_tables(logits=logits, label_counts=label_counts)
     logs = log_softmax(scaling(logits), axis=-1)
     return float(-mixture_log_likelihood((label_counts * logs).sum(axis=-1))[0].sum() / label_counts.sum())
 
 
 def temperature_loss(logits: FloatArray, label_counts: IntArray, log_temperature: float) -> tuple[float, float]:
-    """Negative log-likelihood a label of softmax(u / T), and its derivative by log T."""
+    """Loss of softmax(u / T), and its derivative by log T."""
     refuse_tables(logits=logits, label_counts=label_counts)
     scaled = logits * np.exp(-log_temperature)
     logs = log_softmax(scaled, axis=-1)
@@ -134,7 +134,7 @@ def fit_temperature(logits: npt.ArrayLike, label_counts: npt.ArrayLike) -> tuple
 
 
 def _newton_temperature(logits: FloatArray, label_counts: IntArray) -> tuple[float, int] | None:
-    """Log T and the number of Newton's steps in β = 1/T, in which the loss of one network is convex."""
+    """Log T by Newton's steps in 1/T, and their number."""
     # None if that leads nowhere: labels that say T = 0 or T < 0, for which the bounded search in log T has its ends.
     totals = np.einsum("nk->n", label_counts).astype(np.float64)
     below = logits - logits.max(axis=1, keepdims=True)  # so that no exponential overflows
@@ -159,7 +159,7 @@ def _newton_temperature(logits: FloatArray, label_counts: IntArray) -> tuple[flo
 def affine_loss(
     weight: FloatArray, bias: FloatArray, logits: FloatArray, label_counts: IntArray, penalties: tuple[float, float]
 ) -> tuple[float, FloatArray, FloatArray]:
-    """Loss of softmax(W u + b) under penalties λ_w (matrix only) and λ_b, and its gradients by W and b."""
+    """Penalised loss of softmax(W u + b), and its gradients."""
     k, n_labels = len(bias), label_counts.sum()
     off_penalty, bias_penalty = penalties
     diagonal = weight.ndim == 1
@@ -218,7 +218,7 @@ def choose_scaling(
     cv: npt.NDArray[np.bool_],
     method: Method,
 ) -> tuple[Scaling, Scaling, Choice]:
-    """The scaling that lowers the loss on ``cv`` most, as fitted on ``fit`` and on both; the identity if none does."""
+    """Choose the scaling with the lowest loss on ``cv``."""
     # what is chosen next on cv must start from the former
     penalties = _penalty_candidates(method)
 
@@ -242,7 +242,6 @@ def choose_scaling(
 
 
 def _penalty_candidates(method: Method) -> dict[str, tuple[float, float]]:
-    """Name of each candidate, with its λ_w and λ_b; a temperature has none."""
     if method == "matrix":
         pairs = [(off, bias) for bias in PENALTY_CANDIDATES for off in PENALTY_CANDIDATES]
         return {f"bias {bias:g}, off-diagonal {off:g}": (off, bias) for off, bias in pairs}

@@ -1,4 +1,4 @@
-"""Decision quantities of predictive distributions: intervals, majority, value of one more label.
+"""Decision quantities of predictive distributions.
 
 A single Dirichlet has closed forms. A mixture has its mixture CDF, its members' weighted probabilities, and for
 the labels still needed the single Dirichlet with the same first two moments. Points are members without spread.
@@ -28,7 +28,7 @@ _TIGHT = {"xatol": 1e-10, "xrtol": 1e-12, "fatol": 0.0}
 
 
 def _members(distribution: PredictiveDistribution) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Class probabilities (S, N, K), α0 (S, N) and weights (S, N) of the members; points have infinite α0."""
+    """Class probabilities, α0 and weights of the members."""
     if isinstance(distribution, DirichletCpe):
         a = np.clip(distribution.log_concentration, -700, 700)[None]
         return distribution.class_probs[None], np.exp(a), np.ones(a.shape)
@@ -91,7 +91,7 @@ def _mixture_intervals(distribution: PredictiveDistribution) -> FloatArray:
 
 
 def _marginal_cdf(x: FloatArray, probs: FloatArray, alpha: FloatArray) -> FloatArray:
-    """CDF of Beta(α0 f, α0 (1 − f)), with its limits for tiny and for huge shapes; 0 below zero."""
+    """CDF of Beta(α0 f, α0 (1 − f)), with its limits."""
     finite = np.minimum(alpha, LARGE_SHAPE)
     first, second = finite * probs, finite * (1 - probs)
     coin = np.minimum(first, second) < SMALL_SHAPE
@@ -123,7 +123,7 @@ def expected_gain(distribution: PredictiveDistribution) -> FloatArray:
 
 
 def further_labels_expected(distribution: PredictiveDistribution, target_error: float) -> FloatArray:
-    """Labels (N,) still needed for an expected squared error of ``target_error``: max(0, ⌈φ/τ − α0⌉).
+    """Labels (N,) still needed: max(0, ⌈φ/τ − α0⌉).
 
     For a mixture α0 is that of the Dirichlet with its mean and DPE, whose error φ/(α0 + m) after m labels is the
     best of all estimates that are linear in the labels: the mixture itself needs no more. Infinite where labels
@@ -141,7 +141,7 @@ def further_labels_expected(distribution: PredictiveDistribution, target_error: 
 
 
 def _tanh_sinh() -> tuple[FloatArray, FloatArray]:
-    """Nodes and weights on (0, 1) that tolerate singularities at both ends (double exponential rule)."""
+    """Nodes and weights of the double exponential rule."""
     t = np.linspace(-3.2, 3.2, 161)
     inner = np.pi * np.sinh(t)
     weights = np.pi * np.cosh(t) * expit(inner) * expit(-inner)
@@ -149,7 +149,7 @@ def _tanh_sinh() -> tuple[FloatArray, FloatArray]:
 
 
 def majority_prob(distribution: PredictiveDistribution) -> FloatArray:
-    """Probability (N,) that the leading class, the one of the largest mean, has the largest true probability.
+    """Probability (N,) that the leading class is the largest.
 
     With independent gammas G_j of shapes α0 f_j it is ∫₀¹ Π_{j≠k} F_j(F_k⁻¹(u)) du, integrated in one
     dimension. Below α0 f = 1e-8 the limit is a coin, f_k; above α0 = 1e12 the leader is certain unless tied.
@@ -167,7 +167,7 @@ def majority_prob(distribution: PredictiveDistribution) -> FloatArray:
 
 
 def _prob_largest(probs: FloatArray, alpha: float, leader: int, rule: tuple[FloatArray, FloatArray]) -> float:
-    """Probability that class ``leader`` of one Dir(α0 f), f (K,), is the largest."""
+    """Probability that a class of one Dir(α0 f) is largest."""
     nodes, weights = rule
     if alpha > LARGE_SHAPE:
         best = probs.max()
@@ -181,7 +181,7 @@ def _prob_largest(probs: FloatArray, alpha: float, leader: int, rule: tuple[Floa
 
 
 def _share_below(others: FloatArray, leader: float, nodes: FloatArray) -> FloatArray:
-    """Probability that gammas of shapes ``others`` (J,) all lie below the leader's quantiles (nodes,)."""
+    """Probability that gammas lie below the leader's quantiles."""
     # A gamma of a tiny shape has quantiles below the smallest float; there F(x) = x^s / Γ(s + 1) is exact to all
     # digits, and its logarithm is computed instead.
     quantiles = gammaincinv(leader, nodes)

@@ -1,4 +1,4 @@
-"""Mergeable sums of units of cases, from which every metric follows: memory O(units · K · bins), independent of N.
+"""Mergeable sums of units of cases, from which every metric follows.
 
 A unit is what a jackknife leaves out, or all cases together. Cases are too many to keep, and a jackknife needs what a
 value would be without each patient: groups of patients stand for them. A patient's cases are all in one group, so that
@@ -39,11 +39,7 @@ _VERSION = 2
 
 
 def group_numbers(names: Iterable[object], n_groups: int = N_GROUPS) -> npt.NDArray[np.intp]:
-    """Group (N,) of each patient or case, by a digest of its name: the same in every run, shard and program.
-
-    >>> group_numbers(["p1", "p2", "p1"]).tolist()
-    [385, 52, 385]
-    """
+    """Group (N,) of each patient or case, by a digest of its name."""
     texts = [str(name) for name in names]
     # each name once: its digest takes longer than all else that a stream does with a case
     digests = {text: hashlib.blake2b(text.encode(), digest_size=8).digest() for text in set(texts)}
@@ -53,7 +49,7 @@ def group_numbers(names: Iterable[object], n_groups: int = N_GROUPS) -> npt.NDAr
 
 @dataclass(frozen=True)
 class _UnitBinIndex(BinIndex):
-    """Bins of each unit, numbered through: those of the first unit, then those of the next."""
+    """Bins of each unit, numbered through."""
 
     unit: npt.NDArray[np.intp]
     n_units: int
@@ -69,7 +65,7 @@ class _UnitBinIndex(BinIndex):
 
 @dataclass(frozen=True)
 class _Cases:
-    """Checked cases: (n, K) label counts and probabilities, (n,) labels, DPEs, weights and units."""
+    """Checked cases (n,) with weights and units."""
 
     counts: IntArray
     probs: FloatArray
@@ -84,11 +80,7 @@ class _Cases:
 
 
 class UnitSums:
-    """Sums of U units over the cases seen so far; merging two equals adding the cases of both.
-
-    Counts are exact (int64), sums float64. Weights belong to one order: use one object per order if inverse selection
-    probabilities of one and of two labels differ.
-    """
+    """Sums of U units over cases; two objects can be merged."""
 
     def __init__(self, n_classes: int, n_bins: int, n_units: int) -> None:
         require_whole(n_classes, "n_classes", 2)
@@ -111,7 +103,6 @@ class UnitSums:
         disagreement_probs: npt.ArrayLike | None,
         sample_weight: npt.ArrayLike | None,
     ) -> _Cases:
-        """Check cases before anything is added, all of them in the first unit."""
         counts, probs = as_label_counts(label_counts), as_class_probs(class_probs)
         if counts.shape != probs.shape or counts.shape[1] != self.n_classes:
             shapes = f"label_counts {counts.shape} and class_probs {probs.shape}"
@@ -143,7 +134,6 @@ class UnitSums:
                     self._add_labelled(table, part if used.all() else part.take(np.flatnonzero(used)))
 
     def _add_labelled(self, table: str, cases: _Cases) -> None:
-        """Add cases that all have one label, or all several."""
         freqs, weight, several = class_frequencies(cases.counts, cases.n_labels), cases.weight, table == "several"
         gap = self._add_table(table, cases, freqs, cases.probs).gap
         terms = CaseTerms.of(freqs, cases.probs, gap, cases.n_labels, cases.dpe)
@@ -186,13 +176,13 @@ def table_of(sums: UnitSums, bins: Bins, order: int) -> BinSums:
 
 
 def weights_differ(table: BinSums) -> bool:
-    """Whether the cases of a table weigh differently: Σw² · n is above (Σw)² then."""
+    """Whether the cases of a table weigh differently."""
     n, weight, square = float(table.cases.sum()), float(table.weight.sum()), float(table.weight_sq.sum())
     return square * n > weight**2 * (1 + 1e-12)
 
 
 class GroupSums(UnitSums):
-    """Sums of G groups of patients, or of cases if patients are not known.
+    """Sums of G groups of patients, or of cases.
 
     With patients (``by_patient``) the pair form of CL pairs no two cases of a group; else it pairs all of them.
 
@@ -217,11 +207,7 @@ class GroupSums(UnitSums):
         *,
         units: npt.ArrayLike,
     ) -> None:
-        """Add cases.
-
-        Raises:
-            ValueError: shapes that do not match, or values out of range; nothing is added then.
-        """
+        """Add cases."""
         same_rows(label_counts=label_counts, class_probs=class_probs, disagreement_probs=disagreement_probs)
         cases = self._check(label_counts, class_probs, disagreement_probs, sample_weight)
         names = check_clusters(units, len(cases.counts))
@@ -229,11 +215,7 @@ class GroupSums(UnitSums):
         self._add(replace(cases, unit=numbers))
 
     def merge(self, other: "GroupSums") -> "GroupSums":
-        """Add another's sums to these, and return these.
-
-        Raises:
-            ValueError: other classes, bins or groups, or patients in only one of them.
-        """
+        """Add another's sums to these, and return these."""
         kinds = [(s.n_classes, s.n_bins, s.n_units, s.by_patient) for s in (self, other)]
         if kinds[0] != kinds[1]:
             names = "classes, bins, groups and whether cases come with patients"
@@ -242,7 +224,7 @@ class GroupSums(UnitSums):
         return self
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the sums as arrays by name; ``from_arrays`` reads them back to the last bit."""
+        """Return the sums as arrays by name, exactly."""
         kind = (self.n_classes, self.n_bins, self.n_units, int(self.by_patient), self.n_cases, self.n_labels)
         arrays: dict[str, npt.NDArray[Any]] = {"kind": np.array(kind)}
         for name, column in self._columns().items():
@@ -253,11 +235,7 @@ class GroupSums(UnitSums):
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "GroupSums":
-        """Read back what ``to_arrays`` returned.
-
-        Raises:
-            ValueError: an array is missing or has another shape.
-        """
+        """Read back what ``to_arrays`` returned."""
         try:
             n_classes, n_bins, n_groups, by_patient, n_cases, n_labels = arrays["kind"].tolist()
             sums = cls(n_classes, n_bins, by_patient=bool(by_patient), n_groups=n_groups)
@@ -277,7 +255,7 @@ class GroupSums(UnitSums):
 
 
 class Accumulator(UnitSums):
-    """Values of every metric over the cases seen so far; merging two equals accumulating both.
+    """Values of every metric over cases, mergeable.
 
     With clusters the sums of every (cluster, bin) cell are kept as well, so memory grows with the cells seen.
 
@@ -372,11 +350,11 @@ class Accumulator(UnitSums):
         return self
 
     def compute(self, debias: Debias = "pair") -> dict[str, float]:
-        """Values of every metric over the cases seen; NaN if no case could be used."""
+        """Values of every metric; NaN without usable cases."""
         return metric_values(_Totals(self), debias)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sums as JSON values; ``from_dict`` reads them back to the last bit."""
+        """Return the sums as JSON values, exactly."""
         return {
             "version": _VERSION,
             "n_classes": self.n_classes,
@@ -424,8 +402,6 @@ class Accumulator(UnitSums):
 
 
 class _Totals(BinnedSource):
-    """Source of the values of an accumulator; there is no cluster to leave out."""
-
     def __init__(self, sums: Accumulator) -> None:
         self.sums = sums
         self._tables: dict[tuple[Bins, int], Binned] = {}
@@ -475,5 +451,4 @@ class _Totals(BinnedSource):
 
 
 def _known(total: FloatArray) -> float | None:
-    """A sum of one unit as a JSON value: None if it is not a number."""
     return None if np.isnan(total[0]) else float(total[0])

@@ -43,7 +43,7 @@ _CELLS = np.concatenate([1.02 ** np.arange(-40, 51), 1.02**50 * 1.1 ** np.arange
 
 @dataclass(frozen=True)
 class CapitalPath:
-    """The capital of one series of units, at the end of each day on which there were any."""
+    """Capital of one series at the end of each day."""
 
     day: IntArray  # (D,) days
     n_units: IntArray  # (D,) units so far
@@ -61,11 +61,7 @@ def clipped_log_loss(class_probs: FloatArray, label: IntArray) -> FloatArray:
 
 
 def daily_stakes(series: Sequence[IntArray]) -> list[FloatArray]:
-    """Stakes of several series, whose sum over all series and the days of a year is at most 1.
-
-    Each day's stake is divided between the series that had their first units on earlier days, so that a new series
-    takes nothing back from what was said before.
-    """
+    """Stakes of several series, at most 1 in a year."""
     known_from = [int(days[N_FIRST - 1]) + 1 if len(days) >= N_FIRST else None for days in series]
     begun = [first for first in known_from if first is not None]
     if not begun:
@@ -95,11 +91,7 @@ def compute_capital_path(
     n_reference: int = N_REFERENCE,
     mean: float | None = None,
 ) -> CapitalPath:
-    """Capital of the bets on one series of units, day by day: the least over all means of the reference period.
-
-    Raises:
-        ValueError: a loss outside [0, LARGEST], days that go back, another number of stakes than of days.
-    """
+    """Capital of the bets on one series, day by day."""
     loss = as_vector(loss, len(loss), "loss", 0.0, LARGEST)
     days, starts = np.unique(day, return_index=True)
     if (np.diff(day) < 0).any():
@@ -127,7 +119,7 @@ def compute_capital_path(
 
 
 def _cells(loss: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Lower and upper ends of cells that contain every mean; narrow where that of the first units is."""
+    """Ends of cells that contain every mean of the reference."""
     # Capital on "worse" falls with the mean of the reference period, that on "smaller" rises with it: the one at the
     # upper end times the other at the lower end is below what any mean in the cell gives.
     around = max(float(loss[:N_FIRST].mean()), _STEP) * _CELLS
@@ -136,7 +128,6 @@ def _cells(loss: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _counts(number: IntArray, level: IntArray, n_days: int, n_levels: int) -> FloatArray:
-    """Count each loss on each day (D, L)."""
     counts = np.bincount(number * n_levels + level, minlength=n_days * n_levels)
     return counts.reshape(n_days, n_levels).astype(np.float64)
 
@@ -148,7 +139,6 @@ def _growth(counts: FloatArray, shares: FloatArray, returns: FloatArray) -> Floa
 
 
 def _log_growth_before(growth: FloatArray) -> FloatArray:
-    """Log growth by the days before each day."""
     return np.asarray(np.cumsum(growth, axis=0) - growth)
 
 

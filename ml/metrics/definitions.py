@@ -1,4 +1,4 @@
-"""Metrics as data: the mean, the bins and the constant that each follows from, the labels it needs, and its range.
+"""Metrics as data: mean, bins, constant, labels needed and range.
 
 The evaluation of arrays, sums over groups, the accumulator, paired differences and exact truth read this list. A source
 knows its means, its calibration losses and the losses of its best constants; the rest is here.
@@ -46,7 +46,7 @@ class CaseMean:
 
 
 def _less_rule(rule: Callable[[CaseTerms], FloatArray], by_probs: Callable[[FloatArray], FloatArray]) -> CaseMean:
-    """L_φ less that of a rule that class probabilities alone suggest; negative is better."""
+    """L_φ less that of a rule by class probabilities."""
     return CaseMean(
         2,
         lambda terms: terms.disagreement_loss - statistic_terms(terms.observed_disagreement, rule(terms)),
@@ -78,7 +78,7 @@ MEANS: dict[str, CaseMean] = {
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: a mean, a calibration loss, a mean less a calibration loss, a skill, or the root of another one."""
+    """A mean, a calibration loss, a skill, or a root."""
 
     name: str  # in evaluations
     order: int  # labels that a case needs; weights of order 1 belong to metrics that need one
@@ -96,11 +96,7 @@ class Metric:
 
     @property
     def own_bins(self) -> Bins:
-        """Bins of a metric that has some.
-
-        Raises:
-            ValueError: it has none.
-        """
+        """Bins of a metric that has some."""
         if self.bins is None:
             raise ValueError(f"{self.name} has no bins")
         return self.bins
@@ -135,7 +131,7 @@ BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
 
 
 class BinnedSource(ABC):
-    """Cases in bins, of which every metric follows, each value with what it would be without each cluster."""
+    """Cases in bins, from which every metric follows."""
 
     @abstractmethod
     def sample(self, order: int) -> Sample:
@@ -154,11 +150,11 @@ class BinnedSource(ABC):
         return self.binned(bins, order).replicates(debias)
 
     def constant_loss(self, bins: Bins, order: int) -> Replicates:
-        """Loss of the best constant: the class frequencies, or the rate of disagreement."""
+        """Loss of the best constant."""
         return self.binned(bins, order).constant_loss()
 
     def readers(self, metric: Metric, debias: Debias, replicates: Replicates) -> ReaderPart | None:
-        """What readers add to the error of a metric in a form; None if that is not known."""
+        """Readers' part of the error; None if unknown."""
         return None
 
 
@@ -215,7 +211,7 @@ def metric_estimates(source: BinnedSource, debias: Debias, metrics: Iterable[Met
 
 
 def skill_replicates(loss: Replicates, constant: Replicates) -> Replicates:
-    """1 − loss / loss of the constant; NaN if the constant loses nothing, or nothing is known."""
+    """1 − loss / loss of the constant; NaN if that is 0."""
     pairs = ((np.float64(loss.value), constant.value), (loss.without, constant.without))
     with np.errstate(invalid="ignore", divide="ignore"):
         value, without = (np.where(best > _NOTHING, 1 - own / best, np.nan) for own, best in pairs)

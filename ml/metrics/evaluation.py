@@ -1,4 +1,4 @@
-"""Complete evaluation of one set of predictions, as ``secondread evaluate --json`` prints it.
+"""Complete evaluation of one set of predictions.
 
 With inverse selection probabilities as weights the estimates are Hájek means, Σwx / Σw; the Horvitz–Thompson form,
 which divides by the number of all cases instead, is given next to them. Where the two differ much, the weights are
@@ -50,7 +50,7 @@ class MetricsDocument(TypedDict):
 
 
 class EvaluationDocument(MetricsDocument):
-    """An ``Evaluation`` as JSON values, the document of ``secondread evaluate --json``."""
+    """An ``Evaluation`` as JSON values."""
 
     classes: list[ClassEvaluationDocument]
     class_bins: list[BinDocument]
@@ -118,11 +118,11 @@ class Evaluation(EqualByValue):
         return cast(EvaluationDocument, to_document(self))
 
     def summary(self) -> str:
-        """Return a table of the metrics with their intervals as text, and the warnings."""
+        """Return the metrics and warnings as a text table."""
         return metrics_table(self.to_dict())
 
     def to_frame(self) -> Any:
-        """Return a pandas table of the metrics: a row each, with the numbers of its ``Estimate``.
+        """Return a pandas table of the metrics.
 
         Raises:
             ImportError: pandas is not installed.
@@ -148,11 +148,7 @@ class Evaluation(EqualByValue):
 
 
 def estimates_frame(estimates: Mapping[str, Estimate]) -> Any:
-    """Return a pandas table of estimates by metric: a row each, with the numbers of its ``Estimate``.
-
-    Raises:
-        ImportError: pandas is not installed.
-    """
+    """Return a pandas table of estimates by metric."""
     import pyarrow as pa
 
     whole = {"n": pa.int64(), "dropped": pa.int64(), "clipped": pa.bool_()}
@@ -258,7 +254,6 @@ def evaluate(
 
 
 def _with_weighted_forms(metrics: dict[str, Estimate], source: ArraySource, debias: Debias) -> dict[str, Estimate]:
-    """Add Horvitz–Thompson values, the largest weight, and model-assisted means."""
     totals, assisted = _horvitz_thompson(metrics, source, debias), _model_assisted(source, debias)
     return {
         name: replace(
@@ -272,7 +267,7 @@ def _with_weighted_forms(metrics: dict[str, Estimate], source: ArraySource, debi
 
 
 def _horvitz_thompson(metrics: dict[str, Estimate], source: ArraySource, debias: Debias) -> dict[str, float]:
-    """Horvitz–Thompson values of means and, by the pairs that all cases would make, of CL, CL_D and DL."""
+    """Horvitz–Thompson values of means and of CL, CL_D and DL."""
     data, n_bins, n_cases = source.first, source.n_bins, len(source.dpe)
     totals = {
         name: metrics[name].value * source.sample(BY_NAME[name].order).total_weight / n_cases
@@ -293,7 +288,6 @@ def _horvitz_thompson(metrics: dict[str, Estimate], source: ArraySource, debias:
 
 
 def _model_assisted(source: ArraySource, debias: Debias) -> dict[str, ModelAssisted | None]:
-    """The model-assisted form of each mean of losses; None if there is none."""
     data, labelled, paired = source.first, source.labelled, source.paired
     everyone = replace(data, weight=None).sample(0)
     features = prediction_features(data.probs, source.dpe)
@@ -325,7 +319,6 @@ def _per_class(names: list[str], source: ArraySource, debias: Debias) -> tuple[C
 
 
 def _too_few_readers(source: ArraySource) -> list[str]:
-    """A sentence if nothing can be said about new readers."""
     known, known2 = (source.readers_of(order) is not None for order in (1, 2))
     if source.readings is None or source.sample(1).rows.size == 0 or (known and known2):
         return []
@@ -390,7 +383,6 @@ def evaluate_groups(first: GroupSums, second: GroupSums, debias: Debias = "pair"
 
 
 def _few_groups(source: GroupSource, n_groups: int) -> list[str]:
-    """Sentences about cases that are missing, or too few patients for an error."""
     texts = []
     for sample, labels, lost in (
         (source.sample(1), "a label", "every metric is"),
@@ -429,7 +421,7 @@ def evaluation_warnings(metrics: dict[str, Estimate], paired: Sample) -> list[st
 
 
 def _impossible(dispersion: Estimate, paired: Sample) -> list[str]:
-    """EL − CL is a mean of squares where labels and predictions are independent given the image, so never negative."""
+    """Warning of a DL below zero, which no honest prediction has."""
     if dispersion.se is None:
         return []
     high = dispersion.value + float(stdtrit(paired.n_clusters - 1, 1 - _LEVEL)) * dispersion.se
@@ -471,7 +463,6 @@ def _unusable_bins(metrics: dict[str, Estimate]) -> list[str]:
 
 
 def _without_skill(metrics: dict[str, Estimate]) -> list[str]:
-    """Predictions that are not shown to be better than a constant."""
     texts: list[str] = []
     for name, sentences in (("skill", _CLASSES), ("skill_D", _DISAGREEMENT)):
         estimate = metrics[name]

@@ -1,4 +1,4 @@
-"""Tests of homogeneity: do annotators use the classes alike, and has the mix of classes changed."""
+"""Tests of annotators' use of classes and of the class mix."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -45,7 +45,7 @@ def marginal_homogeneity_test(
     seed: int = 0,
     up_to: float = 1.0,
 ) -> HomogeneityTest:
-    """Test H0: annotators use the classes alike on the cases that they share, so that their labels are exchangeable.
+    """Test H0: annotators use the classes alike on shared cases.
 
     The statistic is χ² of the annotator × class table against its expectation, in which each annotator of a case has
     the case's label frequencies: Σ (observed − expected)² / expected. The null distribution flips the sign of the
@@ -100,7 +100,6 @@ def marginal_homogeneity_test(
 
 
 def _whole_numbers(values: npt.ArrayLike, name: str) -> IntArray:
-    """Numbers (M,) from 0 as int64."""
     numbers = np.asarray(values)
     if numbers.ndim != 1 or (numbers.size and (numbers.dtype.kind not in "iu" or numbers.min() < 0)):
         raise ValueError(f"{name} must be (M,) whole numbers from 0, got {numbers.dtype} of shape {numbers.shape}")
@@ -108,16 +107,12 @@ def _whole_numbers(values: npt.ArrayLike, name: str) -> IntArray:
 
 
 def differ(p_value: float) -> bool:
-    """Whether annotators are called different.
-
-    >>> differ(0.01), differ(0.011)
-    (True, False)
-    """
+    """Whether annotators are called different."""
     return p_value <= DIFFERENT
 
 
 def reader_warnings(case: IntArray, annotator: IntArray, label: IntArray, cluster: IntArray | None) -> list[str]:
-    """A warning where annotators use the classes differently; arguments as in ``marginal_homogeneity_test``."""
+    """Warn if annotators use the classes differently."""
     test = marginal_homogeneity_test(case, annotator, label, cluster, up_to=DIFFERENT)
     if not differ(test.p_value):
         return []
@@ -131,7 +126,7 @@ def reader_warnings(case: IntArray, annotator: IntArray, label: IntArray, cluste
 
 
 def _as_they_come(groups: npt.NDArray[np.generic]) -> npt.NDArray[np.intp]:
-    """Number groups (M,) by their first rows, so that the signs do not depend on what patients are called."""
+    """Number groups (M,) in the order of their first rows."""
     _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
     return np.asarray(np.argsort(np.argsort(first))[inverse])
 
@@ -139,7 +134,7 @@ def _as_they_come(groups: npt.NDArray[np.generic]) -> npt.NDArray[np.intp]:
 def _differences(
     case: IntArray, annotator: IntArray, label: IntArray, group: npt.NDArray[np.intp]
 ) -> tuple[csr_array, FloatArray]:
-    """Counts less expectation (G, C) of each group, and expectations (C,), for each annotator and class that occur."""
+    """Counts less expectation (G, C), and expectations (C,)."""
     shape = (int(case.max()) + 1, int(label.max()) + 1)
     # each annotator of a case is expected to say what all labels of the case say on average
     shares = csr_array((1 / np.bincount(case)[case], (case, label)), shape=shape)[case].tocoo()
@@ -162,15 +157,7 @@ class ClassMixChange:
 
 
 def mix_change_of_patients(sums: FloatArray, reference_share: FloatArray, n_reference: float) -> ClassMixChange:
-    """Compare the mix of classes of some cases with a reference, clustered by patient.
-
-    A χ² test that counts labels as independent takes the spread between patients for a change. Here the statistic's own
-    distribution is estimated: under no change Σ_k (p_k − r_k)²/π_k is a weighted sum of χ²₁ variables whose weights
-    follow from the covariance of the difference; its mean and variance give a scaled F distribution.
-
-    Source: Rao and Scott, "On chi-squared tests for multiway contingency tables with cell proportions estimated from
-    survey data", Annals of Statistics 12 (1984), second-order correction; F in place of χ² as in Thomas and Rao (1987).
-    """
+    """Compare class mixes by the Rao–Scott test (1984)."""
     n_clusters, n_cases = len(sums), sums @ np.ones(sums.shape[1])
     n = float(n_cases.sum())
     share = np.ones(n_clusters) @ sums / n

@@ -35,7 +35,6 @@ def _estimate(
     strategy: Strategy | FloatArray = "uniform",
     debias: Debias = "pair",
 ) -> Estimate:
-    """Estimate one metric by its name among ``METRICS``."""
     is_debiased(debias)  # refuses an unknown form
     metric, phi = BY_NAME[name], gini(data.probs) if dpe is None else dpe
     classes = metric.bins == "classes"
@@ -270,11 +269,7 @@ def disagreement_skill(
 def judge_disagreement(
     label_counts: npt.ArrayLike, disagreement_probs: npt.ArrayLike, *, cluster: npt.ArrayLike | None = None
 ) -> Verdict:
-    """Compare a disagreement probability with the best constant.
-
-    It is worse if the upper end of the 90 % interval of the skill is below zero (wrongly in at most 5 %), better if the
-    lower end of the 95 % interval is above it.
-    """
+    """Compare a disagreement probability with the best constant."""
     metric = BY_NAME["skill_D"]
     data, dpe = Inputs.of_disagreement(label_counts, disagreement_probs, None, cluster)
     source = ArraySource(data, data, dpe, {"pair"}, classes_in_bins=False)
@@ -288,7 +283,7 @@ def judge_disagreement(
 
 
 def verdict_of(skill: EstimateDocument) -> Verdict:
-    """The same from an estimate that stands in a document, by its 95 % interval alone."""
+    """Verdict from an estimate in a document."""
     low, high = skill["low"], skill["high"]
     if low is None or high is None or low <= 0 <= high:
         return "no better so far"
@@ -300,7 +295,7 @@ _NAMES = ("agreement", "accuracy", "L", "EL", "L_D", "skill", "skill_D", "CL", "
 
 @dataclass(frozen=True)
 class _Truth(Inputs):
-    """True class probabilities in the place of label counts: what endless labels of each case would give."""
+    """True class probabilities in place of label counts."""
 
     @cached_property
     def n_labels(self) -> FloatArray:  # type: ignore[override]

@@ -51,13 +51,13 @@ class TwoPhaseSample:
     paired: Sample  # those with two, with weights of order 2
 
     def of_order_1(self, terms: FloatArray, bounds: Bounds | None = None) -> ModelAssisted | None:
-        """Mean of the labelled cases' terms (n,) for all cases; None where all are labelled: it is known already."""
+        """Mean of terms (n,); None if all are labelled."""
         if self.labelled.dropped == 0:
             return None
         return self._assisted([(terms, bounds)], self.labelled, self.features, self.everyone)[0]
 
     def of_order_2(self, *losses: Loss) -> list[ModelAssisted]:
-        """Means of losses (n,) of cases with two labels for all that were to get one."""
+        """Means of losses (n,) that need two labels."""
         first = _spread(self.first_loss, self.labelled, len(self.features))
         features = np.vstack([self.features.T, first]).T
         return self._assisted(losses, self.paired, features, self.labelled)
@@ -72,7 +72,7 @@ class TwoPhaseSample:
 
 
 def _spread(values: FloatArray, sample: Sample, size: int) -> FloatArray:
-    """Values (n,) of a sample's cases at their positions among all (size,), 0 elsewhere."""
+    """Values (n,) at their positions among all, 0 elsewhere."""
     spread = np.zeros(size)
     spread[sample.rows] = values
     return spread
@@ -81,14 +81,7 @@ def _spread(values: FloatArray, sample: Sample, size: int) -> FloatArray:
 def model_assisted_means(
     losses: Sequence[Loss], weight: FloatArray, features: FloatArray, population: Sample
 ) -> list[ModelAssisted]:
-    """Mean losses of a population of which some cases' losses are known, the same cases for each: one regression.
-
-    Args:
-        losses: (n,) of the population's cases, in its order, with their ranges; not looked at if the weight is 0.
-        weight: (n,) inverse probabilities of knowing the losses, 0 if they are unknown.
-        features: (n, p) known of every case.
-        population: all n cases, with weights if some of them are left out as well.
-    """
+    """Mean losses by one regression on features of all cases."""
     labelled, is_known = replace(population, weight=weight), weight > 0
     values = np.stack([np.where(is_known, loss, 0.0) for loss, _ in losses]).T
     # best where the design is noisiest: a case that was read with certainty adds no noise to take away
@@ -115,7 +108,7 @@ def _assisted_mean(
 
 
 def _noise(values: FloatArray, known: Sample, population: Sample) -> tuple[Replicates, FloatArray]:
-    """Mean of values (n,) by the known cases less that by all, and what each cluster (G,) contributes to it."""
+    """Mean of the known cases less that of all, by cluster."""
     parts = [sample.per_cluster(sample.weight * values) for sample in (known, population)]
     means = [
         ratio_replicates(float(part.sum()), part, sample)
@@ -126,7 +119,7 @@ def _noise(values: FloatArray, known: Sample, population: Sample) -> tuple[Repli
 
 
 def _shares(moved: FloatArray, by: FloatArray) -> FloatArray:
-    """λ (G,) in [0, 1] with the least variance of Σ (moved − λ by), each by the other clusters."""
+    """λ (G,) in [0, 1] of least variance, by other clusters."""
     # A λ that has seen the cluster whose noise it takes away biased L_φ at 500 cases by .9 % (± .3); this way it is −.3
     # % (± .2).
     moved, by = moved - moved.mean(), by - by.mean()
@@ -137,7 +130,7 @@ def _shares(moved: FloatArray, by: FloatArray) -> FloatArray:
 
 
 def cross_fitted(values: FloatArray, precision: FloatArray, features: FloatArray, population: Sample) -> FloatArray:
-    """Predictions (n,) by weighted least squares, each case's by a fit without its own patient."""
+    """Predictions (n,) by fits without the case's patient."""
     design, rows = _Design.of(features, population.weight), np.flatnonzero(precision > 0)
     if rows.size == 0:  # there may be no cases at all
         return np.zeros(values.shape)
@@ -166,7 +159,7 @@ def cross_fitted(values: FloatArray, precision: FloatArray, features: FloatArray
 def _cases_of(
     clusters: npt.NDArray[np.intp], cluster: npt.NDArray[np.intp]
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Cases (m,) of some clusters (g,) among rising clusters (n,), and the place (m,) of the cluster of each."""
+    """Cases (m,) of clusters (g,), and each one's place."""
     low, high = np.searchsorted(cluster, clusters, side="left"), np.searchsorted(cluster, clusters, side="right")
     sizes = high - low
     position = np.repeat(np.arange(clusters.size), sizes)
@@ -175,7 +168,7 @@ def _cases_of(
 
 @dataclass(frozen=True)
 class _Design:
-    """Intercept and features of mean 0 and variance 1; a constant one is 0."""
+    """Standardised features with an intercept."""
 
     # Made for the cases that are looked at: memory for all of them costs more than to make them again.
 

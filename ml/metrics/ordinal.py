@@ -63,7 +63,7 @@ def _score(data: Inputs, readings: Readings | None) -> Estimate:
 
 
 def _new_readers(data: Inputs, sample: Sample, readings: Readings, order: int) -> ReaderPart | None:
-    """Readers' part: Σ_k (F_k − 1[y ≤ k])² of one, Σ_k (F_k − 1[y ≤ k])(F_k − 1[y′ ≤ k]) of two."""
+    """Readers' part of the score's terms of one or of two."""
     crossed = CrossedEffects.of(readings, sample, len(data.counts), first=order == 1)
     if crossed is None:
         return None
@@ -142,7 +142,7 @@ def ranked_probability_skill(
 
 
 def _skill_columns(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
-    """1, the score and the cumulative frequencies (n, K + 1) of cases."""
+    """1, the score and cumulative frequencies (n, K + 1)."""
     gap, freqs = _gap_and_frequencies(label_counts, class_probs)
     return np.column_stack([np.ones(len(gap)), (gap**2 + freqs * (1 - freqs)).sum(axis=1), freqs])
 
@@ -181,7 +181,7 @@ def weighted_kappa(
 
 
 def _kappa_columns(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
-    """1, x, y, x² + y² and xy (n, 5) of cases, for the most probable class x and a label y."""
+    """1, x, y, x² + y² and xy (n, 5) of classes x and labels y."""
     freqs, leads = class_frequencies(label_counts), class_probs == class_probs.max(axis=1, keepdims=True)
     places = np.arange(class_probs.shape[1], dtype=np.float64)
     predicted = leads / leads.sum(axis=1, keepdims=True)
@@ -191,7 +191,7 @@ def _kappa_columns(label_counts: IntArray, class_probs: FloatArray) -> FloatArra
 
 
 def quadratic_kappa(sums: FloatArray) -> FloatArray:
-    """Kappa of the sums (..., 5) over cases of w, wx, wy, w(x² + y²) and wxy, of two raters' classes x and y."""
+    """Kappa of sums (..., 5) of w, wx, wy, w(x² + y²) and wxy."""
     weight, x, y, squares, product = np.moveaxis(sums, -1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         expected = squares - 2 * x * y / weight
@@ -206,7 +206,7 @@ def ranked_probability_change(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Change of the ranked probability score from one prediction of the same cases to another; negative is better."""
+    """Paired change of the ranked probability score."""
     both = [_checked(label_counts, probs, sample_weight, cluster) for probs in (before, after)]
     sample = both[0].sample(1)
     first, second = ((_cuts(data, sample)[0] ** 2).sum(axis=1) for data in both)
@@ -250,7 +250,7 @@ def _refuse_names(label_counts: npt.ArrayLike, class_probs: npt.ArrayLike) -> No
 
 
 def _cuts(data: Inputs, sample: Sample) -> tuple[FloatArray, FloatArray]:
-    """F − Ĝ and Ĝ (n, K − 1) at the cuts between neighbouring classes."""
+    """F − Ĝ and Ĝ (n, K − 1) at the cuts between classes."""
     return _gap_and_frequencies(data.counts[sample.rows], data.probs[sample.rows])
 
 
@@ -266,7 +266,7 @@ def _of_sums(
     data: Inputs,
     readings: Readings | None,
 ) -> Estimate:
-    """A formula of weighted sums over cases, with its leave-one-cluster-out values."""
+    """A formula of sums over cases, with its replicates."""
     sample = data.sample(1)
     counts, probs = data.counts[sample.rows], data.probs[sample.rows]
     parts = np.stack([sample.per_cluster(sample.weight * column) for column in columns(counts, probs).T], axis=-1)

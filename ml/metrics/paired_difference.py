@@ -34,7 +34,7 @@ class ChangeDocument(TypedDict):
 
 @dataclass(frozen=True, eq=False)
 class Change(EqualByValue):
-    """Change of the proper scores from one prediction of the same cases to another; negative is better.
+    """Change of the proper scores; negative is better.
 
     Attributes:
         loss: of L, on cases with a label.
@@ -82,21 +82,14 @@ def paired_change(
 
 @dataclass(frozen=True)
 class Shift:
-    """Difference between a loss's change by some labels and by all, with standard error by patient."""
+    """Difference of a loss's change by some labels and by all."""
 
     value: float
     se: float
 
 
 def shifts_of(some: Change, everything: Change, cluster: npt.ArrayLike) -> dict[str, Shift]:
-    """Compare a change by some labels (and a candidate fitted on such) with that by all labels of the same cases.
-
-    The two are judged by mostly the same labels, so the error of their difference is found case by case: it is much
-    smaller than that of either.
-
-    Raises:
-        ValueError: other cases.
-    """
+    """Compare a change by some labels with that by all labels."""
     names = np.asarray(cluster)
     if not some.parts.shape == everything.parts.shape == (2, len(names)):
         raise ValueError("changes are compared over the same cases")
@@ -122,7 +115,7 @@ def paired_changes(
     sample_weight: SampleWeight = None,
     cluster: npt.ArrayLike | None = None,
 ) -> dict[str, Estimate]:
-    """Change of agreement, L, EL, CL, L_φ and CL_φ (pair form), with intervals of the differences.
+    """Changes of the metrics of two predictions, with intervals.
 
     Each is the difference of what ``evaluate`` says of either prediction; errors are those of the difference, which
     are smaller than two intervals side by side suggest, since both are judged by the same labels.
@@ -158,8 +151,6 @@ _CHANGES = (
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two predictions of the same cases."""
-
     before: ArraySource
     after: ArraySource
     # what is known of all cases, if there were weights
@@ -215,7 +206,7 @@ class _Pair:
         return parts
 
     def chance(self) -> FloatArray:
-        """Standard errors (2,) of the changes of L and of L_φ by labels alone, if the prediction before were right."""
+        """Standard errors (2,) of the changes by labels alone."""
         # Labels that happen to be all alike show no spread, however few they are; what was predicted says how much they
         # could have differed. With d = f′ − f a case of n labels has the variance 4 (Σ_k f_k d_k² − (Σ_k f_k d_k)²)/n
         # in L, and 4 (φ′ − φ)² φ(1 − φ) · 2/n in L_φ, which is exact for two labels and for a rare dissent.
@@ -229,7 +220,6 @@ class _Pair:
         return np.array([_error(spread, labelled), _error(pairs, paired)])
 
     def _terms(self, metric: Metric) -> FloatArray:
-        """Change of a mean's terms (n,)."""
         name = metric.mean_name("pair")
         if name is None:
             raise ValueError(f"{metric.name} is no mean")
@@ -251,7 +241,6 @@ class _Pair:
         return replace(estimate, model_assisted=assisted)
 
     def _readers(self, metric: Metric, replicates: Replicates) -> ReaderPart | None:
-        """Readers' part of the variance of a change."""
         before, after = (source.readers_of(metric.order) for source in (self.before, self.after))
         if before is None or after is None:
             return None
@@ -266,7 +255,7 @@ class _Pair:
 
 
 def _error(variance: FloatArray, sample: Sample) -> float:
-    """Standard error of a weighted mean of independent terms with these variances (n,)."""
+    """Standard error of a weighted mean of independent terms."""
     total = float(sample.weight.sum())
     return float(np.sqrt((sample.weight**2 * np.maximum(variance, 0.0)).sum())) / total if total > 0 else 0.0
 
@@ -286,7 +275,7 @@ def is_estimated(loss: Estimate | ModelAssisted) -> bool:
 
 
 def describe_regression(name: str, loss: Estimate | ModelAssisted, when: str = "") -> list[str]:
-    """Describe a loss that rises by more than one standard error; empty otherwise."""
+    """Describe a loss that rises by over one error."""
     if loss.se is None or loss.value <= HARM_LIMIT * loss.se:
         return []
     return [
@@ -301,7 +290,7 @@ def describe_regression(name: str, loss: Estimate | ModelAssisted, when: str = "
 
 
 def describe_regressions(change: Change) -> list[str]:
-    """Describe the losses that a change makes worse, and those that cannot be estimated."""
+    """Describe losses that rise or cannot be estimated."""
     reasons = []
     for name, estimate in losses_of(change):
         if is_estimated(estimate.efficient):

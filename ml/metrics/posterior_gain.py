@@ -21,14 +21,14 @@ _Terms = Callable[[IntArray, FloatArray], FloatArray]
 
 
 def _single_label_posteriors(distribution: PredictiveDistribution, label: int) -> FloatArray:
-    """Posterior means (N, K) after one label of the given class in each case."""
+    """Posterior means (N, K) after one label of a class."""
     label_counts = np.zeros(distribution.class_probs.shape, dtype=np.int64)
     label_counts[:, label] = 1
     return distribution.posterior(label_counts).class_probs
 
 
 def _all_splits(counts: IntArray, distribution: PredictiveDistribution, terms: _Terms, min_labels: int) -> FloatArray:
-    """Mean loss (N,) over which of a case's labels formed the posterior; 0 of a case with fewer labels than that."""
+    """Mean loss (N,) over the label that formed the posterior."""
     result = np.zeros(len(counts))
     totals = counts.sum(axis=1)
     for label in range(counts.shape[1]):
@@ -57,7 +57,7 @@ def _sample(
 
 
 def posterior_gain_terms(label_counts: npt.ArrayLike, distribution: PredictiveDistribution) -> FloatArray:
-    """Each case's part (N,) of ``posterior_gain``: L − L′ over all splits of its labels; NaN with fewer than two.
+    """Terms (N,) of ``posterior_gain``; NaN with fewer than two labels.
 
     Args:
         label_counts: (N, K) label histograms.
@@ -82,7 +82,7 @@ def posterior_gain(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Fall EL − EL′ of the epistemic loss by one expert label, estimated as L − L′ on the other labels, n ≥ 2.
+    """Fall EL − EL′ of the epistemic loss by one expert label, n ≥ 2.
 
     Args:
         label_counts: (N, K) label histograms.
@@ -107,7 +107,7 @@ def posterior_epistemic_loss(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Epistemic loss EL′ of the posterior after one expert label, on the other labels, n ≥ 3.
+    """Epistemic loss EL′ after one expert label, n ≥ 3.
 
     Args:
         label_counts: (N, K) label histograms.
@@ -129,7 +129,7 @@ def posterior_epistemic_loss(
 def exact_posterior_epistemic_loss(
     label_counts: npt.ArrayLike, true_probs: npt.ArrayLike, distribution: PredictiveDistribution
 ) -> Estimate:
-    """EL′ = E Σ_k (q − z′)² against known true class probabilities q, over all labels as the expert's, n ≥ 1.
+    """EL′ = E Σ_k (q − z′)² against true class probabilities q, n ≥ 1.
 
     Args:
         label_counts: (N, K) label histograms, of which each label in turn forms the posterior.

@@ -98,7 +98,7 @@ class CrossedEffects:
 
     @classmethod
     def of(cls, readings: Readings, sample: Sample, n_cases: int, *, first: bool = False) -> "CrossedEffects | None":
-        """Readings of a sample's cases; None if fewer than three read, or only one or two read several patients."""
+        """Readings of a sample; None if too few read."""
         place = np.full(n_cases, -1)
         place[sample.rows[sample.weight > 0]] = np.flatnonzero(sample.weight > 0)
         used = place[readings.case] >= 0
@@ -128,10 +128,7 @@ class CrossedEffects:
 
     @cached_property
     def partners(self) -> tuple[csr_array, FloatArray, FloatArray] | None:
-        """Shares of partners: Σ of the weight of r's readings by other readers, of r itself, and Σ of squared shares.
-
-        None where there are too many pairs; readers are then taken to meet at random.
-        """
+        """Shares of partners; None if pairs are too many."""
         n_labels = np.bincount(self.case, minlength=self.sample.rows.size)
         if float((n_labels.astype(np.float64) ** 2).sum()) > _PAIRS:
             return None
@@ -146,7 +143,7 @@ class CrossedEffects:
         return shares, own, squares
 
     def part(self, terms: FloatArray, degree: int = 1) -> ReaderPart | None:
-        """Readers' part of the variance of the weighted mean of terms (m,), one per reading."""
+        """Readers' part of the variance of a mean (m,)."""
         cells, weight = self.cells, self.weight
         if (cells.spread > 1 - _NOTHING).all():  # of one patient each: readers differ where patients do
             return NO_READERS
@@ -163,7 +160,7 @@ class CrossedEffects:
         return ReaderPart(degree**2 * self._exposure() * variance, max(1 / float((shares**2).sum()) - degree, 1.0))
 
     def _exposure(self) -> float:
-        """G: how much of what readers add is not in the variance by patients."""
+        """Weight G of the readers' variance."""
         cells = self.cells
         of_patient = sums_by_slot(cells.patient, cells.weight, int(cells.patient.max()) + 1)
         expected = cells.of_reader[cells.reader] * of_patient[cells.patient]
@@ -172,7 +169,7 @@ class CrossedEffects:
         return max(squares - within, 0.0)
 
     def _component(self, moved: FloatArray) -> tuple[FloatArray, float]:
-        """Weights λ (R,) of readers and σ² of what each cell adds to its reader's mean."""
+        """Weights λ (R,) of readers and their variance σ²."""
         cells = self.cells
         usable = 1 - cells.spread
         means = np.bincount(cells.reader, moved, self.n_readers)
@@ -234,11 +231,7 @@ class ReadTerms:
         return np.asarray(1 - 2 * self.probs[case, label] + np.einsum("nk,nk->n", self.probs, self.probs)[case])
 
     def epistemic(self, debias: bool = True) -> FloatArray:
-        """Terms of EL: Σ_k (y_k − z_k)(y′_k − z_k), mean over the other readings.
-
-        In the plug-in, which is a mean over all of them, a reading's product with itself counts half: it is about one
-        reader, and terms of pairs count twice.
-        """
+        """Terms of EL: mean Σ_k (y_k − z_k)(y′_k − z_k)."""
         n = self.n_labels
         if debias:
             return np.asarray((self._all_ones - self.squared) / np.maximum(n - 1, 1))
@@ -246,7 +239,7 @@ class ReadTerms:
 
     @cached_property
     def _all_ones(self) -> FloatArray:
-        """Σ_k (y_k − z_k)(y′_k − z_k) (m,), sum over all readings of the case, this one too."""
+        """Σ_k (y_k − z_k)(y′_k − z_k) (m,) over all readings."""
         case, label = self.crossed.case, self.crossed.label
         rest = self.counts - np.einsum("nk->n", self.counts)[:, None] * self.probs
         return np.asarray(rest[case, label] - np.einsum("nk,nk->n", self.probs, rest)[case])
@@ -258,7 +251,7 @@ class ReadTerms:
         return np.asarray((n - self.counts[case, label]) / np.maximum(n - 1, 1))
 
     def statistic(self, probs: FloatArray | None = None) -> FloatArray:
-        """Terms of L_φ for φ or other probabilities (n,): (d − φ)², d whether two differ, mean over other readings."""
+        """Terms (d − φ)² of L_φ, mean over other readings."""
         phi = (self.dpe if probs is None else probs)[self.crossed.case]
         return np.asarray(self.disagreement * (1 - 2 * phi) + phi**2)
 
@@ -299,7 +292,7 @@ OfLabels = Callable[[IntArray, npt.NDArray[np.intp]], FloatArray]
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """Labels of a sample's cases without those of one reader, or of a group where there are many."""
+    """Labels of a sample's cases without each group of readers."""
 
     crossed: CrossedEffects  # the readings
     counts: IntArray  # (n, K) labels of the sample's cases
@@ -311,7 +304,7 @@ class LeftOut:
 
     @classmethod
     def of(cls, crossed: CrossedEffects, counts: IntArray, probs: FloatArray) -> "LeftOut":
-        """Leave out readers of cases with labels, probabilities (n, K); groups get those with most labels first."""
+        """Leave out readers, or groups of them."""
         n_groups = min(crossed.n_readers, GROUPS)
         group = np.empty(crossed.n_readers, dtype=np.intp)
         group[np.argsort(-crossed.cells.of_reader, kind="stable")] = np.arange(crossed.n_readers) % n_groups
@@ -342,11 +335,7 @@ class LeftOut:
         return np.asarray(weight @ before + np.stack(by_group, axis=1))
 
     def bins(self, freqs: OfLabels, probs: FloatArray, needed: int, slots: BinIndex, sums: BinSums) -> BinSums:
-        """Sums (G, S) of every bin without each group, as far as CL follows from them.
-
-        What a patient's own pairs take off is as much of a bin's weight as with all readers: an error that is the same
-        whoever is left out, and so none of the variance.
-        """
+        """Sums (G, S) of every bin without each group."""
         size, weight = len(slots), self.crossed.sample.weight
         moved, gone = np.zeros(self.n_groups * size), np.zeros(self.n_groups * size)
         for start in range(0, self.case.size, _CHUNK):
@@ -381,7 +370,7 @@ class LeftOut:
 
 
 def calibration_of(bins: BinSums, n_columns: int, debias: Debias) -> FloatArray:
-    """CL (G,) from sums (G, S) of bins of so many columns, in the pair form, or the plug-in."""
+    """CL (G,) from sums (G, S) of bins."""
     form: Debias = "none" if debias == "none" else "pair"
     total = np.where(usable_bins(bins, form).any(axis=1), bins.weight.sum(axis=1) / n_columns, np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -391,7 +380,7 @@ def calibration_of(bins: BinSums, n_columns: int, debias: Debias) -> FloatArray:
 def _with_labels(
     values: OfLabels, needed: int, counts: IntArray, case: npt.NDArray[np.intp]
 ) -> tuple[FloatArray, FloatArray]:
-    """Values (e, …) of cases with enough labels, 0 elsewhere, and which those are (e,)."""
+    """Values of cases with enough labels, 0 elsewhere."""
     enough = np.einsum("nk->n", counts) >= needed
     rows = np.flatnonzero(enough)
     some = values(counts[rows], case[rows])

@@ -17,15 +17,13 @@ from ml.util.arrays import FloatArray, as_class_probs, as_label_counts
 
 
 def uncertainty_scores(class_probs: npt.ArrayLike) -> dict[str, FloatArray]:
-    """The two rules that people use now: 1 − largest class probability, and entropy in nats, (N,) each."""
+    """1 − largest probability, and entropy in nats, (N,) each."""
     probs = as_class_probs(class_probs)
     return {"max probability": 1 - probs.max(axis=1), "entropy": -xlogy(probs, probs).sum(axis=1)}
 
 
 @dataclass(frozen=True)
 class _Ranked:
-    """Usable cases in order of falling score."""
-
     sample: Sample
     # (n,) their positions, highest score first
     order: npt.NDArray[np.intp]
@@ -70,7 +68,7 @@ class _Ranked:
         return cls(sample, order, observed, group, tied, np.cumsum(tied) - tied, places)
 
     def sent(self, capacity: float) -> tuple[FloatArray, float]:
-        """Share (n,) of each case that is sent at a capacity, and the mean φ̂ at the threshold."""
+        """Share (n,) sent of each case, and mean φ̂ at the threshold."""
         # Cases of one score are sent in equal shares, as if in random order.
         budget = capacity * self.sample.weight.sum()
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -78,7 +76,7 @@ class _Ranked:
         return share[self.group], self._threshold_mean(budget)
 
     def _threshold_mean(self, budget: float) -> float:
-        """Mean φ̂ among the √n cases around the threshold: what one place more would catch."""
+        """Mean φ̂ of the √n cases around the threshold."""
         position = int(np.searchsorted(self.places, budget))
         half = max(1, int(np.sqrt(len(self.order)) / 2))
         near = self.order[max(0, position - half) : position + half]
@@ -94,7 +92,7 @@ def triage_recall(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> list[Estimate]:
-    """Share of all disagreements caught when the highest-scoring share of cases gets a second read.
+    """Share of all disagreements caught at each capacity.
 
     Recall(c) = Σ_sent w φ̂ / Σ w φ̂. Its error is that of a Lorenz ordinate, with the threshold's own wobble: the
     influence of a case is [s_i (φ̂_i − m) + c m − R φ̂_i] / mean φ̂, s_i whether it is sent and m the mean φ̂ at the
@@ -141,7 +139,7 @@ def net_benefit(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Net benefit per case of sending the highest-scoring share on: mean of s [φ̂ − (1 − φ̂) t/(1 − t)].
+    """Net benefit per case: mean of s [φ̂ − (1 − φ̂) t/(1 − t)].
 
     A caught disagreement counts 1; a second read that agrees costs t/(1 − t), t being the probability of
     disagreement at which a second read is just worth its cost (Vickers and Elkin 2006). Rules that score
@@ -183,7 +181,7 @@ def net_benefit_difference(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Net benefit of one score less that of another at the same capacity, with the error of the paired difference.
+    """Net benefit of one score less that of another, paired.
 
     Arguments and errors as in ``net_benefit``.
     """

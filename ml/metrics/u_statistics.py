@@ -32,13 +32,12 @@ def disagreement_kernel(counts: IntArray) -> float:
 
 
 def _histograms(n_classes: int, m: int) -> Iterator[IntArray]:
-    """Every label histogram (K,) of m labels."""
     for labels in combinations_with_replacement(range(n_classes), m):
         yield np.bincount(labels, minlength=n_classes).astype(np.int64)
 
 
 def u_statistic(label_counts: npt.ArrayLike, kernel: Kernel, m: int) -> FloatArray:
-    """Mean (N,) of a kernel over all ways to take m of a case's labels; NaN where there are fewer.
+    """Mean (N,) of a kernel over all choices of m labels of a case.
 
     Σ_c Π_k C(y_k, c_k) / C(n, m) · kernel(c) over the histograms c of m labels (Hoeffding 1948).
 
@@ -66,7 +65,7 @@ def u_statistic(label_counts: npt.ArrayLike, kernel: Kernel, m: int) -> FloatArr
 
 
 def expected_statistic(distribution: PredictiveDistribution, kernel: Kernel, m: int) -> FloatArray:
-    """Prediction (N,) of a statistic of m annotators: Σ_c P(c) kernel(c), by the distribution's own likelihood.
+    """Prediction (N,) of a statistic: Σ_c P(c) kernel(c).
 
     For ``disagreement_kernel`` and m = 2 it is the DPE.
     """
@@ -104,7 +103,7 @@ def statistic_loss(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Squared loss of predictions (N,) of a binary statistic of m annotators, n ≥ m; L_φ for disagreement.
+    """Squared loss of predictions (N,) of a binary statistic, n ≥ m.
 
     Args:
         label_counts: (N, K) label histograms.
@@ -130,7 +129,7 @@ def statistic_calibration_loss(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Calibration loss of predictions (N,) of a statistic of m annotators, n ≥ m; CL_φ for disagreement.
+    """Calibration loss of predictions (N,) of a statistic, n ≥ m.
 
     Args:
         label_counts: (N, K) label histograms.
