@@ -1,15 +1,12 @@
 """Conformal sets of classes for the next annotator's answer.
 
-A set has every class whose score is at most a threshold that new patients' answers exceed with at most a stated
-probability.
+A set has every class whose score is at most a threshold, which the
+answers of new patients exceed with at most a stated probability.
+Patients are exchangeable units of mean mass one, shared by their
+cells; a cell that was asked about with probability π stands for 1/π.
 
-Patients are the units: all that is known of one is exchangeable with all that is known of another, and nothing is
-assumed about cells of the same patient. Each patient has a mass of one on average, shared between their cells; a cell
-that was asked about with a probability π stands for 1/π cells. The threshold is the quantile of these masses and of the
-new patient's own, which is put beyond all scores. With one cell per patient that was always asked about it is the
-⌈(n + 1)(1 − α)⌉-th smallest of n scores (Vovk, Gammerman and Shafer 2005; Papadopoulos et al. 2002); with several cells
-per patient it is that of Lee, Barber and Willett 2023 ("Distribution-free inference with hierarchical data"); with one
-cell asked about with a known probability that of Tibshirani et al. 2019 ("Conformal prediction under covariate shift").
+Sources: Vovk, Gammerman and Shafer 2005; Tibshirani et al. 2019; Lee,
+Barber and Willett 2023.
 """
 
 import math

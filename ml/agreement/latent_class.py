@@ -1,10 +1,7 @@
-"""Latent class model of annotators without a gold standard.
+"""Latent class model of annotators (Dawid and Skene 1979).
 
-A case has one true class; annotator a gives label l with probability π_a[true class, l], independently of the
-others. Expectation–maximisation finds the class shares, the confusion matrices and each case's class probabilities.
-
-It answers another question than the rest of this package: here experts may be *wrong*, there the shares of
-experts are the truth. Read it to find an annotator who mixes two classes up, not to score predictions.
+Annotator a gives label l with probability π_a[true class, l]. Experts
+may be wrong here, whereas elsewhere their shares are the truth.
 """
 
 from dataclasses import dataclass

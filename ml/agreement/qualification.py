@@ -1,8 +1,7 @@
 """Qualification test of an annotator against the labels of others.
 
-There is no key of right answers. What counts is how probable an answer is by the labels of the others, and the
-question is whether a reader who answers by chance, or who confuses two classes half of the time, explains the answers
-so much better that answers like the others' hardly ever look so.
+The test asks whether a reader who guesses, or who confuses two
+classes, explains the answers far better than one like the others.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,11 @@
 """Drift of an annotator: weekly excess loss with a band, and an alarm.
 
-The score of an answer is its excess loss, −log p(y) less what that is on average for somebody who answers as predicted,
-Σ_l p_l (−log p_l): hard cells in a week raise both. An annotator with habits of their own has an excess all the time,
-so each is compared with their own past. Both band and alarm may be looked at every week for as long as one likes.
+The excess of an answer is −log p(y) − Σ_l p_l (−log p_l), so that hard
+cells raise both. An annotator is compared with their own past. Band
+and alarm may be looked at every week.
 
-Sources: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86 (2024); the
-alarm is that of ``ml.metrics.betting_monitor``.
+Sources: Waudby-Smith and Ramdas, JRSS B 86 (2024); the alarm is that
+of ``ml.metrics.betting_monitor``.
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,9 @@
 """Fit of annotator models, and the gate that compares two of them.
 
-The penalised log-likelihood is ``Σ_i log p(y_i | x_i) + κ Σ_r Σ_k Σ_l M_kl log C⁽ʳ⁾_kl``: row k of every matrix has the
-prior Dirichlet(1 + κ M_k). An opinion behind label j of a case has, given all labels, the probability
-``∝ C_{k y_j} E[q_k | the other labels]``; the sums of these are the expected counts. Expectation–maximisation puts
-them in place of the matrices, which never lowers the penalised likelihood (``em_step``). It is slow where most cases
-have one label, so the search itself is L-BFGS: divided by the matrices the same counts are the gradient (Fisher's
-identity), and where it ends an expectation–maximisation step changes nothing. What all readers share is not identified:
-opinions would only be spread otherwise.
+The penalised log-likelihood is ``Σ_i log p(y_i | x_i) + κ Σ M log C``.
+Expectation–maximisation puts expected counts of opinions in place of
+the matrices (``em_step``). The search is L-BFGS, whose gradient is
+the same counts divided by the matrices (Fisher's identity).
 """
 
 from collections.abc import Callable, Sequence

@@ -4,9 +4,9 @@ Labels y_1..y_n by annotators r_1..r_n have the likelihood
 
     p(y | x) = Σ_{z ∈ [K]^n} DirMult(z | α0 f) Π_j C⁽ʳʲ⁾_{z_j y_j},
 
-and given them q is the mixture Σ_m w_m Dir(α0 f + m) over the count vectors m of the opinions z. The weights are made
-one label at a time: with j labels before it, an opinion k in state m has probability (α0 f_k + m_k)/(α0 + j). Source:
-"Annotators who differ" in the design's statistics; for C = I the paper's equation 13.
+and given them q is a mixture Σ_m w_m Dir(α0 f + m) over count vectors
+m of the opinions z. Weights are made label by label: after j labels
+opinion k in state m has probability (α0 f_k + m_k)/(α0 + j).
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""Calibrators of cached outputs: scaling and concentration head.
+"""Calibrators of cached outputs (paper §4.2).
 
-Both start where they change nothing (identity; a = 0, α0 = 1), and a fit is kept only if it lowers the loss on cases
-that it has not seen. Of S ensemble members the losses are those of their uniform mixture.
+A fit starts where it changes nothing and is kept only if it lowers the
+loss on cases that it has not seen.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 """Calibration of disagreement probabilities (beyond the paper).
 
-Beta calibration (Kull, Silva Filho and Flach 2017), logit φ′ = a ln φ − b ln(1 − φ) + c with a, b ≥ 0, is fitted to
-pairs of labels. The map is monotone, so the triage ranking does not change. The distribution gets φ′ by its
-concentration, a′ = ln φ′ − ln(1 − Σf² − φ′), raised by at most 1 (or to 0) so that a posterior moves hardly less than
-before, and then by a temperature of the case: it flattens f until σ(a′)(1 − Σf²) = φ′.
+Beta calibration (Kull, Silva Filho and Flach 2017) is fitted to pairs
+of labels; the monotone map keeps the ranking. The distribution gets φ′
+by its concentration, raised by at most 1 (or to 0), and then by a
+temperature of the case, which flattens f.
 """
 
 from dataclasses import dataclass

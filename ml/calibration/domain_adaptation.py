@@ -1,8 +1,7 @@
-"""Adaptation of a calibration to new annotators from a few double-read cases.
+"""Adaptation of a calibration to new annotators.
 
-Fifty double reads cannot teach a concentration head, but three numbers: a change of the temperature, and level and
-slope of logit φ. Each is drawn to what was shipped by a penalty worth some pairs of labels, and the map goes back into
-the concentration (``ml.calibration.disagreement_map``), so that the result is one distribution again.
+A few double reads teach three numbers: a change of the temperature,
+and level and slope of logit φ, each drawn to what was shipped.
 """
 
 from dataclasses import dataclass, replace

@@ -1,7 +1,7 @@
 """Temperature and concentration head fitted by one likelihood.
 
-Both may also read summaries of the logits (``ml.calibration.calibration``): the head with the features,
-a = wᵀg + vᵀs + c, and the temperature by log T = t + rᵀs (parameterised temperature scaling, Tomani et al. 2022).
+Both may read summaries of the logits: the head by a = wᵀg + vᵀs + c,
+the temperature by log T = t + rᵀs (Tomani et al. 2022).
 """
 
 from dataclasses import dataclass

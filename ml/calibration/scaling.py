@@ -1,11 +1,9 @@
 """Scalings of logits: temperature, vector, matrix (ODIR).
 
-Each is f = softmax(W u + b) fitted by maximum likelihood of label histograms, starting from the identity:
-temperature has W = 1/T and no bias; vector a diagonal W; matrix a free W. Penalties are λ_b/K Σb² and, for the
-matrix, λ_w/(K(K − 1)) Σ_{k≠k'} W² (Kull et al. 2019; paper §6.1).
-
-Logits may have a leading axis of S ensemble members, (S, N, K). The loss is then that of the members' uniform
-mixture, not of each separately, so that a scaling does not count the spread between members twice.
+f = softmax(W u + b) is fitted by maximum likelihood, from the identity,
+with penalties λ_b/K Σb² and λ_w/(K(K − 1)) Σ_{k≠k'} W² (Kull et al.
+2019; paper §6.1). Logits (S, N, K) of an ensemble have the loss of the
+members' uniform mixture.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
-"""Mergeable sums of units of cases, from which every metric follows.
+"""Mergeable sums of units of cases, for every metric.
 
-A unit is what a jackknife leaves out, or all cases together. Cases are too many to keep, and a jackknife needs what a
-value would be without each patient: groups of patients stand for them. A patient's cases are all in one group, so that
-what belongs together is left out together.
+A unit is what a jackknife leaves out, or all cases together. Groups
+of patients stand for patients, who would be too many to keep.
 """
 
 import hashlib

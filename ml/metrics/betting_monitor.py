@@ -1,16 +1,14 @@
 """Anytime-valid alarm for a deterioration of the log score.
 
-A gambler puts money on "worse". Every day they get a stake, a year's stakes add up to 1. At each unit (a patient) they
-risk a share c of it, which comes back multiplied by loss / (μ + τ): μ is the mean loss of the reference period, τ the
-tolerance. As long as the loss that is to be expected is at most μ + τ, no way of betting wins on average, so that the
-capital reaches 1 / level in at most that share of the years, however often anybody looks. μ itself is not known: it is
-known from units of the reference period, which bet the other way, on "μ is smaller than that", and the capital that
-counts is the least over all μ. Shares of several sizes are bet side by side. A stake of each day keeps the delay short
-whenever the change comes: a single stake would be lost to the bets of the good days before it.
+A gambler bets on "worse" with a stake each day, a year's stakes in
+sum 1. At each unit a share of it is multiplied by loss / (μ + τ), with
+μ the mean loss of the reference period and τ the tolerance. While the
+expected loss is at most μ + τ, the capital reaches 1 / level in at
+most that share of the years. The capital is the least over all μ,
+each times that of bets of the reference period on "μ is smaller".
 
-Sources: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86 (2024), for the
-bets; Shin, Ramdas and Rinaldo, "E-detectors: a nonparametric framework for sequential change detection", NEJSDS 2
-(2024), for the daily stakes; Ville's inequality for the level.
+Sources: Waudby-Smith and Ramdas, JRSS B 86 (2024), for the bets; Shin,
+Ramdas and Rinaldo, NEJSDS 2 (2024), for the daily stakes.
 """
 
 from collections.abc import Sequence

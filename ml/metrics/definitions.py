@@ -1,8 +1,4 @@
-"""Metrics as data: mean, bins, constant, labels needed and range.
-
-The evaluation of arrays, sums over groups, the accumulator, paired differences and exact truth read this list. A source
-knows its means, its calibration losses and the losses of its best constants; the rest is here.
-"""
+"""Metrics as data: mean, bins, constant, labels and range."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping

@@ -1,8 +1,8 @@
 """Complete evaluation of one set of predictions.
 
-With inverse selection probabilities as weights the estimates are Hájek means, Σwx / Σw; the Horvitz–Thompson form,
-which divides by the number of all cases instead, is given next to them. Where the two differ much, the weights are
-too uneven, or the selection was not what they say.
+With inverse selection probabilities as weights the estimates are
+Hájek means, Σwx / Σw, next to the Horvitz–Thompson form, which
+divides by the number of all cases.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,9 @@
 """Estimates with 95 % intervals from the jackknife.
 
-A few cases with weight ten decide what is measured under triage. The estimate and its standard error then move
-together, so that an interval of equal arms misses mostly on one side. Three corrections, none of which changes the
-interval of many clusters that are alike: Student's t with the degrees of freedom of the variance estimate
-(Satterthwaite 1946), Hall's transformation for the skewness (Hall 1992, J. R. Statist. Soc. B 54:221), and the logit
-where the quantity has a range.
+Three corrections serve skewed, unequal and bounded quantities:
+Student's t with the degrees of freedom of the variance (Satterthwaite
+1946), Hall's transformation for skewness (Hall 1992, J. R. Statist.
+Soc. B 54:221), and the logit for a quantity with a range.
 """
 
 from dataclasses import dataclass, field, replace

@@ -1,17 +1,16 @@
-"""Model-assisted means of losses observed for some cases, from features known for all.
+"""Model-assisted means of losses known for some cases.
 
-Triage reads few cases twice, but every case has a prediction and nearly every case a first label. A regression m(x) of
-the loss on those predicts it for all cases; the weighted mean of what it misses corrects it:
+A regression m(x) on features of all cases predicts the loss, and the
+weighted mean of what it misses corrects it:
 
     θ̂ = Σ_all v λ m(x) / Σ v + Σ_labelled w (ℓ − λ m(x)) / Σ w,
 
-λ least in estimated variance, so that a useless m costs nothing. m and λ are fitted without the patient for whom they
-are used, so that θ̂ is as unbiased as the weighted mean alone, whatever m is. Source: generalised difference
-estimator (Cassel, Särndal and Wretman 1976); prediction-powered inference (Angelopoulos et al. 2023, arXiv 2301.09633;
-PPI++ 2024, arXiv 2311.01453).
+with λ of least estimated variance. m and λ are fitted without the
+patient for whom they are used, so that θ̂ is as unbiased as the
+weighted mean. The first label's loss is a feature by its mean over a
+case's labels.
 
-The first label's loss is a feature by its mean over a case's labels, each taken as the first in turn. m is linear, so
-that this changes no expectation, and it needs no order of labels.
+Sources: Cassel, Särndal and Wretman 1976; PPI++, arXiv 2311.01453.
 """
 
 from collections.abc import Sequence

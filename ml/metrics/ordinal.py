@@ -1,9 +1,10 @@
-"""Metrics for ordinal classes, in which larger distances count as larger errors.
+"""Metrics for ordinal classes, in the order of the columns.
 
-The classes are in the order of the columns, so only arrays are taken. F is the cumulative prediction, Ĝ the cumulative
-label frequency; both have K − 1 cuts between neighbouring classes.
+F is the cumulative prediction, Ĝ the cumulative label frequency, both
+at K − 1 cuts between neighbouring classes. Arguments are those of
+``ml.metrics.losses``.
 
-Sources: Epstein 1969 and Murphy 1971 (ranked probability score); Cohen 1968 (weighted kappa).
+Sources: Epstein 1969; Murphy 1971; Cohen 1968 (weighted kappa).
 """
 
 from collections.abc import Callable
@@ -34,19 +35,9 @@ def ranked_probability_score(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Ranked probability score of one future label, Σ_k [(F − Ĝ)² + Ĝ(1 − Ĝ)] over the K − 1 cuts, n ≥ 1.
+    """Ranked probability score of one future label, n ≥ 1, in [0, K − 1].
 
-    It is the mean over a case's own labels y of Σ_k (F_k − 1[y ≤ k])², so unbiased for any number of labels; for two
-    classes it is half of L.
-
-    Args:
-        label_counts: (N, K) label histograms, classes in their order.
-        class_probs: (N, K) class probability estimates.
-        sample_weight: (N,) instance weights.
-        cluster: (N,) patient of each case.
-
-    Returns:
-        Mean over cases, in [0, K − 1]; 0 is best.
+    Mean of Σ_k [(F − Ĝ)² + Ĝ(1 − Ĝ)] over the cuts; half of L for two classes.
 
     >>> round(ranked_probability_score([[1, 1, 0]], [[0.5, 0.25, 0.25]]).value, 4)
     0.3125
@@ -87,19 +78,9 @@ def epistemic_ranked_probability_score(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Ranked probability score against the true histogram, unbiased: Σ_k [(F − Ĝ)² − Ĝ(1 − Ĝ)/(n − 1)], n ≥ 2.
+    """Ranked probability score against the true histogram, n ≥ 2.
 
-    What better probabilities could avoid of the score of one label, as EL is of L.
-
-    Args:
-        label_counts: (N, K) label histograms, classes in their order.
-        class_probs: (N, K) class probability estimates.
-        debias: ``pair`` and ``paper`` give the same result here; ``none`` is the plug-in, without the correction.
-        sample_weight: (N,) instance weights.
-        cluster: (N,) patient of each case.
-
-    Returns:
-        Mean over cases; may be negative where the probabilities are nearly right.
+    Unbiased mean of Σ_k [(F − Ĝ)² − Ĝ(1 − Ĝ)/(n − 1)]; may be negative.
 
     >>> round(epistemic_ranked_probability_score([[1, 1, 0]], [[0.5, 0.25, 0.25]]).value, 4)
     -0.1875
@@ -124,16 +105,9 @@ def ranked_probability_skill(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Ranked probability skill score 1 − RPS / RPS of the class frequencies of the same cases, n ≥ 1.
+    """Ranked probability skill 1 − RPS / RPS of the frequencies, n ≥ 1.
 
-    Args:
-        label_counts: (N, K) label histograms, classes in their order.
-        class_probs: (N, K) class probability estimates.
-        sample_weight: (N,) instance weights.
-        cluster: (N,) patient of each case.
-
-    Returns:
-        1 is perfect, 0 no better than saying the frequencies of each case; NaN where one class only occurs.
+    1 is perfect, 0 no better than the frequencies; NaN if one class only occurs.
 
     >>> round(ranked_probability_skill([[2, 0, 0], [0, 0, 2]], [[0.5, 0.25, 0.25], [0, 0, 1]]).value, 4)
     0.6875
@@ -160,18 +134,10 @@ def weighted_kappa(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Cohen's kappa with quadratic weights between the most probable class and one annotator's label, n ≥ 1.
+    """Quadratic kappa of the most probable class and one label, n ≥ 1.
 
-    Each of a case's labels counts 1/n, and equal leaders share, so that nothing depends on the number of labels.
-
-    Args:
-        label_counts: (N, K) label histograms, classes in their order.
-        class_probs: (N, K) class probability estimates.
-        sample_weight: (N,) instance weights.
-        cluster: (N,) patient of each case.
-
-    Returns:
-        1 for full agreement, 0 for what chance would give; NaN where one and the same class only occurs.
+    Each of a case's labels counts 1/n, and equal leaders share; NaN if one
+    and the same class only occurs.
 
     >>> weighted_kappa([[1, 0, 0], [0, 0, 1], [0, 1, 0]], [[0.9, 0.1, 0], [0, 0.1, 0.9], [0, 0.8, 0.2]]).value
     1.0

@@ -1,32 +1,25 @@
-"""Intervals for new readers: crossed reader and case effects, terms by reading, and readers left out.
+"""Intervals for new readers: crossed reader and case effects.
 
-The intervals that leave out patients speak for the readers who read. For new readers the variance of an estimate is
+For new readers the variance of an estimate is
 
     V = V_C + G σ²,    G = Σ_r p_r² − Σ_{r,c} (p_rc − p_r p_c)²,
 
-V_C the variance by patients c, σ² that of what a reader adds to the terms of the estimate, p_rc the weight of reader
-r's readings of patient c, p_r and p_c its sums. What readers add to the differences between patients is in V_C
-already. σ² comes from the readers' weighted means m_r, with weights λ_r in sum one: with v_rc what patient c adds to
-m_r and v̄_c = Σ_r λ_r v_rc,
+V_C the variance by patients c, σ² that of what a reader adds, p_rc
+the weight of reader r's readings of patient c, p_r and p_c its sums.
+With weights λ_r in sum one, v_rc what patient c adds to the mean m_r
+of a reader, v̄_c = Σ_r λ_r v_rc and s_rc = p_rc / p_r,
 
-    σ² = [Σ_r λ_r (m_r − m̄)² − Σ_r λ_r Σ_c (v_rc − v̄_c)²] / Σ_r λ_r (1 − λ_r)(1 − Σ_c s_rc²),    s_rc = p_rc / p_r:
+    σ² = [Σ_r λ_r (m_r − m̄)² − Σ_r λ_r Σ_c (v_rc − v̄_c)²]
+         / Σ_r λ_r (1 − λ_r)(1 − Σ_c s_rc²).
 
-products of different patients only, so that chance in the cases cancels, whether all readers read the same cases
-(patients drop out of m_r − m̄) or each of them others. The λ_r are those of least variance, 1/(σ² + ν Σ_c s_rc²),
-found by repeating it.
+Terms of pairs of readers (EL, L_φ) are means over partners, who add
+their own part: p_r counts twice, and the denominator is that of the
+shares of partners. Other metrics (CL, DL, accuracy) are computed
+without each reader in turn, less the variance within a reader's
+readings of a patient, which V_C holds already.
 
-Terms of pairs of readers (EL, L_φ) are taken reader by reader: each mean over partners, who add their own part. G is
-then that of a U-statistic of degree 2, p_r counting twice, and the denominator Σ_r λ_r |B_r − B̄|², B_r = e_r + the
-shares of r's partners. All sums run over readings, cells of a reader and a patient, and pairs of readers who share a
-case.
-
-Metrics that are no such mean (CL, DL, accuracy) are computed without each reader in turn. A case keeps its other
-labels; one that has too few of them left is left out as well. The delete-one variance of that contains chance in the
-cases that a reader read; the part of the variance by patients that is within one reader's readings of a patient is
-taken off, so that it does not count twice. Of many readers groups are left out, each reader in one of them.
-
-Sources: variance components of crossed cases and readers, Gallas 2006 (Acad. Radiol. 13:353) and Hillis 2007 (Stat.
-Med. 26:596); degrees of freedom of a sum of variances, Cochran 1964 (Biometrics 20:191).
+Sources: Gallas 2006 (Acad. Radiol. 13:353); Hillis 2007 (Stat. Med.
+26:596); degrees of freedom, Cochran 1964 (Biometrics 20:191).
 """
 
 from collections.abc import Callable

@@ -1,13 +1,10 @@
-"""Second reads by design: probability per case, and the weights that correct for it and for nonresponse.
+"""Second reads by design: probabilities and weights.
 
-Every case has a known probability π of two planned labels: 1 where triage selected it, the audit rate ε elsewhere.
-An estimate that needs two labels weights by 1/π (statistics: Horvitz and Thompson 1952), so that what is measured
-on the cases read twice is true for all cases. Where planned reads were not answered, the weights of those that were
-are raised within cells of selection and DPE quintile (weighting-class adjustment, Oh and Scheuren 1983).
-
-Another design gives every case a probability that grows with the root of its disagreement probability φ. A label whose
-outcome has variance φ(1 − φ) is worth most, per read, where π grows with its standard deviation (Neyman 1934), so that
-the same number of reads gives shorter intervals, while cases of high φ are still read twice far more often than others.
+A case has two planned labels with a known probability π: 1 if triage
+selected it, else the audit rate. Estimates weight by 1/π (Horvitz and
+Thompson 1952), raised for unanswered reads within cells of selection
+and DPE quintile (Oh and Scheuren 1983). A graded design lets π grow
+with √φ, the standard deviation of the outcome (Neyman 1934).
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""Sources of every metric: cases in memory, and sums over groups of patients.
+"""Sources of every metric: cases in memory, and sums over groups.
 
-From groups follows the delete-a-group jackknife: each group in turn is left out. With G groups drawn by chance its
-standard error is that of the delete-one jackknife up to the chance of how patients fell into groups, a share of about
-1/√(2(G − 1)), for which Student's t with G − 1 degrees of freedom makes up (Kott 2001, J. Off. Statist. 17:521).
+The delete-a-group jackknife leaves out each of G groups in turn, with
+Student's t of G − 1 degrees of freedom (Kott 2001, J. Off. Statist.
+17:521).
 """
 
 from collections.abc import Set

@@ -1,8 +1,7 @@
-"""Table of sums by unit and bin, from which calibration losses follow.
+"""Sums by unit and bin, from which calibration losses follow.
 
-A *cell* is what one cluster (patient) puts into one bin; without clusters every case is its own cluster. The evaluation
-in memory keeps the cells, from which intervals and diagrams follow; an accumulator keeps the sums by bin, and of the
-cells what the clustered pair form needs.
+A *cell* is what one cluster (patient) puts into one bin; without
+clusters every case is its own cluster.
 """
 
 from collections.abc import Iterator, Sequence
