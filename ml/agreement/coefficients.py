@@ -207,7 +207,7 @@ def cohen_kappa(
     if a.shape != b.shape:
         raise ValueError(f"both annotators' labels must have one shape, got {a.shape} and {b.shape}")
     if a.dtype.kind not in "iu" or b.dtype.kind not in "iu":
-        a, b = (np.asarray(labels, dtype=object) for labels in (first, second))  # NaN in a list of names stays NaN
+        a, b = (np.asarray(labels, dtype=object) for labels in (first, second))  # NaN stays NaN
     matrix, n_classes, _ = number_labels(np.stack([a, b], axis=-1), n_classes, classes, level)
     sample = select_sample(np.asarray((matrix >= 0).all(axis=1)), None, check_clusters(cluster, len(matrix)))
     a, b = matrix[sample.rows].T

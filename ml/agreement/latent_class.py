@@ -88,7 +88,7 @@ def _patterns(one_hot: csr_array) -> tuple[IntArray, IntArray]:
 def _maximise(one_hot: csr_array, weights: FloatArray, pseudo: FloatArray) -> tuple[FloatArray, FloatArray, float]:
     """Class shares, confusion matrices and their log prior density."""
     n_classes = weights.shape[1]
-    given = np.asarray(one_hot.T @ weights).reshape(-1, n_classes, n_classes)  # annotator, label, true class
+    given = np.asarray(one_hot.T @ weights).reshape(-1, n_classes, n_classes)  # (A, label, class)
     seen = given.transpose(0, 2, 1) + pseudo
     confusion = seen / seen.sum(axis=2, keepdims=True)
     shares = (weights.sum(axis=0) + 1 / n_classes) / (weights.sum() + 1)

@@ -182,7 +182,7 @@ def batches(long: Annotations, confusions: FloatArray) -> Iterator[Batch]:
         cases = np.flatnonzero(long.per_case == n)
         states = n_count_vectors(int(n), long.n_classes)
         if states > MAX_STATES:
-            states = MAX_STATES * long.n_classes  # each case has count vectors of its own then
+            states = MAX_STATES * long.n_classes  # each case has its own
         step = max(1, _BLOCK // max(states, n * long.n_classes, long.n_classes**2))
         for start in range(0, len(cases), step):
             some = cases[start : start + step]

@@ -229,7 +229,7 @@ def choose_head(
     def tried_loss(kind: HeadKind) -> float:
         try:
             return cv_loss(fitted(kind, chosen_on, fit))
-        except FitError:  # with few cases for many features the free head has no well-defined optimum
+        except FitError:  # the free head may have no optimum
             return np.inf
 
     start = ConcentrationHead(np.zeros(features.shape[-1]), 0.0)

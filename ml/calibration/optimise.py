@@ -26,7 +26,7 @@ def minimise(
     options: dict[str, float] = {"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS + 1000}
     if tolerance is not None:
         options["ftol"] = tolerance
-    from scipy.optimize import minimize  # loading it takes longer than loading most of the service
+    from scipy.optimize import minimize  # slow to load
 
     with _one_thread():
         result = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
@@ -39,7 +39,7 @@ def _one_thread() -> AbstractContextManager[Any]:
     """Linear algebra in one thread, faster for small products."""
     try:
         from threadpoolctl import threadpool_limits
-    except ModuleNotFoundError:  # comes with [train] and [serve]; without it fits are slower and no different
+    except ModuleNotFoundError:  # without it fits are only slower
         return nullcontext()
     limited: AbstractContextManager[Any] = threadpool_limits(1, "blas")
     return limited

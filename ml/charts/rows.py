@@ -13,9 +13,9 @@ class EpochMetrics(TypedDict):
     valid_loss: float
     valid_agreement: float
     images_per_second: float
-    seconds: NotRequired[float]  # since the epoch before: its checkpoint, the steps and the validation
+    seconds: NotRequired[float]  # since the epoch before
     processes: NotRequired[int]  # if several trained
-    batch_norm: NotRequired[str]  # of which part of a batch its statistics were, if several trained
+    batch_norm: NotRequired[str]  # part of a batch of its statistics
 
 
 class MethodLosses(TypedDict):
@@ -40,7 +40,7 @@ class ShiftPoint(TypedDict):
     """Answers of a release to n shifted images."""
 
     kind: str
-    strength: str  # mild (drawn between a tenth and half of the standard shift), standard, or none
+    strength: str  # mild, standard or none
     n: int
     flagged: float  # share called unlike the release's images
     agreement: float | None

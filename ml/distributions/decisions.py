@@ -68,7 +68,7 @@ def class_intervals(distribution: PredictiveDistribution) -> FloatArray:
 
 
 def _mixture_intervals(distribution: PredictiveDistribution) -> FloatArray:
-    from scipy.optimize import elementwise  # loading it takes longer than loading the rest of the library
+    from scipy.optimize import elementwise  # slow to load
 
     probs, alpha, weights = _members(distribution)
     n_classes = probs.shape[2]

@@ -90,7 +90,7 @@ class UnitSums:
         self.used = {order: np.zeros(n_units, dtype=np.int64) for order in ORDERS}
         self.weight = {order: np.zeros(n_units) for order in ORDERS}
         self.weight_sq = {order: np.zeros(n_units) for order in ORDERS}
-        self.sums = {name: np.zeros(n_units) for name in MEANS}  # Σw of the terms of each mean
+        self.sums = {name: np.zeros(n_units) for name in MEANS}  # Σw of terms
         classes, disagreement = (BinIndex.of(np.empty((0, columns)), n_bins, "uniform") for columns in (n_classes, 1))
         self.slots = {"single": classes, "several": classes, "disagreement": disagreement}
         self.tables = {name: BinSums.zeros(n_units * len(slots)) for name, slots in self.slots.items()}

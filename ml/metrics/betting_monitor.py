@@ -45,7 +45,7 @@ class CapitalPath:
 
     day: IntArray  # (D,) days
     n_units: IntArray  # (D,) units so far
-    log_capital: FloatArray  # (D,) natural logarithm; −∞ as long as nothing was at stake
+    log_capital: FloatArray  # (D,) −∞ while nothing was at stake
 
     def alarm_day(self, level: float = LEVEL) -> int | None:
         """The first day on which the capital was 1 / level or more; None so far."""

@@ -196,10 +196,10 @@ class Binned:
 
     sample: Sample  # the cases
     slots: BinIndex  # bins of all columns
-    forms: Set[Debias]  # of CL that are asked for; those that rest on the same bins go through the cells together
+    forms: Set[Debias]  # of CL that are asked for
     bins: BinSums  # sums over all cells
     cells: list[ClusterBinSums] = field(default_factory=list)  # those of each batch
-    joins: bool = False  # whether the pair form joins bins without a pair to others: few heavy cases stand for many
+    joins: bool = False  # whether bins without a pair join others
 
     @classmethod
     def empty(cls, sample: Sample, slots: BinIndex, forms: Set[Debias], *, joining: bool = False) -> "Binned":
@@ -287,7 +287,7 @@ class Binned:
     @property
     def _paired(self) -> "Binned":
         """The table with bins joined until each has a pair."""
-        return self._joined or self  # what kept itself would keep its cells until the garbage is collected
+        return self._joined or self  # a cycle would keep the cells
 
     @cached_property
     def _joined(self) -> "Binned | None":

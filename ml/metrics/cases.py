@@ -20,9 +20,9 @@ SampleWeight = npt.ArrayLike | tuple[npt.ArrayLike | None, npt.ArrayLike | None]
 class Sample:
     """The cases that an estimator may use."""
 
-    rows: npt.NDArray[np.intp]  # positions in the input; cases of a cluster stand together
+    rows: npt.NDArray[np.intp]  # positions, a cluster's together
     weight: FloatArray  # (n,) instance weights
-    cluster: npt.NDArray[np.intp] | None  # (n,) numbers from 0, rising; None if every case is its own cluster
+    cluster: npt.NDArray[np.intp] | None  # (n,) from 0, rising; None: each case its own
     n_clusters: int  # number of clusters
     dropped: int  # cases left out
     whole: bool  # whether these are all cases, in the order of the input
@@ -273,7 +273,7 @@ class Leaders:
         columns = np.ascontiguousarray(values.T)
         n_classes, largest = len(columns), columns.max(axis=0)
         leading = columns == largest
-        places = np.arange(n_classes, 0, -1, dtype=np.min_scalar_type(n_classes))  # one byte, as a rule
+        places = np.arange(n_classes, 0, -1, dtype=np.min_scalar_type(n_classes))
         first = n_classes - (leading * places[:, None]).max(axis=0).astype(np.intp)
         equal = np.add.reduce(leading, axis=0, dtype=places.dtype)
         return cls(first, largest, equal.astype(np.intp))
@@ -318,10 +318,10 @@ class CaseTerms:
     n_labels: FloatArray  # labels of a case
     plugin: FloatArray  # plug-in terms of EL, Σ_k (μ̂ − z)²
     spread: FloatArray  # Σ_k μ̂(1 − μ̂)
-    agreement: FloatArray  # share of the case's labels that name the most probable class; equal leaders share
-    hits: FloatArray  # whether the most probable class is the most frequent label; 0 below three labels
-    max_rule: FloatArray  # 1 − max f, the chance that a label is not the most probable class
-    gini_rule: FloatArray  # 1 − Σf², the quadratic entropy, the chance that two labels differ if f were the truth
+    agreement: FloatArray  # share of labels that name the most probable class
+    hits: FloatArray  # whether the leading classes agree; 0 below three labels
+    max_rule: FloatArray  # 1 − max f
+    gini_rule: FloatArray  # 1 − Σf², the quadratic entropy
     dpe: FloatArray  # disagreement probability φ
 
     @classmethod
@@ -335,7 +335,7 @@ class CaseTerms:
     ) -> "CaseTerms":
         """Terms of cases."""
         hits, enough = np.zeros(len(freqs)), n_labels >= 3
-        many = slice(None) if enough.all() else np.flatnonzero(enough)  # a slice copies nothing
+        many = slice(None) if enough.all() else np.flatnonzero(enough)
         leaders = Leaders.of(class_probs)
         hits[many] = accuracy_terms(freqs[many], class_probs[many], leaders.take(many))
         return cls(

@@ -37,8 +37,8 @@ class CaseMean:
 
     order: int  # labels that a case needs
     terms: Callable[[CaseTerms], FloatArray]  # (n,) of cases
-    of_reading: Callable[[ReadTerms], FloatArray] | None = None  # (m,) the same by reader, if it is a mean of these
-    of_counts: Callable[[IntArray, FloatArray], FloatArray] | None = None  # (e,) from counts, to leave readers out
+    of_reading: Callable[[ReadTerms], FloatArray] | None = None  # (m,) by reading
+    of_counts: Callable[[IntArray, FloatArray], FloatArray] | None = None  # (e,) by counts
 
 
 def _less_rule(rule: Callable[[CaseTerms], FloatArray], by_probs: Callable[[FloatArray], FloatArray]) -> CaseMean:
@@ -77,12 +77,12 @@ class Metric:
     """A mean, a calibration loss, a skill, or a root."""
 
     name: str  # in evaluations
-    order: int  # labels that a case needs; weights of order 1 belong to metrics that need one
+    order: int  # labels that a case needs
     mean: str | None = None  # name among ``MEANS``
-    bins: Bins | None = None  # whose calibration loss it is, or is taken off the mean
-    skill: bool = False  # whether it is 1 less the mean over the loss of the best constant of its bins
-    plugin: bool = False  # whether it is in the plug-in form, whatever form an evaluation asks for
-    curved: bool = False  # whether its interval allows for pairs of clusters, which make CL a curved function of them
+    bins: Bins | None = None  # of its calibration loss
+    skill: bool = False  # 1 − mean / loss of the constant
+    plugin: bool = False  # always in the plug-in form
+    curved: bool = False  # its interval allows for pairs of clusters
     root_of: str | None = None  # metric whose root it is
     bounds: Bounds | None = None  # its range; None for signed quantities
 

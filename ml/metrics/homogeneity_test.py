@@ -151,9 +151,9 @@ class ClassMixChange:
     """Shares of the classes compared with those of a reference."""
 
     distance: float  # total variation ½ Σ |p_k − r_k|, in [0, 1]
-    p_value: float | None  # probability of as large a change by chance; None with fewer than two clusters
+    p_value: float | None  # None with fewer than two clusters
     n_clusters: int  # patients
-    design_effect: float | None  # how many times larger the variance of the shares is than that of independent labels
+    design_effect: float | None  # variance over that of independent labels
 
 
 def mix_change_of_patients(sums: FloatArray, reference_share: FloatArray, n_reference: float) -> ClassMixChange:

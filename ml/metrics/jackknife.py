@@ -103,7 +103,7 @@ def skewed_interval(
     if s < _NO_SPREAD:
         ends = binomial_interval(np.array([p]), np.array([effective]))
         return bounds.low + width * float(ends[0][0]), bounds.low + width * float(ends[1][0])
-    if not 0 < p < 1:  # a difference estimator can leave the range, which then bounds its interval
+    if not 0 < p < 1:  # a difference estimator can leave the range
         return float(np.clip(low, *bounds)), float(np.clip(high, *bounds))
     step = s / (p * (1 - p))
     b -= 1.5 * (1 - 2 * p) * step
@@ -183,7 +183,7 @@ class ModelAssisted(EqualByValue):
     se: float | None  # standard error, None where fewer than two clusters could be used
     low: float | None  # lower end of the 95 % interval
     high: float | None  # upper end
-    p_of_fall: float | None = field(default=None, metadata=LEFT_OUT)  # one-sided p value of «zero or more», for changes
+    p_of_fall: float | None = field(default=None, metadata=LEFT_OUT)  # for changes
 
     def to_dict(self) -> ModelAssistedDocument:
         """Return it as JSON values: NaN becomes None."""
@@ -295,7 +295,7 @@ def to_estimate(
     value, se, low, high, p = replicates.value, replicates.standard_error(), None, None, None
     if se is not None:
         influence = value - replicates.without
-        if quadratic.variance > 0:  # which the jackknife counts twice (Efron and Stein 1981, Ann. Statist. 9:586)
+        if quadratic.variance > 0:  # the jackknife counts it twice (Efron and Stein 1981)
             se = float(np.sqrt(max(se**2 - quadratic.variance, quadratic.variance)))
         given = (value, se, influence, sample.effective_clusters, bounds, quadratic.curvature)
         low, high = skewed_interval(*given)

@@ -142,7 +142,7 @@ def cross_fitted(values: FloatArray, precision: FloatArray, features: FloatArray
     slopes, predicted = np.linalg.solve(gram, moment), np.empty(targets.shape)
     for first in range(0, len(predicted), _CLUSTERS):
         block = slice(first, first + _CLUSTERS)
-        predicted[block] = design.of_cases(block) @ slopes  # right for every patient whom the fit has not seen
+        predicted[block] = design.of_cases(block) @ slopes  # right for unseen patients
     starts = np.flatnonzero(np.diff(cluster[rows], prepend=-1))
     for first in range(0, starts.size, _CLUSTERS):
         last = starts[first + _CLUSTERS] if first + _CLUSTERS < starts.size else rows.size

@@ -87,7 +87,7 @@ class CrossedEffects:
     label: IntArray  # (m,) class number
     reader: npt.NDArray[np.intp]  # (m,) 0..R−1
     n_readers: int  # R
-    weight: FloatArray  # (m,) p of each reading, in sum one: the case's weight, shared by its readings
+    weight: FloatArray  # (m,) p of each reading, in sum one
 
     @classmethod
     def of(cls, readings: Readings, sample: Sample, n_cases: int, *, first: bool = False) -> "CrossedEffects | None":
@@ -138,7 +138,7 @@ class CrossedEffects:
     def part(self, terms: FloatArray, degree: int = 1) -> ReaderPart | None:
         """Readers' part of the variance of a mean (m,)."""
         cells, weight = self.cells, self.weight
-        if (cells.spread > 1 - _NOTHING).all():  # of one patient each: readers differ where patients do
+        if (cells.spread > 1 - _NOTHING).all():  # of one patient each
             return NO_READERS
         centred = terms - float(weight @ terms)
         moved = np.bincount(cells.cell, weight * centred, cells.reader.size) / cells.of_reader[cells.reader]
@@ -291,7 +291,7 @@ class LeftOut:
     counts: IntArray  # (n, K) labels of the sample's cases
     probs: FloatArray  # (n, K) class probability estimates
     n_groups: int  # G, of readers
-    case: npt.NDArray[np.intp]  # (E,) position in the sample, once for each group that read it
+    case: npt.NDArray[np.intp]  # (E,) position, once for each group
     group: npt.NDArray[np.intp]  # (E,) that is left out
     left: IntArray  # (E, K) labels that remain
 

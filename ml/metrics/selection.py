@@ -150,7 +150,7 @@ def graded_scale(disagreement_probs: FloatArray, share: float, floor: float) -> 
     positive = disagreement_probs[disagreement_probs > _NEVER]
     if positive.size == 0:
         return 0.0
-    from scipy.optimize import brentq  # loading it takes longer than loading most of the service
+    from scipy.optimize import brentq  # slow to load
 
     most = 1 / float(np.sqrt(positive.min()))
 

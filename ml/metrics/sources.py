@@ -29,7 +29,7 @@ class CasePass:
     sample: Sample  # the cases
     binned: Binned  # label frequencies and probabilities by class
     terms: CaseTerms  # of the means over cases
-    class_terms: FloatArray  # (2, K) sums over cases with two labels of w(μ̂ − z)² and wμ̂(1 − μ̂)/(n − 1)
+    class_terms: FloatArray  # (2, K) sums of w(μ̂ − z)² and wμ̂(1 − μ̂)/(n − 1)
 
 
 class ArraySource(BinnedSource):
@@ -117,7 +117,7 @@ class ArraySource(BinnedSource):
         """Bins of the cases with so many labels."""
         if bins == "disagreement":
             return self.disagreement
-        if not self.classes_in_bins:  # empty bins would pass for a calibration loss of nothing
+        if not self.classes_in_bins:  # empty bins would pass for CL = 0
             raise ValueError("the class probabilities were not put into bins")
         return (self.labelled if order == 1 else self.paired).binned
 
@@ -275,7 +275,7 @@ class GroupSource(BinnedSource):
             column["cases"].astype(np.int32),
             *(column[name] for name in ("weight", "freq", "diff", "weight_sq", "freq_sq")),
         )
-        if not sums.by_patient:  # each case is its own cluster and may pair with any other
+        if not sums.by_patient:  # cases may pair with any other
             squares = {f"pair_{name}": column[f"cell_{name}"] for name in ("weight_sq", "diff_sq")}
             cells = replace(cells, **squares)
         return Binned(

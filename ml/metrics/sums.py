@@ -123,7 +123,7 @@ class BinIndex:
         """Slot (n, C) of each probability."""
         if self.uniform:
             index = uniform_bin_index(probs, len(self.edges[0]) - 1)
-            index += self.first[:-1].astype(np.int32)  # half as wide: quicker, until sums need it wide
+            index += self.first[:-1].astype(np.int32)  # half as wide: quicker
             return index.astype(np.intp)
         columns = [bin_index(prob, edges) for prob, edges in zip(probs.T, self.edges, strict=True)]
         return np.stack(columns, axis=1) + self.first[:-1]
@@ -184,7 +184,7 @@ class ClusterBinSums:
     def gathered(self, n_slots: int) -> "ClusterBinSums":
         """The same with one cell for each cluster and slot, in their order."""
         key = self.cluster.astype(np.int64) * n_slots + self.slot
-        order = np.argsort(key, kind="stable")  # quick where long runs are in order already
+        order = np.argsort(key, kind="stable")  # quick for long runs
         ordered = key[order]
         starts = np.flatnonzero(np.diff(ordered, prepend=-1))
         columns = (getattr(self, f.name) for f in fields(self)[2:])
@@ -242,7 +242,7 @@ class Batch:
     prob: FloatArray  # (n, C) probabilities z
     weight: FloatArray  # (n,) instance weights
     slots: BinIndex  # bins of the columns
-    cluster: npt.NDArray[np.intp]  # (n,) number of each case's cluster; of the case itself where ``alone``
+    cluster: npt.NDArray[np.intp]  # (n,) numbers; of cases if ``alone``
     alone: bool  # whether every case is its own cluster
 
     @cached_property
@@ -358,7 +358,7 @@ class NamedCells:
         numbers = np.array([self.numbers.setdefault(str(name), len(self.numbers)) for name in names], dtype=np.int64)
         keys = self._keys(cells.slot, numbers[cells.cluster])
         self._parts.append(self._cells(keys, cells.weight, cells.diff))
-        if sum(part.slot.size for part in self._parts[1:]) > self._parts[0].slot.size:  # amortised: doubles at least
+        if sum(part.slot.size for part in self._parts[1:]) > self._parts[0].slot.size:  # amortised
             self._parts = [self.gathered()]
 
     def gathered(self) -> ClusterBinSums:
