@@ -6,8 +6,7 @@ none. Coefficients are ratios of sums over cases, so leaving a case (or a patien
 Sources: Cohen 1960; Fleiss 1971; Krippendorff, "Computing Krippendorff's Alpha-Reliability", 2011.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any, Literal
 
@@ -17,8 +16,8 @@ from scipy.special import stdtr
 
 from ml.dataframes import same_rows, values_of
 from ml.distributions.families import gini
-from ml.documents import named
 from ml.metrics.cases import Sample, check_clusters, check_inputs, observed_disagreement, select_sample
+from ml.metrics.homogeneity_test import DependenceTest
 from ml.metrics.jackknife import Estimate, Replicates, mean_replicates, to_estimate
 from ml.metrics.ordinal import quadratic_kappa
 from ml.util.arrays import FloatArray, IntArray, as_label_counts
@@ -134,6 +133,12 @@ def _per_cluster(parts: FloatArray, sample: Sample) -> FloatArray:
     return np.asarray(np.add.reduceat(parts, np.searchsorted(sample.cluster, np.arange(sample.n_clusters)), axis=0))
 
 
+def _ratio_estimate(formula: Callable[[FloatArray], FloatArray], parts: FloatArray, sample: Sample) -> Estimate:
+    """Estimate a formula of sums (..., P) from the parts (G, P) of clusters."""
+    total = parts.sum(axis=0)
+    return to_estimate(Replicates(float(formula(total)), formula(total - parts)), sample)
+
+
 def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None = None) -> Estimate:
     """Fleiss' kappa for a fixed number of annotators per case.
 
@@ -168,8 +173,7 @@ def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None =
         shares = sums[..., 1:-1] / (n * cases)[..., None]
         return _coefficient(1 - sums[..., 0] / cases, 1 - (shares**2).sum(axis=-1))
 
-    total = parts.sum(axis=0)
-    return to_estimate(Replicates(float(kappa(total)), kappa(total - parts)), sample)
+    return _ratio_estimate(kappa, parts, sample)
 
 
 def cohen_kappa(
@@ -266,8 +270,7 @@ def kappa_of(first: IntArray, second: IntArray, n_classes: int, sample: Sample, 
     if level == "ordinal":
         x, y = first.astype(np.float64), second.astype(np.float64)
         sums = _per_cluster(np.stack([np.ones(len(x)), x, y, x**2 + y**2, x * y], axis=-1), sample)
-        total = sums.sum(axis=0)
-        return to_estimate(Replicates(float(quadratic_kappa(total)), quadratic_kappa(total - sums)), sample)
+        return _ratio_estimate(quadratic_kappa, sums, sample)
     rows, columns = (np.bincount(classes, minlength=n_classes).astype(np.float64) for classes in (first, second))
     agree = (first == second).astype(np.float64)
     # of each cluster: cases, agreements, and by how much it changes the sum over classes of rows times columns
@@ -290,21 +293,6 @@ def _own_products(first: IntArray, second: IntArray, n_classes: int, sample: Sam
     shared, a, b = np.intersect1d(keys[0][0], keys[1][0], assume_unique=True, return_indices=True)
     products = (keys[0][1][a] * keys[1][1][b]).astype(np.float64)
     return np.asarray(np.bincount(shared // n_classes, products, sample.n_clusters), dtype=np.float64)
-
-
-@dataclass(frozen=True)
-class DependenceTest:
-    """A test of the assumption that labels are independent given the image.
-
-    Attributes:
-        statistic: larger is stranger.
-        p_value: probability of one as large or larger if the assumption is true.
-        n: cases used.
-    """
-
-    statistic: float = field(metadata=named("chi2"))
-    p_value: float
-    n: int
 
 
 def excess_disagreement_test(

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from ml.agreement.coefficients import DependenceTest, Level
+from ml.agreement.coefficients import Level
 from ml.documents import named, to_document
+from ml.metrics.homogeneity_test import DependenceTest
 from ml.metrics.jackknife import Estimate
 from ml.util.arrays import EqualByValue, FloatArray
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from scipy.sparse import triu
 
-from ml.agreement.coefficients import DependenceTest, Level, kappa_of, krippendorff_alpha, number_labels
+from ml.agreement.coefficients import Level, kappa_of, krippendorff_alpha, number_labels
 from ml.agreement.latent_class import DawidSkene, fit_long
 from ml.agreement.report import AgreementReport, AnnotatorAgreement, ClassAgreement, PairAgreement, SiteAgreement
 from ml.annotations import Annotations
@@ -232,10 +232,8 @@ def agreement_of(labelled: Annotations, where: Where, options: AgreementOptions)
     )
     if not report.n_labels:
         return report
-    return _with_annotators(report, labelled, groups, options) if labelled.annotators else _without_names(report)
-
-
-def _without_names(report: AgreementReport) -> AgreementReport:
+    if labelled.annotators:
+        return _with_annotators(report, labelled, groups, options)
     text = Message(
         "annotators are not named: no pairs, no annotators, and no test of whether they use the classes alike"
     )
@@ -263,7 +261,7 @@ def _with_annotators(
             AnnotatorAgreement(name, n_labels[a], agreeing[a], None if confusion is None else confusion[a])
             for a, name in enumerate(long.annotators)
         ],
-        rater_marginals=DependenceTest(test.statistic, test.p_value, test.n),
+        rater_marginals=test,
         warnings=[*report.warnings, *texts, *skipped],
     )
 

@@ -1,9 +1,8 @@
 """Fit of annotator models, and the gate that compares two of them.
 
 The penalised log-likelihood is ``Σ_i log p(y_i | x_i) + κ Σ M log C``.
-Expectation–maximisation puts expected counts of opinions in place of
-the matrices (``em_step``). The search is L-BFGS, whose gradient is
-the same counts divided by the matrices (Fisher's identity).
+The search is L-BFGS, whose gradient is the expected counts of
+opinions divided by the matrices (Fisher's identity).
 """
 
 from collections.abc import Callable, Sequence
@@ -133,13 +132,6 @@ def log_prior(confusions: FloatArray, pseudo_counts: FloatArray) -> float:
     used = pseudo_counts > 0
     with np.errstate(divide="ignore"):
         return float((pseudo_counts[used] * np.log(confusions[used])).sum())
-
-
-def em_step(material: FitInputs, confusions: FloatArray, anchor: Anchor) -> FloatArray:
-    """Matrices (A, K, K) after an expectation–maximisation step."""
-    counts = opinion_counts(material, confusions, left_out(material, confusions)[0])
-    counts = counts + anchor.pseudo_counts(len(confusions))
-    return np.asarray(counts / counts.sum(axis=2, keepdims=True))
 
 
 def fit_readers(material: FitInputs, anchor: Anchor, start: Fit | None = None, tolerance: float = TOLERANCE) -> Fit:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ml.calibration.calibration import Calibration
 from ml.calibration.concentration import ConcentrationHead, HeadKind, choose_head
 from ml.calibration.domain_adaptation import AdaptationDocument
-from ml.calibration.joint_fit import LabelledOutputs, fit_jointly, joint_loss
+from ml.calibration.joint_fit import LabelledOutputs, case_temperature_loss, fit_jointly
 from ml.calibration.optimise import FitError
 from ml.calibration.refining import RefinementChoice, refine_calibration
 from ml.calibration.scaling import METHODS, Choice, Method, Scaling, choose_scaling
@@ -157,7 +157,8 @@ def _fit_jointly(
     inside, unseen = cases.rows(fit), cases.rows(~fit)
 
     def cv_loss(log_t: float, fitted: ConcentrationHead) -> float:
-        return joint_loss(unseen.logits, unseen.counts, log_t, fitted(unseen.features), 0.0)[0]
+        a = fitted(unseen.features)
+        return case_temperature_loss(unseen.logits, unseen.counts, np.full(a.shape, log_t), a, 0.0)[0]
 
     try:
         # both are judged as fitted on the fit part alone

@@ -5,7 +5,6 @@ uniform mixture.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +23,6 @@ RIDGE_CANDIDATES = (0.0, 1e-3, 1e-2, 1e-1)
 CASES_PER_FEATURE = 10
 #: Weaker λ_α, tried after the paper's.
 WEAKER_PENALTIES = (5e-4, 5e-5)
-Normalization = Literal["label", "instance"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,20 +52,16 @@ def concentration_loss(
     log_concentration: FloatArray,
     *,
     penalty: float = LOG_CONCENTRATION_PENALTY,
-    normalization: Normalization = "label",
 ) -> tuple[float, FloatArray]:
     """Penalised Dirichlet-multinomial loss, and its gradient.
 
-    ``label`` (paper eq. 14): −1/Σn Σ log DirMult(y | α0 f) + λ/N Σ a². ``instance`` (the authors' code):
-    1/N Σ (n_i/n̄) NLL_i + λ/N Σ a², in which λ acts n̄ times weaker. With a leading member axis DirMult is the
-    uniform mixture of the members' and the penalty their mean.
-
-    Raises:
-        ValueError: an unknown normalization.
+    −1/Σn Σ log DirMult(y | α0 f) + λ/N Σ a² (paper eq. 14). With a leading
+    member axis DirMult is the members' uniform mixture and the penalty
+    their mean.
     """
     refuse_tables(class_probs=class_probs, label_counts=label_counts, log_concentration=log_concentration)
     terms = DirichletMultinomial(label_counts, log_probs_of(class_probs))(log_concentration)
-    return penalised_loss(*terms, label_counts.sum(axis=1), log_concentration, penalty, normalization)[:2]
+    return penalised_loss(*terms, label_counts.sum(axis=1), log_concentration, penalty)[:2]
 
 
 def penalised_loss(
@@ -76,16 +70,10 @@ def penalised_loss(
     totals: IntArray,
     log_concentration: FloatArray,
     penalty: float,
-    normalization: Normalization,
 ) -> tuple[float, FloatArray, FloatArray]:
     """Penalised loss, its gradient by a, and each case's weight."""
     mixed, share = mixture_log_likelihood(-member_nll)
-    if normalization == "label":
-        weight = np.full(len(totals), 1.0 / max(totals.sum(), 1))
-    elif normalization == "instance":
-        weight = totals / max(totals.mean(), 1e-300) / len(totals)
-    else:
-        raise ValueError(f"normalization must be 'label' or 'instance', got {normalization!r}")
+    weight = np.full(len(totals), 1.0 / max(totals.sum(), 1))
     value, share = -weight @ mixed + penalty * (log_concentration**2).mean(), weight * share
     return float(value), share * slope + 2 * penalty * log_concentration / log_concentration.size, share
 
@@ -97,7 +85,6 @@ def fit_concentration(
     *,
     penalty: float = LOG_CONCENTRATION_PENALTY,
     ridge: float | None = 0.0,
-    normalization: Normalization = "label",
 ) -> tuple[ConcentrationHead, int]:
     """Fit the concentration head, starting from α0 = 1 everywhere.
 
@@ -107,7 +94,6 @@ def fit_concentration(
         label_counts: (N, K); cases with one label carry no information on a.
         penalty: λ_α.
         ridge: penalty ρ/2 |w|² on the weights of standardised features; None for a constant head, w = 0.
-        normalization: as in ``concentration_loss``.
 
     Returns:
         The head and the number of iterations.
@@ -126,7 +112,7 @@ def fit_concentration(
 
     def objective(x: FloatArray) -> tuple[float, FloatArray]:
         a = design.log_concentration(x).reshape(members)
-        value, by_a, _ = penalised_loss(*likelihood(a), totals, a, penalty, normalization)
+        value, by_a, _ = penalised_loss(*likelihood(a), totals, a, penalty)
         return design.penalised(x, value, by_a)
 
     parameters, iterations = minimise(objective, np.zeros(design.columns.shape[1] + 1), "concentration head")

@@ -18,15 +18,6 @@ from ml.metrics.cases import observed_disagreement
 from ml.util.arrays import FloatArray, IntArray, as_label_counts
 
 
-def joint_loss(
-    logits: FloatArray, label_counts: IntArray, log_temperature: float, log_concentration: FloatArray, penalty: float
-) -> tuple[float, FloatArray, float]:
-    """Loss of softmax(u / T), and gradients by a and log T."""
-    shared = np.full(logits.shape[:-1], log_temperature)
-    value, slope, by_t = case_temperature_loss(logits, label_counts, shared, log_concentration, penalty)
-    return value, slope, float(by_t.sum())
-
-
 def case_temperature_loss(
     logits: FloatArray,
     label_counts: IntArray,
@@ -34,14 +25,14 @@ def case_temperature_loss(
     log_concentration: FloatArray,
     penalty: float,
 ) -> tuple[float, FloatArray, FloatArray]:
-    """``joint_loss`` with a log T for each case and member."""
+    """Loss of softmax(u / T) with a log T of each case; gradients."""
     # a line search may try anything
     scaled = logits * np.exp(-np.clip(log_temperatures, -20.0, 20.0))[..., None]
     logs = log_softmax(scaled, axis=-1)
     # of ln f: f itself may underflow to zero if a line search tries a small T
     likelihood = DirichletMultinomial(label_counts, logs)
     terms = likelihood(log_concentration)
-    value, slope, weight = penalised_loss(*terms, label_counts.sum(axis=1), log_concentration, penalty, "label")
+    value, slope, weight = penalised_loss(*terms, label_counts.sum(axis=1), log_concentration, penalty)
     rate = likelihood.slopes_by_log_probs(log_concentration)
     by_t = (rate * scaled).sum(axis=-1) - rate.sum(axis=-1) * (np.exp(logs) * scaled).sum(axis=-1)
     return value, slope, np.asarray(weight * by_t)

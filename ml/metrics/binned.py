@@ -450,15 +450,6 @@ class PairCounts:
     pairs: FloatArray  # (S,)
 
     @classmethod
-    def of_binned(cls, binned: Binned) -> "PairCounts":
-        """Count the cases that were binned, which are all."""
-        own = np.zeros(len(binned.slots))
-        for cells in binned.cells:
-            own += np.bincount(cells.slot, cells.cases.astype(np.float64) ** 2, own.size)
-        cases = binned.bins.cases.astype(np.float64)
-        return cls(binned.sample.rows.size, cases, cases**2 - own)
-
-    @classmethod
     def of(cls, probs: FloatArray, everyone: Sample, n_bins: int) -> "PairCounts":
         """Count in equal-width bins."""
         slots = BinIndex.of(probs[:0], n_bins, "uniform")

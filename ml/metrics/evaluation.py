@@ -276,10 +276,7 @@ def _horvitz_thompson(metrics: dict[str, Estimate], source: ArraySource, debias:
     if debias != "pair":
         return totals
     everyone = data.sample(0)
-    if source.labelled.sample.dropped:
-        by_class = PairCounts.of(everyone.take(data.probs), everyone, n_bins)
-    else:
-        by_class = PairCounts.of_binned(source.labelled.binned)
+    by_class = PairCounts.of(everyone.take(data.probs), everyone, n_bins)
     totals["CL"] = source.labelled.binned.horvitz_thompson(by_class)
     totals["CL_paired"] = source.paired.binned.horvitz_thompson(by_class)
     by_disagreement = PairCounts.of(everyone.take(source.dpe)[:, None], everyone, n_bins)

@@ -1,7 +1,6 @@
 """Tests of annotators' use of classes and of the class mix."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +8,7 @@ from scipy.sparse import csr_array
 from scipy.special import fdtrc
 
 from ml.dataframes import same_rows
+from ml.documents import named
 from ml.messages import Message
 from ml.metrics.cases import check_clusters
 from ml.metrics.sums import sums_by_slot
@@ -21,16 +21,17 @@ _BLOCK = 64
 DIFFERENT = 0.01
 
 
-class HomogeneityTest(NamedTuple):
-    """Result of ``marginal_homogeneity_test``.
+@dataclass(frozen=True)
+class DependenceTest:
+    """A test of the assumption that labels are independent given the image.
 
     Attributes:
-        statistic: χ² of the annotator × class table.
-        p_value: share of random signs with a statistic as large or larger.
-        n: number of cases with two labels or more.
+        statistic: larger is stranger.
+        p_value: probability of one as large or larger if the assumption is true.
+        n: cases used.
     """
 
-    statistic: float
+    statistic: float = field(metadata=named("chi2"))
     p_value: float
     n: int
 
@@ -44,7 +45,7 @@ def marginal_homogeneity_test(
     permutations: int = 999,
     seed: int = 0,
     up_to: float = 1.0,
-) -> HomogeneityTest:
+) -> DependenceTest:
     """Test H0: annotators use the classes alike on shared cases.
 
     The statistic is χ² of the annotator × class table against its expectation, in which each annotator of a case has
@@ -85,7 +86,7 @@ def marginal_homogeneity_test(
     cases, annotators, labels = cases[several], annotators[several], labels[several]
     n_cases = np.unique(cases).size
     if n_cases == 0:
-        return HomogeneityTest(0.0, 1.0, 0)
+        return DependenceTest(0.0, 1.0, 0)
     groups = cases if patients is None else patients[several]
     differences, expected = _differences(cases, annotators, labels, _as_they_come(groups))
     observed = float((differences.sum(axis=0) ** 2 / expected).sum())
@@ -96,7 +97,7 @@ def marginal_homogeneity_test(
         larger += int((np.einsum("bc,bc,c->b", sums, sums, 1 / expected) >= observed * (1 - 1e-9)).sum())
         if 1 + larger > up_to * (1 + permutations):
             break
-    return HomogeneityTest(observed, (1 + larger) / (1 + permutations), n_cases)
+    return DependenceTest(observed, (1 + larger) / (1 + permutations), n_cases)
 
 
 def _whole_numbers(values: npt.ArrayLike, name: str) -> IntArray:

@@ -147,8 +147,8 @@ def disagreement_loss(
     >>> round(disagreement_loss([[2, 1], [0, 3], [3, 0]], [0.42, 0.32, 0.18]).value, 4)
     0.1393
     """
-    data, dpe = Inputs.of_disagreement(label_counts, disagreement_probs, sample_weight, cluster)
-    return _estimate("L_D", data, dpe)
+    given = Inputs.of_disagreement(label_counts, disagreement_probs, sample_weight, cluster)
+    return _estimate("L_D", *given)
 
 
 def disagreement_calibration_loss(
@@ -166,8 +166,8 @@ def disagreement_calibration_loss(
     >>> round(disagreement_calibration_loss([[2, 1], [0, 3], [3, 0]], [0.42, 0.32, 0.18], n_bins=1).value, 4)
     -0.0219
     """
-    data, dpe = Inputs.of_disagreement(label_counts, disagreement_probs, sample_weight, cluster)
-    return _estimate("CL_D", data, dpe, n_bins=n_bins, strategy=strategy, debias=debias)
+    given = Inputs.of_disagreement(label_counts, disagreement_probs, sample_weight, cluster)
+    return _estimate("CL_D", *given, n_bins=n_bins, strategy=strategy, debias=debias)
 
 
 #: What the labels say of a disagreement probability: better than the constant, no better so far, or worse.
@@ -205,8 +205,8 @@ def disagreement_skill(
     >>> round(disagreement_skill([[2, 1], [0, 3], [3, 0]], [0.42, 0.32, 0.18]).value, 4)
     0.1941
     """
-    data, dpe = Inputs.of_disagreement(label_counts, disagreement_probs, sample_weight, cluster)
-    return _estimate("skill_D", data, dpe)
+    given = Inputs.of_disagreement(label_counts, disagreement_probs, sample_weight, cluster)
+    return _estimate("skill_D", *given)
 
 
 def judge_disagreement(

@@ -97,12 +97,12 @@ def _assisted_mean(
     predicted = predicted - float(population.weight @ predicted) / max(population.total_weight, _TINY)
     noise, parts = _noise(predicted, known, population)
     moved, by = plain.value - plain.without, noise.value - noise.without
-    if not (moved.size and np.isfinite(moved).all() and np.isfinite(by).all()):
-        estimate = to_estimate(plain, known, bounds=bounds)
-        return ModelAssisted(estimate.value, estimate.se, estimate.low, estimate.high, estimate.p_of_fall)
-    share = _shares(moved, by)
-    value = plain.value - float(share @ parts)
-    estimate = to_estimate(Replicates(value, value - (moved - share * by)), known, bounds=bounds)
+    assisted = plain
+    if moved.size and np.isfinite(moved).all() and np.isfinite(by).all():
+        share = _shares(moved, by)
+        value = plain.value - float(share @ parts)
+        assisted = Replicates(value, value - (moved - share * by))
+    estimate = to_estimate(assisted, known, bounds=bounds)
     return ModelAssisted(estimate.value, estimate.se, estimate.low, estimate.high, estimate.p_of_fall)
 
 
