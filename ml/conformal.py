@@ -58,15 +58,12 @@ def patient_masses(
     asked: npt.ArrayLike | None = None,
     probabilities: npt.ArrayLike | None = None,
 ) -> FloatArray:
-    """Mass of each cell: R_i / (π_i n_g), n_g the cells of its patient.
+    """Mass (N,) of each cell: R_i / (π_i n_g), n_g the cells of its patient.
 
     Args:
         patients: (N,) to whom each cell belongs.
         asked: (N,) R, whether its answer is known; None: of all.
         probabilities: (N,) π, with which it was asked for; None: certainly.
-
-    Returns:
-        (N,). Their sum over a patient is 1 on average, and exactly where all were asked for certain.
 
     Raises:
         ValueError: a probability outside (0, 1], or shapes or names of rows that differ.
@@ -129,14 +126,14 @@ def calibrate(
 
     Args:
         answered: (N,) scores of the answers.
-        masses: (N,) w of their cells; those without mass are left out.
+        masses: (N,) w of their cells (``patient_masses``).
         patients: (N,) to whom the cells belong.
         misses: α.
         least_mass: the smallest own mass m that will be asked for.
 
     Raises:
-        ValueError: α outside (0, 1), arrays of different lengths or names of rows, a negative mass, or a score that is
-            no number.
+        ValueError: α outside (0, 1), shapes or rows that differ, a
+            negative mass, or a score that is no number.
 
     >>> scores = [0.0, 0.2, 0.1, 0.3, 0.5, 0.4, 0.7, 0.6, 0.8]
     >>> calibrate(scores, patient_masses(range(9)), range(9)).at()
@@ -187,15 +184,12 @@ def judge_sets(
 
     Args:
         sets: (N, K) classes of each set.
-        answers: (N,) class that was answered, −1 where none is known.
-        masses: (N,) as ``patient_masses`` has them; those without mass are left out.
+        answers: (N,) class that was answered, −1 if none is known.
+        masses: (N,) weights (``patient_masses``).
         patients: (N,) to whom the cells belong.
 
-    Returns:
-        Means weighted by the masses.
-
     Raises:
-        ValueError: shapes or names of rows that do not fit each other, or an answer that is none of the classes.
+        ValueError: shapes or rows that differ, or an unknown class.
 
     >>> quality = judge_sets([[True, False], [True, True]], [0, 1], [1.0, 1.0], ["p", "q"])
     >>> quality.coverage.value, quality.mean_size.value
@@ -239,14 +233,8 @@ _DIGITS = 12
 def scores(class_probs: npt.ArrayLike) -> FloatArray:
     """Mass of more probable classes: s_ik = Σ_j f_ij 1[f_ij > f_ik].
 
-    The score of adaptive prediction sets (Romano, Sesia and Candès 2020, eq. 5) without its random part: 0 for the
-    leading class, the same for equal probabilities, and nothing is drawn, so that one case has one set.
-
-    Args:
-        class_probs: (N, K).
-
-    Returns:
-        (N, K), in [0, 1), rounded to 12 digits so that the order of the classes does not matter.
+    The score (N, K) of adaptive prediction sets (Romano, Sesia and Candès
+    2020, eq. 5) without its random part, rounded to 12 digits.
 
     Raises:
         ValueError: not probabilities.
@@ -268,17 +256,10 @@ def scores(class_probs: npt.ArrayLike) -> FloatArray:
 
 
 def answer_scores(class_probs: npt.ArrayLike, answers: npt.ArrayLike) -> FloatArray:
-    """Score of the class that somebody answered.
-
-    Args:
-        class_probs: (N, K).
-        answers: (N,) numbers of the classes.
-
-    Returns:
-        (N,).
+    """Scores (N,) of the answered classes (N,).
 
     Raises:
-        ValueError: not probabilities, no such class, or rows that are named differently.
+        ValueError: not probabilities, no such class, or rows that differ.
 
     >>> answer_scores([[0.5, 0.2, 0.3]], [2]).tolist()
     [0.5]
@@ -289,17 +270,12 @@ def answer_scores(class_probs: npt.ArrayLike, answers: npt.ArrayLike) -> FloatAr
 
 
 def answer_sets(class_probs: npt.ArrayLike, thresholds: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Classes whose score is at most a threshold, and the leading class.
+    """Classes (N, K) whose score is at most a threshold, and the leading class.
 
-    Args:
-        class_probs: (N, K).
-        thresholds: one, or one per case (N,), or per class (K,) as a row (1, K).
-
-    Returns:
-        (N, K), whether the class belongs to the set.
+    Thresholds are one number, one per case (N,), or per class (1, K).
 
     Raises:
-        ValueError: not probabilities, thresholds of another shape or NaN, or rows that are named differently.
+        ValueError: not probabilities, thresholds of another shape or NaN, or rows that differ.
 
     >>> answer_sets([[0.5, 0.2, 0.3]], 0.6).tolist()
     [[True, False, True]]

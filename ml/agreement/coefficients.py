@@ -304,15 +304,8 @@ def excess_disagreement_test(
 ) -> DependenceTest:
     """Test one-sidedly whether annotators disagree more than 1 − Σf².
 
-    Args:
-        label_counts: (N, K) label histograms, n ≥ 2 used.
-        class_probs: (N, K) class probability estimates.
-        sample_weight: (N,) instance weights of order 2.
-        cluster: (N,) patient of each case.
-
-    Returns:
-        The weighted mean difference in standard errors (jackknife, over clusters where there are any), with its upper
-        tail of Student's t.
+    The statistic is the mean difference of cases with n ≥ 2 in standard
+    errors. Arguments are those of ``ml.metrics.losses``.
 
     Raises:
         ValueError: fewer than two cases or clusters with two labels, or arrays that do not match.

@@ -64,13 +64,12 @@ def choose_readers(
         prior: a release's predictions of N cases.
         long: labels of these cases.
         names: A names of the annotators of ``long``.
-        groups: (N,) patient of each case; each case by itself where left out.
-        experts: annotators whose mean is the population; all, by their number of labels, where left out.
-        progress: told the share that is done.
+        groups: (N,) patient of each case.
+        experts: annotators whose mean is the population; all by default.
+        progress: receives the share that is done.
 
     Raises:
-        ValueError: no label, names that do not fit, an unknown expert, fewer patients than folds, or groups that are
-            not one per case or have names of rows.
+        ValueError: no label, or names, experts or groups that do not fit.
     """
     refuse_row_names(groups=groups)
     if len(names) != long.n_annotators:

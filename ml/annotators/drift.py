@@ -43,16 +43,12 @@ class WeekBand:
 
 
 def excess_log_loss(class_probs: npt.ArrayLike, label: npt.ArrayLike) -> FloatArray:
-    """Log loss of each label less its expectation, in nats.
+    """Log loss (N,) of each label less its expectation, in nats.
 
-    It lies in [−log K, −log .01].
-
-    Args:
-        class_probs: (N, K).
-        label: (N,) classes.
+    Probabilities (N, K) are clipped, so that it lies in [−log K, −log .01].
 
     Raises:
-        ValueError: not probabilities, no such class, or rows that are named differently.
+        ValueError: not probabilities, no such class, or rows that differ.
 
     >>> excess_log_loss([[0.5, 0.5]], [1]).tolist()
     [0.0]
@@ -68,17 +64,16 @@ def excess_log_loss(class_probs: npt.ArrayLike, label: npt.ArrayLike) -> FloatAr
 def weekly_bands(excess: npt.ArrayLike, week: npt.ArrayLike, n_classes: int, *, level: float = LEVEL) -> list[WeekBand]:
     """Weekly means with bands that hold together with probability 1 − level.
 
-    The band of the w-th week that has units is at level / (w (w + 1)), which adds up to ``level``: one may look every
-    week, and stop or go on as one likes. Within a week units bet one after the other on "the mean is m", for each m.
+    The band of the w-th week is at level / (w (w + 1)).
 
     Args:
-        excess: (N,) of each unit, nats, in the order in which the units were completed.
+        excess: (N,) of each unit, nats, in order of completion.
         week: (N,) of that, ascending.
         n_classes: K, which bounds the excess from below.
         level: probability with which any band misses.
 
     Raises:
-        ValueError: an excess out of its range, weeks that go back, or shapes or names of rows that differ.
+        ValueError: an excess out of range, weeks that go back, or rows that differ.
     """
     low = -float(np.log(n_classes))
     values, of_unit = _series(excess, week, "week")
@@ -125,16 +120,12 @@ def drift_paths(
 ) -> list[CapitalPath]:
     """Alarm paths of annotators: bets on a rise of the excess loss.
 
-    All annotators share the level: if none of them has changed, at most that share of the years has an alarm.
-
-    Args:
-        excess: of each annotator (N,), of each unit, nats, in the order in which the units were completed.
-        day: of each annotator (N,), on which that was, ascending.
-        n_classes: K, which bounds the excess from below.
-        tolerance: nats.
+    All annotators share the level: without a change at most that share of
+    the years has an alarm. ``excess`` and ``day`` are as in ``weekly_bands``,
+    for each annotator.
 
     Raises:
-        ValueError: an excess out of its range, days that go back, or shapes or names of rows that differ.
+        ValueError: an excess out of range, days that go back, or rows that differ.
     """
     low = -float(np.log(n_classes))
     scale = LARGEST / (LARGEST - low)

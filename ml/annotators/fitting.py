@@ -234,14 +234,7 @@ class HeldOutGain:
 def next_label_losses(
     prior: PredictiveDistribution, long: Annotations, names: Sequence[str], model: ReaderModel
 ) -> FloatArray:
-    """Log loss (M,) of each label given the others of its case, in nats.
-
-    Args:
-        prior: a release's predictions of N cases.
-        long: M labels of them.
-        names: A annotators.
-        model: of the annotators.
-    """
+    """Log loss (M,) of each label given its case's others, in nats."""
     confusions = model.matrices(names)
     expected, _ = left_out(FitInputs(model.opinions(prior), long), confusions)
     chance = (expected * confusions[long.annotator, :, long.label]).sum(axis=1)
@@ -261,15 +254,15 @@ def held_out_gain(
     """Judge a model of named annotators on labels that no fit used.
 
     Args:
-        prior: a release's predictions of N cases, as they are served.
+        prior: predictions of N cases, as they are served.
         long: labels of them.
         names: A annotators of the labels.
-        models: the model of names, and annotators taken as alike with opinions spread anew.
-        weights: (N,) inverse probabilities that a case has two labels; cases without are left out.
+        models: the model of names, and the same with annotators alike.
+        weights: (N,) inverse probabilities of two labels.
         cluster: (N,) patients.
 
     Raises:
-        ValueError: weights or patients that are not one per case or have names of rows.
+        ValueError: weights or patients that are not one per case.
     """
     refuse_row_names(weights=weights, cluster=cluster)
     weight, patients = check_weights(weights, long.n_cases), check_clusters(cluster, long.n_cases)

@@ -309,12 +309,7 @@ class NamedPosterior:
 
 
 def named_posterior(opinions: Opinions, long: Annotations, confusions: FloatArray) -> NamedPosterior:
-    """Posterior of N cases after labels by known annotators.
-
-    Args:
-        opinions: prior of the N cases.
-        long: their labels.
-        confusions: (A, K, K) matrix of each annotator of the labels.
+    """Posterior of N cases after labels by annotators with matrices (A, K, K).
 
     Raises:
         ValueError: cases, classes or annotators do not fit together.
@@ -388,16 +383,9 @@ def answer_distribution(
 ) -> DirichletMixtureCpe:
     """Distribution of a population's answers as a mixture of Dirichlets.
 
-    Its mean and its disagreement are exact. Each member has the mean and the disagreement of its opinions seen through
-    C̄; that its shape is then a Dirichlet's is exact for C̄ = I and for two classes at its ends, and close where C̄ is
-    near the identity.
-
-    Args:
-        opinions: prior of the N cases.
-        long: their labels, the same number for each.
-        confusions: (A, K, K).
-        population: (K, K) C̄.
-        keep: count vectors lighter than this are left out.
+    Its mean and its disagreement are exact; its shape is close if C̄
+    (K, K) is near the identity. Count vectors lighter than ``keep`` are
+    left out.
 
     Raises:
         ValueError: cases with different numbers of labels.

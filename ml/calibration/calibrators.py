@@ -73,7 +73,8 @@ def calibrate(
 ) -> FitReport:
     """Fit scaling and concentration head, and keep what helps out of fold.
 
-    Then head and temperature may read summaries of the logits, and φ be mapped, where that helps out of fold.
+    Both are fitted on 80 % of the groups, chosen on the others and refitted
+    on all. Then summaries and a map of φ are tried.
 
     Args:
         logits: (N, K), or (S, N, K) of an ensemble.
@@ -83,19 +84,18 @@ def calibrate(
         method: how class probabilities are calibrated.
         alpha: whether to fit the concentration head.
         seed: of the split.
-        scaling_label_counts: (N, K) those of the labels that class probabilities alone are scaled by, and to whose
-            pairs φ is mapped; all if left out. Leave out labels that were asked for because others differ: to the
-            likelihood of a Dirichlet multinomial the reason of a label does not matter, to that of independent
-            labels it does, and more labels of contested cases pass for overconfidence (T = 1.24 fitted where 1 is
-            true); and with each further label the pairs of a case that differs differ less.
-        refined: whether to try summaries and the map; without them it is the paper's method.
+        scaling_label_counts: (N, K) labels by which class probabilities
+            are scaled and φ is mapped; all if left out. Leave out labels
+            that were asked for because others differ: they would pass
+            for overconfidence.
+        refined: whether to try summaries and the map.
 
     Returns:
         The calibration and a report of its losses.
 
     Raises:
         FitError: a fit did not converge, or there is no label.
-        ValueError: shapes or names that do not fit, values that are not finite, or probabilities in place of logits.
+        ValueError: inputs that do not fit, or probabilities as logits.
 
     >>> rng = np.random.default_rng(0)
     >>> logits = rng.normal(size=(200, 3))

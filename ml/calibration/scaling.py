@@ -106,14 +106,7 @@ def _checked(logits: npt.ArrayLike, label_counts: npt.ArrayLike, what: str) -> t
 
 
 def fit_temperature(logits: npt.ArrayLike, label_counts: npt.ArrayLike) -> tuple[float, int]:
-    """Fit log T by maximum likelihood of label histograms.
-
-    Args:
-        logits: (N, K), or (S, N, K) of an ensemble.
-        label_counts: (N, K).
-
-    Returns:
-        log T and the number of iterations.
+    """Fit log T to logits (N, K) or (S, N, K), and count the iterations.
 
     Raises:
         FitError: no label, or no convergence.
@@ -177,7 +170,7 @@ def affine_loss(
 def fit_affine(
     logits: npt.ArrayLike, label_counts: npt.ArrayLike, method: Method, *, off_penalty: float, bias_penalty: float
 ) -> tuple[Scaling, int]:
-    """Fit vector or matrix scaling for given penalties.
+    """Fit vector or matrix scaling, and count the iterations.
 
     Args:
         logits: (N, K), or (S, N, K) of an ensemble.
@@ -185,9 +178,6 @@ def fit_affine(
         method: ``vector`` or ``matrix``.
         off_penalty: λ_w on off-diagonal weights (matrix only).
         bias_penalty: λ_b.
-
-    Returns:
-        The scaling and the number of iterations.
 
     Raises:
         FitError: no label, or no convergence.

@@ -285,17 +285,10 @@ class Accumulator(UnitSums):
         sample_weight: npt.ArrayLike | None = None,
         cluster: npt.ArrayLike | None = None,
     ) -> None:
-        """Add cases.
-
-        Args:
-            label_counts: (N, K) label histograms.
-            class_probs: (N, K) class probability estimates; where both are tables, classes are matched by name.
-            disagreement_probs: (N,) DPEs; 1 − Σf² where left out.
-            sample_weight: (N,) instance weights.
-            cluster: (N,) patient of each case; all updates have one or none has.
+        """Add cases; arguments as in ``evaluate``.
 
         Raises:
-            ValueError: shapes or class names that do not match, or values out of range; nothing is added then.
+            ValueError: arrays or class names that do not match; nothing is added.
         """
         columns = {"label_counts": label_counts, "class_probs": class_probs, "disagreement_probs": disagreement_probs}
         same_rows(**columns, sample_weight=sample_weight, cluster=cluster)

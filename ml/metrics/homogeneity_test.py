@@ -48,11 +48,10 @@ def marginal_homogeneity_test(
 ) -> DependenceTest:
     """Test H0: annotators use the classes alike on shared cases.
 
-    The statistic is χ² of the annotator × class table against its expectation, in which each annotator of a case has
-    the case's label frequencies: Σ (observed − expected)² / expected. The null distribution flips the sign of the
-    differences (observed − expected) of whole patients at random, or of single cases where no patients are given. The
-    test therefore holds its level where readings are correlated within patients; permuting labels case by case does
-    not.
+    The statistic is χ² of the annotator × class table, in which each
+    annotator is expected to have the case's label frequencies. The null
+    distribution flips the sign of the differences of whole patients at
+    random, so that the level holds for readings correlated in patients.
 
     Args:
         case: (M,) case number of each label, from 0.
@@ -61,16 +60,16 @@ def marginal_homogeneity_test(
         cluster: (M,) patient of each label's case.
         permutations: number of random sign vectors.
         seed: of the signs.
-        up_to: p value beyond which no more signs are drawn.
+        up_to: p value beyond which no more signs are drawn, and p is a
+            lower bound (Besag and Clifford 1991).
 
     Returns:
-        The test. p is 1 where no case has two labels; beyond ``up_to`` it is a lower bound.
+        The test; p is 1 if no case has two labels.
 
     Raises:
-        ValueError: arrays of different lengths, or numbers that are not whole or negative.
+        ValueError: arrays of different lengths, or bad numbers.
 
-    Source: wild cluster bootstrap with Rademacher weights, Cameron, Gelbach and Miller 2008; stopping rule, Besag and
-    Clifford 1991.
+    Source: wild cluster bootstrap, Cameron, Gelbach and Miller 2008.
 
     >>> marginal_homogeneity_test([0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0]).statistic
     0.0

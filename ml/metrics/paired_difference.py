@@ -62,19 +62,7 @@ def paired_change(
     sample_weight: SampleWeight = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Change:
-    """Change of L and of L_φ, case by case, with patient-clustered intervals.
-
-    Args:
-        label_counts: (N, K).
-        before: class probabilities (N, K) and DPEs (N,).
-        after: the same of the candidate.
-        first_label_counts: (N, K) those of the labels that L uses; all where left out.
-        sample_weight: (N,) weights, or a pair of these: of order 1 and of order 2.
-        cluster: (N,) patients.
-
-    Raises:
-        ValueError: shapes that do not match or values out of range.
-    """
+    """Change of L and of L_φ; arguments as in ``paired_changes``."""
     pair = _Pair.of(label_counts, before, after, first_label_counts, sample_weight, cluster)
     loss, disagreement_loss = (pair.change(metric) for metric in _PROPER_SCORES)
     return Change(loss, disagreement_loss, pair.parts(), pair.chance())
@@ -117,17 +105,17 @@ def paired_changes(
 ) -> dict[str, Estimate]:
     """Changes of the metrics of two predictions, with intervals.
 
-    Each is the difference of what ``evaluate`` says of either prediction; errors are those of the difference, which
-    are smaller than two intervals side by side suggest, since both are judged by the same labels.
+    Each is the difference of what ``evaluate`` returns for either, which
+    takes the same arguments. EL changes as L does.
 
     Args:
         label_counts: (N, K).
         before: class probabilities (N, K) and DPEs (N,).
         after: the same of the other prediction.
-        first_label_counts: (N, K) those of the labels that metrics which need one label use; all where left out.
-        readings: who gave which label, for the intervals for new readers.
+        first_label_counts: as in ``evaluate``.
+        readings: as in ``evaluate``.
         n_bins: equal-width bins of [0, 1].
-        sample_weight: (N,) weights, or a pair of these: of order 1 and of order 2.
+        sample_weight: as in ``evaluate``.
         cluster: (N,) patients.
 
     Raises:
