@@ -50,10 +50,8 @@ class Summaries(EqualByValue):
     """Standardised summaries (4,), kept within their range."""
 
     centre: FloatArray
-    # 1 if nothing varies
-    spread: FloatArray
-    # smallest and largest standardised values
-    low: FloatArray
+    spread: FloatArray  # 1 if nothing varies
+    low: FloatArray  # least standardised value
     high: FloatArray
 
     def __post_init__(self) -> None:

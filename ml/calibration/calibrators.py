@@ -31,10 +31,8 @@ class JointFit(TypedDict):
     kept: bool
     cv_before: NotRequired[float]
     cv_after: NotRequired[float]
-    # T, if it was kept
-    temperature: NotRequired[float]
-    # why a fit failed
-    failed: NotRequired[str]
+    temperature: NotRequired[float]  # T, if kept
+    failed: NotRequired[str]  # why a fit failed
 
 
 class FitDocument(TypedDict):

@@ -125,15 +125,11 @@ class HeadDesign:
 
     # Dividing the weights by the spread is standardising M · D numbers without a pass through them.
 
-    # (M, P) centred inputs that are read
-    columns: FloatArray
-    # (D,) mask of these
-    read: npt.NDArray[np.bool_]
-    # (D,) means and standard deviations, 1 for an input that never varies
-    centre: FloatArray
-    spread: FloatArray
-    # (P,) penalties ρ/2 w² on the weights
-    ridge: FloatArray
+    columns: FloatArray  # (M, P) centred inputs that are read
+    read: npt.NDArray[np.bool_]  # (D,) mask of these
+    centre: FloatArray  # (D,) means
+    spread: FloatArray  # (D,) deviations, 1 if constant
+    ridge: FloatArray  # (P,) penalties ρ/2 w²
 
     @classmethod
     def of(cls, features: FloatArray, ridge: float | None) -> "HeadDesign":

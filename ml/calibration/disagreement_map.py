@@ -62,12 +62,9 @@ class DisagreementMap:
 class PiecewiseMap(EqualByValue):
     """φ′ piecewise linear in logit φ, never falling."""
 
-    # (M,) logits of DPEs, increasing; the first and the last segment go on beyond the outer ones
-    knots: FloatArray
-    # (M + 1,) of the segments
-    slopes: FloatArray
-    # logit φ′ at the first knot
-    offset: float
+    knots: FloatArray  # (M,) logits of DPEs, rising
+    slopes: FloatArray  # (M + 1,) of segments
+    offset: float  # logit φ′ at the first knot
     kind: Literal["piecewise"] = "piecewise"
 
     def __post_init__(self) -> None:

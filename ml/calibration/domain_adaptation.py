@@ -31,25 +31,17 @@ class AdaptationDocument(TypedDict):
     """Figures of an adaptation to other annotators, before and after."""
 
     n_cases: int
-    # cases with two labels or more
-    n_double_reads: int
-    # T, at the mean case if it differs between cases; 1 before for another scaling
-    temperature_before: float
+    n_double_reads: int  # with two labels or more
+    temperature_before: float  # T at the mean case
     temperature_after: float
-    # of every log concentration
-    rise: float
-    # logit φ′ = slope · logit φ + level
-    slope: float
+    rise: float  # of log concentrations
+    slope: float  # of logit φ
     level: float
-    # mean share of the pairs of labels of a double read that differ
-    seen: float
-    # mean stated disagreement probability of the double reads
-    mean_before: float
+    seen: float  # share of pairs that differ
+    mean_before: float  # mean stated DPE
     mean_after: float
-    # of the calibration's own disagreement probabilities against a constant, out of fold
-    verdict: Verdict
-    # stated for every case; None if the calibration's own are stated
-    constant: float | None
+    verdict: Verdict  # of own DPEs, out of fold
+    constant: float | None  # None: own DPEs are stated
 
 
 @dataclass(frozen=True)

@@ -48,17 +48,12 @@ ROUGHLY = 1e-6
 class LabelledOutputs:
     """Network outputs, (N, …) or (S, N, …), and labels."""
 
-    # (N, K)
-    logits: FloatArray
-    # (N, D)
-    features: FloatArray
-    # (N, K) label counts
-    counts: IntArray
-    # (N, K) those of the labels whose pairs teach φ: not of labels that were asked for because others differ, since
-    # with each further label the pairs of such a case differ less
-    paired: IntArray
-    # (N, 4) of the logits, or (N, 0)
-    summaries: FloatArray
+    logits: FloatArray  # (N, K)
+    features: FloatArray  # (N, D)
+    counts: IntArray  # (N, K)
+    # not of labels that were asked for because others differ: their pairs differ less
+    paired: IntArray  # (N, K) labels whose pairs teach φ
+    summaries: FloatArray  # (N, 4) or (N, 0)
 
     @classmethod
     def of(

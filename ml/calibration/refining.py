@@ -52,14 +52,11 @@ _UNMAPPED = "none"
 class RefinementChoice(TypedDict):
     """Losses by refinement, in nats; None: no convergence."""
 
-    # what reads the summaries
-    variant: NotRequired[str]
+    variant: NotRequired[str]  # what reads the summaries
     likelihood: NotRequired[dict[str, float | None]]
-    # kind of the map of φ
-    map: NotRequired[str]
+    map: NotRequired[str]  # of φ
     pairs: NotRequired[dict[str, float | None]]
-    # why nothing was refined
-    failed: NotRequired[str]
+    failed: NotRequired[str]  # why nothing was refined
 
 
 def refine_calibration(

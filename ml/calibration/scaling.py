@@ -70,10 +70,8 @@ class Choice(TypedDict):
 
     cv_before: float
     cv_after: float
-    # name of the candidate, or of what changes nothing
-    chosen: str
-    # loss of each, None if its fit did not converge
-    candidates: dict[str, float | None]
+    chosen: str  # name of the candidate
+    candidates: dict[str, float | None]  # None: no convergence
 
 
 def scaling_loss(scaling: Scaling, logits: FloatArray, label_counts: IntArray) -> float:

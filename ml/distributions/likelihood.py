@@ -67,15 +67,11 @@ def dirichlet_multinomial_nll(
 @dataclass(frozen=True)
 class _Step:
     log_step: float
-    # (L,) cases with more labels than ``step``
-    longer: npt.NDArray[np.intp]
-    # (M,) case and class of each count above ``step``: few, so they are picked
-    cells: npt.NDArray[np.intp]
+    longer: npt.NDArray[np.intp]  # (L,) cases with more labels
+    cells: npt.NDArray[np.intp]  # (M,) of counts above
     classes: npt.NDArray[np.intp]
-    # (..., M) ln f of those classes; 0 where f is zero
-    log_probs: FloatArray
-    # (..., M) where f is zero: such a term has no f in the limit
-    impossible: npt.NDArray[np.bool_]
+    log_probs: FloatArray  # (..., M) ln f, or 0
+    impossible: npt.NDArray[np.bool_]  # (..., M) f is zero
 
     @classmethod
     def of(cls, step: int, label_counts: IntArray, log_probs: FloatArray) -> "_Step":

@@ -173,8 +173,7 @@ class _Design:
 
     features: FloatArray
     mean: FloatArray
-    # (p,) standard deviations, infinite where a feature is constant
-    spread: FloatArray
+    spread: FloatArray  # (p,) infinite for a constant
 
     @classmethod
     def of(cls, features: FloatArray, weight: FloatArray) -> "_Design":

@@ -141,8 +141,7 @@ _CHANGES = (
 class _Pair:
     before: ArraySource
     after: ArraySource
-    # what is known of all cases, if there were weights
-    known: TwoPhaseSample | None = None
+    known: TwoPhaseSample | None = None  # with weights alone
 
     @classmethod
     def of(

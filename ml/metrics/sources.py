@@ -214,8 +214,7 @@ class _Groups(Sample):
     """Groups in the place of the cases of a ``Sample``."""
 
     n: int
-    # effective number of those
-    cases_ess: float
+    cases_ess: float  # effective number of cases
 
     @property
     def ess(self) -> float:

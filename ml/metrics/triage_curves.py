@@ -29,18 +29,12 @@ def uncertainty_scores(class_probs: npt.ArrayLike) -> dict[str, FloatArray]:
 @dataclass(frozen=True)
 class _Ranked:
     sample: Sample
-    # (n,) their positions, highest score first
-    order: npt.NDArray[np.intp]
-    # (n,) φ̂ of each case
-    observed: FloatArray
-    # (n,) number of the distinct score of each case, highest first
-    group: npt.NDArray[np.intp]
-    # weight of each distinct score
-    tied: FloatArray
-    # weight of all higher scores
-    before: FloatArray
-    # (n,) weight up to and with each case, in order
-    places: FloatArray
+    order: npt.NDArray[np.intp]  # (n,) highest score first
+    observed: FloatArray  # (n,) φ̂
+    group: npt.NDArray[np.intp]  # (n,) number of the score
+    tied: FloatArray  # weight of each score
+    before: FloatArray  # weight of all higher ones
+    places: FloatArray  # (n,) weight up to each case
 
     @classmethod
     def of(
