@@ -182,11 +182,9 @@ class _Problem:
         return value, np.concatenate([by_head, [slope_t.sum() * self.free_t], by_summaries])
 
     def start(self, fitted: Fitted) -> FloatArray:
-        """Parameters of a fit, without the weights of what is not read."""
         by_case = fitted.temperature_weight if self.case_t else np.zeros(self.seen.shape[1])
         return np.concatenate([self.design.parameters(fitted.head), [fitted.log_temperature], by_case])
 
     def fitted(self, x: FloatArray) -> Fitted:
-        """The opposite of ``start``."""
         n = self.design.columns.shape[1]
         return Fitted(float(x[n + 1]), x[n + 2 :].copy(), self.design.head(x[: n + 1]))

@@ -75,7 +75,6 @@ class _Step:
 
     @classmethod
     def of(cls, step: int, label_counts: IntArray, log_probs: FloatArray) -> "_Step":
-        """Step of label counts (N, K) and ln f (..., N, K)."""
         cells, classes = np.nonzero(label_counts > step)
         picked = log_probs[..., cells, classes]
         impossible = np.isneginf(picked)

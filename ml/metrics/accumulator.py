@@ -57,7 +57,6 @@ class _UnitBinIndex(BinIndex):
         return self.n_units * super().__len__()
 
     def index(self, probs: FloatArray) -> npt.NDArray[np.intp]:
-        """Slot (n, C) of each probability in its case's unit."""
         index = super().index(probs)
         return index if self.n_units == 1 else np.asarray(index + self.unit[:, None] * super().__len__())
 
@@ -74,7 +73,6 @@ class _Cases:
     unit: npt.NDArray[np.intp]
 
     def take(self, rows: slice | npt.NDArray[np.intp]) -> "_Cases":
-        """Some of the cases."""
         return _Cases(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
@@ -399,21 +397,17 @@ class _Totals(BinnedSource):
         self._tables: dict[tuple[Bins, int], Binned] = {}
 
     def sample(self, order: int) -> Sample:
-        """All cases with so many labels as one."""
         one, dropped = np.zeros(1, dtype=np.intp), self.sums.n_cases - int(self.sums.used[order][0])
         return Sample(one, self.sums.weight[order], None if self.sums.cells is None else one, 1, dropped, whole=True)
 
     def mean(self, name: str) -> Replicates:
-        """A mean among ``MEANS``."""
         total, weight = float(self.sums.sums[name][0]), float(self.sums.weight[MEANS[name].order][0])
         return Replicates(total / weight if weight > 0 else float("nan"), np.empty(0))
 
     def calibration(self, bins: Bins, order: int, debias: Debias) -> Replicates:
-        """CL of the cases with so many labels, in a form."""
         return Replicates(self.binned(bins, order).value(debias), np.empty(0))
 
     def constant_loss(self, bins: Bins, order: int) -> Replicates:
-        """Loss of the best constant."""
         weight = float(self.sums.weight[order][0])
         if weight <= 0:
             return Replicates(float("nan"), np.empty(0))
@@ -422,7 +416,6 @@ class _Totals(BinnedSource):
         return Replicates(float(loss), np.empty(0))
 
     def binned(self, bins: Bins, order: int) -> Binned:
-        """Bins of the cases with so many labels."""
         if (bins, order) not in self._tables:
             self._tables[bins, order] = self._bin(bins, order)
         return self._tables[bins, order]

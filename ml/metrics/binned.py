@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterator, Set
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
-from ml.documents import to_document
+from ml.documents import AsDocument
 from ml.metrics.cases import Sample
 from ml.metrics.jackknife import (
     LINEAR,
@@ -41,7 +41,7 @@ class BinDocument(TypedDict):
 
 
 @dataclass(frozen=True)
-class ReliabilityBin:
+class ReliabilityBin(AsDocument[BinDocument]):
     """One row of a reliability diagram.
 
     Attributes:
@@ -61,10 +61,6 @@ class ReliabilityBin:
     mean_freq: float | None
     freq_low: float | None
     freq_high: float | None
-
-    def to_dict(self) -> BinDocument:
-        """Return it as JSON values."""
-        return cast(BinDocument, to_document(self))
 
 
 # Beyond one, the effective number of members at or below which a bin has no pairs: where all but one member weigh

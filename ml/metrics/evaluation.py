@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from html import escape
 from math import isnan
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
 from ml.distributions.families import gini
-from ml.documents import named, to_document
+from ml.documents import AsDocument, named
 from ml.messages import Message, messages
 from ml.metrics.accumulator import GroupSums
 from ml.metrics.binned import BinDocument, PairCounts, ReliabilityBin
@@ -58,7 +58,7 @@ class EvaluationDocument(MetricsDocument):
 
 
 @dataclass(frozen=True)
-class ClassEvaluation:
+class ClassEvaluation(AsDocument[ClassEvaluationDocument]):
     """Evaluation of the probabilities of one class.
 
     Attributes:
@@ -73,13 +73,9 @@ class ClassEvaluation:
     epistemic_loss: float | None = field(metadata=named("EL"))
     bins: tuple[ReliabilityBin, ...]
 
-    def to_dict(self) -> ClassEvaluationDocument:
-        """Return it as JSON values."""
-        return cast(ClassEvaluationDocument, to_document(self))
-
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Evaluation(EqualByValue):
+class Evaluation(EqualByValue, AsDocument[EvaluationDocument]):
     """Every metric over one set of predictions.
 
     Attributes:
@@ -112,10 +108,6 @@ class Evaluation(EqualByValue):
     class_bins: tuple[ReliabilityBin, ...]
     disagreement_bins: tuple[ReliabilityBin, ...]
     warnings: tuple[str, ...]
-
-    def to_dict(self) -> EvaluationDocument:
-        """Return the JSON document of ``secondread evaluate --json``."""
-        return cast(EvaluationDocument, to_document(self))
 
     def summary(self) -> str:
         """Return the metrics and warnings as a text table."""

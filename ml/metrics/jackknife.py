@@ -7,13 +7,13 @@ Soc. B 54:221), and the logit for a quantity with a range.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, expit, logit, stdtr, stdtrit
 
-from ml.documents import LEFT_OUT, to_document
+from ml.documents import LEFT_OUT, AsDocument
 from ml.metrics.cases import Sample
 from ml.util.arrays import EqualByValue, FloatArray
 
@@ -156,13 +156,9 @@ class ModelAssistedDocument(TypedDict):
     high: float | None
 
 
-class EstimateDocument(TypedDict):
-    """An ``Estimate`` as JSON values; what is not a number is None."""
+class EstimateDocument(ModelAssistedDocument):
+    """An ``Estimate`` as JSON values."""
 
-    value: float | None
-    se: float | None
-    low: float | None
-    high: float | None
     n: int
     dropped: int
     ess: float | None
@@ -176,7 +172,7 @@ class EstimateDocument(TypedDict):
 
 
 @dataclass(frozen=True, eq=False)
-class ModelAssisted(EqualByValue):
+class ModelAssisted(EqualByValue, AsDocument[ModelAssistedDocument]):
     """A mean that uses features of all cases."""
 
     value: float  # the estimate; NaN where no case could be used
@@ -185,13 +181,9 @@ class ModelAssisted(EqualByValue):
     high: float | None  # upper end
     p_of_fall: float | None = field(default=None, metadata=LEFT_OUT)  # for changes
 
-    def to_dict(self) -> ModelAssistedDocument:
-        """Return it as JSON values: NaN becomes None."""
-        return cast(ModelAssistedDocument, to_document(self))
-
 
 @dataclass(frozen=True, eq=False)
-class Estimate(EqualByValue):
+class Estimate(EqualByValue, AsDocument[EstimateDocument]):
     """A point estimate with standard error, 95 % interval and sample sizes.
 
     Attributes:
@@ -241,10 +233,6 @@ class Estimate(EqualByValue):
     def __float__(self) -> float:
         """The value alone."""
         return self.value
-
-    def to_dict(self) -> EstimateDocument:
-        """Return it as JSON values: NaN becomes None."""
-        return cast(EstimateDocument, to_document(self))
 
 
 @dataclass(frozen=True)

@@ -242,11 +242,9 @@ class _Truth(Inputs):
 
     @cached_property
     def n_labels(self) -> FloatArray:  # type: ignore[override]
-        """Labels (N,) of each case: without end."""
         return np.full(len(self.counts), np.inf)
 
     def frequencies(self, rows: slice | npt.NDArray[np.intp]) -> FloatArray:
-        """True class probabilities of some cases."""
         return np.asarray(self.counts[rows], dtype=np.float64)
 
 

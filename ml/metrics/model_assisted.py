@@ -184,6 +184,5 @@ class _Design:
         return cls(features, mean, np.where(spread > 1e-9, spread, np.inf))
 
     def of_cases(self, rows: slice | npt.NDArray[np.intp]) -> FloatArray:
-        """Rows (m, 1 + p) of some cases."""
         scaled = [(f[rows] - m) / s for f, m, s in zip(self.features.T, self.mean, self.spread, strict=True)]
         return np.stack([np.ones(len(scaled[0])), *scaled], axis=1)

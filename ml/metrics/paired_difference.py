@@ -1,12 +1,12 @@
 """Paired differences of metrics between two predictions of the same cases."""
 
 from dataclasses import dataclass, field, replace
-from typing import TypedDict, cast
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
-from ml.documents import LEFT_OUT, named, to_document
+from ml.documents import LEFT_OUT, AsDocument, named
 from ml.messages import Message
 from ml.metrics.cases import Sample, SampleWeight, check_both_orders, weights_by_order
 from ml.metrics.definitions import BY_NAME, MEANS, Metric, metric_replicates
@@ -33,7 +33,7 @@ class ChangeDocument(TypedDict):
 
 
 @dataclass(frozen=True, eq=False)
-class Change(EqualByValue):
+class Change(EqualByValue, AsDocument[ChangeDocument]):
     """Change of the proper scores; negative is better.
 
     Attributes:
@@ -47,10 +47,6 @@ class Change(EqualByValue):
     disagreement_loss: Estimate = field(metadata=named("L_D"))
     parts: FloatArray = field(repr=False, compare=False, metadata=LEFT_OUT)
     chance: FloatArray = field(repr=False, compare=False, metadata=LEFT_OUT)
-
-    def to_dict(self) -> ChangeDocument:
-        """Return it as JSON values."""
-        return cast(ChangeDocument, to_document(self))
 
 
 def paired_change(
@@ -183,7 +179,7 @@ class _Pair:
         return replace(pair, known=TwoPhaseSample(new - old, everyone, *samples))
 
     def parts(self) -> FloatArray:
-        """Contributions of each case to the changes of L and L_φ (2, N), centred."""
+        """Parts (2, N) of each case in the changes of L and L_φ."""
         parts = np.zeros((2, len(self.before.dpe)))
         for part, metric in zip(parts, _PROPER_SCORES, strict=True):
             sample, terms = self.before.sample(metric.order), self._terms(metric)
@@ -214,7 +210,6 @@ class _Pair:
         return np.asarray(after - before)
 
     def change(self, metric: Metric) -> Estimate:
-        """Change of a mean or of a calibration loss."""
         sample = self.before.sample(metric.order)
         if metric.mean is None:
             replicates = metric_replicates(metric, self.after, "pair") - metric_replicates(metric, self.before, "pair")

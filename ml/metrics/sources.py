@@ -218,12 +218,10 @@ class _Groups(Sample):
 
     @property
     def ess(self) -> float:
-        """Effective number of cases."""
         return self.cases_ess
 
     @property
     def effective_clusters(self) -> float:
-        """Effective number of clusters."""
         return self.cases_ess if self.cluster is None else super().effective_clusters
 
 
