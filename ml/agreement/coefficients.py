@@ -99,8 +99,7 @@ def _nominal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
 
 def _ordinal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
     """The same with squared distances between mid-ranks."""
-    # With coincidences C and totals T, Σ C_kl (b_k − b_l)² = 2(Σ T_k b_k² − bᵀCb), so no case needs a matrix of its
-    # own.
+    # Σ C_kl (b_k − b_l)² = 2(Σ T_k b_k² − bᵀCb), C coincidences and T totals
     spare = (y.sum(axis=1) - 1)[:, None]
     coincidences = (y / spare).T @ y - np.diag((y / spare).sum(axis=0))
     parts = _per_cluster(y, sample)
@@ -273,7 +272,7 @@ def kappa_of(first: IntArray, second: IntArray, n_classes: int, sample: Sample, 
         return _ratio_estimate(quadratic_kappa, sums, sample)
     rows, columns = (np.bincount(classes, minlength=n_classes).astype(np.float64) for classes in (first, second))
     agree = (first == second).astype(np.float64)
-    # of each cluster: cases, agreements, and by how much it changes the sum over classes of rows times columns
+    # by cluster: cases, agreements, change of Σ rows · columns
     crossed = columns[first] + rows[second]
     sums = _per_cluster(np.stack([np.ones(len(agree)), agree, crossed], axis=-1), sample)
     sums[:, 2] -= agree if sample.cluster is None else _own_products(first, second, n_classes, sample)

@@ -69,7 +69,7 @@ def fit_long(long: Annotations, prior_labels: float = 1.0, tolerance: float = 1e
 
 def _patterns(one_hot: csr_array) -> tuple[IntArray, IntArray]:
     """The first case of each pattern of labels, and each case's pattern."""
-    # Where most cases have one or two labels, patterns are few, and each step costs as much as there are patterns.
+    # most cases have few labels, and so few patterns
     one_hot.sort_indices()
     lengths = np.diff(one_hot.indptr)
     first: list[IntArray] = []
@@ -97,7 +97,6 @@ def _maximise(one_hot: csr_array, weights: FloatArray, pseudo: FloatArray) -> tu
 
 
 def _expect(one_hot: csr_array, shares: FloatArray, confusion: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Class probabilities and log-likelihoods of patterns."""
     logs = np.log(shares) + one_hot @ np.log(confusion).transpose(0, 2, 1).reshape(-1, len(shares))
     total = logsumexp(logs, axis=1, keepdims=True)
     return np.exp(logs - total), total[:, 0]

@@ -39,7 +39,7 @@ def like_the_others(others: FloatArray, slips: float) -> FloatArray:
 
 def _alternative_confusions(n_classes: int) -> FloatArray:
     """Alternatives (1 + K², K, K) of the test, answers last."""
-    # guessing half of the time; saying any other class for one half of the time; saying one certain other class for it
+    # half of the time: guessing, any other class for one, or a certain other class
     confusions = [0.5 * np.eye(n_classes) + 0.5 / n_classes]
     for k in range(n_classes):
         anything = np.eye(n_classes)

@@ -207,7 +207,7 @@ def _classes(table: pa.Table, where: Where, options: AgreementOptions) -> list[s
 def agreement_of(labelled: Annotations, where: Where, options: AgreementOptions) -> AgreementReport:
     """Measure the agreement of labels in memory."""
     level = options.level
-    # where one class only occurs another one is thought of, so that alpha is undefined and not an error
+    # a second class makes alpha undefined instead of an error
     counts = np.pad(labelled.counts(), ((0, 0), (0, max(0, 2 - len(labelled.classes)))))
     groups = None
     if options.cluster is not None:
@@ -267,7 +267,6 @@ def _with_annotators(
 
 
 def _confusion(long: Annotations) -> FloatArray | None:
-    """Confusion matrices (A, K, K); None if there are too many."""
     size = max(long.n_annotators * long.n_classes**2, long.case.size * long.n_classes)
     return None if size > MAX_CONFUSION else fit_long(long).confusion
 

@@ -129,7 +129,6 @@ def _folds(patient: IntArray) -> IntArray:
 
 
 def _is_significant_gain(gain: FloatArray, patient: IntArray) -> bool:
-    """Whether gains (N,) exceed one error by patient."""
     by_patient = np.bincount(patient, gain)
     by_patient = by_patient[np.unique(patient)]
     spread = float(np.sqrt(((by_patient - by_patient.mean()) ** 2).sum()))

@@ -99,7 +99,7 @@ def _series(excess: npt.ArrayLike, when: npt.ArrayLike, name: str) -> tuple[Floa
 
 def _mean_by_betting(share: FloatArray, level: float) -> tuple[float, float]:
     """Confidence limits of the mean of values in [0, 1]."""
-    # Bets on "more than m" are worth less the larger m is, so that the limits are found by a grid, rounded outwards.
+    # bets on "more than m" fall with m: a grid, rounded outwards
     m = (np.arange(_GRID) + 0.5) / _GRID
     threshold = np.log(2 / level)
 

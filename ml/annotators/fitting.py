@@ -154,7 +154,7 @@ def fit_readers(material: FitInputs, anchor: Anchor, start: Fit | None = None, t
         both = counts + pseudo
         return np.asarray((both - both.sum(axis=2, keepdims=True) * confusions).ravel())
 
-    # an answer that is all but impossible has hardly a slope to come back by
+    # an answer all but impossible has hardly a slope
     begun = np.log(np.maximum(first, 1e-4)).ravel()
     optimum = _search(material, at, slope, np.append(begun, shift), tolerance)
     return Fit(at(optimum[:-2])[0], _spread(optimum))
@@ -191,7 +191,6 @@ def _search(
     start: FloatArray,
     tolerance: float,
 ) -> FloatArray:
-    """Maximise the penalised likelihood; ln T and b stand last."""
     n_labels = len(material.long.case)
 
     def loss(x: FloatArray) -> tuple[float, FloatArray]:

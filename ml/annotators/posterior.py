@@ -81,8 +81,7 @@ def _top_k_of_case(
 ) -> tuple[FloatArray, IntArray, float, float]:
     n_classes = len(class_probs)
     states, weights = np.zeros((1, n_classes), dtype=np.int64), np.ones(1)
-    # of a count vector: the sum of its classes' 64 random bits, by which a million are told apart but for one chance in
-    # ten million
+    # random 64-bit keys tell a million count vectors apart
     key_of_class = np.random.default_rng(0).integers(2**63, size=n_classes, dtype=np.uint64)
     keys = np.zeros(1, dtype=np.uint64)
     log_likelihood = dropped = 0.0
@@ -104,7 +103,7 @@ def _top_k_of_case(
             kept = np.sort(np.argpartition(-weights, keep)[:keep])
             dropped += 1 - weights[kept].sum()
             weights = weights[kept] / weights[kept].sum()
-        # only what is kept is written out: of 200 classes a million count vectors may follow
+        # only what is kept is written out: followers may be a million
         from_row, added = row[first[kept]], k[first[kept]]
         states, keys = states[from_row], keys[from_row] + key_of_class[added]
         states[np.arange(len(added)), added] += 1
@@ -251,7 +250,6 @@ def shares(log_concentration: FloatArray, n_before: int) -> tuple[FloatArray, Fl
 def _normalised(
     following: FloatArray, before: FloatArray, numbers: npt.NDArray[np.intp], label: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Weights that sum to one, and what they summed to."""
     evidence = following.sum(axis=0)
     impossible = np.flatnonzero(~(evidence > 0))
     for case in impossible:

@@ -31,7 +31,7 @@ N_SUMMARIES = 4
 def logit_summaries(logits: npt.ArrayLike) -> FloatArray:
     """Largest logit, its square, entropy, log ratio: (..., 4)."""
     refuse_names(logits, "logits")
-    # not SciPy's functions, whose bookkeeping takes a prediction of one case longer than the four numbers do
+    # not SciPy's functions, which are slow for one case
     scores = np.sort(np.asarray(logits, dtype=np.float64), axis=-1)
     logs = scores - _log_sum_exp(scores)[..., None]
     largest = logs[..., -1] - _log_sum_exp(logs[..., :-1])
@@ -170,7 +170,7 @@ class Calibration:
         """Return it as JSON values, float64 to the last bit."""
         head, refined = self.concentration, not self.refinement.changes_nothing
         document = {**to_document(self.scaling), "concentration": None if head is None else to_document(head)}
-        # versions that know of no constant, or of no refinement, must refuse it, not serve another number
+        # older versions must refuse a constant or a refinement
         if refined or self.constant_disagreement is not None:
             document |= {"constant_disagreement": self.constant_disagreement}
         if refined:

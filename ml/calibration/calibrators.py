@@ -191,8 +191,8 @@ def _fit_jointly(
     head: ConcentrationHead,
     kind: HeadKind,
 ) -> tuple[Scaling, ConcentrationHead, JointFit]:
-    # A temperature fitted alone takes the class probabilities for the truth, and explains the labels' extra spread,
-    # which belongs to the concentration, by flatter probabilities (or in an ensemble by its members).
+    # a temperature fitted alone explains the labels' extra spread, which belongs
+    # to the concentration, by flatter probabilities
     inside, unseen = cases.rows(fit), cases.rows(~fit)
 
     def cv_loss(log_t: float, fitted: ConcentrationHead) -> float:
@@ -257,8 +257,6 @@ def _refine(
 
 @dataclass(frozen=True)
 class _Trial:
-    """A variant fitted on all cases, and its cross-fitted loss."""
-
     variant: Variant
     whole: Fitted
     logits: FloatArray
@@ -275,7 +273,6 @@ def _cross_fit(
     *,
     temperature_fixed: bool,
 ) -> _Trial | None:
-    """Fit a variant on all cases and all folds but one."""
     logits, a = np.empty(outputs.logits.shape), np.empty(outputs.logits.shape[:-1])
     try:
         whole = fit_variant(outputs, start, kind, variant, temperature_fixed=temperature_fixed)
@@ -297,7 +294,6 @@ def _distribution(logits: FloatArray, log_concentration: FloatArray) -> Dirichle
 def _choose_map(
     trial: _Trial, outputs: LabelledOutputs, fold: npt.NDArray[np.int64]
 ) -> tuple[AnyMap | None, str, dict[str, float | None]]:
-    """Choose the map with the lowest loss of pairs out of fold."""
     usable = outputs.pairs
     differ, dpe = np.full(len(usable), np.nan), _distribution(trial.logits, trial.log_concentration).disagreement_probs
     differ[usable] = outputs.differ

@@ -123,7 +123,7 @@ def fit_concentration(
 class HeadDesign:
     """Standardised inputs of a head, with a ridge on each."""
 
-    # Dividing the weights by the spread is standardising M · D numbers without a pass through them.
+    # dividing the weights by the spread standardises without a pass
 
     columns: FloatArray  # (M, P) centred inputs that are read
     read: npt.NDArray[np.bool_]  # (D,) mask of these
@@ -195,9 +195,8 @@ def choose_head(
     cv: npt.NDArray[np.bool_],
 ) -> tuple[ConcentrationHead, HeadKind | None, Choice]:
     """Choose the head with the lowest loss on ``cv``."""
-    # The paper's λ_α pulls α0 towards 1, which is far too small where predictions are nearly right; weaker penalties
-    # are tried for the best ridge and for a constant head. Heads are chosen with class probabilities by a scaling that
-    # was fitted on the same part, and refitted with those by the final one.
+    # the paper's λ_α pulls α0 to 1, far too small where predictions are nearly right:
+    # weaker ones are tried for the best ridge and for a constant head
     chosen_on, final = probs
 
     def fitted(kind: HeadKind, probs: FloatArray, rows: npt.NDArray[np.bool_]) -> ConcentrationHead:

@@ -193,7 +193,6 @@ def _mixture_disagreement(differ: FloatArray, log_concentration: FloatArray) -> 
 
 
 def _matching_concentration(differ: FloatArray, a: FloatArray, target: FloatArray) -> FloatArray:
-    """Log concentrations nearest to the target DPEs."""
     highest = np.maximum(a + LARGEST_RISE, ALWAYS_ALLOWED)
     if a.ndim == 1:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -208,7 +207,6 @@ def _matching_concentration(differ: FloatArray, a: FloatArray, target: FloatArra
 
 
 def _inverse_temperature(logits: FloatArray, a: FloatArray, target: FloatArray) -> FloatArray:
-    """Inverse temperature (N,) that reaches the target DPE."""
     low, high = np.zeros(target.shape), np.ones(target.shape)
     for _ in range(_STEPS):
         middle = (low + high) / 2

@@ -73,8 +73,8 @@ def recalibrate_for_annotators(
     seed: int = 0,
 ) -> Adaptation:
     """Adapt a calibration to new annotators, judged out of fold."""
-    # A constant, the rate of these annotators, takes the place of stated disagreement probabilities only if these are
-    # surely worse, and they its place only if they are surely better. An ensemble always states its own.
+    # a constant replaces stated disagreement only if that is surely worse, and is
+    # replaced only by one surely better; an ensemble always states its own
     reads = LabelledOutputs.of(logits, features, label_counts, pair_label_counts)
     require_head(calibration)
     if reads.pairs.sum() < FEWEST_PAIRS:
@@ -135,7 +135,7 @@ def fit_adaptation(calibration: Calibration, reads: LabelledOutputs) -> FittedAd
     own = replace(calibration, constant_disagreement=None)
     change = _fit_scale_changes(own, reads, rises=False)
     paired, differ = reads.rows(reads.pairs), reads.differ
-    # a map may lower a concentration as far as it will, but hardly raise it: beyond, it would blur the classes
+    # a map may lower a concentration, but hardly raise it
     if _mean_disagreement(_change_temperature(own, float(change[0])), paired) < differ.mean():
         change = _fit_scale_changes(own, reads, rises=True)
     tempered = _apply_scale_changes(own, change)
@@ -146,7 +146,6 @@ def fit_adaptation(calibration: Calibration, reads: LabelledOutputs) -> FittedAd
 
 
 def _fit_scale_changes(own: Calibration, reads: LabelledOutputs, *, rises: bool) -> FloatArray:
-    """Change of log T and, if allowed, of log concentrations."""
     n_labels = reads.counts.sum()
     pull = np.array([PULL_TEMPERATURE, PULL_LEVEL])[: 1 + rises]
 
@@ -174,7 +173,6 @@ def _apply_scale_changes(calibration: Calibration, change: FloatArray) -> Calibr
 def _out_of_fold(
     calibration: Calibration, reads: LabelledOutputs, fold: npt.NDArray[np.int64]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Class probabilities, own DPEs and rates by other folds."""
     probs = np.empty(reads.counts.shape)
     own, rate = np.empty(len(fold)), np.empty(len(fold))
     for fitted, unseen in held_out_folds(fold):

@@ -124,7 +124,7 @@ def fit_temperature(logits: npt.ArrayLike, label_counts: npt.ArrayLike) -> tuple
 
 def _newton_temperature(logits: FloatArray, label_counts: IntArray) -> tuple[float, int] | None:
     """Log T by Newton's steps in 1/T, and their number."""
-    # None if that leads nowhere: labels that say T = 0 or T < 0, for which the bounded search in log T has its ends.
+    # None for labels that want T ≤ 0: the bounded search in log T has ends
     totals = np.einsum("nk->n", label_counts).astype(np.float64)
     below = logits - logits.max(axis=1, keepdims=True)  # so that no exponential overflows
     target, beta = float(np.einsum("nk,nk->", label_counts, below)), 1.0

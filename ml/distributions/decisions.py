@@ -28,7 +28,6 @@ _TIGHT = {"xatol": 1e-10, "xrtol": 1e-12, "fatol": 0.0}
 
 
 def _members(distribution: PredictiveDistribution) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Class probabilities, α0 and weights of the members."""
     if isinstance(distribution, DirichletCpe):
         a = np.clip(distribution.log_concentration, -700, 700)[None]
         return distribution.class_probs[None], np.exp(a), np.ones(a.shape)
@@ -99,7 +98,7 @@ def _marginal_cdf(x: FloatArray, probs: FloatArray, alpha: FloatArray) -> FloatA
     beta = betainc(np.where(coin, 1.0, first), np.where(coin, 1.0, second), inside)
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = (x - probs) / np.sqrt(probs * (1 - probs) / (alpha + 1))
-    # without spread the difference is 0 / 0 at the point itself, where the CDF has reached one
+    # 0 / 0 at a point without spread, where the CDF has reached one
     normal = np.where(np.isnan(scaled), 1.0, ndtr(scaled))
     cdf = np.where(alpha > LARGE_SHAPE, normal, np.where(coin, np.where(x < 1, 1 - probs, 1.0), beta))
     return np.asarray(np.where(x < 0, 0.0, np.where(x >= 1, 1.0, cdf)), dtype=np.float64)
@@ -167,7 +166,6 @@ def majority_prob(distribution: PredictiveDistribution) -> FloatArray:
 
 
 def _prob_largest(probs: FloatArray, alpha: float, leader: int, rule: tuple[FloatArray, FloatArray]) -> float:
-    """Probability that a class of one Dir(α0 f) is largest."""
     nodes, weights = rule
     if alpha > LARGE_SHAPE:
         best = probs.max()
@@ -175,15 +173,15 @@ def _prob_largest(probs: FloatArray, alpha: float, leader: int, rule: tuple[Floa
     if alpha * probs[leader] < SMALL_SHAPE:
         return float(probs[leader])
     shapes = np.delete(alpha * probs, leader)
-    # all of a gamma of subnormal shape lies at 0, where scipy's gammainc says that nothing does
+    # a gamma of subnormal shape lies at 0, contrary to gammainc
     below = _share_below(shapes[shapes >= np.finfo(np.float64).tiny], alpha * probs[leader], nodes)
     return min(1.0, float(weights @ below))
 
 
 def _share_below(others: FloatArray, leader: float, nodes: FloatArray) -> FloatArray:
     """Probability that gammas lie below the leader's quantiles."""
-    # A gamma of a tiny shape has quantiles below the smallest float; there F(x) = x^s / Γ(s + 1) is exact to all
-    # digits, and its logarithm is computed instead.
+    # a gamma of a tiny shape has quantiles below the smallest float;
+    # there F(x) = x^s / Γ(s + 1) is exact, and its logarithm is computed
     quantiles = gammaincinv(leader, nodes)
     log_quantiles = (np.log(nodes) + gammaln(leader + 1)) / leader
     tiny = log_quantiles < _LOG_TINY

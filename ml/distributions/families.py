@@ -80,7 +80,6 @@ class _Stated(EqualByValue):
         object.__setattr__(self, "stated_disagreement", stated)
 
     def _stated_after(self, label_counts: IntArray) -> FloatArray | None:
-        """Stated disagreement; none for cases with labels."""
         stated = self.stated_disagreement
         return None if stated is None else np.where(label_counts.sum(axis=-1) == 0, stated, np.nan)
 

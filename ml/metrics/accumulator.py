@@ -40,7 +40,7 @@ _VERSION = 2
 def group_numbers(names: Iterable[object], n_groups: int = N_GROUPS) -> npt.NDArray[np.intp]:
     """Group (N,) of each patient or case, by a digest of its name."""
     texts = [str(name) for name in names]
-    # each name once: its digest takes longer than all else that a stream does with a case
+    # each name once: a digest is slow
     digests = {text: hashlib.blake2b(text.encode(), digest_size=8).digest() for text in set(texts)}
     groups = {text: int.from_bytes(digest) % n_groups for text, digest in digests.items()}
     return np.array([groups[text] for text in texts], dtype=np.intp)
@@ -48,8 +48,6 @@ def group_numbers(names: Iterable[object], n_groups: int = N_GROUPS) -> npt.NDAr
 
 @dataclass(frozen=True)
 class _UnitBinIndex(BinIndex):
-    """Bins of each unit, numbered through."""
-
     unit: npt.NDArray[np.intp]
     n_units: int
 
@@ -63,8 +61,6 @@ class _UnitBinIndex(BinIndex):
 
 @dataclass(frozen=True)
 class _Cases:
-    """Checked cases (n,) with weights and units."""
-
     counts: IntArray
     probs: FloatArray
     n_labels: IntArray
@@ -84,7 +80,7 @@ class UnitSums:
         self.n_classes, self.n_bins, self.n_units = n_classes, n_bins, n_units
         self.n_cases = 0
         self.n_labels = 0
-        # (U,) by order: cases with so many labels, their Σw and, for intervals, Σw², which no document contains
+        # (U,) by order: cases with so many labels, Σw and Σw²
         self.used = {order: np.zeros(n_units, dtype=np.int64) for order in ORDERS}
         self.weight = {order: np.zeros(n_units) for order in ORDERS}
         self.weight_sq = {order: np.zeros(n_units) for order in ORDERS}
@@ -119,7 +115,7 @@ class UnitSums:
         )
 
     def _add(self, cases: _Cases) -> None:
-        # larger chunks of many units, since each of them touches the sums of all units
+        # larger chunks of many units: each touches the sums of all
         size, entries = len(cases.counts), SUMMED if self.n_units == 1 else 8 * SUMMED
         step = max(1, entries // len(self.slots["single"]))
         self.n_cases += size
@@ -308,7 +304,7 @@ class Accumulator(UnitSums):
         return np.array([values.sum()])
 
     def _add_table(self, table: str, cases: _Cases, freqs: FloatArray, probs: FloatArray) -> Batch:
-        # the clusters of the chunk alone: cells are numbered in memory of all slots for each cluster
+        # cells are numbered in memory of all slots for each cluster
         present, number = np.unique(cases.unit, return_inverse=True)
         batch = Batch(freqs, probs, cases.weight, self.slots[table], number, alone=self.cells is None)
         self.tables[table] = self.tables[table] + batch.sums()

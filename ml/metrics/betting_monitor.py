@@ -110,7 +110,7 @@ def compute_capital_path(
     falling = _growth(counts_told, _FALLING, (values[-1] - values) / (values[-1] - low)[:, None])
     with np.errstate(divide="ignore"):  # nothing is at stake on the first days
         put_in = np.log(np.asarray(stake))[:, None] + _mean_of(_log_growth_before(falling), axis=1)
-        # log Σ_{days s ≤ t} stake_s · (growth from s to t), by adding up what each stake is worth on the first day
+        # log Σ_{days s ≤ t} stake_s · (growth from s to t)
         worth = np.logaddexp.accumulate(put_in[:, None, :] - _log_growth_before(rising), axis=0)
         capital = _mean_of(np.cumsum(rising, axis=0) + worth, axis=1)
     return CapitalPath(days, np.append(starts[1:], len(loss)), capital.min(axis=1))
@@ -118,8 +118,8 @@ def compute_capital_path(
 
 def _cells(loss: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Ends of cells that contain every mean of the reference."""
-    # Capital on "worse" falls with the mean of the reference period, that on "smaller" rises with it: the one at the
-    # upper end times the other at the lower end is below what any mean in the cell gives.
+    # capital on "worse" falls with the mean of the reference, that on "smaller" rises:
+    # upper ends of one and lower ends of the other bound every mean in the cell
     around = max(float(loss[:N_FIRST].mean()), _STEP) * _CELLS
     inside = around[around < LARGEST - _STEP]
     return np.concatenate([[0.0], inside]), np.concatenate([inside, [LARGEST]])

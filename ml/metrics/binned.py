@@ -287,7 +287,6 @@ class Binned:
 
     @cached_property
     def _joined(self) -> "Binned | None":
-        """The same; None if no bin is joined."""
         if not self.joins:
             return None
         usable = usable_bins(self.bins)
@@ -433,7 +432,7 @@ class Binned:
     def _spread(self, mean: FloatArray) -> FloatArray:
         """Σ (Σwμ̂ − mean Σw)² (S,) over cells, by other means."""
         (squares, crossed), moved = self._own_spread, mean - self._own_mean
-        # rounding may leave less than nothing where all cells show the same frequency
+        # rounding may leave less than nothing
         return np.maximum(squares - 2 * moved * crossed + moved**2 * self.bins.cell_weight_sq, 0.0)
 
 

@@ -269,7 +269,7 @@ class Leaders:
     @classmethod
     def of(cls, values: FloatArray | IntArray) -> "Leaders":
         """Leaders of the rows of values (N, K)."""
-        # by columns: along rows as short as these are, NumPy takes longer to begin than to compare
+        # by columns: NumPy is slow on short rows
         columns = np.ascontiguousarray(values.T)
         n_classes, largest = len(columns), columns.max(axis=0)
         leading = columns == largest

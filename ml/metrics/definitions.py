@@ -42,7 +42,6 @@ class CaseMean:
 
 
 def _less_rule(rule: Callable[[CaseTerms], FloatArray], by_probs: Callable[[FloatArray], FloatArray]) -> CaseMean:
-    """L_φ less that of a rule by class probabilities."""
     return CaseMean(
         2,
         lambda terms: terms.disagreement_loss - statistic_terms(terms.observed_disagreement, rule(terms)),

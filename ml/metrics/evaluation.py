@@ -129,7 +129,6 @@ class Evaluation(EqualByValue, AsDocument[EvaluationDocument]):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """The summary as a table, for notebooks."""
         metrics = self.to_dict()["metrics"]
         cells = ((name, _number(m["value"]), _interval(m), f"{m['n']:,}") for name, m in metrics.items())
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in cells)
@@ -259,7 +258,6 @@ def _with_weighted_forms(metrics: dict[str, Estimate], source: ArraySource, debi
 
 
 def _horvitz_thompson(metrics: dict[str, Estimate], source: ArraySource, debias: Debias) -> dict[str, float]:
-    """Horvitz–Thompson values of means and of CL, CL_D and DL."""
     data, n_bins, n_cases = source.first, source.n_bins, len(source.dpe)
     totals = {
         name: metrics[name].value * source.sample(BY_NAME[name].order).total_weight / n_cases

@@ -136,7 +136,7 @@ def _differences(
 ) -> tuple[csr_array, FloatArray]:
     """Counts less expectation (G, C), and expectations (C,)."""
     shape = (int(case.max()) + 1, int(label.max()) + 1)
-    # each annotator of a case is expected to say what all labels of the case say on average
+    # an annotator is expected to have the case's label frequencies
     shares = csr_array((1 / np.bincount(case)[case], (case, label)), shape=shape)[case].tocoo()
     row, class_number = shares.coords
     cell = np.concatenate([annotator * shape[1] + label, annotator[row] * shape[1] + class_number])
@@ -169,7 +169,7 @@ def mix_change_of_patients(sums: FloatArray, reference_share: FloatArray, n_refe
     clustered = n_clusters / (n_clusters - 1) * moved.T @ moved / n**2
     before = reference_share[occurs]
     pooled = (n * share[occurs] + n_reference * before) / (n + n_reference)
-    # variances of independent labels, by which those of the clustered ones are judged
+    # variances of independent labels
     independent = np.diag(pooled) - np.outer(pooled, pooled)
     design_effect = float(np.trace(clustered) / (np.trace(independent) / n))
     covariance = clustered + independent * max(design_effect, 1.0) / n_reference

@@ -112,9 +112,8 @@ def skewed_interval(
 
 
 def _quantile(df: float, se: float, readers: ReaderPart) -> float:
-    """Quantile of Student's t for patients and readers."""
-    # t² is the mean of both, weighted by their variances (Cochran 1964), the readers' counted twice: where they add as
-    # much as the patients it is theirs. Few readers whose spread comes out small by chance would miss too often else.
+    # the readers' variance counts twice (Cochran 1964 has it once): few readers whose
+    # spread comes out small by chance would miss too often
     of_patients = float(stdtrit(df, 0.975))
     if readers.variance <= 0:
         return of_patients
@@ -134,7 +133,6 @@ def p_value_decrease(value: float, se: float, influence: FloatArray) -> float:
 
 
 def _untransformed(quantile: float, b: float, shift: float) -> float:
-    """Inverse of the transformation of T."""
     shifted = quantile - shift
     return shifted if abs(b) < 1e-9 else 3 / b * (float(np.cbrt(1 + b * shifted)) - 1)
 

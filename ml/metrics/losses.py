@@ -271,5 +271,5 @@ def exact_metrics(
     dpe = as_vector(disagreement_probs, len(probs), "disagreement_probs", 0.0, 1.0)
     data = _Truth(truth, probs, None, None)  # type: ignore[arg-type]
     source = ArraySource(data, data, dpe, {debias}, n_bins=n_bins)
-    # intervals keep no range here: they are for the spread of many simulated data sets
+    # no range: intervals are for the spread of simulations
     return metric_estimates(source, debias, [replace(BY_NAME[name], bounds=None) for name in _NAMES])

@@ -83,7 +83,7 @@ def model_assisted_means(
     """Mean losses by one regression on features of all cases."""
     labelled, is_known = replace(population, weight=weight), weight > 0
     values = np.stack([np.where(is_known, loss, 0.0) for loss, _ in losses]).T
-    # best where the design is noisiest: a case that was read with certainty adds no noise to take away
+    # best where the design is noisiest: certain reads add no noise
     predicted = cross_fitted(values, np.maximum(weight * (weight - 1), 0.0), features, population)
     columns = zip(losses, np.ascontiguousarray(values.T), np.ascontiguousarray(predicted.T), strict=True)
     return [_assisted_mean(loss, guess, labelled, population, bounds) for (_, bounds), loss, guess in columns]
@@ -107,7 +107,6 @@ def _assisted_mean(
 
 
 def _noise(values: FloatArray, known: Sample, population: Sample) -> tuple[Replicates, FloatArray]:
-    """Mean of the known cases less that of all, by cluster."""
     parts = [sample.per_cluster(sample.weight * values) for sample in (known, population)]
     means = [
         ratio_replicates(float(part.sum()), part, sample)
@@ -119,8 +118,7 @@ def _noise(values: FloatArray, known: Sample, population: Sample) -> tuple[Repli
 
 def _shares(moved: FloatArray, by: FloatArray) -> FloatArray:
     """λ (G,) in [0, 1] of least variance, by other clusters."""
-    # A λ that has seen the cluster whose noise it takes away biased L_φ at 500 cases by .9 % (± .3); this way it is −.3
-    # % (± .2).
+    # a λ that has seen its own cluster biased L_φ at 500 cases by .9 % (± .3)
     moved, by = moved - moved.mean(), by - by.mean()
     crossed, spread = moved * by, by**2
     rest = spread.sum() - spread
@@ -167,9 +165,7 @@ def _cases_of(
 
 @dataclass(frozen=True)
 class _Design:
-    """Standardised features with an intercept."""
-
-    # Made for the cases that are looked at: memory for all of them costs more than to make them again.
+    # made for the cases at hand: all of them would take much memory
 
     features: FloatArray
     mean: FloatArray

@@ -54,7 +54,6 @@ def _score(data: Inputs, readings: Readings | None) -> Estimate:
 
 
 def _new_readers(data: Inputs, sample: Sample, readings: Readings, order: int) -> ReaderPart | None:
-    """Readers' part of the score's terms of one or of two."""
     crossed = CrossedEffects.of(readings, sample, len(data.counts), first=order == 1)
     if crossed is None:
         return None
@@ -210,7 +209,7 @@ def _checked(
 
 
 def _refuse_names(label_counts: npt.ArrayLike, class_probs: npt.ArrayLike) -> None:
-    # the order of the classes is that of the columns, which a table with names does not promise
+    # a table with names promises no order of its columns
     refuse_names(label_counts, "label_counts")
     refuse_names(class_probs, "class_probs")
 
@@ -232,7 +231,6 @@ def _of_sums(
     data: Inputs,
     readings: Readings | None,
 ) -> Estimate:
-    """A formula of sums over cases, with its replicates."""
     sample = data.sample(1)
     counts, probs = data.counts[sample.rows], data.probs[sample.rows]
     parts = np.stack([sample.per_cluster(sample.weight * column) for column in columns(counts, probs).T], axis=-1)

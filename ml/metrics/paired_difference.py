@@ -190,9 +190,9 @@ class _Pair:
 
     def chance(self) -> FloatArray:
         """Standard errors (2,) of the changes by labels alone."""
-        # Labels that happen to be all alike show no spread, however few they are; what was predicted says how much they
-        # could have differed. With d = f′ − f a case of n labels has the variance 4 (Σ_k f_k d_k² − (Σ_k f_k d_k)²)/n
-        # in L, and 4 (φ′ − φ)² φ(1 − φ) · 2/n in L_φ, which is exact for two labels and for a rare dissent.
+        # Labels that happen to be alike show no spread, so it follows from the prediction:
+        # with d = f′ − f it is 4 (Σ f_k d_k² − (Σ f_k d_k)²)/n in L,
+        # and 4 (φ′ − φ)² φ(1 − φ) · 2/n in L_φ.
         labelled, paired = (self.before.sample(order) for order in (1, 2))
         f, after = (source.first.probs[labelled.rows] for source in (self.before, self.after))
         d = after - f
@@ -237,7 +237,6 @@ class _Pair:
 
 
 def _error(variance: FloatArray, sample: Sample) -> float:
-    """Standard error of a weighted mean of independent terms."""
     total = float(sample.weight.sum())
     return float(np.sqrt((sample.weight**2 * np.maximum(variance, 0.0)).sum())) / total if total > 0 else 0.0
 

@@ -153,7 +153,6 @@ class CrossedEffects:
         return ReaderPart(degree**2 * self._exposure() * variance, max(1 / float((shares**2).sum()) - degree, 1.0))
 
     def _exposure(self) -> float:
-        """Weight G of the readers' variance."""
         cells = self.cells
         of_patient = sums_by_slot(cells.patient, cells.weight, int(cells.patient.max()) + 1)
         expected = cells.of_reader[cells.reader] * of_patient[cells.patient]
@@ -373,7 +372,6 @@ def calibration_of(bins: BinSums, n_columns: int, debias: Debias) -> FloatArray:
 def _with_labels(
     values: OfLabels, needed: int, counts: IntArray, case: npt.NDArray[np.intp]
 ) -> tuple[FloatArray, FloatArray]:
-    """Values of cases with enough labels, 0 elsewhere."""
     enough = np.einsum("nk->n", counts) >= needed
     rows = np.flatnonzero(enough)
     some = values(counts[rows], case[rows])

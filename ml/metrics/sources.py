@@ -71,7 +71,7 @@ class ArraySource(BinnedSource):
 
     def _pass(self, data: Inputs, order: int, *, paired: bool) -> CasePass:
         sample = data.sample(order)
-        # uniform bins need no probabilities, which are a copy where some cases are left out
+        # uniform bins need no probabilities, which may be a copy
         uniform = not self.classes_in_bins or (isinstance(self.strategy, str) and self.strategy == "uniform")
         slots = BinIndex.of(data.probs[:0] if uniform else sample.take(data.probs), self.n_bins, self.strategy)
         binned = Binned.empty(sample, slots, self.forms, joining=self.joining)
@@ -211,8 +211,6 @@ _OF_LABELS: dict[Bins, OfLabels] = {"classes": _frequencies, "disagreement": _pa
 
 @dataclass(frozen=True)
 class _Groups(Sample):
-    """Groups in the place of the cases of a ``Sample``."""
-
     n: int
     cases_ess: float  # effective number of cases
 

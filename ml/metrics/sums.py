@@ -67,7 +67,7 @@ def bin_edges(probs: FloatArray, n_bins: int, strategy: Strategy | FloatArray) -
             raise ValueError("frozen bin edges must rise from 0 to 1")
         return strategy.astype(np.float64)
     if strategy == "uniform":
-        # each edge is the correctly rounded b / n_bins, so that 0.6 opens the tenth of 15 bins
+        # correctly rounded, so that 0.6 opens the tenth of 15 bins
         return np.arange(n_bins + 1) / n_bins
     if strategy != "quantile":
         raise ValueError(f"strategy must be 'uniform', 'quantile' or edges, got {strategy!r}")
@@ -86,7 +86,7 @@ def uniform_bin_index(probs: FloatArray, n_bins: int) -> npt.NDArray[np.int32]:
     scaled = probs * n_bins
     index = scaled.astype(np.int32)
     np.minimum(index, n_bins - 1, out=index)
-    # an edge is within a few ulp of a whole number; everything else is safely inside its bin
+    # an edge is within a few ulp of a whole number
     from_whole = np.rint(scaled)
     from_whole -= scaled
     np.abs(from_whole, out=from_whole)
@@ -345,7 +345,6 @@ class NamedCells:
         self._parts = [self._cells(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))]
 
     def _cells(self, keys: IntArray, weight: FloatArray, diff: FloatArray) -> ClusterBinSums:
-        """Cells by keys cluster · n_slots + slot."""
         unknown = np.broadcast_to(0.0, keys.shape)
         slot, cluster = (keys % self.n_slots).astype(np.int32), (keys // self.n_slots).astype(np.int32)
         return ClusterBinSums(slot, cluster, unknown, weight, unknown, diff)

@@ -74,7 +74,6 @@ class _Ranked:
         return share[self.group], self._threshold_mean(budget)
 
     def _threshold_mean(self, budget: float) -> float:
-        """Mean φ̂ of the √n cases around the threshold."""
         position = int(np.searchsorted(self.places, budget))
         half = max(1, int(np.sqrt(len(self.order)) / 2))
         near = self.order[max(0, position - half) : position + half]
