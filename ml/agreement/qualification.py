@@ -20,6 +20,8 @@ LEAST_SLIPS = 0.03
 CLEAR_FROM = 0.8
 # draws of somebody like the others, by which the level is held
 _DRAWS = 1000
+# simulated readers of each kind
+_RUNS = 200
 # within which two sums of evidence are the same
 _TIE = 1e-3
 _SLIPS = np.arange(LEAST_SLIPS, 0.51, 0.01)
@@ -87,13 +89,13 @@ class QualificationVerdict:
     passed: bool
 
 
-def judge_answers(others: FloatArray, answers: IntArray, slips: float, seed: int = 0) -> QualificationVerdict:
+def judge_answers(others: FloatArray, answers: IntArray, slips: float) -> QualificationVerdict:
     """Judge a reader's answers to cells that others answered."""
     answer_probs, _ = agreement_with_others(others, answers)
     if len(answer_probs) < 2:
         raise ValueError(f"{len(answer_probs)} cells are too few for a test")
     evidence, like = _evidence(others, slips), like_the_others(others, slips)
-    drawn = _largest_evidence(evidence, _draw(np.random.default_rng(seed), like, _DRAWS))
+    drawn = _largest_evidence(evidence, _draw(np.random.default_rng(0), like, _DRAWS))
     evidence_sum = float(_largest_evidence(evidence, answers))
     p = float((1 + (drawn >= evidence_sum - _TIE).sum()) / (1 + _DRAWS))
     expected = np.einsum("nk,nk->n", others, like)
@@ -114,16 +116,16 @@ class PassRates:
     confusing: FloatArray
 
 
-def pass_rates(others: FloatArray, slips: float, n_runs: int = 200, seed: int = 0) -> PassRates:
+def pass_rates(others: FloatArray, slips: float) -> PassRates:
     """Simulate the pass rates of three kinds of readers."""
     if others.ndim != 2 or len(others) < 2:
         raise ValueError(f"cells of shape {others.shape} are too few for a test")
-    rng, n_classes = np.random.default_rng(seed), others.shape[1]
+    rng, n_classes = np.random.default_rng(0), others.shape[1]
     evidence, like = _evidence(others, slips), like_the_others(others, slips)
     null = np.sort(_largest_evidence(evidence, _draw(rng, like, _DRAWS)))
 
     def share(probs: FloatArray) -> float:
-        evidence_sums = _largest_evidence(evidence, _draw(rng, probs, n_runs))
+        evidence_sums = _largest_evidence(evidence, _draw(rng, probs, _RUNS))
         above = _DRAWS - np.searchsorted(null, evidence_sums - _TIE)
         return float(np.mean((1 + above) / (1 + _DRAWS) > LEVEL))
 

@@ -128,9 +128,9 @@ class BinIndex:
         columns = [bin_index(prob, edges) for prob, edges in zip(probs.T, self.edges, strict=True)]
         return np.stack(columns, axis=1) + self.first[:-1]
 
-    def chunks(self, n: int, cluster: npt.NDArray[np.intp] | None, pairs: int = _CHUNK) -> Iterator[slice]:
+    def chunks(self, n: int, cluster: npt.NDArray[np.intp] | None) -> Iterator[slice]:
         """Slices of cases (n,) that part no cluster."""
-        step, start = max(1, pairs // len(self)), 0
+        step, start = max(1, _CHUNK // len(self)), 0
         while start < n:
             stop = min(start + step, n)
             if cluster is not None:
