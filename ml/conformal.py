@@ -1,15 +1,12 @@
-"""Conformal sets of classes for the next annotator's answer, free of assumptions about predictions.
+"""Conformal sets of classes for the next annotator's answer.
 
-A set has every class whose score is at most a threshold that new patients' answers exceed with at most a stated
-probability.
+A set has every class whose score is at most a threshold, which the
+answers of new patients exceed with at most a stated probability.
+Patients are exchangeable units of mean mass one, shared by their
+cells; a cell that was asked about with probability π stands for 1/π.
 
-Patients are the units: all that is known of one is exchangeable with all that is known of another, and nothing is
-assumed about cells of the same patient. Each patient has a mass of one on average, shared between their cells; a cell
-that was asked about with a probability π stands for 1/π cells. The threshold is the quantile of these masses and of the
-new patient's own, which is put beyond all scores. With one cell per patient that was always asked about it is the
-⌈(n + 1)(1 − α)⌉-th smallest of n scores (Vovk, Gammerman and Shafer 2005; Papadopoulos et al. 2002); with several cells
-per patient it is that of Lee, Barber and Willett 2023 ("Distribution-free inference with hierarchical data"); with one
-cell asked about with a known probability that of Tibshirani et al. 2019 ("Conformal prediction under covariate shift").
+Sources: Vovk, Gammerman and Shafer 2005; Tibshirani et al. 2019; Lee,
+Barber and Willett 2023.
 """
 
 import math
@@ -61,15 +58,12 @@ def patient_masses(
     asked: npt.ArrayLike | None = None,
     probabilities: npt.ArrayLike | None = None,
 ) -> FloatArray:
-    """Mass of each cell: R_i / (π_i n_g), n_g the cells of its patient.
+    """Mass (N,) of each cell: R_i / (π_i n_g), n_g the cells of its patient.
 
     Args:
         patients: (N,) to whom each cell belongs.
         asked: (N,) R, whether its answer is known; None: of all.
         probabilities: (N,) π, with which it was asked for; None: certainly.
-
-    Returns:
-        (N,). Their sum over a patient is 1 on average, and exactly where all were asked for certain.
 
     Raises:
         ValueError: a probability outside (0, 1], or shapes or names of rows that differ.
@@ -126,20 +120,20 @@ def calibrate(
     misses: float = MISSES,
     least_mass: float = 0.0,
 ) -> Thresholds:
-    """Thresholds that the scores of new patients' answers exceed with probability α at most.
+    """Thresholds that scores of new answers exceed with probability α at most.
 
     t(m) = min{s : Σ_{s_i ≤ s} w_i ≥ (1 − α)(Σ w_i + m)}.
 
     Args:
         answered: (N,) scores of the answers.
-        masses: (N,) w of their cells; those without mass are left out.
+        masses: (N,) w of their cells (``patient_masses``).
         patients: (N,) to whom the cells belong.
         misses: α.
         least_mass: the smallest own mass m that will be asked for.
 
     Raises:
-        ValueError: α outside (0, 1), arrays of different lengths or names of rows, a negative mass, or a score that is
-            no number.
+        ValueError: α outside (0, 1), shapes or rows that differ, a
+            negative mass, or a score that is no number.
 
     >>> scores = [0.0, 0.2, 0.1, 0.3, 0.5, 0.4, 0.7, 0.6, 0.8]
     >>> calibrate(scores, patient_masses(range(9)), range(9)).at()
@@ -186,19 +180,16 @@ class SetQuality:
 def judge_sets(
     sets: npt.ArrayLike, answers: npt.ArrayLike, masses: npt.ArrayLike, patients: npt.ArrayLike
 ) -> SetQuality:
-    """Coverage, mean size and share of single classes, with 95 % intervals by patient.
+    """Coverage, mean size and share of single classes by patient.
 
     Args:
         sets: (N, K) classes of each set.
-        answers: (N,) class that was answered, −1 where none is known.
-        masses: (N,) as ``patient_masses`` has them; those without mass are left out.
+        answers: (N,) class that was answered, −1 if none is known.
+        masses: (N,) weights (``patient_masses``).
         patients: (N,) to whom the cells belong.
 
-    Returns:
-        Means weighted by the masses.
-
     Raises:
-        ValueError: shapes or names of rows that do not fit each other, or an answer that is none of the classes.
+        ValueError: shapes or rows that differ, or an unknown class.
 
     >>> quality = judge_sets([[True, False], [True, True]], [0, 1], [1.0, 1.0], ["p", "q"])
     >>> quality.coverage.value, quality.mean_size.value
@@ -227,7 +218,6 @@ def judge_sets(
 
 
 def _class_numbers(answers: npt.ArrayLike, n_rows: int, n_classes: int, *, lowest: int = 0) -> IntArray:
-    """Answers (N,) as numbers of classes."""
     numbers = np.asarray(answers)
     if numbers.dtype.kind not in "iu" and numbers.size:
         raise ValueError(f"answers must be numbers of classes, got {numbers.dtype}")
@@ -241,16 +231,10 @@ _DIGITS = 12
 
 
 def scores(class_probs: npt.ArrayLike) -> FloatArray:
-    """Mass of the classes that are more probable than each class: s_ik = Σ_j f_ij 1[f_ij > f_ik].
+    """Mass of more probable classes: s_ik = Σ_j f_ij 1[f_ij > f_ik].
 
-    The score of adaptive prediction sets (Romano, Sesia and Candès 2020, eq. 5) without its random part: 0 for the
-    leading class, the same for equal probabilities, and nothing is drawn, so that one case has one set.
-
-    Args:
-        class_probs: (N, K).
-
-    Returns:
-        (N, K), in [0, 1), rounded to 12 digits so that the order of the classes does not matter.
+    The score (N, K) of adaptive prediction sets (Romano, Sesia and Candès
+    2020, eq. 5) without its random part, rounded to 12 digits.
 
     Raises:
         ValueError: not probabilities.
@@ -272,17 +256,10 @@ def scores(class_probs: npt.ArrayLike) -> FloatArray:
 
 
 def answer_scores(class_probs: npt.ArrayLike, answers: npt.ArrayLike) -> FloatArray:
-    """Score of the class that somebody answered.
-
-    Args:
-        class_probs: (N, K).
-        answers: (N,) numbers of the classes.
-
-    Returns:
-        (N,).
+    """Scores (N,) of the answered classes (N,).
 
     Raises:
-        ValueError: not probabilities, no such class, or rows that are named differently.
+        ValueError: not probabilities, no such class, or rows that differ.
 
     >>> answer_scores([[0.5, 0.2, 0.3]], [2]).tolist()
     [0.5]
@@ -293,17 +270,12 @@ def answer_scores(class_probs: npt.ArrayLike, answers: npt.ArrayLike) -> FloatAr
 
 
 def answer_sets(class_probs: npt.ArrayLike, thresholds: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Classes whose score is at most a threshold; the leading class is always among them.
+    """Classes (N, K) whose score is at most a threshold, and the leading class.
 
-    Args:
-        class_probs: (N, K).
-        thresholds: one, or one per case (N,), or per class (K,) as a row (1, K).
-
-    Returns:
-        (N, K), whether the class belongs to the set.
+    Thresholds are one number, one per case (N,), or per class (1, K).
 
     Raises:
-        ValueError: not probabilities, thresholds of another shape or NaN, or rows that are named differently.
+        ValueError: not probabilities, thresholds of another shape or NaN, or rows that differ.
 
     >>> answer_sets([[0.5, 0.2, 0.3]], 0.6).tolist()
     [[True, False, True]]

@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from math import isfinite, nan
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -45,6 +45,14 @@ def to_document(value: Any) -> dict[str, Any]:
     """
     cls: Any = type(value)
     return {_key(field): _written(getattr(value, field.name), field.name) for field in _fields(cls)}
+
+
+class AsDocument(Generic[_T]):
+    """A dataclass that can be written as a JSON document of a type."""
+
+    def to_dict(self) -> _T:
+        """Return it as JSON values: NaN becomes None."""
+        return cast(_T, to_document(self))
 
 
 def from_document(cls: type[_T], document: Any) -> _T:

@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ml.agreement.coefficients import (
-    DependenceTest,
     as_label_matrix,
     cohen_kappa,
     count_matrix,
@@ -17,7 +16,7 @@ from ml.agreement.coefficients import (
 )
 from ml.agreement.latent_class import DawidSkene
 from ml.agreement.report import AgreementReport, AnnotatorAgreement, ClassAgreement, PairAgreement, SiteAgreement
-from ml.metrics.homogeneity_test import HomogeneityTest, marginal_homogeneity_test
+from ml.metrics.homogeneity_test import DependenceTest, marginal_homogeneity_test
 
 if TYPE_CHECKING:
     from ml.agreement.tables import AgreementOptions, agreement_by_finding, dawid_skene, measure_agreement
@@ -29,7 +28,6 @@ __all__ = [
     "ClassAgreement",
     "DawidSkene",
     "DependenceTest",
-    "HomogeneityTest",
     "PairAgreement",
     "SiteAgreement",
     "agreement_by_finding",

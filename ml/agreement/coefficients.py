@@ -1,4 +1,4 @@
-"""Agreement coefficients by Cohen, Fleiss and Krippendorff, with jackknife intervals.
+"""Agreement coefficients with jackknife intervals.
 
 Labels come as a matrix (N, A): the class number that each of A annotators gave each case, −1 where there is
 none. Coefficients are ratios of sums over cases, so leaving a case (or a patient) out is a subtraction.
@@ -6,8 +6,7 @@ none. Coefficients are ratios of sums over cases, so leaving a case (or a patien
 Sources: Cohen 1960; Fleiss 1971; Krippendorff, "Computing Krippendorff's Alpha-Reliability", 2011.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any, Literal
 
@@ -17,8 +16,8 @@ from scipy.special import stdtr
 
 from ml.dataframes import same_rows, values_of
 from ml.distributions.families import gini
-from ml.documents import named
 from ml.metrics.cases import Sample, check_clusters, check_inputs, observed_disagreement, select_sample
+from ml.metrics.homogeneity_test import DependenceTest
 from ml.metrics.jackknife import Estimate, Replicates, mean_replicates, to_estimate
 from ml.metrics.ordinal import quadratic_kappa
 from ml.util.arrays import FloatArray, IntArray, as_label_counts
@@ -46,7 +45,7 @@ def count_matrix(labels: IntArray, n_classes: int) -> IntArray:
 
 
 def _coefficient(observed: FloatArray, expected: FloatArray) -> FloatArray:
-    """1 − D_o / D_e; NaN where no disagreement could be expected, because one class only occurs."""
+    """1 − D_o / D_e; NaN if no disagreement could be expected."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.where(expected > 0, 1 - observed / expected, np.nan))
 
@@ -82,7 +81,7 @@ def krippendorff_alpha(
 
 
 def _nominal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
-    """Alpha of label counts (n, K), and without each cluster, from the sums of what differs and of squared totals."""
+    """Alpha of label counts (n, K), and without each cluster."""
     n = y.sum(axis=1)
     differing = _per_cluster((n**2 - np.einsum("nk,nk->n", y, y)) / (n - 1), sample)
     size, parts = _per_cluster(n, sample), _per_cluster(y, sample)
@@ -99,9 +98,8 @@ def _nominal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
 
 
 def _ordinal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
-    """The same with squared distances between mid-ranks b_k, which leaving out a cluster moves."""
-    # With coincidences C and totals T, Σ C_kl (b_k − b_l)² = 2(Σ T_k b_k² − bᵀCb), so no case needs a matrix of its
-    # own.
+    """The same with squared distances between mid-ranks."""
+    # Σ C_kl (b_k − b_l)² = 2(Σ T_k b_k² − bᵀCb), C coincidences and T totals
     spare = (y.sum(axis=1) - 1)[:, None]
     coincidences = (y / spare).T @ y - np.diag((y / spare).sum(axis=0))
     parts = _per_cluster(y, sample)
@@ -121,18 +119,23 @@ def _ordinal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
 
 
 def _mid_ranks(totals: FloatArray) -> FloatArray:
-    """Mean rank (..., K) of the labels of each class among all, counted from the middle."""
+    """Mean rank (..., K) of each class, counted from the middle."""
     return np.asarray(totals.cumsum(axis=-1) - totals / 2 - totals.sum(axis=-1, keepdims=True) / 2)
 
 
 def _per_cluster(parts: FloatArray, sample: Sample) -> FloatArray:
-    """Add up the parts (n, …) of each cluster."""
     if sample.cluster is None:
         return parts
     if sample.n_clusters == 0:
         return np.zeros((0, *parts.shape[1:]))
     # the cases of a cluster stand together
     return np.asarray(np.add.reduceat(parts, np.searchsorted(sample.cluster, np.arange(sample.n_clusters)), axis=0))
+
+
+def _ratio_estimate(formula: Callable[[FloatArray], FloatArray], parts: FloatArray, sample: Sample) -> Estimate:
+    """Estimate a formula of sums (..., P) from the parts (G, P) of clusters."""
+    total = parts.sum(axis=0)
+    return to_estimate(Replicates(float(formula(total)), formula(total - parts)), sample)
 
 
 def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None = None) -> Estimate:
@@ -169,8 +172,7 @@ def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None =
         shares = sums[..., 1:-1] / (n * cases)[..., None]
         return _coefficient(1 - sums[..., 0] / cases, 1 - (shares**2).sum(axis=-1))
 
-    total = parts.sum(axis=0)
-    return to_estimate(Replicates(float(kappa(total)), kappa(total - parts)), sample)
+    return _ratio_estimate(kappa, parts, sample)
 
 
 def cohen_kappa(
@@ -208,7 +210,7 @@ def cohen_kappa(
     if a.shape != b.shape:
         raise ValueError(f"both annotators' labels must have one shape, got {a.shape} and {b.shape}")
     if a.dtype.kind not in "iu" or b.dtype.kind not in "iu":
-        a, b = (np.asarray(labels, dtype=object) for labels in (first, second))  # NaN in a list of names stays NaN
+        a, b = (np.asarray(labels, dtype=object) for labels in (first, second))  # NaN stays NaN
     matrix, n_classes, _ = number_labels(np.stack([a, b], axis=-1), n_classes, classes, level)
     sample = select_sample(np.asarray((matrix >= 0).all(axis=1)), None, check_clusters(cluster, len(matrix)))
     a, b = matrix[sample.rows].T
@@ -218,11 +220,7 @@ def cohen_kappa(
 def number_labels(
     labels: npt.NDArray[Any], n_classes: int | None, classes: Sequence[str] | None, level: Level = "nominal"
 ) -> tuple[IntArray, int, list[str] | None]:
-    """Class numbers (N, A) of class numbers or names, −1 for no label; K, and the names if there are any.
-
-    Raises:
-        ValueError: values out of range, unknown names, or ordinal names without their order.
-    """
+    """Number labels (N, A), −1 for none; also K, and the names."""
     if labels.dtype.kind in "iu" and classes is None:
         n_classes = int(labels.max(initial=0)) + 1 if n_classes is None else n_classes
         return as_label_matrix(labels, n_classes), n_classes, None
@@ -247,14 +245,12 @@ def number_labels(
 
 
 def _is_missing(value: object) -> bool:
-    """Whether it stands for no label: None, NaN, an empty text, or NA of pandas."""
     if value is None or isinstance(value, str):
         return not value
     return type(value).__name__ == "NAType" or (isinstance(value, float) and np.isnan(value))
 
 
 def _check_names(used: list[str], classes: Sequence[str] | None, level: Level) -> list[str]:
-    """Names of the classes in their order."""
     if classes is None:
         if level == "ordinal":
             raise ValueError(f"classes is required for ordinal names: list {', '.join(used)}, lowest first")
@@ -269,15 +265,14 @@ def _check_names(used: list[str], classes: Sequence[str] | None, level: Level) -
 
 
 def kappa_of(first: IntArray, second: IntArray, n_classes: int, sample: Sample, level: Level = "nominal") -> Estimate:
-    """Kappa of two annotators' classes (n,) for the cases of a sample, in its order."""
+    """Kappa of two annotators' classes (n,) of a sample."""
     if level == "ordinal":
         x, y = first.astype(np.float64), second.astype(np.float64)
         sums = _per_cluster(np.stack([np.ones(len(x)), x, y, x**2 + y**2, x * y], axis=-1), sample)
-        total = sums.sum(axis=0)
-        return to_estimate(Replicates(float(quadratic_kappa(total)), quadratic_kappa(total - sums)), sample)
+        return _ratio_estimate(quadratic_kappa, sums, sample)
     rows, columns = (np.bincount(classes, minlength=n_classes).astype(np.float64) for classes in (first, second))
     agree = (first == second).astype(np.float64)
-    # of each cluster: cases, agreements, and by how much it changes the sum over classes of rows times columns
+    # by cluster: cases, agreements, change of Σ rows · columns
     crossed = columns[first] + rows[second]
     sums = _per_cluster(np.stack([np.ones(len(agree)), agree, crossed], axis=-1), sample)
     sums[:, 2] -= agree if sample.cluster is None else _own_products(first, second, n_classes, sample)
@@ -291,27 +286,12 @@ def kappa_of(first: IntArray, second: IntArray, n_classes: int, sample: Sample, 
 
 
 def _own_products(first: IntArray, second: IntArray, n_classes: int, sample: Sample) -> FloatArray:
-    """Sum over classes of rows times columns of each cluster's own table (G,), without making the tables."""
+    """Rows times columns (G,) of each cluster's own table."""
     cluster = np.zeros(len(first), dtype=np.intp) if sample.cluster is None else sample.cluster
     keys = [np.unique(cluster * n_classes + classes, return_counts=True) for classes in (first, second)]
     shared, a, b = np.intersect1d(keys[0][0], keys[1][0], assume_unique=True, return_indices=True)
     products = (keys[0][1][a] * keys[1][1][b]).astype(np.float64)
     return np.asarray(np.bincount(shared // n_classes, products, sample.n_clusters), dtype=np.float64)
-
-
-@dataclass(frozen=True)
-class DependenceTest:
-    """A test of the assumption that labels are independent given the image.
-
-    Attributes:
-        statistic: larger is stranger.
-        p_value: probability of one as large or larger if the assumption is true.
-        n: cases used.
-    """
-
-    statistic: float = field(metadata=named("chi2"))
-    p_value: float
-    n: int
 
 
 def excess_disagreement_test(
@@ -321,17 +301,10 @@ def excess_disagreement_test(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> DependenceTest:
-    """Test one-sidedly whether annotators disagree more than 1 − Σf², which no concentration can represent.
+    """Test one-sidedly whether annotators disagree more than 1 − Σf².
 
-    Args:
-        label_counts: (N, K) label histograms, n ≥ 2 used.
-        class_probs: (N, K) class probability estimates.
-        sample_weight: (N,) instance weights of order 2.
-        cluster: (N,) patient of each case.
-
-    Returns:
-        The weighted mean difference in standard errors (jackknife, over clusters where there are any), with its upper
-        tail of Student's t.
+    The statistic is the mean difference of cases with n ≥ 2 in standard
+    errors. Arguments are those of ``ml.metrics.losses``.
 
     Raises:
         ValueError: fewer than two cases or clusters with two labels, or arrays that do not match.

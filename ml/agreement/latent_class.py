@@ -1,10 +1,7 @@
-"""Latent class model: annotators' confusion matrices without a gold standard (Dawid and Skene 1979).
+"""Latent class model of annotators (Dawid and Skene 1979).
 
-A case has one true class; annotator a gives label l with probability π_a[true class, l], independently of the
-others. Expectation–maximisation finds the class shares, the confusion matrices and each case's class probabilities.
-
-It answers another question than the rest of this package: here experts may be *wrong*, there the shares of
-experts are the truth. Read it to find an annotator who mixes two classes up, not to score predictions.
+Annotator a gives label l with probability π_a[true class, l]. Experts
+may be wrong here, whereas elsewhere their shares are the truth.
 """
 
 from dataclasses import dataclass
@@ -49,11 +46,7 @@ class DawidSkene(EqualByValue):
 
 
 def fit_long(long: Annotations, prior_labels: float = 1.0, tolerance: float = 1e-10) -> DawidSkene:
-    """Fit by expectation–maximisation from the label shares of each case, with ``prior_labels`` as of ``dawid_skene``.
-
-    Raises:
-        ValueError: no label, or it did not settle.
-    """
+    """Fit by expectation–maximisation, with the shares as a start."""
     if not long.case.size:
         raise ValueError("no label to fit from")
     first, pattern_of = _patterns(long.one_hot)
@@ -75,8 +68,8 @@ def fit_long(long: Annotations, prior_labels: float = 1.0, tolerance: float = 1e
 
 
 def _patterns(one_hot: csr_array) -> tuple[IntArray, IntArray]:
-    """Cases with the same labels by the same annotators have the same probabilities: the first of each, and whose."""
-    # Where most cases have one or two labels, patterns are few, and each step costs as much as there are patterns.
+    """The first case of each pattern of labels, and each case's pattern."""
+    # most cases have few labels, and so few patterns
     one_hot.sort_indices()
     lengths = np.diff(one_hot.indptr)
     first: list[IntArray] = []
@@ -93,9 +86,9 @@ def _patterns(one_hot: csr_array) -> tuple[IntArray, IntArray]:
 
 
 def _maximise(one_hot: csr_array, weights: FloatArray, pseudo: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-    """Class shares, confusion matrices, and the logarithm of their prior density up to a constant."""
+    """Class shares, confusion matrices and their log prior density."""
     n_classes = weights.shape[1]
-    given = np.asarray(one_hot.T @ weights).reshape(-1, n_classes, n_classes)  # annotator, label, true class
+    given = np.asarray(one_hot.T @ weights).reshape(-1, n_classes, n_classes)  # (A, label, class)
     seen = given.transpose(0, 2, 1) + pseudo
     confusion = seen / seen.sum(axis=2, keepdims=True)
     shares = (weights.sum(axis=0) + 1 / n_classes) / (weights.sum() + 1)
@@ -104,7 +97,6 @@ def _maximise(one_hot: csr_array, weights: FloatArray, pseudo: FloatArray) -> tu
 
 
 def _expect(one_hot: csr_array, shares: FloatArray, confusion: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Class probabilities of patterns, and the log-likelihood of the labels of each."""
     logs = np.log(shares) + one_hot @ np.log(confusion).transpose(0, 2, 1).reshape(-1, len(shares))
     total = logsumexp(logs, axis=1, keepdims=True)
     return np.exp(logs - total), total[:, 0]

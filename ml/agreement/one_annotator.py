@@ -20,7 +20,7 @@ _LEVEL = 0.95
 
 @dataclass(frozen=True)
 class ShrunkEstimate:
-    """Posterior mean of an annotator's statistic, its 95 % interval, n answers, and the value of all annotators."""
+    """Posterior mean of an annotator's statistic."""
 
     value: float
     low: float
@@ -30,16 +30,7 @@ class ShrunkEstimate:
 
 
 def shrunk_share(hits: float, n: int, everybody: float, strength: float = STRENGTH) -> ShrunkEstimate:
-    """Share of answers with a property, Beta(s q + h, s (1 − q) + n − h) with q everybody's share and s the strength.
-
-    Source: Gelman et al., Bayesian Data Analysis, 3rd ed., section 2.4 (conjugate Beta prior).
-
-    Raises:
-        ValueError: the counts or shares are none.
-
-    >>> shrunk_share(0, 0, 0.8).value
-    0.8
-    """
+    """Share of answers with a conjugate Beta prior (Gelman, 2.4)."""
     if not 0 <= hits <= n or not 0 < everybody < 1 or strength <= 0:
         raise ValueError(f"hits {hits} of {n} with everybody's share {everybody} and strength {strength}")
     a, b = hits + strength * everybody, n - hits + strength * (1 - everybody)
@@ -48,18 +39,12 @@ def shrunk_share(hits: float, n: int, everybody: float, strength: float = STRENG
 
 
 def rate_of_all(hits: float, n: int) -> float:
-    """Share among all annotators, (h + ½)/(n + 1), which is never 0 or 1 (Jeffreys' prior)."""
+    """Share among all annotators, by Jeffreys' prior."""
     return (hits + 0.5) / (n + 1)
 
 
 def shrunk_mean(values: FloatArray, deviation: float, everybody: float, spread: float = SPREAD) -> ShrunkEstimate:
-    """Mean of values with a normal prior of mean ``everybody`` and standard deviation ``spread`` (Gelman et al., 2.5).
-
-    ``deviation`` of one value comes from all annotators: that of few own values may be 0 by chance.
-
-    Raises:
-        ValueError: a deviation is not above 0.
-    """
+    """Mean of values with a normal prior (Gelman et al., 2.5)."""
     if deviation <= 0 or spread <= 0:
         raise ValueError(f"deviation {deviation} and spread {spread} must be above 0")
     precision = len(values) / deviation**2 + 1 / spread**2
@@ -69,7 +54,6 @@ def shrunk_mean(values: FloatArray, deviation: float, everybody: float, spread: 
 
 
 def _check_answers(others: FloatArray, answers: IntArray) -> tuple[FloatArray, IntArray]:
-    """Probabilities and answers of the same cases."""
     if others.ndim != 2 or answers.shape != others.shape[:1]:
         raise ValueError(f"others must be (N, K) and answers (N,), not {others.shape} and {answers.shape}")
     if answers.size and not (answers.min() >= 0 and answers.max() < others.shape[1]):
@@ -78,11 +62,7 @@ def _check_answers(others: FloatArray, answers: IntArray) -> tuple[FloatArray, I
 
 
 def soft_confusions(others: FloatArray, answers: IntArray) -> FloatArray:
-    """Confusions with the others' class probabilities as truth: C[k, y] = Σᵢ πᵢ[k] 1[yᵢ = y].
-
-    Raises:
-        ValueError: the shapes do not fit, or an answer is no class.
-    """
+    """Confusions by the others' probabilities: Σᵢ πᵢ[k] 1[yᵢ = y]."""
     others, answers = _check_answers(others, answers)
     counts = np.zeros((others.shape[1], others.shape[1]))
     np.add.at(counts.T, answers, others)
@@ -91,10 +71,7 @@ def soft_confusions(others: FloatArray, answers: IntArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Confusions:
-    """Shares (K, K) of each answer in rows by what the others say, shrunk, with 95 % intervals and n (K,) cases a row.
-
-    ``notable``: a wrong answer is more frequent than everybody's beyond chance, all cells together.
-    """
+    """Shrunk shares (K, K) of each answer, by the others' class."""
 
     value: FloatArray
     low: FloatArray
@@ -105,14 +82,7 @@ class Confusions:
 
 
 def shrunk_confusions(counts: FloatArray, everybody: FloatArray, strength: float = STRENGTH) -> Confusions:
-    """Rows of confusions with a Dirichlet prior of everybody's rows, Dirichlet(C[k] + s P[k]).
-
-    A cell is notable where its posterior probability of being at most everybody's is below .05 divided by the number of
-    cells (Bonferroni). Soft counts make that cautious: a weighted share varies no more than one of as many cases.
-
-    Raises:
-        ValueError: the shapes differ.
-    """
+    """Confusions with a Dirichlet prior of everybody's rows."""
     if counts.shape != everybody.shape or counts.ndim != 2:
         raise ValueError(f"confusions of shapes {counts.shape} and {everybody.shape}")
     n_classes = len(counts)
@@ -127,23 +97,13 @@ def shrunk_confusions(counts: FloatArray, everybody: FloatArray, strength: float
 
 
 def agreement_with_others(others: FloatArray, answers: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Probability that another annotator would have said the same, and what it would be for one like the others.
-
-    aᵢ = πᵢ[yᵢ] and eᵢ = Σₖ πᵢ[k]²: for an annotator whose answers follow π the mean of a − e is 0.
-
-    Raises:
-        ValueError: the shapes do not fit, or an answer is no class.
-    """
+    """Probabilities πᵢ[yᵢ] of answers, and Σₖ πᵢ[k]² expected."""
     others, answers = _check_answers(others, answers)
     return others[np.arange(len(answers)), answers], np.einsum("nk,nk->n", others, others)
 
 
 def log_score_surplus(others: FloatArray, answers: IntArray) -> FloatArray:
-    """Log score above its expectation, ln πᵢ[yᵢ] − Σₖ πᵢ[k] ln πᵢ[k]: on average 0 for somebody like the others.
-
-    Raises:
-        ValueError: the shapes do not fit, or an answer is no class.
-    """
+    """Log score of each answer above its expectation."""
     others, answers = _check_answers(others, answers)
     answer_probs = np.maximum(others[np.arange(len(answers)), answers], 1e-12)
     return np.asarray(np.log(answer_probs) - xlogy(others, others).sum(axis=1))

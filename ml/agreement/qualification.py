@@ -1,8 +1,7 @@
-"""Qualification test of an annotator against the labels of others, with a bounded false alarm rate.
+"""Qualification test of an annotator against the labels of others.
 
-There is no key of right answers. What counts is how probable an answer is by the labels of the others, and the
-question is whether a reader who answers by chance, or who confuses two classes half of the time, explains the answers
-so much better that answers like the others' hardly ever look so.
+The test asks whether a reader who guesses, or who confuses two
+classes, explains the answers far better than one like the others.
 """
 
 from dataclasses import dataclass
@@ -21,36 +20,28 @@ LEAST_SLIPS = 0.03
 CLEAR_FROM = 0.8
 # draws of somebody like the others, by which the level is held
 _DRAWS = 1000
+# simulated readers of each kind
+_RUNS = 200
 # within which two sums of evidence are the same
 _TIE = 1e-3
 _SLIPS = np.arange(LEAST_SLIPS, 0.51, 0.01)
 
 
 def slip_rate(left_out: FloatArray, answers: IntArray) -> float:
-    """Share of answers in the pool that say nothing of the cell, by maximum likelihood on a grid from .03 to .5.
-
-    An answer y of a member of the pool has the probability (1 − ε) π[y] + ε/K, with π the posterior by the labels of
-    all others (``left_out``). It takes up slips of the pool, and a concentration that is too high.
-
-    Raises:
-        ValueError: the shapes do not fit, or an answer is no class.
-
-    >>> float(slip_rate(np.full((3, 2), 0.5), np.array([0, 1, 1])))
-    0.03
-    """
+    """Share of random answers in the pool, from .03 to .5."""
     answer_probs, _ = agreement_with_others(left_out, answers)
     likelihood = np.log((1 - _SLIPS) * answer_probs[:, None] + _SLIPS / left_out.shape[1]).sum(axis=0)
     return float(_SLIPS[np.argmax(likelihood)])
 
 
 def like_the_others(others: FloatArray, slips: float) -> FloatArray:
-    """Distribution of the answers of somebody like the others, (N, K): (1 − ε) π + ε/K."""
+    """Answers (N, K) of a reader like the others: (1 − ε) π + ε/K."""
     return np.asarray((1 - slips) * others + slips / others.shape[1])
 
 
 def _alternative_confusions(n_classes: int) -> FloatArray:
-    """Alternatives of the test, (1 + K², K, K): rows are opinions, columns answers."""
-    # guessing half of the time; saying any other class for one half of the time; saying one certain other class for it
+    """Alternatives (1 + K², K, K) of the test, answers last."""
+    # half of the time: guessing, any other class for one, or a certain other class
     confusions = [0.5 * np.eye(n_classes) + 0.5 / n_classes]
     for k in range(n_classes):
         anything = np.eye(n_classes)
@@ -65,13 +56,13 @@ def _alternative_confusions(n_classes: int) -> FloatArray:
 
 
 def _evidence(others: FloatArray, slips: float) -> FloatArray:
-    """Log-likelihood ratio of each habit by each answer to each cell, (H, N, K)."""
+    """Log-likelihood ratios (H, N, K) of habits by answers."""
     by_habit = np.einsum("nk,hky->hny", like_the_others(others, slips), _alternative_confusions(others.shape[1]))
     return np.asarray(np.log(by_habit / like_the_others(others, slips)))
 
 
 def _largest_evidence(evidence: FloatArray, answers: IntArray) -> FloatArray:
-    """Greatest evidence of any habit in each of R sets of answers (R, N)."""
+    """Greatest evidence (R,) of any habit in answers (R, N)."""
     n_habits, n_cells, n_classes = evidence.shape
     one_hot = np.eye(n_classes, dtype=np.float32)[answers].reshape(*answers.shape[:-1], n_cells * n_classes)
     sums = one_hot @ evidence.reshape(n_habits, -1).T.astype(np.float32)
@@ -79,7 +70,6 @@ def _largest_evidence(evidence: FloatArray, answers: IntArray) -> FloatArray:
 
 
 def _draw(rng: np.random.Generator, probs: FloatArray, n: int) -> IntArray:
-    """N answers to each of N cells, (n, N)."""
     edges = np.cumsum(probs, axis=1)
     points = rng.random((n, len(probs), 1)) * edges[:, -1:]
     return np.asarray(np.minimum((points > edges).sum(axis=-1), probs.shape[1] - 1))
@@ -87,10 +77,7 @@ def _draw(rng: np.random.Generator, probs: FloatArray, n: int) -> IntArray:
 
 @dataclass(frozen=True)
 class QualificationVerdict:
-    """Mean probability of n answers by the labels of the others, the pool's, their difference with its 95 % interval.
-
-    ``p``: probability that a reader like the others looks as unlike them as these answers do.
-    """
+    """Answers of a reader compared with those of the pool."""
 
     n: int
     mean: float
@@ -102,22 +89,13 @@ class QualificationVerdict:
     passed: bool
 
 
-def judge_answers(others: FloatArray, answers: IntArray, slips: float, seed: int = 0) -> QualificationVerdict:
-    """Judge a reader's answers to cells that others have answered.
-
-    The statistic is the greatest log-likelihood ratio of a habit (guessing half of the time, or taking one class for
-    another half of the time) against answers like the others'. It is compared with draws of somebody like the others
-    on these very cells, so that such a reader fails with a probability of at most .025, however few or borderline they
-    are.
-
-    Raises:
-        ValueError: the shapes do not fit, an answer is no class, or there are fewer than two cells.
-    """
+def judge_answers(others: FloatArray, answers: IntArray, slips: float) -> QualificationVerdict:
+    """Judge a reader's answers to cells that others answered."""
     answer_probs, _ = agreement_with_others(others, answers)
     if len(answer_probs) < 2:
         raise ValueError(f"{len(answer_probs)} cells are too few for a test")
     evidence, like = _evidence(others, slips), like_the_others(others, slips)
-    drawn = _largest_evidence(evidence, _draw(np.random.default_rng(seed), like, _DRAWS))
+    drawn = _largest_evidence(evidence, _draw(np.random.default_rng(0), like, _DRAWS))
     evidence_sum = float(_largest_evidence(evidence, answers))
     p = float((1 + (drawn >= evidence_sum - _TIE).sum()) / (1 + _DRAWS))
     expected = np.einsum("nk,nk->n", others, like)
@@ -131,30 +109,23 @@ def judge_answers(others: FloatArray, answers: IntArray, slips: float, seed: int
 
 @dataclass(frozen=True)
 class PassRates:
-    """Simulated pass rates on certain cells: a reader like the others, one who guesses, and one who confuses.
-
-    ``confusing`` (K,) takes a class for the likeliest other one half of the time; NaN if no cell leads with the class.
-    """
+    """Simulated pass rates of three kinds of readers."""
 
     like_the_others: float
     guessing: float
     confusing: FloatArray
 
 
-def pass_rates(others: FloatArray, slips: float, n_runs: int = 200, seed: int = 0) -> PassRates:
-    """Simulate the pass rates of good, guessing and confusing readers on these cells.
-
-    Raises:
-        ValueError: there are fewer than two cells.
-    """
+def pass_rates(others: FloatArray, slips: float) -> PassRates:
+    """Simulate the pass rates of three kinds of readers."""
     if others.ndim != 2 or len(others) < 2:
         raise ValueError(f"cells of shape {others.shape} are too few for a test")
-    rng, n_classes = np.random.default_rng(seed), others.shape[1]
+    rng, n_classes = np.random.default_rng(0), others.shape[1]
     evidence, like = _evidence(others, slips), like_the_others(others, slips)
     null = np.sort(_largest_evidence(evidence, _draw(rng, like, _DRAWS)))
 
     def share(probs: FloatArray) -> float:
-        evidence_sums = _largest_evidence(evidence, _draw(rng, probs, n_runs))
+        evidence_sums = _largest_evidence(evidence, _draw(rng, probs, _RUNS))
         above = _DRAWS - np.searchsorted(null, evidence_sums - _TIE)
         return float(np.mean((1 + above) / (1 + _DRAWS) > LEVEL))
 
@@ -170,11 +141,7 @@ def pass_rates(others: FloatArray, slips: float, n_runs: int = 200, seed: int = 
 
 
 def balanced_choice(others: FloatArray, n: int, borderline: float, rng: np.random.Generator) -> IntArray:
-    """Places of at most n cells for a set, in random order: a share of borderline ones, each leading class as often.
-
-    Raises:
-        ValueError: the share is none.
-    """
+    """Choose n cells at most, each leading class as often."""
     if not 0 <= borderline <= 1:
         raise ValueError(f"a share of {borderline}")
     clear = others.max(axis=1, initial=0.0) >= CLEAR_FROM
@@ -186,7 +153,6 @@ def balanced_choice(others: FloatArray, n: int, borderline: float, rng: np.rando
 
 
 def _in_turn(cells: IntArray, leading: IntArray, n: int, rng: np.random.Generator) -> list[int]:
-    """Cells of one class after the other, one at a time."""
     piles = [rng.permutation(cells[leading[cells] == k]).tolist() for k in np.unique(leading[cells])]
     rounds = max((len(pile) for pile in piles), default=0)
     return [pile[place] for place in range(rounds) for pile in piles if place < len(pile)][:n]

@@ -3,15 +3,16 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from ml.agreement.coefficients import DependenceTest, Level
+from ml.agreement.coefficients import Level
 from ml.documents import named, to_document
+from ml.metrics.homogeneity_test import DependenceTest
 from ml.metrics.jackknife import Estimate
 from ml.util.arrays import EqualByValue, FloatArray
 
 
 @dataclass(frozen=True, eq=False)
 class PairAgreement(EqualByValue):
-    """Cohen's kappa of two annotators, with quadratic weights where the classes are in order."""
+    """Cohen's kappa of two annotators."""
 
     annotators: tuple[str, str]
     cohen_kappa: Estimate
@@ -89,5 +90,5 @@ class AgreementReport(EqualByValue):
     warnings: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values, the document of ``secondread agreement --json``."""
+        """Return the document of ``secondread agreement --json``."""
         return to_document(self)

@@ -1,4 +1,4 @@
-"""Agreement between annotators of a LABELS table: overall, by pair, annotator, class and site."""
+"""Agreement between the annotators of a LABELS table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from scipy.sparse import triu
 
-from ml.agreement.coefficients import DependenceTest, Level, kappa_of, krippendorff_alpha, number_labels
+from ml.agreement.coefficients import Level, kappa_of, krippendorff_alpha, number_labels
 from ml.agreement.latent_class import DawidSkene, fit_long
 from ml.agreement.report import AgreementReport, AnnotatorAgreement, ClassAgreement, PairAgreement, SiteAgreement
 from ml.annotations import Annotations
@@ -123,7 +123,7 @@ def dawid_skene(
     prior_labels: float = 1.0,
     tolerance: float = 1e-10,
 ) -> DawidSkene:
-    """Confusion matrix of each annotator and class probabilities of each case, by Dawid and Skene (1979).
+    """Confusion matrices and class probabilities by Dawid and Skene (1979).
 
     Args:
         labels: a LABELS table with annotators, as a file or in memory; or (N, A) class numbers or names of classes, an
@@ -168,7 +168,6 @@ def dawid_skene(
 
 
 def _is_label_table(labels: object) -> TypeGuard[TableSource]:
-    """Whether it is a LABELS table, and not one column per annotator."""
     if isinstance(labels, str | Path | Mapping | pa.Table):
         return True
     names = [str(name) for name in getattr(labels, "columns", ())]
@@ -178,11 +177,7 @@ def _is_label_table(labels: object) -> TypeGuard[TableSource]:
 def agreement_by_finding(
     labels: TableSource, options: AgreementOptions | None = None
 ) -> dict[str | None, AgreementReport]:
-    """Reports by the column ``finding`` of LABELS, each on its own; by None where there is no such column.
-
-    Raises:
-        TableError: as ``measure_agreement``.
-    """
+    """Measure agreement by finding; None without such a column."""
     options = options or AgreementOptions()
     table, place = open_table(labels, "LABELS", in_order=options.level == "ordinal")
     parts: dict[str | None, tuple[pa.Table, Place]] = {None: (table, place)}
@@ -195,7 +190,6 @@ def agreement_by_finding(
 
 
 def _classes(table: pa.Table, where: Where, options: AgreementOptions) -> list[str] | None:
-    """Classes in their order where there is one; None leaves them to the table."""
     if options.classes is not None:
         return list(options.classes)
     if options.level == "nominal" or is_wide(table):
@@ -211,9 +205,9 @@ def _classes(table: pa.Table, where: Where, options: AgreementOptions) -> list[s
 
 
 def agreement_of(labelled: Annotations, where: Where, options: AgreementOptions) -> AgreementReport:
-    """Every coefficient of agreement of labels that have been read, classes in their order."""
+    """Measure the agreement of labels in memory."""
     level = options.level
-    # where one class only occurs another one is thought of, so that alpha is undefined and not an error
+    # a second class makes alpha undefined instead of an error
     counts = np.pad(labelled.counts(), ((0, 0), (0, max(0, 2 - len(labelled.classes)))))
     groups = None
     if options.cluster is not None:
@@ -238,10 +232,8 @@ def agreement_of(labelled: Annotations, where: Where, options: AgreementOptions)
     )
     if not report.n_labels:
         return report
-    return _with_annotators(report, labelled, groups, options) if labelled.annotators else _without_names(report)
-
-
-def _without_names(report: AgreementReport) -> AgreementReport:
+    if labelled.annotators:
+        return _with_annotators(report, labelled, groups, options)
     text = Message(
         "annotators are not named: no pairs, no annotators, and no test of whether they use the classes alike"
     )
@@ -251,7 +243,6 @@ def _without_names(report: AgreementReport) -> AgreementReport:
 def _with_annotators(
     report: AgreementReport, labelled: Annotations, groups: IntArray | None, options: AgreementOptions
 ) -> AgreementReport:
-    """The report with what needs to know who gave each label."""
     long = labelled.by_case()
     of_label = None if groups is None else groups[long.case]
     test = marginal_homogeneity_test(long.case, long.annotator, long.label, of_label, seed=options.seed)
@@ -270,25 +261,24 @@ def _with_annotators(
             AnnotatorAgreement(name, n_labels[a], agreeing[a], None if confusion is None else confusion[a])
             for a, name in enumerate(long.annotators)
         ],
-        rater_marginals=DependenceTest(test.statistic, test.p_value, test.n),
+        rater_marginals=test,
         warnings=[*report.warnings, *texts, *skipped],
     )
 
 
 def _confusion(long: Annotations) -> FloatArray | None:
-    """Confusion matrices (A, K, K) by Dawid and Skene; None where there are too many numbers."""
     size = max(long.n_annotators * long.n_classes**2, long.case.size * long.n_classes)
     return None if size > MAX_CONFUSION else fit_long(long).confusion
 
 
 def _sample_of(cases: IntArray, groups: IntArray | None, n_cases: int) -> Sample:
-    """Some cases as a sample whose rows are positions among them; the others count as dropped."""
+    """Some cases as a sample; the others count as dropped."""
     sample = select_sample(np.ones(cases.size, dtype=bool), None, None if groups is None else groups[cases])
     return replace(sample, dropped=n_cases - cases.size)
 
 
 def _agreement_with_others(long: Annotations, counts: IntArray, groups: IntArray | None) -> list[Estimate]:
-    """Mean share of a case's other labels that equal each annotator's, over the cases they labelled with others."""
+    """Mean share of other labels that equal each annotator's."""
     usable = long.per_case[long.case] >= 2
     case, annotator = long.case[usable], long.annotator[usable]
     shares = (counts[case, long.label[usable]] - 1) / (long.per_case[case] - 1)
@@ -305,7 +295,7 @@ def _agreement_with_others(long: Annotations, counts: IntArray, groups: IntArray
 def _pairs(
     long: Annotations, groups: IntArray | None, options: AgreementOptions
 ) -> tuple[list[PairAgreement], list[str]]:
-    """Kappa of the pairs who share enough cases, and what to say about the others."""
+    """Kappa of pairs that share enough cases, and warnings."""
     shared = triu(long.shares, k=1).tocoo()
     enough = shared.data >= options.min_shared
     texts: list[str] = []
@@ -339,14 +329,12 @@ def _pairs(
 
 
 def _labels_by_annotator(long: Annotations) -> list[tuple[IntArray, IntArray]]:
-    """Cases and labels of each annotator."""
     order = np.argsort(long.annotator, kind="stable")
     cuts = np.searchsorted(long.annotator[order], np.arange(1, long.n_annotators))
     return list(zip(np.split(long.case[order], cuts), np.split(long.label[order], cuts), strict=True))
 
 
 def _by_class(labels: Annotations, groups: IntArray | None) -> list[ClassAgreement]:
-    """Alpha of each class against all the others."""
     counts = labels.counts()
     totals = counts.sum(axis=1)
     rows = []

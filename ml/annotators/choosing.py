@@ -1,4 +1,4 @@
-"""Cross-validated strength of pooling between annotators; infinite means exchangeable.
+"""Cross-validated strength of pooling between annotators.
 
 Patients are dealt into folds; matrices are fitted on the others and judged by the log-likelihood of the labels of each
 fold, by annotator. The pull is towards one rate of other answers per annotator, itself pulled towards the identity, or
@@ -58,19 +58,18 @@ def choose_readers(
     experts: Sequence[str] = (),
     progress: Callable[[float], None] = lambda _: None,
 ) -> Choice:
-    """Fit annotators' matrices, pulled together as strongly as left-out labels ask for.
+    """Fit annotators' matrices with cross-validated pooling.
 
     Args:
         prior: a release's predictions of N cases.
         long: labels of these cases.
         names: A names of the annotators of ``long``.
-        groups: (N,) patient of each case; each case by itself where left out.
-        experts: annotators whose mean is the population; all, by their number of labels, where left out.
-        progress: told the share that is done.
+        groups: (N,) patient of each case.
+        experts: annotators whose mean is the population; all by default.
+        progress: receives the share that is done.
 
     Raises:
-        ValueError: no label, names that do not fit, an unknown expert, fewer patients than folds, or groups that are
-            not one per case or have names of rows.
+        ValueError: no label, or names, experts or groups that do not fit.
     """
     refuse_row_names(groups=groups)
     if len(names) != long.n_annotators:
@@ -120,7 +119,6 @@ def _model(fitted: Fit, names: tuple[str, ...], n_labels: IntArray, population: 
 
 
 def _folds(patient: IntArray) -> IntArray:
-    """Fold (N,) of each case; cases of one patient share one."""
     patients, number = np.unique(patient, return_inverse=True)
     if len(patients) < FOLDS:
         raise ValueError(
@@ -131,7 +129,6 @@ def _folds(patient: IntArray) -> IntArray:
 
 
 def _is_significant_gain(gain: FloatArray, patient: IntArray) -> bool:
-    """True if the cases' gains (N,) exceed one standard error, clustered by patient."""
     by_patient = np.bincount(patient, gain)
     by_patient = by_patient[np.unique(patient)]
     spread = float(np.sqrt(((by_patient - by_patient.mean()) ** 2).sum()))
@@ -139,7 +136,6 @@ def _is_significant_gain(gain: FloatArray, patient: IntArray) -> bool:
 
 
 def _population_weights(long: Annotations, expert: Sequence[bool]) -> FloatArray:
-    """Share (A,) of each annotator in the population: of the experts where there are any, by their labels."""
     n_labels = np.bincount(long.annotator, minlength=long.n_annotators).astype(np.float64)
     chosen = np.array(expert, dtype=bool)
     weights = np.where(chosen, n_labels, 0.0) if chosen.any() else n_labels
@@ -147,7 +143,7 @@ def _population_weights(long: Annotations, expert: Sequence[bool]) -> FloatArray
 
 
 def _path(material: FitInputs, weights: FloatArray, only: str | None = None) -> dict[str, Fit]:
-    """Fits from alike to hardly pulled at all, each beginning where the last ended; ``only`` one of them to the end."""
+    """Fits from alike to hardly pulled, each from the last."""
     n_classes = material.long.n_classes
     identity = np.eye(n_classes)
 
@@ -171,12 +167,7 @@ def _path(material: FitInputs, weights: FloatArray, only: str | None = None) -> 
 
 
 def near_identity(population: FloatArray) -> FloatArray:
-    """A population's matrix (K, K), brought so near the identity that other answers have 10 % on average.
-
-    >>> near_identity(np.array([[0.6, 0.4], [0.0, 1.0]])).round(2)
-    array([[0.8, 0.2],
-           [0. , 1. ]])
-    """
+    """Pull a matrix (K, K) to the identity: 10 % other answers."""
     other = float((1 - np.diag(population)).mean())
     share = min(1.0, MOST_OTHER / other) if other > 0 else 1.0
     return np.asarray(share * population + (1 - share) * np.eye(len(population)))

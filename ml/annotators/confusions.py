@@ -1,4 +1,4 @@
-"""Fitted model of named annotators: confusion matrices, the spread of opinions, and a sentence on their habits."""
+"""Fitted model of named annotators."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ class ReaderModel(EqualByValue):
         return cls((), np.zeros(0, dtype=np.int64), none, np.eye(n_classes))
 
     def matrices(self, names: Sequence[str]) -> FloatArray:
-        """(A, K, K) matrix of each of these annotators, the population's of those that are not known."""
+        """Matrices (A, K, K); the population's for unknown names."""
         row_of = {name: row for row, name in enumerate(self.names)}
         confusions = [self.confusions[row_of[name]] if name in row_of else self.population for name in names]
         return np.array(confusions, dtype=np.float64).reshape(-1, *self.population.shape)
@@ -102,7 +102,7 @@ class ReaderModel(EqualByValue):
 
 
 def describe_annotator_habit(model: ReaderModel, name: str, classes: Sequence[str]) -> str | None:
-    """Sentence on an annotator's most frequent deviation from the population; None without one.
+    """Sentence on an annotator's main habit; None without one.
 
     Args:
         model: of the annotators, whose matrices are shrunk: few labels make no habit.

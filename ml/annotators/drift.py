@@ -1,11 +1,11 @@
 """Drift of an annotator: weekly excess loss with a band, and an alarm.
 
-The score of an answer is its excess loss, −log p(y) less what that is on average for somebody who answers as predicted,
-Σ_l p_l (−log p_l): hard cells in a week raise both. An annotator with habits of their own has an excess all the time,
-so each is compared with their own past. Both band and alarm may be looked at every week for as long as one likes.
+The excess of an answer is −log p(y) − Σ_l p_l (−log p_l), so that hard
+cells raise both. An annotator is compared with their own past. Band
+and alarm may be looked at every week.
 
-Sources: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86 (2024); the
-alarm is that of ``ml.metrics.betting_monitor``.
+Sources: Waudby-Smith and Ramdas, JRSS B 86 (2024); the alarm is that
+of ``ml.metrics.betting_monitor``.
 """
 
 from collections.abc import Sequence
@@ -43,16 +43,12 @@ class WeekBand:
 
 
 def excess_log_loss(class_probs: npt.ArrayLike, label: npt.ArrayLike) -> FloatArray:
-    """−log of the probability of each label less its expectation, nats, clipped probabilities; zero on average.
+    """Log loss (N,) of each label less its expectation, in nats.
 
-    It lies in [−log K, −log .01].
-
-    Args:
-        class_probs: (N, K).
-        label: (N,) classes.
+    Probabilities (N, K) are clipped, so that it lies in [−log K, −log .01].
 
     Raises:
-        ValueError: not probabilities, no such class, or rows that are named differently.
+        ValueError: not probabilities, no such class, or rows that differ.
 
     >>> excess_log_loss([[0.5, 0.5]], [1]).tolist()
     [0.0]
@@ -66,19 +62,18 @@ def excess_log_loss(class_probs: npt.ArrayLike, label: npt.ArrayLike) -> FloatAr
 
 
 def weekly_bands(excess: npt.ArrayLike, week: npt.ArrayLike, n_classes: int, *, level: float = LEVEL) -> list[WeekBand]:
-    """The mean of each week with a band, all of which contain their expectations with probability 1 − level.
+    """Weekly means with bands that hold together with probability 1 − level.
 
-    The band of the w-th week that has units is at level / (w (w + 1)), which adds up to ``level``: one may look every
-    week, and stop or go on as one likes. Within a week units bet one after the other on "the mean is m", for each m.
+    The band of the w-th week is at level / (w (w + 1)).
 
     Args:
-        excess: (N,) of each unit, nats, in the order in which the units were completed.
+        excess: (N,) of each unit, nats, in order of completion.
         week: (N,) of that, ascending.
         n_classes: K, which bounds the excess from below.
         level: probability with which any band misses.
 
     Raises:
-        ValueError: an excess out of its range, weeks that go back, or shapes or names of rows that differ.
+        ValueError: an excess out of range, weeks that go back, or rows that differ.
     """
     low = -float(np.log(n_classes))
     values, of_unit = _series(excess, week, "week")
@@ -95,7 +90,6 @@ def weekly_bands(excess: npt.ArrayLike, week: npt.ArrayLike, n_classes: int, *, 
 
 
 def _series(excess: npt.ArrayLike, when: npt.ArrayLike, name: str) -> tuple[FloatArray, IntArray]:
-    """Values (N,) and times (N,) of the same units."""
     same_rows(**{"excess": excess, name: when})
     values, times = np.asarray(excess, dtype=np.float64), np.asarray(when)
     if values.ndim != 1 or times.shape != values.shape:
@@ -104,8 +98,8 @@ def _series(excess: npt.ArrayLike, when: npt.ArrayLike, name: str) -> tuple[Floa
 
 
 def _mean_by_betting(share: FloatArray, level: float) -> tuple[float, float]:
-    """Confidence limits of the mean of values in [0, 1]: no m outside them has had bets worth 2 / level or more."""
-    # Bets on "more than m" are worth less the larger m is, so that the limits are found by a grid, rounded outwards.
+    """Confidence limits of the mean of values in [0, 1]."""
+    # bets on "more than m" fall with m: a grid, rounded outwards
     m = (np.arange(_GRID) + 0.5) / _GRID
     threshold = np.log(2 / level)
 
@@ -124,18 +118,14 @@ def _mean_by_betting(share: FloatArray, level: float) -> tuple[float, float]:
 def drift_paths(
     excess: Sequence[npt.ArrayLike], day: Sequence[npt.ArrayLike], n_classes: int, *, tolerance: float = TOLERANCE
 ) -> list[CapitalPath]:
-    """The alarm of each annotator: bets that their excess loss has risen by more than a tolerance.
+    """Alarm paths of annotators: bets on a rise of the excess loss.
 
-    All annotators share the level: if none of them has changed, at most that share of the years has an alarm.
-
-    Args:
-        excess: of each annotator (N,), of each unit, nats, in the order in which the units were completed.
-        day: of each annotator (N,), on which that was, ascending.
-        n_classes: K, which bounds the excess from below.
-        tolerance: nats.
+    All annotators share the level: without a change at most that share of
+    the years has an alarm. ``excess`` and ``day`` are as in ``weekly_bands``,
+    for each annotator.
 
     Raises:
-        ValueError: an excess out of its range, days that go back, or shapes or names of rows that differ.
+        ValueError: an excess out of range, days that go back, or rows that differ.
     """
     low = -float(np.log(n_classes))
     scale = LARGEST / (LARGEST - low)

@@ -1,12 +1,8 @@
 """Fit of annotator models, and the gate that compares two of them.
 
-The penalised log-likelihood is ``Σ_i log p(y_i | x_i) + κ Σ_r Σ_k Σ_l M_kl log C⁽ʳ⁾_kl``: row k of every matrix has the
-prior Dirichlet(1 + κ M_k). An opinion behind label j of a case has, given all labels, the probability
-``∝ C_{k y_j} E[q_k | the other labels]``; the sums of these are the expected counts. Expectation–maximisation puts
-them in place of the matrices, which never lowers the penalised likelihood (``em_step``). It is slow where most cases
-have one label, so the search itself is L-BFGS: divided by the matrices the same counts are the gradient (Fisher's
-identity), and where it ends an expectation–maximisation step changes nothing. What all readers share is not identified:
-opinions would only be spread otherwise.
+The penalised log-likelihood is ``Σ_i log p(y_i | x_i) + κ Σ M log C``.
+The search is L-BFGS, whose gradient is the expected counts of
+opinions divided by the matrices (Fisher's identity).
 """
 
 from collections.abc import Callable, Sequence
@@ -58,7 +54,7 @@ class FitInputs:
 
 @dataclass(frozen=True)
 class Anchor:
-    """Target of the shrinkage: matrix M (K, K), or one each (A, K, K), with a strength κ in labels per row."""
+    """Target of the shrinkage, with κ in labels per row."""
 
     matrix: FloatArray
     strength: float
@@ -71,14 +67,14 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Fit:
-    """Matrices (A, K, K), and ln T and b by which opinions are spread beside them."""
+    """Matrices (A, K, K), and ln T and b of the opinions."""
 
     confusions: FloatArray
     shift: tuple[float, float]
 
 
 def left_out(material: FitInputs, confusions: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Opinions (M, K) before each label, E[q_k | the other labels of its case], and log-likelihoods (N,) of cases."""
+    """Opinions (M, K) before each label, and log-likelihoods (N,)."""
     expected = np.zeros((len(material.long.case), material.long.n_classes))
     log_likelihood = np.zeros(material.long.n_cases)
     for batch in batches(material.long, confusions):
@@ -93,7 +89,7 @@ def left_out(material: FitInputs, confusions: FloatArray) -> tuple[FloatArray, F
 
 
 def opinion_means(opinions: Opinions, batch: Batch) -> tuple[FloatArray, FloatArray]:
-    """E[q] (B, K) after the labels of a batch of cases, and the labels' log-likelihoods (B,)."""
+    """E[q] (B, K) after a batch's labels, and log-likelihoods (B,)."""
     members, evidence = member_weights(opinions, batch)
     share, total = member_shares(opinions, evidence)
     means = []
@@ -113,7 +109,7 @@ def case_log_likelihoods(material: FitInputs, confusions: FloatArray) -> FloatAr
 
 
 def _last_label(opinions: Opinions, batch: Batch) -> tuple[FloatArray, FloatArray]:
-    """Opinions (B, K) before the last label of each case, and log-likelihoods (B,): the others' and then that one's."""
+    """Opinions (B, K) before the last label, and log-likelihoods (B,)."""
     last = batch.labels.shape[1] - 1
     before, evidence = opinion_means(opinions, batch.without(last))
     with np.errstate(divide="ignore"):
@@ -121,7 +117,7 @@ def _last_label(opinions: Opinions, batch: Batch) -> tuple[FloatArray, FloatArra
 
 
 def opinion_counts(material: FitInputs, confusions: FloatArray, expected: FloatArray) -> FloatArray:
-    """Expected number (A, K, K) of labels by annotator, opinion and answer, given opinions (M, K) before each label."""
+    """Expected labels (A, K, K) by annotator, opinion and answer."""
     long = material.long
     guess = expected * confusions[long.annotator, :, long.label]
     total = guess.sum(axis=1, keepdims=True)
@@ -138,19 +134,8 @@ def log_prior(confusions: FloatArray, pseudo_counts: FloatArray) -> float:
         return float((pseudo_counts[used] * np.log(confusions[used])).sum())
 
 
-def em_step(material: FitInputs, confusions: FloatArray, anchor: Anchor) -> FloatArray:
-    """Matrices (A, K, K) after a step of expectation–maximisation, opinions as they are."""
-    counts = opinion_counts(material, confusions, left_out(material, confusions)[0])
-    counts = counts + anchor.pseudo_counts(len(confusions))
-    return np.asarray(counts / counts.sum(axis=2, keepdims=True))
-
-
 def fit_readers(material: FitInputs, anchor: Anchor, start: Fit | None = None, tolerance: float = TOLERANCE) -> Fit:
-    """Fit matrices and the spread of opinions by the penalised likelihood; an infinitely strong anchor is the matrix.
-
-    Raises:
-        FitError: no convergence.
-    """
+    """Fit matrices and the spread of opinions."""
     long = material.long
     shape = (long.n_annotators, long.n_classes, long.n_classes)
     anchored = np.broadcast_to(anchor.matrix, shape)
@@ -169,20 +154,14 @@ def fit_readers(material: FitInputs, anchor: Anchor, start: Fit | None = None, t
         both = counts + pseudo
         return np.asarray((both - both.sum(axis=2, keepdims=True) * confusions).ravel())
 
-    # an answer that is all but impossible has hardly a slope to come back by
+    # an answer all but impossible has hardly a slope
     begun = np.log(np.maximum(first, 1e-4)).ravel()
     optimum = _search(material, at, slope, np.append(begun, shift), tolerance)
     return Fit(at(optimum[:-2])[0], _spread(optimum))
 
 
 def fit_rates(material: FitInputs, other: FloatArray, tolerance: float = TOLERANCE) -> Fit:
-    """Fit one number per annotator, the share ε of labels that are not what they think: C = (1 − ε) I + ε H.
-
-    Rows of H (``other``) sum to one, with zeros on the diagonal.
-
-    Raises:
-        FitError: no convergence.
-    """
+    """Fit C = (1 − ε) I + ε H with one ε per annotator."""
     identity, n_readers = np.eye(len(other)), material.long.n_annotators
 
     def at(x: FloatArray) -> tuple[FloatArray, float]:
@@ -212,7 +191,6 @@ def _search(
     start: FloatArray,
     tolerance: float,
 ) -> FloatArray:
-    """Maximise the penalised likelihood over parameters of the matrices and, last, ln T and b."""
     n_labels = len(material.long.case)
 
     def loss(x: FloatArray) -> tuple[float, FloatArray]:
@@ -235,7 +213,7 @@ def _search(
 
 @dataclass(frozen=True)
 class HeldOutGain:
-    """Fall of the log loss (nats) of a label given the others of its case, averaged over cases with two or more.
+    """Fall of the log loss (nats) of a label given its case's others.
 
     Attributes:
         over_served: from the posterior that takes annotators as alike, as it is served.
@@ -255,14 +233,7 @@ class HeldOutGain:
 def next_label_losses(
     prior: PredictiveDistribution, long: Annotations, names: Sequence[str], model: ReaderModel
 ) -> FloatArray:
-    """Log loss (M,) of each label given the others of its case, in nats.
-
-    Args:
-        prior: a release's predictions of N cases.
-        long: M labels of them.
-        names: A annotators.
-        model: of the annotators.
-    """
+    """Log loss (M,) of each label given its case's others, in nats."""
     confusions = model.matrices(names)
     expected, _ = left_out(FitInputs(model.opinions(prior), long), confusions)
     chance = (expected * confusions[long.annotator, :, long.label]).sum(axis=1)
@@ -282,15 +253,15 @@ def held_out_gain(
     """Judge a model of named annotators on labels that no fit used.
 
     Args:
-        prior: a release's predictions of N cases, as they are served.
+        prior: predictions of N cases, as they are served.
         long: labels of them.
         names: A annotators of the labels.
-        models: the model of names, and annotators taken as alike with opinions spread anew.
-        weights: (N,) inverse probabilities that a case has two labels; cases without are left out.
+        models: the model of names, and the same with annotators alike.
+        weights: (N,) inverse probabilities of two labels.
         cluster: (N,) patients.
 
     Raises:
-        ValueError: weights or patients that are not one per case or have names of rows.
+        ValueError: weights or patients that are not one per case.
     """
     refuse_row_names(weights=weights, cluster=cluster)
     weight, patients = check_weights(weights, long.n_cases), check_clusters(cluster, long.n_cases)

@@ -4,9 +4,9 @@ Labels y_1..y_n by annotators r_1..r_n have the likelihood
 
     p(y | x) = Σ_{z ∈ [K]^n} DirMult(z | α0 f) Π_j C⁽ʳʲ⁾_{z_j y_j},
 
-and given them q is the mixture Σ_m w_m Dir(α0 f + m) over the count vectors m of the opinions z. The weights are made
-one label at a time: with j labels before it, an opinion k in state m has probability (α0 f_k + m_k)/(α0 + j). Source:
-"Annotators who differ" in the design's statistics; for C = I the paper's equation 13.
+and given them q is a mixture Σ_m w_m Dir(α0 f + m) over count vectors
+m of the opinions z. Weights are made label by label: after j labels
+opinion k in state m has probability (α0 f_k + m_k)/(α0 + j).
 """
 
 from collections.abc import Iterator
@@ -32,17 +32,13 @@ from ml.util.arrays import FloatArray, IntArray
 
 
 def n_count_vectors(n_opinions: int, n_classes: int) -> int:
-    """Number C(n + K − 1, n) of count vectors.
-
-    >>> n_count_vectors(3, 8)
-    120
-    """
+    """Number C(n + K − 1, n) of count vectors."""
     return comb(n_opinions + n_classes - 1, n_opinions)
 
 
 @dataclass(frozen=True)
 class CountVectors:
-    """All count vectors (S, K) of n opinions, and the number of each with one more of a class among those of n + 1."""
+    """Count vectors (S, K), and the numbers of their followers."""
 
     counts: IntArray
     following: npt.NDArray[np.intp]
@@ -50,12 +46,7 @@ class CountVectors:
 
 @lru_cache(maxsize=64)
 def count_vectors(n_opinions: int, n_classes: int) -> CountVectors:
-    """All count vectors of n opinions in K classes.
-
-    >>> count_vectors(1, 2).counts
-    array([[1, 0],
-           [0, 1]])
-    """
+    """All count vectors of n opinions in K classes."""
     chosen = list(combinations_with_replacement(range(n_classes), n_opinions))
     number = {
         classes: row for row, classes in enumerate(combinations_with_replacement(range(n_classes), n_opinions + 1))
@@ -72,11 +63,7 @@ def count_vectors(n_opinions: int, n_classes: int) -> CountVectors:
 def top_k_weights(
     class_probs: FloatArray, log_concentration: FloatArray, likelihood: FloatArray, labels: IntArray, keep: int
 ) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
-    """Weights (B, S) of the ``keep`` heaviest count vectors (B, S, K) of each case, log-likelihoods and mass dropped.
-
-    The mass is the sum of the shares dropped on the way: an upper bound of what they would weigh in the end cannot be
-    given.
-    """
+    """The heaviest count vectors, log-likelihoods and dropped mass."""
     by_case = [
         _top_k_of_case(*row, keep) for row in zip(class_probs, log_concentration, likelihood, labels, strict=True)
     ]
@@ -94,8 +81,7 @@ def _top_k_of_case(
 ) -> tuple[FloatArray, IntArray, float, float]:
     n_classes = len(class_probs)
     states, weights = np.zeros((1, n_classes), dtype=np.int64), np.ones(1)
-    # of a count vector: the sum of its classes' 64 random bits, by which a million are told apart but for one chance in
-    # ten million
+    # random 64-bit keys tell a million count vectors apart
     key_of_class = np.random.default_rng(0).integers(2**63, size=n_classes, dtype=np.uint64)
     keys = np.zeros(1, dtype=np.uint64)
     log_likelihood = dropped = 0.0
@@ -117,7 +103,7 @@ def _top_k_of_case(
             kept = np.sort(np.argpartition(-weights, keep)[:keep])
             dropped += 1 - weights[kept].sum()
             weights = weights[kept] / weights[kept].sum()
-        # only what is kept is written out: of 200 classes a million count vectors may follow
+        # only what is kept is written out: followers may be a million
         from_row, added = row[first[kept]], k[first[kept]]
         states, keys = states[from_row], keys[from_row] + key_of_class[added]
         states[np.arange(len(added)), added] += 1
@@ -132,7 +118,7 @@ _BLOCK = 2_000_000
 
 @dataclass(frozen=True)
 class Opinions:
-    """The prior of the shares of opinions: S Dirichlets Dir(α0 f) per case, with weights.
+    """Prior of the shares of opinions: S weighted Dirichlets per case.
 
     Attributes:
         class_probs: (S, N, K).
@@ -174,7 +160,7 @@ class Opinions:
 
 @dataclass(frozen=True)
 class Batch:
-    """Cases (B,) with n labels each: the labels (B, n), their places, and their likelihoods (B, n, K) by opinion."""
+    """Cases (B,) with n labels each."""
 
     cases: npt.NDArray[np.intp]
     likelihood: FloatArray
@@ -188,14 +174,14 @@ class Batch:
 
 
 def batches(long: Annotations, confusions: FloatArray) -> Iterator[Batch]:
-    """Cases in batches of one number of labels each, small enough to work on at once; those without labels too."""
+    """Cases in batches with equally many labels."""
     order = np.argsort(long.case, kind="stable")
     first = np.concatenate([[0], long.per_case.cumsum()])[:-1]
     for n in np.unique(long.per_case):
         cases = np.flatnonzero(long.per_case == n)
         states = n_count_vectors(int(n), long.n_classes)
         if states > MAX_STATES:
-            states = MAX_STATES * long.n_classes  # each case has count vectors of its own then
+            states = MAX_STATES * long.n_classes  # each case has its own
         step = max(1, _BLOCK // max(states, n * long.n_classes, long.n_classes**2))
         for start in range(0, len(cases), step):
             some = cases[start : start + step]
@@ -207,10 +193,7 @@ def batches(long: Annotations, confusions: FloatArray) -> Iterator[Batch]:
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights (B, S) of the count vectors of a batch's opinions, of one member of the prior.
-
-    ``counts`` are (S, K), or (B, S, K) if only the heaviest are kept and mass is dropped.
-    """
+    """Weights (B, S) of count vectors (S, K) or (B, S, K)."""
 
     weights: FloatArray
     counts: IntArray
@@ -234,7 +217,7 @@ class Weights:
 
 
 def state_weights(class_probs: FloatArray, log_concentration: FloatArray, batch: Batch) -> Weights:
-    """Weights w_m of the count vectors of opinions, made one label at a time, of f (B, K) and ln α0 (B,)."""
+    """Weights w_m of count vectors, made label by label."""
     n_labels, n_classes = batch.likelihood.shape[1:]
     if n_count_vectors(n_labels, n_classes) > MAX_STATES:
         heaviest = top_k_weights(class_probs, log_concentration, batch.likelihood, batch.labels, MAX_STATES)
@@ -267,7 +250,6 @@ def shares(log_concentration: FloatArray, n_before: int) -> tuple[FloatArray, Fl
 def _normalised(
     following: FloatArray, before: FloatArray, numbers: npt.NDArray[np.intp], label: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Weights (S, B) that sum to one, and what they summed to; a label that nothing allows is taken at its word."""
     evidence = following.sum(axis=0)
     impossible = np.flatnonzero(~(evidence > 0))
     for case in impossible:
@@ -278,7 +260,7 @@ def _normalised(
 
 @dataclass(frozen=True)
 class NamedPosterior:
-    """Posterior of the shares of opinions q of N cases, by its first two moments; exact.
+    """Exact first two moments of the shares of opinions q.
 
     Attributes:
         opinion_probs: (N, K) E[q].
@@ -293,13 +275,13 @@ class NamedPosterior:
     dropped: FloatArray
 
     def answer_probs(self, confusions: FloatArray) -> FloatArray:
-        """Answer probabilities (N, K) of an annotator: E[q]ᵀ C, of one matrix (K, K) or one per case (N, K, K)."""
+        """Answer probabilities E[q]ᵀ C (N, K)."""
         if confusions.ndim == 2:
             return self.opinion_probs @ confusions
         return np.asarray(np.einsum("nk,nkl->nl", self.opinion_probs, confusions))
 
     def disagreement_probs(self, first: FloatArray, second: FloatArray) -> FloatArray:
-        """Probability (N,) that two annotators differ: 1 − Σ_l E[(qᵀC⁽ʳ⁾)_l (qᵀC⁽ˢ⁾)_l].
+        """Probability (N,) that two annotators differ.
 
         Args:
             first: (K, K) matrix of one of them.
@@ -309,7 +291,7 @@ class NamedPosterior:
         return np.asarray(np.clip(1 - same, 0.0, 1.0))
 
     def worth(self, reader: FloatArray, population: FloatArray) -> FloatArray:
-        """Expected fall (N,) of the squared error of the population's answers from one more label of an annotator.
+        """Expected fall (N,) of the squared error by one more label.
 
         ``Σ_y P(y) |E[C̄ᵀq | y] − E[C̄ᵀq]|²``, with ``E[q_k | y] P(y) = Σ_j E[q_k q_j] C_jy``.
 
@@ -325,12 +307,7 @@ class NamedPosterior:
 
 
 def named_posterior(opinions: Opinions, long: Annotations, confusions: FloatArray) -> NamedPosterior:
-    """Posterior of N cases after labels by known annotators.
-
-    Args:
-        opinions: prior of the N cases.
-        long: their labels.
-        confusions: (A, K, K) matrix of each annotator of the labels.
+    """Posterior of N cases after labels by annotators with matrices (A, K, K).
 
     Raises:
         ValueError: cases, classes or annotators do not fit together.
@@ -347,11 +324,7 @@ def named_posterior(opinions: Opinions, long: Annotations, confusions: FloatArra
 
 
 def require_fit(opinions: Opinions, long: Annotations, confusions: FloatArray) -> None:
-    """Refuse prior, labels and matrices that are not of the same cases, classes and annotators.
-
-    Raises:
-        ValueError: they are not.
-    """
+    """Refuse prior, labels and matrices of different shapes."""
     expected = (*opinions.class_probs.shape[1:], long.n_annotators)
     if (long.n_cases, long.n_classes, len(confusions)) != expected or confusions.shape[1:] != (expected[1],) * 2:
         raise ValueError(
@@ -373,14 +346,14 @@ def _batch_posterior(opinions: Opinions, batch: Batch) -> NamedPosterior:
 
 
 def member_weights(opinions: Opinions, batch: Batch) -> tuple[list[Weights], FloatArray]:
-    """Weights of the count vectors of each member, and the members' log evidence (S, B)."""
+    """Count-vector weights and log evidence (S, B) of members."""
     priors = zip(opinions.class_probs, opinions.log_concentration, strict=True)
     members = [state_weights(probs, a, batch) for probs, a in priors]
     return members, opinions.log_weights + np.stack([weights.log_likelihood for weights in members])
 
 
 def member_shares(opinions: Opinions, evidence: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Weights (S, B) of the members given the labels, and the labels' log-likelihoods (B,)."""
+    """Members' weights (S, B), and log-likelihoods (B,)."""
     total = logsumexp(evidence, axis=0)
     # labels that no member allows leave the members' weights as they are
     logs = np.where(np.isneginf(total), opinions.log_weights, evidence - np.where(np.isfinite(total), total, 0))
@@ -390,7 +363,6 @@ def member_shares(opinions: Opinions, evidence: FloatArray) -> tuple[FloatArray,
 def _opinion_moments(
     weights: Weights, class_probs: FloatArray, log_concentration: FloatArray, n_labels: int
 ) -> tuple[FloatArray, FloatArray]:
-    """E[q] (B, K) and E[q qᵀ] (B, K, K) of Σ_m w_m Dir(α0 f + m)."""
     prior, label = (s[:, None] for s in shares(log_concentration, n_labels))
     count, products = weights.moments()
     mean = prior * class_probs + label * count
@@ -407,18 +379,11 @@ def _opinion_moments(
 def answer_distribution(
     opinions: Opinions, long: Annotations, confusions: FloatArray, population: FloatArray, keep: float = 1e-9
 ) -> DirichletMixtureCpe:
-    """Distribution of a population's answers: a mixture of Dirichlets of the shares C̄ᵀq (few cases).
+    """Distribution of a population's answers as a mixture of Dirichlets.
 
-    Its mean and its disagreement are exact. Each member has the mean and the disagreement of its opinions seen through
-    C̄; that its shape is then a Dirichlet's is exact for C̄ = I and for two classes at its ends, and close where C̄ is
-    near the identity.
-
-    Args:
-        opinions: prior of the N cases.
-        long: their labels, the same number for each.
-        confusions: (A, K, K).
-        population: (K, K) C̄.
-        keep: count vectors lighter than this are left out.
+    Its mean and its disagreement are exact; its shape is close if C̄
+    (K, K) is near the identity. Count vectors lighter than ``keep`` are
+    left out.
 
     Raises:
         ValueError: cases with different numbers of labels.
@@ -452,7 +417,7 @@ def answer_distribution(
 def _seen_through(
     means: FloatArray, a: FloatArray, log_weights: FloatArray, population: FloatArray
 ) -> DirichletMixtureCpe:
-    """Members Dir(e^a g) of opinions as Dirichlets of answers with the same mean and disagreement."""
+    """Opinions' Dirichlets as Dirichlets of answers."""
     # rounding must not lift a probability above one
     answers = np.minimum(means @ population, 1.0)
     squares = np.einsum("snl,snl->sn", answers, answers)

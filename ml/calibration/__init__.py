@@ -1,4 +1,4 @@
-"""Calibration of class probabilities and of their concentration from label histograms."""
+"""Calibration of class probabilities and their concentration."""
 
 from ml.calibration.calibration import Calibration, Refinement
 from ml.calibration.calibrators import FitReport, calibrate

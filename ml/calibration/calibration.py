@@ -1,4 +1,4 @@
-"""Calibration: parameters from network outputs to a predictive distribution, their document and application."""
+"""Calibration: a network's outputs to a distribution."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -29,16 +29,9 @@ N_SUMMARIES = 4
 
 
 def logit_summaries(logits: npt.ArrayLike) -> FloatArray:
-    """Logit of the largest probability, its square, entropy, log ratio of the two largest: (..., 4).
-
-    They are functions of the logits, so that a release, its fused graph and a service that has stored logits compute
-    the same ones.
-
-    >>> logit_summaries([[np.log(3.0), 0.0]]).round(3)
-    array([[1.099, 1.207, 0.562, 1.099]])
-    """
+    """Largest logit, its square, entropy, log ratio: (..., 4)."""
     refuse_names(logits, "logits")
-    # not SciPy's functions, whose bookkeeping takes a prediction of one case longer than the four numbers do
+    # not SciPy's functions, which are slow for one case
     scores = np.sort(np.asarray(logits, dtype=np.float64), axis=-1)
     logs = scores - _log_sum_exp(scores)[..., None]
     largest = logs[..., -1] - _log_sum_exp(logs[..., :-1])
@@ -47,20 +40,18 @@ def logit_summaries(logits: npt.ArrayLike) -> FloatArray:
 
 
 def _log_sum_exp(rising: FloatArray) -> FloatArray:
-    """Logarithm of the sum of exponentials (...) of numbers in rising order (..., K)."""
+    """Log of summed exponentials (...) of rising numbers."""
     largest = rising[..., -1:]
     return np.asarray(largest[..., 0] + np.log(np.exp(rising - largest).sum(axis=-1)))
 
 
 @dataclass(frozen=True, eq=False)
 class Summaries(EqualByValue):
-    """Standardised summaries, kept within the range of the cases that they were standardised by; arrays (4,)."""
+    """Standardised summaries (4,), kept within their range."""
 
     centre: FloatArray
-    # 1 if nothing varies
-    spread: FloatArray
-    # smallest and largest standardised values
-    low: FloatArray
+    spread: FloatArray  # 1 if nothing varies
+    low: FloatArray  # least standardised value
     high: FloatArray
 
     def __post_init__(self) -> None:
@@ -71,7 +62,7 @@ class Summaries(EqualByValue):
             raise ValueError("the summaries' spread or range is empty")
 
     def __call__(self, logits: npt.ArrayLike) -> FloatArray:
-        """Summaries (..., 4) of logits (..., K); beyond the range seen a fit is a guess, so they stop there."""
+        """Summaries (..., 4) of logits (..., K)."""
         return np.asarray(np.clip((logit_summaries(logits) - self.centre) / self.spread, self.low, self.high))
 
     @classmethod
@@ -86,7 +77,7 @@ class Summaries(EqualByValue):
 
 @dataclass(frozen=True, eq=False)
 class Refinement(EqualByValue):
-    """Extra inputs of head and temperature besides features and logits, and the map of φ.
+    """Extra inputs of head and temperature, and the map of φ.
 
     Attributes:
         summaries: of the logits; the head's last four weights are theirs. None if nothing reads them.
@@ -140,7 +131,7 @@ class Calibration:
             raise ValueError(f"constant_disagreement must be a probability, got {self.constant_disagreement}")
 
     def apply(self, logits: npt.ArrayLike, features: npt.ArrayLike) -> PredictiveDistribution:
-        """Predictive distribution of logits (N, K) and features (N, D), or (S, N, K) and (S, N, D) of an ensemble.
+        """Predict from logits (N, K) and features (N, D), or (S, N, …).
 
         Raises:
             ValueError: neither two nor three axes.
@@ -168,7 +159,6 @@ class Calibration:
         return dirichlet(softmax_probs(scaled), a, stated_disagreement=stated)
 
     def _scaled(self, logits: npt.ArrayLike, features: npt.ArrayLike) -> tuple[FloatArray, npt.ArrayLike]:
-        """Calibrated logits, and what the head reads."""
         scaled, refinement = self.scaling(logits), self.refinement
         if refinement.summaries is None or refinement.temperature_weight is None:
             return scaled, features
@@ -180,7 +170,7 @@ class Calibration:
         """Return it as JSON values, float64 to the last bit."""
         head, refined = self.concentration, not self.refinement.changes_nothing
         document = {**to_document(self.scaling), "concentration": None if head is None else to_document(head)}
-        # versions that know of no constant, or of no refinement, must refuse it, not serve another number
+        # older versions must refuse a constant or a refinement
         if refined or self.constant_disagreement is not None:
             document |= {"constant_disagreement": self.constant_disagreement}
         if refined:

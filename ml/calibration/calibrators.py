@@ -1,44 +1,83 @@
-"""Calibrators fitted after training, on cached logits and features: scaling and concentration head (paper §4.2).
+"""Calibrators of cached outputs (paper §4.2).
 
-Both start where they change nothing (identity; a = 0, α0 = 1), and a fit is kept only if it lowers the loss on cases
-that it has not seen. Of S ensemble members the losses are those of their uniform mixture.
+A fit starts where it changes nothing and is kept only if it lowers the
+loss on cases that it has not seen.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import expit
 
-from ml.calibration.calibration import Calibration
+from ml.calibration.calibration import Calibration, Refinement, Summaries
 from ml.calibration.concentration import ConcentrationHead, HeadKind, choose_head
+from ml.calibration.disagreement_map import (
+    IDENTITY,
+    AnyMap,
+    MapKind,
+    cross_fit_map,
+    fit_map,
+    match_disagreement,
+    pair_loss,
+)
 from ml.calibration.domain_adaptation import AdaptationDocument
-from ml.calibration.joint_fit import LabelledOutputs, fit_jointly, joint_loss
+from ml.calibration.joint_fit import (
+    PLAIN,
+    VARIANTS,
+    Fitted,
+    LabelledOutputs,
+    Variant,
+    case_temperature_loss,
+    fit_jointly,
+    fit_variant,
+    start_without_summaries,
+)
 from ml.calibration.optimise import FitError
-from ml.calibration.refining import RefinementChoice, refine_calibration
 from ml.calibration.scaling import METHODS, Choice, Method, Scaling, choose_scaling
 from ml.dataframes import same_rows
-from ml.distributions.families import softmax_probs
-from ml.util.arrays import as_features, as_label_counts, as_logits, refuse_probabilities
-from ml.util.splits import split_partitions
+from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, softmax_probs
+from ml.util.arrays import FloatArray, as_features, as_label_counts, as_logits, refuse_probabilities
+from ml.util.splits import held_out_folds, split_folds, split_partitions
 
 __all__ = ["Calibration", "FitDocument", "FitReport", "calibrate"]
 
+#: Cases with two labels below which nothing is refined: five folds of them say nothing.
+FEWEST_PAIRS = 50
+#: Kinds of maps, and pairs that the penalty on their slopes is worth: few labels want a strong one.
+MAPS: dict[str, tuple[MapKind, float]] = {
+    "beta": ("beta", 1.0),
+    "piecewise": ("piecewise", 1.0),
+    "beta, drawn to a shift": ("beta", 10.0),
+    "piecewise, drawn to a shift": ("piecewise", 10.0),
+}
+_UNMAPPED = "none"
+
 
 class JointFit(TypedDict):
-    """Temperature and head fitted together, whether these replaced separate fits, and losses on the cv part."""
+    """Temperature and head fitted together, if that helped."""
 
     kept: bool
     cv_before: NotRequired[float]
     cv_after: NotRequired[float]
-    # T, if it was kept
-    temperature: NotRequired[float]
-    # why a fit failed
-    failed: NotRequired[str]
+    temperature: NotRequired[float]  # T, if kept
+    failed: NotRequired[str]  # why a fit failed
+
+
+class RefinementChoice(TypedDict):
+    """Losses by refinement, in nats; None: no convergence."""
+
+    variant: NotRequired[str]  # what reads the summaries
+    likelihood: NotRequired[dict[str, float | None]]
+    map: NotRequired[str]  # of φ
+    pairs: NotRequired[dict[str, float | None]]
+    failed: NotRequired[str]  # why nothing was refined
 
 
 class FitDocument(TypedDict):
-    """How a calibration was chosen on the cv part: numbers of cases, and a key for each step tried."""
+    """How each step of a calibration was chosen."""
 
     n_fit: int
     n_cv: int
@@ -71,9 +110,10 @@ def calibrate(
     scaling_label_counts: npt.ArrayLike | None = None,
     refined: bool = True,
 ) -> FitReport:
-    """Fit scaling and concentration head on 80 % of the groups, choose what helps on the other 20 %, refit on all.
+    """Fit scaling and concentration head, and keep what helps out of fold.
 
-    Then head and temperature may read summaries of the logits, and φ be mapped, where that helps out of fold.
+    Both are fitted on 80 % of the groups, chosen on the others and refitted
+    on all. Then summaries and a map of φ are tried.
 
     Args:
         logits: (N, K), or (S, N, K) of an ensemble.
@@ -83,19 +123,18 @@ def calibrate(
         method: how class probabilities are calibrated.
         alpha: whether to fit the concentration head.
         seed: of the split.
-        scaling_label_counts: (N, K) those of the labels that class probabilities alone are scaled by, and to whose
-            pairs φ is mapped; all if left out. Leave out labels that were asked for because others differ: to the
-            likelihood of a Dirichlet multinomial the reason of a label does not matter, to that of independent
-            labels it does, and more labels of contested cases pass for overconfidence (T = 1.24 fitted where 1 is
-            true); and with each further label the pairs of a case that differs differ less.
-        refined: whether to try summaries and the map; without them it is the paper's method.
+        scaling_label_counts: (N, K) labels by which class probabilities
+            are scaled and φ is mapped; all if left out. Leave out labels
+            that were asked for because others differ: they would pass
+            for overconfidence.
+        refined: whether to try summaries and the map.
 
     Returns:
         The calibration and a report of its losses.
 
     Raises:
         FitError: a fit did not converge, or there is no label.
-        ValueError: shapes or names that do not fit, values that are not finite, or probabilities in place of logits.
+        ValueError: inputs that do not fit, or probabilities as logits.
 
     >>> rng = np.random.default_rng(0)
     >>> logits = rng.normal(size=(200, 3))
@@ -140,7 +179,7 @@ def calibrate(
             scaling, head, report["joint"] = _fit_jointly(cases, fit, chosen.log_temperature, scaling, head, kind)
     calibration = Calibration(scaling, head)
     if refined and head is not None and kind is not None:
-        calibration, report["refinement"] = refine_calibration(calibration, head, kind, cases, groups, seed)
+        calibration, report["refinement"] = _refine(calibration, head, kind, cases, groups, seed)
     return FitReport(calibration, report)
 
 
@@ -152,13 +191,13 @@ def _fit_jointly(
     head: ConcentrationHead,
     kind: HeadKind,
 ) -> tuple[Scaling, ConcentrationHead, JointFit]:
-    """Temperature and head fitted together, where that lowers the loss on the cv part; else as they were."""
-    # A temperature fitted alone takes the class probabilities for the truth, and explains the labels' extra spread,
-    # which belongs to the concentration, by flatter probabilities (or in an ensemble by its members).
+    # a temperature fitted alone explains the labels' extra spread, which belongs
+    # to the concentration, by flatter probabilities
     inside, unseen = cases.rows(fit), cases.rows(~fit)
 
     def cv_loss(log_t: float, fitted: ConcentrationHead) -> float:
-        return joint_loss(unseen.logits, unseen.counts, log_t, fitted(unseen.features), 0.0)[0]
+        a = fitted(unseen.features)
+        return case_temperature_loss(unseen.logits, unseen.counts, np.full(a.shape, log_t), a, 0.0)[0]
 
     try:
         # both are judged as fitted on the fit part alone
@@ -173,3 +212,104 @@ def _fit_jointly(
         return scaling, head, {"kept": False, "failed": str(exc)}
     choice = JointFit(kept=True, cv_before=loss_before, cv_after=loss_after, temperature=float(np.exp(log_t)))
     return Scaling("temperature", log_t), joint, choice
+
+
+def _refine(
+    calibration: Calibration,
+    head: ConcentrationHead,
+    kind: HeadKind,
+    outputs: LabelledOutputs,
+    groups: Sequence[str],
+    seed: int,
+) -> tuple[Calibration, RefinementChoice]:
+    """Add summaries and a map of φ, fitted out of fold, if they help."""
+    pairs, scaling = outputs.pairs, calibration.scaling
+    if pairs.sum() < FEWEST_PAIRS:
+        failed = f"{int(pairs.sum())} cases with two labels, fewer than {FEWEST_PAIRS}"
+        return calibration, {"failed": failed}
+    fold = split_folds(groups, seed)
+    if any(not pairs[others].any() or not pairs[unseen].any() for others, unseen in held_out_folds(fold)):
+        return calibration, {"failed": "too few patients with cases that have two labels"}
+    summaries, by_temperature = Summaries.of(outputs.logits), scaling.method == "temperature"
+    # of another scaling only the result is read
+    logits = outputs.logits if by_temperature else scaling(outputs.logits)
+    inputs = replace(outputs, logits=logits, summaries=summaries(outputs.logits))
+    start, losses = start_without_summaries(scaling.log_temperature, head), dict[str, float | None]()
+    best: _Trial | None = None
+    for variant in VARIANTS:
+        if variant.temperature and not by_temperature:
+            continue
+        trial = _cross_fit(inputs, start, kind, variant, fold, temperature_fixed=not by_temperature)
+        losses[str(variant)] = None if trial is None else trial.loss
+        if trial is not None and (best is None or trial.loss < best.loss):
+            best = trial
+    if best is None:
+        return calibration, {"failed": "no fit converged"}
+    mapped, name, pair_losses = _choose_map(best, outputs, fold)
+    choice = RefinementChoice(variant=str(best.variant), likelihood=losses, map=name, pairs=pair_losses)
+    if best.variant == PLAIN:
+        return replace(calibration, refinement=Refinement(disagreement_map=mapped)), choice
+    if by_temperature:
+        scaling = Scaling("temperature", best.whole.log_temperature)
+    refinement = Refinement(summaries, best.whole.temperature_weight, mapped)
+    return Calibration(scaling, best.whole.head, refinement=refinement), choice
+
+
+@dataclass(frozen=True)
+class _Trial:
+    variant: Variant
+    whole: Fitted
+    logits: FloatArray
+    log_concentration: FloatArray
+    loss: float
+
+
+def _cross_fit(
+    outputs: LabelledOutputs,
+    start: Fitted,
+    kind: HeadKind,
+    variant: Variant,
+    fold: npt.NDArray[np.int64],
+    *,
+    temperature_fixed: bool,
+) -> _Trial | None:
+    logits, a = np.empty(outputs.logits.shape), np.empty(outputs.logits.shape[:-1])
+    try:
+        whole = fit_variant(outputs, start, kind, variant, temperature_fixed=temperature_fixed)
+        for others, unseen in held_out_folds(fold):
+            inside = outputs.rows(others)
+            fitted = fit_variant(inside, whole, kind, variant, temperature_fixed=temperature_fixed, rough=True)
+            logits[..., unseen, :], a[..., unseen] = fitted.predicted(outputs.rows(unseen))
+    except FitError:
+        return None
+    loss = float(-_distribution(logits, a).log_likelihood(outputs.counts).sum() / outputs.counts.sum())
+    return _Trial(variant, whole, logits, a, loss)
+
+
+def _distribution(logits: FloatArray, log_concentration: FloatArray) -> DirichletCpe | DirichletMixtureCpe:
+    family = DirichletCpe if logits.ndim == 2 else DirichletMixtureCpe
+    return family(softmax_probs(logits), log_concentration)
+
+
+def _choose_map(
+    trial: _Trial, outputs: LabelledOutputs, fold: npt.NDArray[np.int64]
+) -> tuple[AnyMap | None, str, dict[str, float | None]]:
+    usable = outputs.pairs
+    differ, dpe = np.full(len(usable), np.nan), _distribution(trial.logits, trial.log_concentration).disagreement_probs
+    differ[usable] = outputs.differ
+
+    def loss(mapped: FloatArray) -> float:
+        return float(pair_loss(IDENTITY.logits(mapped[usable]), differ[usable]).mean())
+
+    losses: dict[str, float | None] = {_UNMAPPED: loss(dpe)}
+    maps: dict[str, AnyMap] = {}
+    for name, (kind, pull) in MAPS.items():
+        try:
+            mapped = expit(cross_fit_map(dpe, differ, fold, kind, pull=pull))
+            served = _distribution(*match_disagreement(trial.logits, trial.log_concentration, mapped))
+            maps[name] = fit_map(dpe[usable], differ[usable], kind, pull=pull)
+            losses[name] = loss(served.disagreement_probs)
+        except FitError:
+            losses[name] = None
+    best = min(losses, key=lambda name: np.inf if losses[name] is None else losses[name] or 0.0)
+    return maps.get(best), best, losses

@@ -5,7 +5,6 @@ uniform mixture.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +23,6 @@ RIDGE_CANDIDATES = (0.0, 1e-3, 1e-2, 1e-1)
 CASES_PER_FEATURE = 10
 #: Weaker λ_α, tried after the paper's.
 WEAKER_PENALTIES = (5e-4, 5e-5)
-Normalization = Literal["label", "instance"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,20 +52,16 @@ def concentration_loss(
     log_concentration: FloatArray,
     *,
     penalty: float = LOG_CONCENTRATION_PENALTY,
-    normalization: Normalization = "label",
 ) -> tuple[float, FloatArray]:
-    """Penalised Dirichlet-multinomial loss of log concentrations (..., N), and its gradient by them.
+    """Penalised Dirichlet-multinomial loss, and its gradient.
 
-    ``label`` (paper eq. 14): −1/Σn Σ log DirMult(y | α0 f) + λ/N Σ a². ``instance`` (the authors' code):
-    1/N Σ (n_i/n̄) NLL_i + λ/N Σ a², in which λ acts n̄ times weaker. With a leading member axis DirMult is the
-    uniform mixture of the members' and the penalty their mean.
-
-    Raises:
-        ValueError: an unknown normalization.
+    −1/Σn Σ log DirMult(y | α0 f) + λ/N Σ a² (paper eq. 14). With a leading
+    member axis DirMult is the members' uniform mixture and the penalty
+    their mean.
     """
     refuse_tables(class_probs=class_probs, label_counts=label_counts, log_concentration=log_concentration)
     terms = DirichletMultinomial(label_counts, log_probs_of(class_probs))(log_concentration)
-    return penalised_loss(*terms, label_counts.sum(axis=1), log_concentration, penalty, normalization)[:2]
+    return penalised_loss(*terms, label_counts.sum(axis=1), log_concentration, penalty)[:2]
 
 
 def penalised_loss(
@@ -76,16 +70,10 @@ def penalised_loss(
     totals: IntArray,
     log_concentration: FloatArray,
     penalty: float,
-    normalization: Normalization,
 ) -> tuple[float, FloatArray, FloatArray]:
-    """Loss of negative log-likelihoods (..., N), its gradient by a, and the weight of each in the loss."""
+    """Penalised loss, its gradient by a, and each case's weight."""
     mixed, share = mixture_log_likelihood(-member_nll)
-    if normalization == "label":
-        weight = np.full(len(totals), 1.0 / max(totals.sum(), 1))
-    elif normalization == "instance":
-        weight = totals / max(totals.mean(), 1e-300) / len(totals)
-    else:
-        raise ValueError(f"normalization must be 'label' or 'instance', got {normalization!r}")
+    weight = np.full(len(totals), 1.0 / max(totals.sum(), 1))
     value, share = -weight @ mixed + penalty * (log_concentration**2).mean(), weight * share
     return float(value), share * slope + 2 * penalty * log_concentration / log_concentration.size, share
 
@@ -97,7 +85,6 @@ def fit_concentration(
     *,
     penalty: float = LOG_CONCENTRATION_PENALTY,
     ridge: float | None = 0.0,
-    normalization: Normalization = "label",
 ) -> tuple[ConcentrationHead, int]:
     """Fit the concentration head, starting from α0 = 1 everywhere.
 
@@ -107,7 +94,6 @@ def fit_concentration(
         label_counts: (N, K); cases with one label carry no information on a.
         penalty: λ_α.
         ridge: penalty ρ/2 |w|² on the weights of standardised features; None for a constant head, w = 0.
-        normalization: as in ``concentration_loss``.
 
     Returns:
         The head and the number of iterations.
@@ -126,7 +112,7 @@ def fit_concentration(
 
     def objective(x: FloatArray) -> tuple[float, FloatArray]:
         a = design.log_concentration(x).reshape(members)
-        value, by_a, _ = penalised_loss(*likelihood(a), totals, a, penalty, normalization)
+        value, by_a, _ = penalised_loss(*likelihood(a), totals, a, penalty)
         return design.penalised(x, value, by_a)
 
     parameters, iterations = minimise(objective, np.zeros(design.columns.shape[1] + 1), "concentration head")
@@ -135,19 +121,15 @@ def fit_concentration(
 
 @dataclass(frozen=True)
 class HeadDesign:
-    """Inputs of a head, standardised, with the ridge on each of them; parameters are weights and, last, a bias."""
+    """Standardised inputs of a head, with a ridge on each."""
 
-    # Dividing the weights by the spread is standardising M · D numbers without a pass through them.
+    # dividing the weights by the spread standardises without a pass
 
-    # (M, P) centred inputs that are read
-    columns: FloatArray
-    # (D,) mask of these
-    read: npt.NDArray[np.bool_]
-    # (D,) means and standard deviations, 1 for an input that never varies
-    centre: FloatArray
-    spread: FloatArray
-    # (P,) penalties ρ/2 w² on the weights
-    ridge: FloatArray
+    columns: FloatArray  # (M, P) centred inputs that are read
+    read: npt.NDArray[np.bool_]  # (D,) mask of these
+    centre: FloatArray  # (D,) means
+    spread: FloatArray  # (D,) deviations, 1 if constant
+    ridge: FloatArray  # (P,) penalties ρ/2 w²
 
     @classmethod
     def of(cls, features: FloatArray, ridge: float | None) -> "HeadDesign":
@@ -162,7 +144,7 @@ class HeadDesign:
         return cls(columns, read, centre, spread, np.full(columns.shape[1], ridge or 0.0))
 
     def with_standardised(self, inputs: FloatArray, ridge: float, *, read: bool) -> "HeadDesign":
-        """Design with more inputs (M, E) behind the others, which are standardised already."""
+        """Append inputs (M, E) that are standardised."""
         n, used = inputs.shape[1], inputs if read else inputs[:, :0]
         return HeadDesign(
             np.hstack([self.columns, used]) if used.size else self.columns,
@@ -177,7 +159,7 @@ class HeadDesign:
         return np.asarray(self.columns @ (x[:-1] / self.spread[self.read]) + x[-1])
 
     def penalised(self, x: FloatArray, loss: float, by_a: FloatArray) -> tuple[float, FloatArray]:
-        """Loss with the ridge, and its gradient, from the loss and its derivatives (M,) by the log concentrations."""
+        """Loss with the ridge, and its gradient."""
         weight, slope = x[:-1], by_a.ravel()
         by_weight = (slope @ self.columns) / self.spread[self.read] + self.ridge * weight
         return loss + 0.5 * float(self.ridge @ weight**2), np.append(by_weight, slope.sum())
@@ -195,7 +177,7 @@ class HeadDesign:
 
 @dataclass(frozen=True)
 class HeadKind:
-    """A kind of concentration head: ridge ρ (None for a constant head) and penalty λ_α."""
+    """Ridge ρ (None for a constant head) and penalty λ_α."""
 
     ridge: float | None
     penalty: float
@@ -212,10 +194,9 @@ def choose_head(
     fit: npt.NDArray[np.bool_],
     cv: npt.NDArray[np.bool_],
 ) -> tuple[ConcentrationHead, HeadKind | None, Choice]:
-    """The head with the lowest loss on ``cv``, from a free one to a constant one, refitted; a = 0 if none helps."""
-    # The paper's λ_α pulls α0 towards 1, which is far too small where predictions are nearly right; weaker penalties
-    # are tried for the best ridge and for a constant head. Heads are chosen with class probabilities by a scaling that
-    # was fitted on the same part, and refitted with those by the final one.
+    """Choose the head with the lowest loss on ``cv``."""
+    # the paper's λ_α pulls α0 to 1, far too small where predictions are nearly right:
+    # weaker ones are tried for the best ridge and for a constant head
     chosen_on, final = probs
 
     def fitted(kind: HeadKind, probs: FloatArray, rows: npt.NDArray[np.bool_]) -> ConcentrationHead:
@@ -229,7 +210,7 @@ def choose_head(
     def tried_loss(kind: HeadKind) -> float:
         try:
             return cv_loss(fitted(kind, chosen_on, fit))
-        except FitError:  # with few cases for many features the free head has no well-defined optimum
+        except FitError:  # the free head may have no optimum
             return np.inf
 
     start = ConcentrationHead(np.zeros(features.shape[-1]), 0.0)

@@ -1,9 +1,9 @@
-"""Calibration of disagreement probabilities by themselves (beyond the paper), and a distribution that has them.
+"""Calibration of disagreement probabilities (beyond the paper).
 
-Beta calibration (Kull, Silva Filho and Flach 2017), logit φ′ = a ln φ − b ln(1 − φ) + c with a, b ≥ 0, is fitted to
-pairs of labels. The map is monotone, so the triage ranking does not change. The distribution gets φ′ by its
-concentration, a′ = ln φ′ − ln(1 − Σf² − φ′), raised by at most 1 (or to 0) so that a posterior moves hardly less than
-before, and then by a temperature of the case: it flattens f until σ(a′)(1 − Σf²) = φ′.
+Beta calibration (Kull, Silva Filho and Flach 2017) is fitted to pairs
+of labels; the monotone map keeps the ranking. The distribution gets φ′
+by its concentration, raised by at most 1 (or to 0), and then by a
+temperature of the case, which flattens f.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ _STEPS = 60
 
 @dataclass(frozen=True)
 class DisagreementMap:
-    """φ → φ′ by logit φ′ = a ln φ − b ln(1 − φ) + c, with a (low), b (high) ≥ 0 and c (offset)."""
+    """φ′ by logit φ′ = a ln φ − b ln(1 − φ) + c."""
 
     low: float
     high: float
@@ -60,14 +60,11 @@ class DisagreementMap:
 
 @dataclass(frozen=True, eq=False)
 class PiecewiseMap(EqualByValue):
-    """φ → φ′ linear between knots on the scale of logits, with slopes that are not negative."""
+    """φ′ piecewise linear in logit φ, never falling."""
 
-    # (M,) logits of DPEs, increasing; the first and the last segment go on beyond the outer ones
-    knots: FloatArray
-    # (M + 1,) of the segments
-    slopes: FloatArray
-    # logit φ′ at the first knot
-    offset: float
+    knots: FloatArray  # (M,) logits of DPEs, rising
+    slopes: FloatArray  # (M + 1,) of segments
+    offset: float  # logit φ′ at the first knot
     kind: Literal["piecewise"] = "piecewise"
 
     def __post_init__(self) -> None:
@@ -97,12 +94,12 @@ def _clipped(disagreement_probs: npt.ArrayLike) -> FloatArray:
 
 
 def _beta_design(dpe: FloatArray) -> FloatArray:
-    """Terms (..., 3) of DPEs (...,): ln φ, −ln(1 − φ) and 1."""
+    """Terms (..., 3) of DPEs: ln φ, −ln(1 − φ) and 1."""
     return np.stack([np.log(dpe), -np.log1p(-dpe), np.ones_like(dpe)], axis=-1)
 
 
 def _piecewise_design(dpe: FloatArray, knots: FloatArray) -> FloatArray:
-    """Terms (..., M + 2) of DPEs (...,): how far logit φ has come in each segment, and 1."""
+    """Terms (..., M + 2) of DPEs: rise in each segment, and 1."""
     z = np.log(dpe) - np.log1p(-dpe)
     below = np.minimum(z - knots[0], 0.0)
     between = [np.clip(z - low, 0.0, high - low) for low, high in pairwise(knots)]
@@ -111,7 +108,7 @@ def _piecewise_design(dpe: FloatArray, knots: FloatArray) -> FloatArray:
 
 
 def _knots(dpe: FloatArray) -> FloatArray:
-    """Logits of DPEs (N,) that part what pairs tell, φ(1 − φ) a case, in given shares: dense where most is known."""
+    """Logits of DPEs at given shares of Σ φ(1 − φ)."""
     ordered = np.sort(dpe)
     information = np.cumsum(ordered * (1 - ordered))
     knots = ordered[np.searchsorted(information, np.array(_KNOTS) * information[-1]).clip(max=len(ordered) - 1)]
@@ -124,7 +121,7 @@ def pair_loss(logits: FloatArray, differ: FloatArray) -> FloatArray:
 
 
 def fit_map(dpe: FloatArray, differ: FloatArray, kind: MapKind = "beta", *, pull: float = 0.0) -> AnyMap:
-    """The map of DPEs (N,) to shares (N,) of differing pairs; ``pull`` pairs draw slopes to 1."""
+    """Map DPEs (N,) to shares (N,) of differing pairs."""
     clipped = _clipped(dpe)
     knots = _knots(clipped)
     design = _beta_design(clipped) if kind == "beta" else _piecewise_design(clipped, knots)
@@ -150,7 +147,7 @@ def fit_map(dpe: FloatArray, differ: FloatArray, kind: MapKind = "beta", *, pull
 def cross_fit_map(
     dpe: FloatArray, differ: FloatArray, fold: npt.NDArray[np.int64], kind: MapKind = "beta", *, pull: float = 0.0
 ) -> FloatArray:
-    """Logits (N,) of DPEs mapped by fits to the other folds; a case whose share is NaN is in no fit."""
+    """Logits (N,) of DPEs mapped by fits to the other folds."""
     logits, paired = np.empty(len(dpe)), np.isfinite(differ)
     for others, unseen in held_out_folds(fold):
         seen = others & paired
@@ -161,7 +158,7 @@ def cross_fit_map(
 def fit_disagreement_map(
     disagreement_probs: npt.ArrayLike, label_counts: npt.ArrayLike, groups: list[str], *, seed: int = 0
 ) -> AnyMap:
-    """Fit the map to cases with two labels; ``IDENTITY`` if it does not lower the loss of pairs out of fold."""
+    """Fit a map to pairs; ``IDENTITY`` if it does not help."""
     counts = as_label_counts(label_counts)
     given = as_vector(disagreement_probs, len(counts), "disagreement_probs", 0.0, 1.0)
     usable = np.flatnonzero(counts.sum(axis=1) >= 2)
@@ -178,7 +175,7 @@ def fit_disagreement_map(
 def match_disagreement(
     logits: FloatArray, log_concentration: FloatArray, disagreement_probs: npt.ArrayLike
 ) -> tuple[FloatArray, FloatArray]:
-    """Logits and log concentrations, of members too, whose distribution has the given DPEs (N,) or the nearest ones."""
+    """Adjust logits and concentrations to given DPEs (N,)."""
     target = np.asarray(disagreement_probs, dtype=np.float64)
     differ = gini(softmax_probs(logits))
     a = _matching_concentration(differ, log_concentration, target)
@@ -191,13 +188,11 @@ def match_disagreement(
 
 
 def _mixture_disagreement(differ: FloatArray, log_concentration: FloatArray) -> FloatArray:
-    """DPE (N,) of a mixture from its members' 1 − Σf², (..., N)."""
     members = expit(log_concentration) * differ
     return members if members.ndim == 1 else np.asarray(members.mean(axis=0))
 
 
 def _matching_concentration(differ: FloatArray, a: FloatArray, target: FloatArray) -> FloatArray:
-    """Log concentrations (..., N) with the target DPEs, or as near as they may rise."""
     highest = np.maximum(a + LARGEST_RISE, ALWAYS_ALLOWED)
     if a.ndim == 1:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -212,7 +207,6 @@ def _matching_concentration(differ: FloatArray, a: FloatArray, target: FloatArra
 
 
 def _inverse_temperature(logits: FloatArray, a: FloatArray, target: FloatArray) -> FloatArray:
-    """Inverse temperature (N,) in (0, 1] at which the DPE reaches its target."""
     low, high = np.zeros(target.shape), np.ones(target.shape)
     for _ in range(_STEPS):
         middle = (low + high) / 2

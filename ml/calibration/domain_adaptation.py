@@ -1,8 +1,7 @@
-"""Adaptation of a calibration to new annotators from a few double-read cases.
+"""Adaptation of a calibration to new annotators.
 
-Fifty double reads cannot teach a concentration head, but three numbers: a change of the temperature, and level and
-slope of logit φ. Each is drawn to what was shipped by a penalty worth some pairs of labels, and the map goes back into
-the concentration (``ml.calibration.disagreement_map``), so that the result is one distribution again.
+A few double reads teach three numbers: a change of the temperature,
+and level and slope of logit φ, each drawn to what was shipped.
 """
 
 from dataclasses import dataclass, replace
@@ -32,30 +31,22 @@ class AdaptationDocument(TypedDict):
     """Figures of an adaptation to other annotators, before and after."""
 
     n_cases: int
-    # cases with two labels or more
-    n_double_reads: int
-    # T, at the mean case if it differs between cases; 1 before for another scaling
-    temperature_before: float
+    n_double_reads: int  # with two labels or more
+    temperature_before: float  # T at the mean case
     temperature_after: float
-    # of every log concentration
-    rise: float
-    # logit φ′ = slope · logit φ + level
-    slope: float
+    rise: float  # of log concentrations
+    slope: float  # of logit φ
     level: float
-    # mean share of the pairs of labels of a double read that differ
-    seen: float
-    # mean stated disagreement probability of the double reads
-    mean_before: float
+    seen: float  # share of pairs that differ
+    mean_before: float  # mean stated DPE
     mean_after: float
-    # of the calibration's own disagreement probabilities against a constant, out of fold
-    verdict: Verdict
-    # stated for every case; None if the calibration's own are stated
-    constant: float | None
+    verdict: Verdict  # of own DPEs, out of fold
+    constant: float | None  # None: own DPEs are stated
 
 
 @dataclass(frozen=True)
 class HeldOutPredictions:
-    """Cross-fitted class probabilities (N, K) and DPEs (N,), those that are stated and the calibration's own."""
+    """Cross-fitted class probabilities and DPEs."""
 
     class_probs: FloatArray
     disagreement_probs: FloatArray
@@ -64,7 +55,7 @@ class HeldOutPredictions:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """A calibration adapted to other annotators, its figures, and predictions by fits that have not seen the case."""
+    """An adapted calibration, its figures and predictions."""
 
     calibration: Calibration
     figures: AdaptationDocument
@@ -81,9 +72,9 @@ def recalibrate_for_annotators(
     pair_label_counts: npt.ArrayLike | None = None,
     seed: int = 0,
 ) -> Adaptation:
-    """Adapt a calibration to the labels of new annotators, and judge it out of fold, with whole groups in a fold."""
-    # A constant, the rate of these annotators, takes the place of stated disagreement probabilities only if these are
-    # surely worse, and they its place only if they are surely better. An ensemble always states its own.
+    """Adapt a calibration to new annotators, judged out of fold."""
+    # a constant replaces stated disagreement only if that is surely worse, and is
+    # replaced only by one surely better; an ensemble always states its own
     reads = LabelledOutputs.of(logits, features, label_counts, pair_label_counts)
     require_head(calibration)
     if reads.pairs.sum() < FEWEST_PAIRS:
@@ -130,7 +121,7 @@ def require_head(calibration: Calibration) -> None:
 
 @dataclass(frozen=True)
 class FittedAdaptation:
-    """A calibration that states its own disagreement probabilities, and the numbers that made it."""
+    """An adapted calibration and its four numbers."""
 
     calibration: Calibration
     log_t_change: float
@@ -140,11 +131,11 @@ class FittedAdaptation:
 
 
 def fit_adaptation(calibration: Calibration, reads: LabelledOutputs) -> FittedAdaptation:
-    """Fit temperature, rise, slope and level, as near to the calibration as the labels allow."""
+    """Fit temperature, rise, slope and level."""
     own = replace(calibration, constant_disagreement=None)
     change = _fit_scale_changes(own, reads, rises=False)
     paired, differ = reads.rows(reads.pairs), reads.differ
-    # a map may lower a concentration as far as it will, but hardly raise it: beyond, it would blur the classes
+    # a map may lower a concentration, but hardly raise it
     if _mean_disagreement(_change_temperature(own, float(change[0])), paired) < differ.mean():
         change = _fit_scale_changes(own, reads, rises=True)
     tempered = _apply_scale_changes(own, change)
@@ -155,7 +146,6 @@ def fit_adaptation(calibration: Calibration, reads: LabelledOutputs) -> FittedAd
 
 
 def _fit_scale_changes(own: Calibration, reads: LabelledOutputs, *, rises: bool) -> FloatArray:
-    """Change of log T and, where it may, rise of every log concentration, by the likelihood of all labels."""
     n_labels = reads.counts.sum()
     pull = np.array([PULL_TEMPERATURE, PULL_LEVEL])[: 1 + rises]
 
@@ -174,7 +164,6 @@ def _fit_scale_changes(own: Calibration, reads: LabelledOutputs, *, rises: bool)
 
 
 def _apply_scale_changes(calibration: Calibration, change: FloatArray) -> Calibration:
-    """Apply a change of log T and, if given, a rise of all log concentrations."""
     tempered, head = _change_temperature(calibration, float(change[0])), calibration.concentration
     if head is None or len(change) == 1:
         return tempered
@@ -184,7 +173,6 @@ def _apply_scale_changes(calibration: Calibration, change: FloatArray) -> Calibr
 def _out_of_fold(
     calibration: Calibration, reads: LabelledOutputs, fold: npt.NDArray[np.int64]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Class probabilities (N, K), own DPEs (N,) and rate of disagreement (N,) by the other folds of each case."""
     probs = np.empty(reads.counts.shape)
     own, rate = np.empty(len(fold)), np.empty(len(fold))
     for fitted, unseen in held_out_folds(fold):
@@ -199,7 +187,6 @@ def _out_of_fold(
 
 
 def _nll(calibration: Calibration, reads: LabelledOutputs) -> float:
-    """Negative log-likelihood a label."""
     predicted = calibration.apply(reads.logits, reads.features)
     return float(-predicted.log_likelihood(reads.counts).sum() / reads.counts.sum())
 
@@ -209,7 +196,6 @@ def _mean_disagreement(calibration: Calibration, reads: LabelledOutputs) -> floa
 
 
 def _change_temperature(calibration: Calibration, change: float) -> Calibration:
-    """Add ``change`` to log T."""
     scaling = calibration.scaling
     if scaling.weight is None or scaling.bias is None:
         return replace(calibration, scaling=Scaling("temperature", scaling.log_temperature + change))
@@ -238,7 +224,6 @@ def _fit_affine_map(dpe: FloatArray, differ: FloatArray) -> tuple[float, float]:
 
 
 def _compose_affine_map(mapped: AnyMap, slope: float, level: float) -> AnyMap:
-    """Compose a map with logit φ″ = slope · logit φ′ + level."""
     offset = slope * mapped.offset + level
     if isinstance(mapped, PiecewiseMap):
         return PiecewiseMap(mapped.knots, slope * mapped.slopes, offset)

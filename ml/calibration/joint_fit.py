@@ -1,7 +1,7 @@
-"""Temperature and concentration head fitted together, on the one Dirichlet-multinomial likelihood of both.
+"""Temperature and concentration head fitted by one likelihood.
 
-Both may also read summaries of the logits (``ml.calibration.calibration``): the head with the features,
-a = wᵀg + vᵀs + c, and the temperature by log T = t + rᵀs (parameterised temperature scaling, Tomani et al. 2022).
+Both may read summaries of the logits: the head by a = wᵀg + vᵀs + c,
+the temperature by log T = t + rᵀs (Tomani et al. 2022).
 """
 
 from dataclasses import dataclass
@@ -18,15 +18,6 @@ from ml.metrics.cases import observed_disagreement
 from ml.util.arrays import FloatArray, IntArray, as_label_counts
 
 
-def joint_loss(
-    logits: FloatArray, label_counts: IntArray, log_temperature: float, log_concentration: FloatArray, penalty: float
-) -> tuple[float, FloatArray, float]:
-    """``concentration_loss`` of softmax(u / T), and its gradients by a and by log T."""
-    shared = np.full(logits.shape[:-1], log_temperature)
-    value, slope, by_t = case_temperature_loss(logits, label_counts, shared, log_concentration, penalty)
-    return value, slope, float(by_t.sum())
-
-
 def case_temperature_loss(
     logits: FloatArray,
     label_counts: IntArray,
@@ -34,14 +25,14 @@ def case_temperature_loss(
     log_concentration: FloatArray,
     penalty: float,
 ) -> tuple[float, FloatArray, FloatArray]:
-    """``joint_loss`` with a log T for each case (and member), (N,) or (S, N); its gradients by a and by each log T."""
+    """Loss of softmax(u / T) with a log T of each case; gradients."""
     # a line search may try anything
     scaled = logits * np.exp(-np.clip(log_temperatures, -20.0, 20.0))[..., None]
     logs = log_softmax(scaled, axis=-1)
     # of ln f: f itself may underflow to zero if a line search tries a small T
     likelihood = DirichletMultinomial(label_counts, logs)
     terms = likelihood(log_concentration)
-    value, slope, weight = penalised_loss(*terms, label_counts.sum(axis=1), log_concentration, penalty, "label")
+    value, slope, weight = penalised_loss(*terms, label_counts.sum(axis=1), log_concentration, penalty)
     rate = likelihood.slopes_by_log_probs(log_concentration)
     by_t = (rate * scaled).sum(axis=-1) - rate.sum(axis=-1) * (np.exp(logs) * scaled).sum(axis=-1)
     return value, slope, np.asarray(weight * by_t)
@@ -55,19 +46,14 @@ ROUGHLY = 1e-6
 
 @dataclass(frozen=True)
 class LabelledOutputs:
-    """Network outputs and labels of N cases; outputs of an ensemble have a leading axis of S members."""
+    """Network outputs, (N, …) or (S, N, …), and labels."""
 
-    # (N, K)
-    logits: FloatArray
-    # (N, D)
-    features: FloatArray
-    # (N, K) label counts
-    counts: IntArray
-    # (N, K) those of the labels whose pairs teach φ: not of labels that were asked for because others differ, since
-    # with each further label the pairs of such a case differ less
-    paired: IntArray
-    # (N, 4) of the logits, or (N, 0)
-    summaries: FloatArray
+    logits: FloatArray  # (N, K)
+    features: FloatArray  # (N, D)
+    counts: IntArray  # (N, K)
+    # not of labels that were asked for because others differ: their pairs differ less
+    paired: IntArray  # (N, K) labels whose pairs teach φ
+    summaries: FloatArray  # (N, 4) or (N, 0)
 
     @classmethod
     def of(
@@ -105,7 +91,7 @@ class LabelledOutputs:
 
 @dataclass(frozen=True)
 class Variant:
-    """Whether the head and the temperature, which then differs between cases, read the summaries."""
+    """Whether head and temperature read the summaries."""
 
     head: bool
     temperature: bool
@@ -121,7 +107,7 @@ VARIANTS = (PLAIN, Variant(True, False), Variant(False, True), Variant(True, Tru
 
 @dataclass(frozen=True)
 class Fitted:
-    """Temperature t, its weights r (4,) of the summaries, and head of features and summaries, (D + 4,)."""
+    """Temperature t, weights r (4,) and head (D + 4,)."""
 
     log_temperature: float
     temperature_weight: FloatArray
@@ -149,7 +135,7 @@ def fit_variant(
     temperature_fixed: bool = False,
     rough: bool = False,
 ) -> Fitted:
-    """Fit a variant by the penalised likelihood of the labels; roughly if it is only compared with others."""
+    """Fit a variant by penalised likelihood, roughly or fully."""
     problem = _Problem(outputs, kind, variant, start, temperature_fixed)
     what = f"temperature and concentration ({variant} with summaries)"
     parameters, _ = minimise(problem, problem.start(start), what, tolerance=ROUGHLY if rough else None)
@@ -163,14 +149,14 @@ def fit_jointly(
     *,
     temperature_fixed: bool = False,
 ) -> tuple[float, ConcentrationHead]:
-    """Fit temperature and head together, without summaries, from those that were fitted one after the other."""
+    """Fit temperature and head together, without summaries."""
     begun = Fitted(start[0], np.empty(0), start[1])
     fitted = fit_variant(outputs, begun, kind, PLAIN, temperature_fixed=temperature_fixed)
     return fitted.log_temperature, fitted.head
 
 
 class _Problem:
-    """The loss as a function of head weights, bias, t and r, in one vector."""
+    """Loss as a function of head weights, bias, t and r."""
 
     def __init__(
         self, outputs: LabelledOutputs, kind: HeadKind, variant: Variant, start: Fitted, temperature_fixed: bool
@@ -196,11 +182,9 @@ class _Problem:
         return value, np.concatenate([by_head, [slope_t.sum() * self.free_t], by_summaries])
 
     def start(self, fitted: Fitted) -> FloatArray:
-        """Parameters of a fit, without the weights of what is not read."""
         by_case = fitted.temperature_weight if self.case_t else np.zeros(self.seen.shape[1])
         return np.concatenate([self.design.parameters(fitted.head), [fitted.log_temperature], by_case])
 
     def fitted(self, x: FloatArray) -> Fitted:
-        """The opposite of ``start``."""
         n = self.design.columns.shape[1]
         return Fitted(float(x[n + 1]), x[n + 2 :].copy(), self.design.head(x[: n + 1]))

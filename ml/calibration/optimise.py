@@ -1,4 +1,4 @@
-"""Minimisation of smooth losses by SciPy's L-BFGS, in float64 with analytic gradients."""
+"""Minimisation of smooth losses by SciPy's L-BFGS."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,11 +22,11 @@ def minimise(
     bounds: Sequence[tuple[float | None, float | None]] | None = None,
     tolerance: float | None = None,
 ) -> tuple[FloatArray, int]:
-    """Parameters (P,) that minimise a loss with its gradient, and the number of iterations; ``what`` is for errors."""
+    """Minimise a loss with its gradient; ``what`` is for errors."""
     options: dict[str, float] = {"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS + 1000}
     if tolerance is not None:
         options["ftol"] = tolerance
-    from scipy.optimize import minimize  # loading it takes longer than loading most of the service
+    from scipy.optimize import minimize  # slow to load
 
     with _one_thread():
         result = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
@@ -36,10 +36,10 @@ def minimise(
 
 
 def _one_thread() -> AbstractContextManager[Any]:
-    """Linear algebra in one thread: two make products this small four times slower."""
+    """Linear algebra in one thread, faster for small products."""
     try:
         from threadpoolctl import threadpool_limits
-    except ModuleNotFoundError:  # comes with [train] and [serve]; without it fits are slower and no different
+    except ModuleNotFoundError:  # without it fits are only slower
         return nullcontext()
     limited: AbstractContextManager[Any] = threadpool_limits(1, "blas")
     return limited

@@ -1,11 +1,9 @@
-"""Scalings of logits: temperature, vector with an L2 penalty, matrix with off-diagonal regularisation (ODIR).
+"""Scalings of logits: temperature, vector, matrix (ODIR).
 
-Each is f = softmax(W u + b) fitted by maximum likelihood of label histograms, starting from the identity:
-temperature has W = 1/T and no bias; vector a diagonal W; matrix a free W. Penalties are λ_b/K Σb² and, for the
-matrix, λ_w/(K(K − 1)) Σ_{k≠k'} W² (Kull et al. 2019; paper §6.1).
-
-Logits may have a leading axis of S ensemble members, (S, N, K). The loss is then that of the members' uniform
-mixture, not of each separately, so that a scaling does not count the spread between members twice.
+f = softmax(W u + b) is fitted by maximum likelihood, from the identity,
+with penalties λ_b/K Σb² and λ_w/(K(K − 1)) Σ_{k≠k'} W² (Kull et al.
+2019; paper §6.1). Logits (S, N, K) of an ensemble have the loss of the
+members' uniform mixture.
 """
 
 from dataclasses import dataclass
@@ -68,25 +66,23 @@ class Scaling(EqualByValue):
 
 
 class Choice(TypedDict):
-    """Chosen candidate, by the loss on cases that no fit has seen, in nats per label."""
+    """Chosen candidate, by its held-out loss in nats per label."""
 
     cv_before: float
     cv_after: float
-    # name of the candidate, or of what changes nothing
-    chosen: str
-    # loss of each, None if its fit did not converge
-    candidates: dict[str, float | None]
+    chosen: str  # name of the candidate
+    candidates: dict[str, float | None]  # None: no convergence
 
 
 def scaling_loss(scaling: Scaling, logits: FloatArray, label_counts: IntArray) -> float:
-    """Negative log-likelihood a label of softmax(W u + b), of the mixture where there are members."""
+    """Negative log-likelihood a label of softmax(W u + b)."""
     refuse_tables(logits=logits, label_counts=label_counts)
     logs = log_softmax(scaling(logits), axis=-1)
     return float(-mixture_log_likelihood((label_counts * logs).sum(axis=-1))[0].sum() / label_counts.sum())
 
 
 def temperature_loss(logits: FloatArray, label_counts: IntArray, log_temperature: float) -> tuple[float, float]:
-    """Negative log-likelihood a label of softmax(u / T), and its derivative by log T."""
+    """Loss of softmax(u / T), and its derivative by log T."""
     refuse_tables(logits=logits, label_counts=label_counts)
     scaled = logits * np.exp(-log_temperature)
     logs = log_softmax(scaled, axis=-1)
@@ -108,14 +104,7 @@ def _checked(logits: npt.ArrayLike, label_counts: npt.ArrayLike, what: str) -> t
 
 
 def fit_temperature(logits: npt.ArrayLike, label_counts: npt.ArrayLike) -> tuple[float, int]:
-    """Fit log T by maximum likelihood of label histograms.
-
-    Args:
-        logits: (N, K), or (S, N, K) of an ensemble.
-        label_counts: (N, K).
-
-    Returns:
-        log T and the number of iterations.
+    """Fit log T to logits (N, K) or (S, N, K), and count the iterations.
 
     Raises:
         FitError: no label, or no convergence.
@@ -134,8 +123,8 @@ def fit_temperature(logits: npt.ArrayLike, label_counts: npt.ArrayLike) -> tuple
 
 
 def _newton_temperature(logits: FloatArray, label_counts: IntArray) -> tuple[float, int] | None:
-    """Log T and the number of Newton's steps in β = 1/T, in which the loss of one network is convex."""
-    # None if that leads nowhere: labels that say T = 0 or T < 0, for which the bounded search in log T has its ends.
+    """Log T by Newton's steps in 1/T, and their number."""
+    # None for labels that want T ≤ 0: the bounded search in log T has ends
     totals = np.einsum("nk->n", label_counts).astype(np.float64)
     below = logits - logits.max(axis=1, keepdims=True)  # so that no exponential overflows
     target, beta = float(np.einsum("nk,nk->", label_counts, below)), 1.0
@@ -159,7 +148,7 @@ def _newton_temperature(logits: FloatArray, label_counts: IntArray) -> tuple[flo
 def affine_loss(
     weight: FloatArray, bias: FloatArray, logits: FloatArray, label_counts: IntArray, penalties: tuple[float, float]
 ) -> tuple[float, FloatArray, FloatArray]:
-    """Loss of softmax(W u + b) under penalties λ_w (matrix only) and λ_b, and its gradients by W and b."""
+    """Penalised loss of softmax(W u + b), and its gradients."""
     k, n_labels = len(bias), label_counts.sum()
     off_penalty, bias_penalty = penalties
     diagonal = weight.ndim == 1
@@ -179,7 +168,7 @@ def affine_loss(
 def fit_affine(
     logits: npt.ArrayLike, label_counts: npt.ArrayLike, method: Method, *, off_penalty: float, bias_penalty: float
 ) -> tuple[Scaling, int]:
-    """Fit vector or matrix scaling for given penalties.
+    """Fit vector or matrix scaling, and count the iterations.
 
     Args:
         logits: (N, K), or (S, N, K) of an ensemble.
@@ -187,9 +176,6 @@ def fit_affine(
         method: ``vector`` or ``matrix``.
         off_penalty: λ_w on off-diagonal weights (matrix only).
         bias_penalty: λ_b.
-
-    Returns:
-        The scaling and the number of iterations.
 
     Raises:
         FitError: no label, or no convergence.
@@ -218,7 +204,7 @@ def choose_scaling(
     cv: npt.NDArray[np.bool_],
     method: Method,
 ) -> tuple[Scaling, Scaling, Choice]:
-    """The scaling that lowers the loss on ``cv`` most, as fitted on ``fit`` and on both; the identity if none does."""
+    """Choose the scaling with the lowest loss on ``cv``."""
     # what is chosen next on cv must start from the former
     penalties = _penalty_candidates(method)
 
@@ -242,7 +228,6 @@ def choose_scaling(
 
 
 def _penalty_candidates(method: Method) -> dict[str, tuple[float, float]]:
-    """Name of each candidate, with its λ_w and λ_b; a temperature has none."""
     if method == "matrix":
         pairs = [(off, bias) for bias in PENALTY_CANDIDATES for off in PENALTY_CANDIDATES]
         return {f"bias {bias:g}, off-diagonal {off:g}": (off, bias) for off, bias in pairs}

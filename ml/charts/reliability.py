@@ -1,4 +1,4 @@
-"""Chart specifications shared by SVG and PNG, drawn without a browser or network access.
+"""Chart specifications drawn without browser or network access.
 
 Colour-blind people can tell the colours apart, and every series also differs in shape or dash.
 """
@@ -30,11 +30,7 @@ def apply_chart_style(chart: ChartType) -> ChartType:
 
 
 def write_chart(chart: ChartType, path: Path) -> None:
-    """Write a chart as SVG, PNG or JSON specification, by extension.
-
-    Raises:
-        ValueError: another extension.
-    """
+    """Write a chart as SVG, PNG or JSON, by extension."""
     if path.suffix not in {".svg", ".png", ".json"}:
         raise ValueError(f"{path}: the extension must be .svg, .png or .json")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +38,7 @@ def write_chart(chart: ChartType, path: Path) -> None:
 
 
 def learning_curves(history: Sequence[EpochMetrics]) -> ChartType:
-    """Training and validation loss, and the labels that name the leading class in validation, over epochs."""
+    """Losses and validation agreement over epochs."""
     losses = [
         {"epoch": row["epoch"] + 1, "loss": loss, "part": part}
         for row in history
@@ -71,7 +67,7 @@ def learning_curves(history: Sequence[EpochMetrics]) -> ChartType:
 
 
 def reliability_diagram(bins: Sequence[ReliabilityBin], *, title: str, what: str) -> ChartType:
-    """Observed frequency against predicted probability with 95 % intervals, over a histogram of the cases."""
+    """Observed against predicted frequency, over a histogram."""
     filled = [row.to_dict() for row in bins if row.n > 0]
     ends = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
     diagonal = alt.Chart(alt.Data(values=ends)).mark_line(color=GREY, strokeDash=[4, 4]).encode(x="x:Q", y="y:Q")
@@ -95,7 +91,7 @@ def reliability_diagram(bins: Sequence[ReliabilityBin], *, title: str, what: str
 
 
 def _runs(bins: Sequence[ReliabilityBin]) -> list[tuple[ReliabilityBin, int]]:
-    """Bins with cases, each with the number of its run: a bin of one case ends a run, and no line goes through it."""
+    """Bins with cases, and each one's run; one case ends a run."""
     return [(row, sum(other.n == 1 and other.low < row.low for other in bins)) for row in bins if row.n > 0]
 
 
@@ -127,7 +123,7 @@ def reliability_by_class(classes: Mapping[str, Sequence[ReliabilityBin]], *, col
 
 
 def debias_figure(rows: Sequence[ZeroMeanRow]) -> ChartType:
-    """Means of estimators whose truth is zero against the number of cases, one panel per number of labels."""
+    """Means of zero-mean estimators by the number of cases."""
     values = [asdict(row) | {"low": row.mean - 2 * row.se, "high": row.mean + 2 * row.se} for row in rows]
     names = list(dict.fromkeys(row.estimator for row in rows))
     base = alt.Chart().encode(
@@ -148,7 +144,7 @@ def debias_figure(rows: Sequence[ZeroMeanRow]) -> ChartType:
 
 
 def ends_chart(bins: Sequence[ReliabilityBin], *, what: str) -> ChartType:
-    """Predicted (diamonds) and observed (circles with 95 % intervals) frequencies in both tails."""
+    """Predicted and observed frequencies in both tails."""
     halves = ([row for row in bins if row.high <= 0.5], [row for row in bins if row.low >= 0.5])
     panels = [_tail_panel(rows, what) for rows in halves]
     return apply_chart_style(alt.hconcat(*[panel for panel in panels if panel is not None], spacing=24))

@@ -40,7 +40,7 @@ def _shape(field: str, names: list[str], shapes: Sequence[str] = _SHAPES) -> alt
 
 
 def shift_chart(rows: Sequence[ShiftPoint]) -> ChartType:
-    """Agreement (left) and share flagged (right) by kind of shift; grey is what they are without any."""
+    """Agreement and share flagged by kind of shift."""
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     strengths = [word for word in _COLOURS if any(row["strength"] == word for row in rows)]
     panels = []
@@ -67,7 +67,7 @@ def shift_chart(rows: Sequence[ShiftPoint]) -> ChartType:
 
 
 def calibration_dispersion_map(rows: Sequence[MethodLosses]) -> ChartType:
-    """Calibration loss against dispersion loss, one point per method; along a grey line their sum EL is the same."""
+    """Calibration against dispersion loss of methods."""
     families = list(dict.fromkeys(row["family"] for row in rows))
     sums = [row["CL"] + row["DL"] for row in rows]
     xs, ys = [row["DL"] for row in rows], [max(row["CL"], 0.0) for row in rows]
@@ -91,7 +91,7 @@ def calibration_dispersion_map(rows: Sequence[MethodLosses]) -> ChartType:
 
 
 def temperature_chart(rows: Sequence[TemperaturePoint], fitted: float) -> ChartType:
-    """Class and disagreement probabilities by temperature (paper App. E.2), with the fitted one as a line."""
+    """Probabilities by temperature (paper App. E.2)."""
     names = list(dict.fromkeys(row["measure"] for row in rows))
     base = alt.Chart().encode(
         x=alt.X("temperature:Q", title="temperature", scale=alt.Scale(type="log", nice=False)),
@@ -107,7 +107,7 @@ def temperature_chart(rows: Sequence[TemperaturePoint], fitted: float) -> ChartT
 
 
 def triage_chart(rows: Sequence[TriagePoint]) -> ChartType:
-    """Share of disagreements caught against share of cases sent for a second read, with 95 % bands."""
+    """Share of disagreements caught by share of cases sent."""
     names = list(dict.fromkeys(row["score"] for row in rows))
     percent = alt.Axis(format="%", labelOverlap="parity", labelSeparation=8)
     x = alt.X("capacity:Q", title="cases sent for a second read", axis=percent)
@@ -142,7 +142,7 @@ def thinning_chart(rows: Sequence[ThinningRow]) -> ChartType:
 
 
 def coverage_chart(rows: Sequence[CoverageRow]) -> ChartType:
-    """Share of 95 % intervals that contain the truth, by estimator; the grey band is chance at the fewest runs."""
+    """Coverage of 95 % intervals by estimator."""
     runs = min(row.runs for row in rows)
     half = 1.96 * float(np.sqrt(0.95 * 0.05 / runs))
     values = [asdict(row) | {"size": f"{row.n_cases:,} cases"} for row in rows]

@@ -5,7 +5,7 @@ from typing import NotRequired, TypedDict
 
 
 class EpochMetrics(TypedDict):
-    """One epoch of a training: a line of ``metrics.jsonl``; losses in nats per label."""
+    """One epoch of a training, in nats per label."""
 
     epoch: int
     train_loss: float
@@ -13,13 +13,13 @@ class EpochMetrics(TypedDict):
     valid_loss: float
     valid_agreement: float
     images_per_second: float
-    seconds: NotRequired[float]  # since the epoch before: its checkpoint, the steps and the validation
+    seconds: NotRequired[float]  # since the epoch before
     processes: NotRequired[int]  # if several trained
-    batch_norm: NotRequired[str]  # of which part of a batch its statistics were, if several trained
+    batch_norm: NotRequired[str]  # part of a batch of its statistics
 
 
 class MethodLosses(TypedDict):
-    """Calibration and dispersion loss of a method, which belongs to a family of methods."""
+    """Calibration and dispersion loss of a method."""
 
     method: str
     family: str
@@ -37,10 +37,10 @@ class TemperaturePoint(TypedDict):
 
 
 class ShiftPoint(TypedDict):
-    """Answers of a release to n images that were shifted in one way; None without labels."""
+    """Answers of a release to n shifted images."""
 
     kind: str
-    strength: str  # mild (drawn between a tenth and half of the standard shift), standard, or none
+    strength: str  # mild, standard or none
     n: int
     flagged: float  # share called unlike the release's images
     agreement: float | None
@@ -51,7 +51,7 @@ class ShiftPoint(TypedDict):
 
 
 class TriagePoint(TypedDict):
-    """Share of disagreements that a score catches at one capacity, with its 95 % interval."""
+    """Share of disagreements caught at one capacity."""
 
     score: str
     capacity: float
@@ -61,7 +61,7 @@ class TriagePoint(TypedDict):
 
 
 class ThinningRow(TypedDict):
-    """An estimate from a few labels per case, next to the answer from all of them."""
+    """An estimate from few labels next to that from all."""
 
     metric: str
     estimator: str
@@ -75,7 +75,7 @@ class ThinningRow(TypedDict):
 
 @dataclass(frozen=True)
 class ZeroMeanRow:
-    """Mean of an estimator whose truth is zero, over independent runs, with its Monte-Carlo standard error."""
+    """Mean of an estimator with zero truth over runs."""
 
     estimator: str
     n_labels: int
@@ -86,10 +86,7 @@ class ZeroMeanRow:
 
 @dataclass(frozen=True)
 class CoverageRow:
-    """Bias of an estimator over so many runs, spread of its estimates, and shares of 95 % intervals.
-
-    ``coverage`` contain the truth; ``above`` and ``below`` have it above the upper or below the lower end.
-    """
+    """Bias and interval coverage of an estimator over runs."""
 
     estimator: str
     n_cases: int

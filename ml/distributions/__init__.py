@@ -1,4 +1,4 @@
-"""Predictive distributions over class probabilities, and the decisions that follow from them."""
+"""Predictive distributions and decisions that follow."""
 
 from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
 from ml.distributions.families import (

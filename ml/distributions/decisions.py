@@ -1,4 +1,4 @@
-"""Decision quantities of predictive distributions: intervals, majority, value of one more label.
+"""Decision quantities of predictive distributions.
 
 A single Dirichlet has closed forms. A mixture has its mixture CDF, its members' weighted probabilities, and for
 the labels still needed the single Dirichlet with the same first two moments. Points are members without spread.
@@ -28,7 +28,6 @@ _TIGHT = {"xatol": 1e-10, "xrtol": 1e-12, "fatol": 0.0}
 
 
 def _members(distribution: PredictiveDistribution) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Class probabilities (S, N, K), α0 (S, N) and weights (S, N) of the members; points have infinite α0."""
     if isinstance(distribution, DirichletCpe):
         a = np.clip(distribution.log_concentration, -700, 700)[None]
         return distribution.class_probs[None], np.exp(a), np.ones(a.shape)
@@ -68,7 +67,7 @@ def class_intervals(distribution: PredictiveDistribution) -> FloatArray:
 
 
 def _mixture_intervals(distribution: PredictiveDistribution) -> FloatArray:
-    from scipy.optimize import elementwise  # loading it takes longer than loading the rest of the library
+    from scipy.optimize import elementwise  # slow to load
 
     probs, alpha, weights = _members(distribution)
     n_classes = probs.shape[2]
@@ -91,7 +90,7 @@ def _mixture_intervals(distribution: PredictiveDistribution) -> FloatArray:
 
 
 def _marginal_cdf(x: FloatArray, probs: FloatArray, alpha: FloatArray) -> FloatArray:
-    """CDF of Beta(α0 f, α0 (1 − f)), with its limits for tiny and for huge shapes; 0 below zero."""
+    """CDF of Beta(α0 f, α0 (1 − f)), with its limits."""
     finite = np.minimum(alpha, LARGE_SHAPE)
     first, second = finite * probs, finite * (1 - probs)
     coin = np.minimum(first, second) < SMALL_SHAPE
@@ -99,7 +98,7 @@ def _marginal_cdf(x: FloatArray, probs: FloatArray, alpha: FloatArray) -> FloatA
     beta = betainc(np.where(coin, 1.0, first), np.where(coin, 1.0, second), inside)
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = (x - probs) / np.sqrt(probs * (1 - probs) / (alpha + 1))
-    # without spread the difference is 0 / 0 at the point itself, where the CDF has reached one
+    # 0 / 0 at a point without spread, where the CDF has reached one
     normal = np.where(np.isnan(scaled), 1.0, ndtr(scaled))
     cdf = np.where(alpha > LARGE_SHAPE, normal, np.where(coin, np.where(x < 1, 1 - probs, 1.0), beta))
     return np.asarray(np.where(x < 0, 0.0, np.where(x >= 1, 1.0, cdf)), dtype=np.float64)
@@ -123,7 +122,7 @@ def expected_gain(distribution: PredictiveDistribution) -> FloatArray:
 
 
 def further_labels_expected(distribution: PredictiveDistribution, target_error: float) -> FloatArray:
-    """Labels (N,) still needed for an expected squared error of ``target_error``: max(0, ⌈φ/τ − α0⌉).
+    """Labels (N,) still needed: max(0, ⌈φ/τ − α0⌉).
 
     For a mixture α0 is that of the Dirichlet with its mean and DPE, whose error φ/(α0 + m) after m labels is the
     best of all estimates that are linear in the labels: the mixture itself needs no more. Infinite where labels
@@ -141,7 +140,7 @@ def further_labels_expected(distribution: PredictiveDistribution, target_error: 
 
 
 def _tanh_sinh() -> tuple[FloatArray, FloatArray]:
-    """Nodes and weights on (0, 1) that tolerate singularities at both ends (double exponential rule)."""
+    """Nodes and weights of the double exponential rule."""
     t = np.linspace(-3.2, 3.2, 161)
     inner = np.pi * np.sinh(t)
     weights = np.pi * np.cosh(t) * expit(inner) * expit(-inner)
@@ -149,7 +148,7 @@ def _tanh_sinh() -> tuple[FloatArray, FloatArray]:
 
 
 def majority_prob(distribution: PredictiveDistribution) -> FloatArray:
-    """Probability (N,) that the leading class, the one of the largest mean, has the largest true probability.
+    """Probability (N,) that the leading class is the largest.
 
     With independent gammas G_j of shapes α0 f_j it is ∫₀¹ Π_{j≠k} F_j(F_k⁻¹(u)) du, integrated in one
     dimension. Below α0 f = 1e-8 the limit is a coin, f_k; above α0 = 1e12 the leader is certain unless tied.
@@ -167,7 +166,6 @@ def majority_prob(distribution: PredictiveDistribution) -> FloatArray:
 
 
 def _prob_largest(probs: FloatArray, alpha: float, leader: int, rule: tuple[FloatArray, FloatArray]) -> float:
-    """Probability that class ``leader`` of one Dir(α0 f), f (K,), is the largest."""
     nodes, weights = rule
     if alpha > LARGE_SHAPE:
         best = probs.max()
@@ -175,15 +173,15 @@ def _prob_largest(probs: FloatArray, alpha: float, leader: int, rule: tuple[Floa
     if alpha * probs[leader] < SMALL_SHAPE:
         return float(probs[leader])
     shapes = np.delete(alpha * probs, leader)
-    # all of a gamma of subnormal shape lies at 0, where scipy's gammainc says that nothing does
+    # a gamma of subnormal shape lies at 0, contrary to gammainc
     below = _share_below(shapes[shapes >= np.finfo(np.float64).tiny], alpha * probs[leader], nodes)
     return min(1.0, float(weights @ below))
 
 
 def _share_below(others: FloatArray, leader: float, nodes: FloatArray) -> FloatArray:
-    """Probability that gammas of shapes ``others`` (J,) all lie below the leader's quantiles (nodes,)."""
-    # A gamma of a tiny shape has quantiles below the smallest float; there F(x) = x^s / Γ(s + 1) is exact to all
-    # digits, and its logarithm is computed instead.
+    """Probability that gammas lie below the leader's quantiles."""
+    # a gamma of a tiny shape has quantiles below the smallest float;
+    # there F(x) = x^s / Γ(s + 1) is exact, and its logarithm is computed
     quantiles = gammaincinv(leader, nodes)
     log_quantiles = (np.log(nodes) + gammaln(leader + 1)) / leader
     tiny = log_quantiles < _LOG_TINY

@@ -67,7 +67,7 @@ def _counts_like(label_counts: npt.ArrayLike, shape: tuple[int, ...]) -> IntArra
 
 @dataclass(frozen=True, eq=False)
 class _Stated(EqualByValue):
-    """A disagreement probability that is stated apart from the distribution, where its own was found worth less."""
+    """A disagreement probability stated apart."""
 
     stated_disagreement: FloatArray | None = field(default=None, kw_only=True)
 
@@ -80,7 +80,6 @@ class _Stated(EqualByValue):
         object.__setattr__(self, "stated_disagreement", stated)
 
     def _stated_after(self, label_counts: IntArray) -> FloatArray | None:
-        """Stated disagreement after labels (N, K): unchanged for cases without labels, else none."""
         stated = self.stated_disagreement
         return None if stated is None else np.where(label_counts.sum(axis=-1) == 0, stated, np.nan)
 
@@ -126,7 +125,7 @@ class PointCpe(_Stated):
         return self if stated is None else replace(self, stated_disagreement=stated)
 
     def log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
-        """Multinomial log-likelihood (N,) of the label sequences, without the coefficient."""
+        """Multinomial log-likelihood (N,) of label sequences."""
         counts = _counts_like(label_counts, self.class_probs.shape)
         return multinomial_log_likelihood(counts, self.class_probs)
 
@@ -161,13 +160,13 @@ class DirichletCpe(_Stated):
         return np.asarray(expit(self.log_concentration) * gini(self.class_probs), dtype=np.float64)
 
     def posterior(self, label_counts: npt.ArrayLike) -> "DirichletCpe":
-        """Distribution after labels (N, K): α ← α + y; no labels give the prior back (paper eq. 13)."""
+        """Posterior after labels: α ← α + y (paper eq. 13)."""
         counts = _counts_like(label_counts, self.class_probs.shape)
         after = _dirichlet_posterior(self.class_probs, self.log_concentration, counts)
         return DirichletCpe(*after, stated_disagreement=self._stated_after(counts))
 
     def log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
-        """Dirichlet-multinomial log-likelihood (N,) of the label sequences, without the coefficient."""
+        """Dirichlet-multinomial log-likelihood (N,)."""
         counts = _counts_like(label_counts, self.class_probs.shape)
         return -dirichlet_multinomial_nll(counts, log_probs_of(self.class_probs), self.log_concentration)
 
@@ -177,7 +176,7 @@ _UNIFORM: FloatArray = np.empty(0)
 
 
 class _Mixture(_Stated):
-    """Members with weights: what an ensemble of points and a mixture of Dirichlets share."""
+    """Members with weights."""
 
     member_class_probs: FloatArray
     log_weights: FloatArray
@@ -201,7 +200,6 @@ class _Mixture(_Stated):
         return np.asarray(np.einsum("sn,snk->nk", np.exp(self.log_weights), self.member_class_probs))
 
     def _likelihood_by_member(self, label_counts: IntArray) -> FloatArray:
-        """Log-likelihood (S, N) of label counts (N, K) under each member."""
         raise NotImplementedError
 
     def _member_log_likelihood(self, label_counts: npt.ArrayLike) -> FloatArray:
@@ -215,7 +213,7 @@ class _Mixture(_Stated):
 
 @dataclass(frozen=True, eq=False)
 class EnsembleCpe(_Mixture):
-    """S point predictions, each true with a weight (Monte-Carlo dropout, test-time augmentation).
+    """S point predictions, each true with a weight.
 
     The paper's supplement sums likelihoods over classes where it must multiply; this is the product.
 
@@ -251,7 +249,7 @@ class EnsembleCpe(_Mixture):
 
 @dataclass(frozen=True, eq=False)
 class DirichletMixtureCpe(_Mixture):
-    """A mixture of S Dirichlets, conjugate like a single one: an ensemble with α-calibration.
+    """A mixture of S Dirichlets, conjugate like a single one.
 
     Args:
         member_class_probs: (S, N, K).
@@ -298,12 +296,12 @@ PredictiveDistribution = PointCpe | DirichletCpe | EnsembleCpe | DirichletMixtur
 
 
 def has_concentration(distribution: PredictiveDistribution) -> bool:
-    """Whether a concentration was learned, so that disagreement is calibrated and labels move the prediction."""
+    """Whether labels move the prediction."""
     return isinstance(distribution, DirichletCpe | DirichletMixtureCpe)
 
 
 def moment_matched(distribution: PredictiveDistribution) -> DirichletCpe:
-    """The single Dirichlet with the same mean and the same DPE φ: a = ln φ − ln(1 − Σf̄² − φ).
+    """The single Dirichlet with the same mean and DPE φ.
 
     Its posterior mean is the best one that is linear in the label frequencies (Bühlmann 1967). A distribution
     without spread has infinite concentration.

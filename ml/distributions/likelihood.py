@@ -1,4 +1,4 @@
-"""Likelihoods of label sequences under fixed class probabilities, under a Dirichlet, and under a mixture of members.
+"""Likelihoods of label sequences.
 
 The multinomial coefficient, which depends on no parameter, is left out. Members stand on leading axes (S, N, K).
 """
@@ -24,13 +24,13 @@ def log_probs_of(class_probs: FloatArray) -> FloatArray:
 
 
 def multinomial_log_likelihood(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
-    """Log-likelihood (..., N) of label counts (N, K) under class probabilities (..., N, K)."""
+    """Log-likelihood (..., N) of label counts (N, K)."""
     logs = np.where(label_counts > 0, log_probs_of(class_probs), 0.0)
     return np.asarray((label_counts * logs).sum(axis=-1), dtype=np.float64)
 
 
 def mixture_log_likelihood(member_log_likelihood: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Log-likelihood (N,) of the uniform mixture of members (..., N), and each member's share in it (..., N).
+    """Log-likelihood (N,) of a uniform mixture, and members' shares.
 
     The shares are the weights of the members' gradients, and zero for a case that is impossible under every member.
     """
@@ -45,7 +45,7 @@ def mixture_log_likelihood(member_log_likelihood: FloatArray) -> tuple[FloatArra
 def dirichlet_multinomial_nll(
     label_counts: IntArray, log_class_probs: FloatArray, log_concentration: FloatArray
 ) -> FloatArray:
-    """Negative log-likelihood (..., N) of label sequences under Dir(α0 f), in a = log α0.
+    """Negative log-likelihood (..., N) under Dir(α0 f), a = log α0.
 
     ``Σ_{l<n} softplus(ln l − a) − Σ_k [1{y_k ≥ 1} ln f_k + Σ_{l<y_k} logaddexp(ln f_k, ln l − a)]``
     (paper eq. 10, rewritten without lgamma).
@@ -66,22 +66,15 @@ def dirichlet_multinomial_nll(
 
 @dataclass(frozen=True)
 class _Step:
-    """Likelihood terms of the labels after the first ``step`` of a sequence."""
-
     log_step: float
-    # (L,) cases with more labels than ``step``
-    longer: npt.NDArray[np.intp]
-    # (M,) case and class of each count above ``step``: few, so they are picked
-    cells: npt.NDArray[np.intp]
+    longer: npt.NDArray[np.intp]  # (L,) cases with more labels
+    cells: npt.NDArray[np.intp]  # (M,) of counts above
     classes: npt.NDArray[np.intp]
-    # (..., M) ln f of those classes; 0 where f is zero
-    log_probs: FloatArray
-    # (..., M) where f is zero: such a term has no f in the limit
-    impossible: npt.NDArray[np.bool_]
+    log_probs: FloatArray  # (..., M) ln f, or 0
+    impossible: npt.NDArray[np.bool_]  # (..., M) f is zero
 
     @classmethod
     def of(cls, step: int, label_counts: IntArray, log_probs: FloatArray) -> "_Step":
-        """Step of label counts (N, K) and ln f (..., N, K)."""
         cells, classes = np.nonzero(label_counts > step)
         picked = log_probs[..., cells, classes]
         impossible = np.isneginf(picked)
@@ -90,7 +83,7 @@ class _Step:
 
 
 class DirichletMultinomial:
-    """Dirichlet-multinomial likelihood of label counts (N, K) under ln f (..., N, K) as a function of a = log α0."""
+    """Dirichlet-multinomial likelihood as a function of a."""
 
     def __init__(self, label_counts: IntArray, log_probs: FloatArray) -> None:
         longest = int(label_counts.sum(axis=1).max(initial=0))
@@ -117,7 +110,7 @@ class DirichletMultinomial:
         return nll, slope
 
     def slopes_by_log_probs(self, log_concentration: FloatArray) -> FloatArray:
-        """Derivatives (..., N, K) of the log-likelihoods by ln f: 1{y_k ≥ 1} + Σ_{l<y_k} σ(ln f_k − ln l + a)."""
+        """Derivatives (..., N, K) by ln f."""
         slopes = np.broadcast_to(self.observed, (*self.constant.shape, self.observed.shape[-1])).astype(np.float64)
         for step in self.steps:
             log_odds = step.log_probs - step.log_step + log_concentration[..., step.cells]
@@ -126,6 +119,6 @@ class DirichletMultinomial:
 
 
 def _softplus(x: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """ln(1 + eˣ) and its derivative, from one exponential."""
+    """ln(1 + eˣ) and its derivative."""
     small = np.exp(-np.abs(x))
     return np.maximum(x, 0.0) + np.log1p(small), np.where(x >= 0, 1.0, small) / (1.0 + small)

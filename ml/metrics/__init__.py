@@ -1,4 +1,4 @@
-"""Label-histogram metrics: how good class and disagreement probabilities are when the truth is a histogram."""
+"""Label-histogram metrics of class and disagreement probabilities."""
 
 from ml.metrics.accumulator import Accumulator
 from ml.metrics.binned import ReliabilityBin

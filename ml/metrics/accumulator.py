@@ -1,8 +1,7 @@
-"""Mergeable sums of units of cases, from which every metric follows: memory O(units · K · bins), independent of N.
+"""Mergeable sums of units of cases, for every metric.
 
-A unit is what a jackknife leaves out, or all cases together. Cases are too many to keep, and a jackknife needs what a
-value would be without each patient: groups of patients stand for them. A patient's cases are all in one group, so that
-what belongs together is left out together.
+A unit is what a jackknife leaves out, or all cases together. Groups
+of patients stand for patients, who would be too many to keep.
 """
 
 import hashlib
@@ -39,13 +38,9 @@ _VERSION = 2
 
 
 def group_numbers(names: Iterable[object], n_groups: int = N_GROUPS) -> npt.NDArray[np.intp]:
-    """Group (N,) of each patient or case, by a digest of its name: the same in every run, shard and program.
-
-    >>> group_numbers(["p1", "p2", "p1"]).tolist()
-    [385, 52, 385]
-    """
+    """Group (N,) of each patient or case, by a digest of its name."""
     texts = [str(name) for name in names]
-    # each name once: its digest takes longer than all else that a stream does with a case
+    # each name once: a digest is slow
     digests = {text: hashlib.blake2b(text.encode(), digest_size=8).digest() for text in set(texts)}
     groups = {text: int.from_bytes(digest) % n_groups for text, digest in digests.items()}
     return np.array([groups[text] for text in texts], dtype=np.intp)
@@ -53,8 +48,6 @@ def group_numbers(names: Iterable[object], n_groups: int = N_GROUPS) -> npt.NDAr
 
 @dataclass(frozen=True)
 class _UnitBinIndex(BinIndex):
-    """Bins of each unit, numbered through: those of the first unit, then those of the next."""
-
     unit: npt.NDArray[np.intp]
     n_units: int
 
@@ -62,15 +55,12 @@ class _UnitBinIndex(BinIndex):
         return self.n_units * super().__len__()
 
     def index(self, probs: FloatArray) -> npt.NDArray[np.intp]:
-        """Slot (n, C) of each probability in its case's unit."""
         index = super().index(probs)
         return index if self.n_units == 1 else np.asarray(index + self.unit[:, None] * super().__len__())
 
 
 @dataclass(frozen=True)
 class _Cases:
-    """Checked cases: (n, K) label counts and probabilities, (n,) labels, DPEs, weights and units."""
-
     counts: IntArray
     probs: FloatArray
     n_labels: IntArray
@@ -79,27 +69,22 @@ class _Cases:
     unit: npt.NDArray[np.intp]
 
     def take(self, rows: slice | npt.NDArray[np.intp]) -> "_Cases":
-        """Some of the cases."""
         return _Cases(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
 class UnitSums:
-    """Sums of U units over the cases seen so far; merging two equals adding the cases of both.
-
-    Counts are exact (int64), sums float64. Weights belong to one order: use one object per order if inverse selection
-    probabilities of one and of two labels differ.
-    """
+    """Sums of U units over cases; two objects can be merged."""
 
     def __init__(self, n_classes: int, n_bins: int, n_units: int) -> None:
         require_whole(n_classes, "n_classes", 2)
         self.n_classes, self.n_bins, self.n_units = n_classes, n_bins, n_units
         self.n_cases = 0
         self.n_labels = 0
-        # (U,) by order: cases with so many labels, their Σw and, for intervals, Σw², which no document contains
+        # (U,) by order: cases with so many labels, Σw and Σw²
         self.used = {order: np.zeros(n_units, dtype=np.int64) for order in ORDERS}
         self.weight = {order: np.zeros(n_units) for order in ORDERS}
         self.weight_sq = {order: np.zeros(n_units) for order in ORDERS}
-        self.sums = {name: np.zeros(n_units) for name in MEANS}  # Σw of the terms of each mean
+        self.sums = {name: np.zeros(n_units) for name in MEANS}  # Σw of terms
         classes, disagreement = (BinIndex.of(np.empty((0, columns)), n_bins, "uniform") for columns in (n_classes, 1))
         self.slots = {"single": classes, "several": classes, "disagreement": disagreement}
         self.tables = {name: BinSums.zeros(n_units * len(slots)) for name, slots in self.slots.items()}
@@ -111,7 +96,6 @@ class UnitSums:
         disagreement_probs: npt.ArrayLike | None,
         sample_weight: npt.ArrayLike | None,
     ) -> _Cases:
-        """Check cases before anything is added, all of them in the first unit."""
         counts, probs = as_label_counts(label_counts), as_class_probs(class_probs)
         if counts.shape != probs.shape or counts.shape[1] != self.n_classes:
             shapes = f"label_counts {counts.shape} and class_probs {probs.shape}"
@@ -131,7 +115,7 @@ class UnitSums:
         )
 
     def _add(self, cases: _Cases) -> None:
-        # larger chunks of many units, since each of them touches the sums of all units
+        # larger chunks of many units: each touches the sums of all
         size, entries = len(cases.counts), SUMMED if self.n_units == 1 else 8 * SUMMED
         step = max(1, entries // len(self.slots["single"]))
         self.n_cases += size
@@ -143,7 +127,6 @@ class UnitSums:
                     self._add_labelled(table, part if used.all() else part.take(np.flatnonzero(used)))
 
     def _add_labelled(self, table: str, cases: _Cases) -> None:
-        """Add cases that all have one label, or all several."""
         freqs, weight, several = class_frequencies(cases.counts, cases.n_labels), cases.weight, table == "several"
         gap = self._add_table(table, cases, freqs, cases.probs).gap
         terms = CaseTerms.of(freqs, cases.probs, gap, cases.n_labels, cases.dpe)
@@ -186,13 +169,13 @@ def table_of(sums: UnitSums, bins: Bins, order: int) -> BinSums:
 
 
 def weights_differ(table: BinSums) -> bool:
-    """Whether the cases of a table weigh differently: Σw² · n is above (Σw)² then."""
+    """Whether the cases of a table weigh differently."""
     n, weight, square = float(table.cases.sum()), float(table.weight.sum()), float(table.weight_sq.sum())
     return square * n > weight**2 * (1 + 1e-12)
 
 
 class GroupSums(UnitSums):
-    """Sums of G groups of patients, or of cases if patients are not known.
+    """Sums of G groups of patients, or of cases.
 
     With patients (``by_patient``) the pair form of CL pairs no two cases of a group; else it pairs all of them.
 
@@ -217,11 +200,7 @@ class GroupSums(UnitSums):
         *,
         units: npt.ArrayLike,
     ) -> None:
-        """Add cases.
-
-        Raises:
-            ValueError: shapes that do not match, or values out of range; nothing is added then.
-        """
+        """Add cases."""
         same_rows(label_counts=label_counts, class_probs=class_probs, disagreement_probs=disagreement_probs)
         cases = self._check(label_counts, class_probs, disagreement_probs, sample_weight)
         names = check_clusters(units, len(cases.counts))
@@ -229,11 +208,7 @@ class GroupSums(UnitSums):
         self._add(replace(cases, unit=numbers))
 
     def merge(self, other: "GroupSums") -> "GroupSums":
-        """Add another's sums to these, and return these.
-
-        Raises:
-            ValueError: other classes, bins or groups, or patients in only one of them.
-        """
+        """Add another's sums to these, and return these."""
         kinds = [(s.n_classes, s.n_bins, s.n_units, s.by_patient) for s in (self, other)]
         if kinds[0] != kinds[1]:
             names = "classes, bins, groups and whether cases come with patients"
@@ -242,7 +217,7 @@ class GroupSums(UnitSums):
         return self
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the sums as arrays by name; ``from_arrays`` reads them back to the last bit."""
+        """Return the sums as arrays by name, exactly."""
         kind = (self.n_classes, self.n_bins, self.n_units, int(self.by_patient), self.n_cases, self.n_labels)
         arrays: dict[str, npt.NDArray[Any]] = {"kind": np.array(kind)}
         for name, column in self._columns().items():
@@ -253,11 +228,7 @@ class GroupSums(UnitSums):
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "GroupSums":
-        """Read back what ``to_arrays`` returned.
-
-        Raises:
-            ValueError: an array is missing or has another shape.
-        """
+        """Read back what ``to_arrays`` returned."""
         try:
             n_classes, n_bins, n_groups, by_patient, n_cases, n_labels = arrays["kind"].tolist()
             sums = cls(n_classes, n_bins, by_patient=bool(by_patient), n_groups=n_groups)
@@ -277,7 +248,7 @@ class GroupSums(UnitSums):
 
 
 class Accumulator(UnitSums):
-    """Values of every metric over the cases seen so far; merging two equals accumulating both.
+    """Values of every metric over cases, mergeable.
 
     With clusters the sums of every (cluster, bin) cell are kept as well, so memory grows with the cells seen.
 
@@ -308,17 +279,10 @@ class Accumulator(UnitSums):
         sample_weight: npt.ArrayLike | None = None,
         cluster: npt.ArrayLike | None = None,
     ) -> None:
-        """Add cases.
-
-        Args:
-            label_counts: (N, K) label histograms.
-            class_probs: (N, K) class probability estimates; where both are tables, classes are matched by name.
-            disagreement_probs: (N,) DPEs; 1 − Σf² where left out.
-            sample_weight: (N,) instance weights.
-            cluster: (N,) patient of each case; all updates have one or none has.
+        """Add cases; arguments as in ``evaluate``.
 
         Raises:
-            ValueError: shapes or class names that do not match, or values out of range; nothing is added then.
+            ValueError: arrays or class names that do not match; nothing is added.
         """
         columns = {"label_counts": label_counts, "class_probs": class_probs, "disagreement_probs": disagreement_probs}
         same_rows(**columns, sample_weight=sample_weight, cluster=cluster)
@@ -340,7 +304,7 @@ class Accumulator(UnitSums):
         return np.array([values.sum()])
 
     def _add_table(self, table: str, cases: _Cases, freqs: FloatArray, probs: FloatArray) -> Batch:
-        # the clusters of the chunk alone: cells are numbered in memory of all slots for each cluster
+        # cells are numbered in memory of all slots for each cluster
         present, number = np.unique(cases.unit, return_inverse=True)
         batch = Batch(freqs, probs, cases.weight, self.slots[table], number, alone=self.cells is None)
         self.tables[table] = self.tables[table] + batch.sums()
@@ -372,11 +336,11 @@ class Accumulator(UnitSums):
         return self
 
     def compute(self, debias: Debias = "pair") -> dict[str, float]:
-        """Values of every metric over the cases seen; NaN if no case could be used."""
+        """Values of every metric; NaN without usable cases."""
         return metric_values(_Totals(self), debias)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sums as JSON values; ``from_dict`` reads them back to the last bit."""
+        """Return the sums as JSON values, exactly."""
         return {
             "version": _VERSION,
             "n_classes": self.n_classes,
@@ -424,28 +388,22 @@ class Accumulator(UnitSums):
 
 
 class _Totals(BinnedSource):
-    """Source of the values of an accumulator; there is no cluster to leave out."""
-
     def __init__(self, sums: Accumulator) -> None:
         self.sums = sums
         self._tables: dict[tuple[Bins, int], Binned] = {}
 
     def sample(self, order: int) -> Sample:
-        """All cases with so many labels as one."""
         one, dropped = np.zeros(1, dtype=np.intp), self.sums.n_cases - int(self.sums.used[order][0])
         return Sample(one, self.sums.weight[order], None if self.sums.cells is None else one, 1, dropped, whole=True)
 
     def mean(self, name: str) -> Replicates:
-        """A mean among ``MEANS``."""
         total, weight = float(self.sums.sums[name][0]), float(self.sums.weight[MEANS[name].order][0])
         return Replicates(total / weight if weight > 0 else float("nan"), np.empty(0))
 
     def calibration(self, bins: Bins, order: int, debias: Debias) -> Replicates:
-        """CL of the cases with so many labels, in a form."""
         return Replicates(self.binned(bins, order).value(debias), np.empty(0))
 
     def constant_loss(self, bins: Bins, order: int) -> Replicates:
-        """Loss of the best constant."""
         weight = float(self.sums.weight[order][0])
         if weight <= 0:
             return Replicates(float("nan"), np.empty(0))
@@ -454,7 +412,6 @@ class _Totals(BinnedSource):
         return Replicates(float(loss), np.empty(0))
 
     def binned(self, bins: Bins, order: int) -> Binned:
-        """Bins of the cases with so many labels."""
         if (bins, order) not in self._tables:
             self._tables[bins, order] = self._bin(bins, order)
         return self._tables[bins, order]
@@ -475,5 +432,4 @@ class _Totals(BinnedSource):
 
 
 def _known(total: FloatArray) -> float | None:
-    """A sum of one unit as a JSON value: None if it is not a number."""
     return None if np.isnan(total[0]) else float(total[0])

@@ -1,16 +1,14 @@
 """Anytime-valid alarm for a deterioration of the log score.
 
-A gambler puts money on "worse". Every day they get a stake, a year's stakes add up to 1. At each unit (a patient) they
-risk a share c of it, which comes back multiplied by loss / (μ + τ): μ is the mean loss of the reference period, τ the
-tolerance. As long as the loss that is to be expected is at most μ + τ, no way of betting wins on average, so that the
-capital reaches 1 / level in at most that share of the years, however often anybody looks. μ itself is not known: it is
-known from units of the reference period, which bet the other way, on "μ is smaller than that", and the capital that
-counts is the least over all μ. Shares of several sizes are bet side by side. A stake of each day keeps the delay short
-whenever the change comes: a single stake would be lost to the bets of the good days before it.
+A gambler bets on "worse" with a stake each day, a year's stakes in
+sum 1. At each unit a share of it is multiplied by loss / (μ + τ), with
+μ the mean loss of the reference period and τ the tolerance. While the
+expected loss is at most μ + τ, the capital reaches 1 / level in at
+most that share of the years. The capital is the least over all μ,
+each times that of bets of the reference period on "μ is smaller".
 
-Sources: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86 (2024), for the
-bets; Shin, Ramdas and Rinaldo, "E-detectors: a nonparametric framework for sequential change detection", NEJSDS 2
-(2024), for the daily stakes; Ville's inequality for the level.
+Sources: Waudby-Smith and Ramdas, JRSS B 86 (2024), for the bets; Shin,
+Ramdas and Rinaldo, NEJSDS 2 (2024), for the daily stakes.
 """
 
 from collections.abc import Sequence
@@ -43,11 +41,11 @@ _CELLS = np.concatenate([1.02 ** np.arange(-40, 51), 1.02**50 * 1.1 ** np.arange
 
 @dataclass(frozen=True)
 class CapitalPath:
-    """The capital of one series of units, at the end of each day on which there were any."""
+    """Capital of one series at the end of each day."""
 
     day: IntArray  # (D,) days
     n_units: IntArray  # (D,) units so far
-    log_capital: FloatArray  # (D,) natural logarithm; −∞ as long as nothing was at stake
+    log_capital: FloatArray  # (D,) −∞ while nothing was at stake
 
     def alarm_day(self, level: float = LEVEL) -> int | None:
         """The first day on which the capital was 1 / level or more; None so far."""
@@ -61,11 +59,7 @@ def clipped_log_loss(class_probs: FloatArray, label: IntArray) -> FloatArray:
 
 
 def daily_stakes(series: Sequence[IntArray]) -> list[FloatArray]:
-    """Stakes of several series, whose sum over all series and the days of a year is at most 1.
-
-    Each day's stake is divided between the series that had their first units on earlier days, so that a new series
-    takes nothing back from what was said before.
-    """
+    """Stakes of several series, at most 1 in a year."""
     known_from = [int(days[N_FIRST - 1]) + 1 if len(days) >= N_FIRST else None for days in series]
     begun = [first for first in known_from if first is not None]
     if not begun:
@@ -95,11 +89,7 @@ def compute_capital_path(
     n_reference: int = N_REFERENCE,
     mean: float | None = None,
 ) -> CapitalPath:
-    """Capital of the bets on one series of units, day by day: the least over all means of the reference period.
-
-    Raises:
-        ValueError: a loss outside [0, LARGEST], days that go back, another number of stakes than of days.
-    """
+    """Capital of the bets on one series, day by day."""
     loss = as_vector(loss, len(loss), "loss", 0.0, LARGEST)
     days, starts = np.unique(day, return_index=True)
     if (np.diff(day) < 0).any():
@@ -120,23 +110,22 @@ def compute_capital_path(
     falling = _growth(counts_told, _FALLING, (values[-1] - values) / (values[-1] - low)[:, None])
     with np.errstate(divide="ignore"):  # nothing is at stake on the first days
         put_in = np.log(np.asarray(stake))[:, None] + _mean_of(_log_growth_before(falling), axis=1)
-        # log Σ_{days s ≤ t} stake_s · (growth from s to t), by adding up what each stake is worth on the first day
+        # log Σ_{days s ≤ t} stake_s · (growth from s to t)
         worth = np.logaddexp.accumulate(put_in[:, None, :] - _log_growth_before(rising), axis=0)
         capital = _mean_of(np.cumsum(rising, axis=0) + worth, axis=1)
     return CapitalPath(days, np.append(starts[1:], len(loss)), capital.min(axis=1))
 
 
 def _cells(loss: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Lower and upper ends of cells that contain every mean; narrow where that of the first units is."""
-    # Capital on "worse" falls with the mean of the reference period, that on "smaller" rises with it: the one at the
-    # upper end times the other at the lower end is below what any mean in the cell gives.
+    """Ends of cells that contain every mean of the reference."""
+    # capital on "worse" falls with the mean of the reference, that on "smaller" rises:
+    # upper ends of one and lower ends of the other bound every mean in the cell
     around = max(float(loss[:N_FIRST].mean()), _STEP) * _CELLS
     inside = around[around < LARGEST - _STEP]
     return np.concatenate([[0.0], inside]), np.concatenate([inside, [LARGEST]])
 
 
 def _counts(number: IntArray, level: IntArray, n_days: int, n_levels: int) -> FloatArray:
-    """Count each loss on each day (D, L)."""
     counts = np.bincount(number * n_levels + level, minlength=n_days * n_levels)
     return counts.reshape(n_days, n_levels).astype(np.float64)
 
@@ -148,7 +137,6 @@ def _growth(counts: FloatArray, shares: FloatArray, returns: FloatArray) -> Floa
 
 
 def _log_growth_before(growth: FloatArray) -> FloatArray:
-    """Log growth by the days before each day."""
     return np.asarray(np.cumsum(growth, axis=0) - growth)
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterator, Set
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
-from ml.documents import to_document
+from ml.documents import AsDocument
 from ml.metrics.cases import Sample
 from ml.metrics.jackknife import (
     LINEAR,
@@ -41,7 +41,7 @@ class BinDocument(TypedDict):
 
 
 @dataclass(frozen=True)
-class ReliabilityBin:
+class ReliabilityBin(AsDocument[BinDocument]):
     """One row of a reliability diagram.
 
     Attributes:
@@ -61,10 +61,6 @@ class ReliabilityBin:
     mean_freq: float | None
     freq_low: float | None
     freq_high: float | None
-
-    def to_dict(self) -> BinDocument:
-        """Return it as JSON values."""
-        return cast(BinDocument, to_document(self))
 
 
 # Beyond one, the effective number of members at or below which a bin has no pairs: where all but one member weigh
@@ -112,15 +108,7 @@ _FORMS: dict[Debias, tuple[Callable[..., FloatArray], tuple[str, ...]]] = {
 
 
 def contributions(sums: BinSums, debias: Debias) -> FloatArray:
-    """Contribution of each bin to W·CL, W the total weight.
-
-    ``"none"``: A (c̄ − z̄)². ``"paper"`` (§4.1): minus A σ̄²/(m − 1), σ̄² the variance of μ̂ and m the effective
-    number of cases. ``"pair"``: A [(Σwd)² − Σ_cells(Σwd)²] / [(Σw)² − Σ_cells(Σw)²], unbiased because no cell
-    is paired with itself. The debiased forms give a bin with one member nothing; ``merge_map`` joins such bins first.
-
-    Raises:
-        ValueError: an unknown ``debias``.
-    """
+    """Contribution of each bin to W·CL, W the total weight."""
     form, names = _form(debias)
     return form(*(getattr(sums, name) for name in names))
 
@@ -133,7 +121,7 @@ def calibration_sum(sums: BinSums, debias: Debias) -> float:
 
 
 def bins_lost(sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], debias: Debias) -> npt.NDArray[np.bool_] | None:
-    """Mask (M,) of the cells without which a debiased form cannot use their bin; None if no cell alone matters."""
+    """Mask (M,) of the cells that a bin needs; None if none."""
     usable = usable_bins(sums, debias)
     # a bin of three clusters stays usable without any one of them
     if debias == "none" or (sums.weight[usable] ** 2 > 2.01 * sums.cell_weight_sq[usable]).any():
@@ -145,11 +133,7 @@ def bins_lost(sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], debias: Deb
 def contributions_without(
     sums: BinSums, cells: Any, slot: npt.NDArray[np.intp], forms: Collection[Debias]
 ) -> dict[Debias, FloatArray]:
-    """Contribution (M,) of each cell's bin once the cell is left out, in each form.
-
-    Raises:
-        ValueError: an unknown form.
-    """
+    """Contribution (M,) of each cell's bin without the cell."""
     needed = {name for debias in forms for name in _form(debias)[1]}
     # these cells may weigh as much as they have cases where others do not
     even = cells.cases is cells.weight and np.array_equal(sums.cases, sums.weight)
@@ -166,11 +150,7 @@ def _form(debias: Debias) -> tuple[Callable[..., FloatArray], tuple[str, ...]]:
 
 
 def is_debiased(debias: Debias) -> bool:
-    """Whether a form corrects the plug-in.
-
-    Raises:
-        ValueError: an unknown ``debias``.
-    """
+    """Whether a form corrects the plug-in."""
     _form(debias)
     return debias != "none"
 
@@ -185,12 +165,7 @@ def usable_bins(sums: BinSums, debias: Debias = "pair") -> npt.NDArray[np.bool_]
 def merge_map(
     usable: npt.NDArray[np.bool_], owner: npt.NDArray[np.intp], first: npt.NDArray[np.intp]
 ) -> npt.NDArray[np.intp]:
-    """Slot (S,) to which each slot goes so that every bin has a pair, as far as there are pairs.
-
-    A bin without a pair says nothing alone. Left out it would take the most miscalibrated cases with it, since rare
-    probabilities are where predictions are bold. It joins the bins below it until there is a pair, from the high
-    end down, where bins are emptiest; what is left at the low end joins the last bin that was made.
-    """
+    """Slot (S,) that each slot joins so that bins have pairs."""
     # a slot without a pair has its only cluster for owner, an empty one −1
     target = np.arange(usable.size)
     for start, stop in pairwise(first.tolist()):
@@ -213,18 +188,18 @@ _NO_SPREAD = 1e-9
 
 @dataclass
 class Binned:
-    """Frequencies and probabilities (n, C) gathered into bins, a column per class."""
+    """Frequencies and probabilities (n, C) in bins."""
 
     sample: Sample  # the cases
     slots: BinIndex  # bins of all columns
-    forms: Set[Debias]  # of CL that are asked for; those that rest on the same bins go through the cells together
+    forms: Set[Debias]  # of CL that are asked for
     bins: BinSums  # sums over all cells
     cells: list[ClusterBinSums] = field(default_factory=list)  # those of each batch
-    joins: bool = False  # whether the pair form joins bins without a pair to others: few heavy cases stand for many
+    joins: bool = False  # whether bins without a pair join others
 
     @classmethod
     def empty(cls, sample: Sample, slots: BinIndex, forms: Set[Debias], *, joining: bool = False) -> "Binned":
-        """Nothing yet; ``add`` takes the sample's cases chunk by chunk; ``joining`` as in ``of``."""
+        """An empty table; ``add`` takes the cases chunk by chunk."""
         weight = sample.weight
         joins = joining and bool(weight.size) and bool((weight != weight[0]).any())
         return cls(sample, slots, forms, BinSums.zeros(len(slots)), joins=joins)
@@ -241,7 +216,7 @@ class Binned:
         *,
         joining: bool = False,
     ) -> "Binned":
-        """Bin frequencies and probabilities (n, C) of the sample's cases, each column by its own edges."""
+        """Bin frequencies and probabilities (n, C) of a sample."""
         forms = {debias} if isinstance(debias, str) else debias
         binned = cls.empty(sample, BinIndex.of(probs, n_bins, strategy), forms, joining=joining)
         for part in binned.chunks():
@@ -263,20 +238,19 @@ class Binned:
         return batch
 
     def _chosen(self, column: int | None) -> slice:
-        """Slots of one column, or of all."""
         return (
             slice(None) if column is None else slice(int(self.slots.first[column]), int(self.slots.first[column + 1]))
         )
 
     def value(self, debias: Debias, column: int | None = None) -> float:
-        """CL over all columns or of one; NaN without cases, or if no bin holds two that it can compare."""
+        """CL over all columns or of one; NaN without pairs."""
         weight = float(self.sample.weight.sum())
         bins = self._paired.bins if debias == "pair" else self.bins
         total = calibration_sum(bins.take(self._chosen(column)), debias)
         return total / weight if weight > 0 else float("nan")
 
     def replicates(self, debias: Debias) -> Replicates:
-        """CL over all columns, with its leave-one-cluster-out values; bins are joined as those of all cases are."""
+        """CL with its leave-one-cluster-out values."""
         known = self._replicates_by_form
         return known[debias] if debias in known else self._replicates_of({debias})[debias]
 
@@ -308,12 +282,11 @@ class Binned:
 
     @property
     def _paired(self) -> "Binned":
-        """The same with bins joined until each has a pair of clusters; as it is where all cases weigh the same."""
-        return self._joined or self  # what kept itself would keep its cells until the garbage is collected
+        """The table with bins joined until each has a pair."""
+        return self._joined or self  # a cycle would keep the cells
 
     @cached_property
     def _joined(self) -> "Binned | None":
-        """The same with other bins; None where they would be the same."""
         if not self.joins:
             return None
         usable = usable_bins(self.bins)
@@ -349,11 +322,7 @@ class Binned:
             yield sums_by_slot(at, cells.freq.take(labelled), (high - low) * n_columns).reshape(-1, n_columns)
 
     def constant_loss(self) -> Replicates:
-        """Loss of the best constant, refitted without each cluster.
-
-        Of several columns the constant is the class frequencies c, whose L is 1 − Σc²; of one it is the rate p at
-        which an event occurs, whose squared loss is p(1 − p).
-        """
+        """Loss of the best constant, refitted without each cluster."""
         sample, total = self.sample, self.frequency_totals()
         weight, own, squares = sample.total_weight, sample.cluster_weight, np.full(sample.n_clusters, np.nan)
         if total.size == 1:
@@ -371,7 +340,7 @@ class Binned:
         return Replicates(float(1 - ((total / weight) ** 2).sum()), 1 - squares)
 
     def singleton_mass(self, debias: Debias) -> float:
-        """Share of the weight in bins that the debiased form cannot use alone, whether they join others or not."""
+        """Share of the weight in bins without a pair."""
         weight = float(self.sample.weight.sum()) * len(self.slots.edges)
         lonely = float(self.bins.weight[~usable_bins(self.bins, debias)].sum())
         return lonely / weight if weight > 0 else 0.0
@@ -383,18 +352,11 @@ class Binned:
         return to_estimate(replicates, self.sample, self.singleton_mass(debias), quadratic=quadratic)
 
     def quadratic_part(self, debias: Debias, replicates: Replicates) -> QuadraticPart:
-        """What pairs of clusters add to the error of CL.
-
-        With even weights the jackknife alone covers, and is the interval that was published.
-        """
+        """Contribution of pairs of clusters to the error of CL."""
         return self._paired._quadratic_part(replicates) if debias == "pair" and self.joins else LINEAR
 
     def _quadratic_part(self, replicates: Replicates) -> QuadraticPart:
-        """Pairwise cluster contributions to the pair form's error: ψ_gh = 2 Σ_b c_b e_gb e_hb.
-
-        e_gb is what cluster g's differences in bin b are above the bin's mean and c_b the factor of its pairs. Of the
-        variance only products within a bin are taken, so that it is rather too small where clusters lie in several.
-        """
+        """Pairs' contribution ψ_gh = 2 Σ_b c_b e_gb e_hb."""
         bins, moved = self.bins, replicates.value - replicates.without
         if self.sample.weight.sum() <= 0 or not np.isfinite(moved).all():
             return LINEAR
@@ -414,12 +376,7 @@ class Binned:
         )
 
     def horvitz_thompson(self, pairs: "PairCounts") -> float:
-        """CL in the pair form over all cases, Σ_b N_b/N · Σ_{i≠j} w_i w_j d_i d_j / (pairs of bin b).
-
-        Each pair of cases is selected with the product of their probabilities; N_b and the number of pairs are
-        those of all cases, with labels or without, so no weight stands in a denominator. NaN if no bin of all cases
-        has a pair; 0 if no pair was labelled, without which the mean over all samples would be biased.
-        """
+        """CL over all cases by their selection probabilities."""
         if not (pairs.pairs > 0).any():
             return float("nan")
         crossed = self.bins.diff**2 - self.bins.cell_diff_sq
@@ -427,13 +384,7 @@ class Binned:
         return float(shares.sum()) / pairs.n_cases
 
     def diagram(self, column: int | None = None) -> tuple[ReliabilityBin, ...]:
-        """Rows of the reliability diagram of one column, or of all pooled; means are None in empty bins.
-
-        ``freq_low`` and ``freq_high`` are the 95 % interval of the mean frequency, over clusters where there are
-        any; None in bins with one member. Where all members show the same frequency they have no spread to judge
-        by, and the interval is Clopper and Pearson's for as many yes-or-no answers: of all values between 0 and 1
-        with that mean, those vary most.
-        """
+        """Rows of the reliability diagram of one column, or of all."""
         edges = self.slots.edges[0 if column is None else column]
         n_bins = len(edges) - 1
         chosen = self._chosen(column)
@@ -465,12 +416,11 @@ class Binned:
 
     @cached_property
     def _own_mean(self) -> FloatArray:
-        """Mean frequency (S,) of each slot."""
         return self.bins.freq / np.where(self.bins.weight > 0, self.bins.weight, 1.0)
 
     @cached_property
     def _own_spread(self) -> tuple[FloatArray, FloatArray]:
-        """Σ e² and Σ e Σw over the cells of each slot (S,), e = Σwμ̂ − mean Σw by the slot's own mean."""
+        """Σ e² and Σ e Σw (S,), e = Σwμ̂ − mean Σw."""
         squares, crossed, mean = np.zeros(len(self.slots)), np.zeros(len(self.slots)), self._own_mean
         for cells in self.cells:
             slot = cells.slot.astype(np.intp)
@@ -480,28 +430,19 @@ class Binned:
         return squares, crossed
 
     def _spread(self, mean: FloatArray) -> FloatArray:
-        """Σ over cells of (Σwμ̂ − mean Σw)² in each slot (S,), by means (S,): from that by the slots' own means."""
+        """Σ (Σwμ̂ − mean Σw)² (S,) over cells, by other means."""
         (squares, crossed), moved = self._own_spread, mean - self._own_mean
-        # rounding may leave less than nothing where all cells show the same frequency
+        # rounding may leave less than nothing
         return np.maximum(squares - 2 * moved * crossed + moved**2 * self.bins.cell_weight_sq, 0.0)
 
 
 @dataclass(frozen=True)
 class PairCounts:
-    """Cases, and ordered pairs of cases of different clusters, in each slot, over all cases with labels or without."""
+    """Cases and pairs of different clusters in each slot."""
 
     n_cases: int  # N
     cases: FloatArray  # (S,) N_b
     pairs: FloatArray  # (S,)
-
-    @classmethod
-    def of_binned(cls, binned: Binned) -> "PairCounts":
-        """Count the cases that were binned, which are all."""
-        own = np.zeros(len(binned.slots))
-        for cells in binned.cells:
-            own += np.bincount(cells.slot, cells.cases.astype(np.float64) ** 2, own.size)
-        cases = binned.bins.cases.astype(np.float64)
-        return cls(binned.sample.rows.size, cases, cases**2 - own)
 
     @classmethod
     def of(cls, probs: FloatArray, everyone: Sample, n_bins: int) -> "PairCounts":

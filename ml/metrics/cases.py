@@ -1,4 +1,4 @@
-"""Cases of an estimator: checked inputs, the sample that it can use, and the terms of each case."""
+"""Cases of an estimator, and their terms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -20,9 +20,9 @@ SampleWeight = npt.ArrayLike | tuple[npt.ArrayLike | None, npt.ArrayLike | None]
 class Sample:
     """The cases that an estimator may use."""
 
-    rows: npt.NDArray[np.intp]  # positions in the input; cases of a cluster stand together
+    rows: npt.NDArray[np.intp]  # positions, a cluster's together
     weight: FloatArray  # (n,) instance weights
-    cluster: npt.NDArray[np.intp] | None  # (n,) numbers from 0, rising; None if every case is its own cluster
+    cluster: npt.NDArray[np.intp] | None  # (n,) from 0, rising; None: each case its own
     n_clusters: int  # number of clusters
     dropped: int  # cases left out
     whole: bool  # whether these are all cases, in the order of the input
@@ -80,14 +80,13 @@ def select_sample(usable: npt.NDArray[np.bool_], weight: FloatArray | None, clus
 
 
 def _rising(names: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-    """Numbers (n,) 0, 1, … of names that stand together."""
     numbers = np.zeros(names.size, dtype=np.intp)
     np.cumsum(names[1:] != names[:-1], out=numbers[1:])
     return numbers
 
 
 def numbers_of(names: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-    """Numbers (n,) 0, 1, … of names in their order, which need not be sorted where they rise already."""
+    """Numbers (n,) 0, 1, … of names in their order."""
     if (names[1:] < names[:-1]).any():
         return np.unique(names, return_inverse=True)[1]
     return _rising(names)
@@ -95,7 +94,7 @@ def numbers_of(names: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Checked label counts (N, K), probabilities (N, K), weights (N,), clusters (N,) and, if known, class names."""
+    """Checked label counts, probabilities, weights and clusters."""
 
     counts: IntArray
     probs: FloatArray
@@ -112,11 +111,7 @@ class Inputs:
         sample_weight: npt.ArrayLike | None,
         cluster: npt.ArrayLike | None,
     ) -> "Inputs":
-        """Check what estimators of one probability per case take; it is the only column of ``probs``.
-
-        Raises:
-            ValueError: shapes that do not match, or values out of range.
-        """
+        """Check the inputs of estimators of one probability per case."""
         same_rows(**{"label_counts": label_counts, name: scores, "sample_weight": sample_weight, "cluster": cluster})
         counts = as_label_counts(label_counts)
         probs = as_vector(scores, len(counts), name, 0.0, 1.0)[:, None]
@@ -130,11 +125,7 @@ class Inputs:
         sample_weight: npt.ArrayLike | None,
         cluster: npt.ArrayLike | None,
     ) -> "tuple[Inputs, FloatArray]":
-        """Check what estimators of the disagreement probability take, which look at no class probabilities.
-
-        Raises:
-            ValueError: shapes that do not match, or values out of range.
-        """
+        """Check the inputs of estimators of disagreement."""
         data = cls.of_scores(label_counts, disagreement_probs, "disagreement_probs", sample_weight, cluster)
         return replace(data, probs=class_frequencies(data.counts)), data.probs[:, 0]
 
@@ -159,11 +150,7 @@ def check_inputs(
     cluster: npt.ArrayLike | None,
     classes: list[str] | None = None,
 ) -> Inputs:
-    """Check what every estimator takes; columns of tables are matched by class name.
-
-    Raises:
-        ValueError: shapes or names that do not match, or values out of range.
-    """
+    """Check the inputs of an estimator; classes match by name."""
     same_rows(label_counts=label_counts, class_probs=class_probs, sample_weight=sample_weight, cluster=cluster)
     counted, predicted, names = by_class(label_counts, class_probs, classes)
     counts, probs = as_label_counts(counted), as_class_probs(predicted)
@@ -176,11 +163,7 @@ def check_inputs(
 def first_labels(
     data: Inputs, first_label_counts: npt.ArrayLike, class_probs: npt.ArrayLike, classes: list[str] | None
 ) -> Inputs:
-    """Inputs of one-label estimators, where these are not all labels.
-
-    Raises:
-        ValueError: another shape or other names, or a label that is not among all.
-    """
+    """Replace the labels of one-label estimators."""
     counted = as_label_counts(by_class(first_label_counts, class_probs, classes)[0])
     if counted.shape != data.counts.shape:
         raise ValueError(f"first_label_counts {counted.shape} and label_counts {data.counts.shape} must have one shape")
@@ -195,14 +178,7 @@ def first_labels(
 
 
 def weights_by_order(sample_weight: SampleWeight) -> tuple[Any, Any]:
-    """Weights of order 1, and those of order 2 if they were given apart.
-
-    Raises:
-        ValueError: a tuple of other than two weights.
-
-    >>> weights_by_order([1.0, 2.0]), weights_by_order((None, [1.0, 2.0]))
-    (([1.0, 2.0], None), (None, [1.0, 2.0]))
-    """
+    """Weights of order 1, and of order 2 if given."""
     if isinstance(sample_weight, tuple) and not all(isinstance(part, int | float) for part in sample_weight):
         if len(sample_weight) != 2:
             raise ValueError(
@@ -228,11 +204,7 @@ def check_both_orders(
     first_label_counts: npt.ArrayLike | None = None,
     **columns: npt.ArrayLike | None,
 ) -> tuple[Inputs, Inputs]:
-    """Check the cases as estimators that need one label take them, and as those that need two do.
-
-    Raises:
-        ValueError: shapes or names that do not match, or values out of range.
-    """
+    """Check the cases for estimators of one and of two labels."""
     weights, weights2 = weights_by_order(sample_weight)
     same_rows(
         **{"label_counts": label_counts, "class_probs": class_probs, "sample_weight": weights},
@@ -248,11 +220,7 @@ def check_both_orders(
 
 
 def check_clusters(cluster: npt.ArrayLike | None, length: int) -> npt.NDArray[np.generic] | None:
-    """Check cluster names (N,).
-
-    Raises:
-        ValueError: another shape.
-    """
+    """Check cluster names (N,)."""
     if cluster is None:
         return None
     names = np.asarray(cluster)
@@ -262,19 +230,19 @@ def check_clusters(cluster: npt.ArrayLike | None, length: int) -> npt.NDArray[np
 
 
 def class_frequencies(label_counts: IntArray, n_labels: IntArray | None = None) -> FloatArray:
-    """Empirical class frequencies μ̂ = y / n (N, K), n (N,) counted where it is not known; zero rows without a label."""
+    """Class frequencies μ̂ = y / n (N, K); zero without labels."""
     totals = np.einsum("nk->n", label_counts) if n_labels is None else n_labels
     return np.asarray(label_counts / np.maximum(totals, 1)[:, None])
 
 
 def squared_terms(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
-    """Terms (N,) of L: Σ_k (μ̂ − z)² + μ̂(1 − μ̂), the mean squared loss over the case's own labels."""
+    """Terms (N,) of L: Σ_k (μ̂ − z)² + μ̂(1 − μ̂)."""
     freqs = class_frequencies(label_counts)
     return np.asarray(((freqs - class_probs) ** 2 + freqs * (1 - freqs)).sum(axis=1))
 
 
 def epistemic_terms(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
-    """Terms (N, 2) of EL: Σ_k (μ̂ − z)², and less its correction Σ_k μ̂(1 − μ̂)/(n − 1); n ≥ 2."""
+    """Terms (N, 2) of EL: plug-in, and corrected; n ≥ 2."""
     n_labels = np.einsum("nk->n", label_counts)
     freqs = class_frequencies(label_counts, n_labels)
     gap = freqs - class_probs
@@ -284,11 +252,7 @@ def epistemic_terms(label_counts: IntArray, class_probs: FloatArray) -> FloatArr
 
 
 def observed_disagreement(label_counts: IntArray) -> FloatArray:
-    """Share φ̂ (N,) of pairs of a case's labels that differ, 1 − Σ y(y − 1)/(n(n − 1)); n ≥ 2.
-
-    >>> observed_disagreement(np.array([[2, 1], [2, 0]])).round(3)
-    array([0.667, 0.   ])
-    """
+    """Share φ̂ (N,) of pairs of labels that differ; n ≥ 2."""
     totals = label_counts.sum(axis=1)
     same = (label_counts * (label_counts - 1)).sum(axis=1)
     return np.asarray((totals * (totals - 1) - same) / (totals * (totals - 1)))
@@ -296,7 +260,7 @@ def observed_disagreement(label_counts: IntArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Leaders:
-    """Largest value of each row (N,), the first class that has it (N,), and how many classes have it (N,)."""
+    """Largest value, first and number of leaders of each row."""
 
     first: npt.NDArray[np.intp]
     largest: npt.NDArray[Any]
@@ -304,16 +268,12 @@ class Leaders:
 
     @classmethod
     def of(cls, values: FloatArray | IntArray) -> "Leaders":
-        """Leaders of the rows of values (N, K).
-
-        >>> Leaders.of(np.array([[0.5, 0.5, 0.0], [0.2, 0.1, 0.7]])).equal
-        array([2, 1])
-        """
-        # by columns: along rows as short as these are, NumPy takes longer to begin than to compare
+        """Leaders of the rows of values (N, K)."""
+        # by columns: NumPy is slow on short rows
         columns = np.ascontiguousarray(values.T)
         n_classes, largest = len(columns), columns.max(axis=0)
         leading = columns == largest
-        places = np.arange(n_classes, 0, -1, dtype=np.min_scalar_type(n_classes))  # one byte, as a rule
+        places = np.arange(n_classes, 0, -1, dtype=np.min_scalar_type(n_classes))
         first = n_classes - (leading * places[:, None]).max(axis=0).astype(np.intp)
         equal = np.add.reduce(leading, axis=0, dtype=places.dtype)
         return cls(first, largest, equal.astype(np.intp))
@@ -324,7 +284,7 @@ class Leaders:
 
 
 def agreement_terms(freqs: FloatArray, class_probs: FloatArray, leaders: Leaders | None = None) -> FloatArray:
-    """Share (N,) of a case's labels, by their frequencies (N, K), that name the most probable class; leaders share."""
+    """Share (N,) of labels that name the most probable class."""
     leaders = leaders or Leaders.of(class_probs)
     result = np.asarray(freqs[np.arange(len(freqs)), leaders.first], dtype=np.float64)
     tied = np.flatnonzero(leaders.equal > 1)
@@ -336,7 +296,7 @@ def agreement_terms(freqs: FloatArray, class_probs: FloatArray, leaders: Leaders
 def accuracy_terms(
     label_counts: FloatArray | IntArray, class_probs: FloatArray, leaders: Leaders | None = None
 ) -> FloatArray:
-    """Indicator (N,) that the most probable class is the most frequent label; ties share."""
+    """Indicator (N,) that the leading classes agree."""
     leaders, most = leaders or Leaders.of(class_probs), Leaders.of(label_counts)
     named = label_counts[np.arange(len(label_counts)), leaders.first] == most.largest
     tied = np.flatnonzero(leaders.equal > 1)
@@ -347,7 +307,7 @@ def accuracy_terms(
 
 
 def statistic_terms(observed: FloatArray, predicted: FloatArray) -> FloatArray:
-    """Terms (N,) of the squared loss for a binary event: (û − p)² + û(1 − û), û its U-statistic."""
+    """Squared-loss terms (û − p)² + û(1 − û) of an event."""
     return np.asarray((observed - predicted) ** 2 + observed * (1 - observed))
 
 
@@ -358,10 +318,10 @@ class CaseTerms:
     n_labels: FloatArray  # labels of a case
     plugin: FloatArray  # plug-in terms of EL, Σ_k (μ̂ − z)²
     spread: FloatArray  # Σ_k μ̂(1 − μ̂)
-    agreement: FloatArray  # share of the case's labels that name the most probable class; equal leaders share
-    hits: FloatArray  # whether the most probable class is the most frequent label; 0 below three labels
-    max_rule: FloatArray  # 1 − max f, the chance that a label is not the most probable class
-    gini_rule: FloatArray  # 1 − Σf², the quadratic entropy, the chance that two labels differ if f were the truth
+    agreement: FloatArray  # share of labels that name the most probable class
+    hits: FloatArray  # whether the leading classes agree; 0 below three labels
+    max_rule: FloatArray  # 1 − max f
+    gini_rule: FloatArray  # 1 − Σf², the quadratic entropy
     dpe: FloatArray  # disagreement probability φ
 
     @classmethod
@@ -375,7 +335,7 @@ class CaseTerms:
     ) -> "CaseTerms":
         """Terms of cases."""
         hits, enough = np.zeros(len(freqs)), n_labels >= 3
-        many = slice(None) if enough.all() else np.flatnonzero(enough)  # a slice copies nothing
+        many = slice(None) if enough.all() else np.flatnonzero(enough)
         leaders = Leaders.of(class_probs)
         hits[many] = accuracy_terms(freqs[many], class_probs[many], leaders.take(many))
         return cls(

@@ -1,8 +1,4 @@
-"""Metrics as data: the mean, the bins and the constant that each follows from, the labels it needs, and its range.
-
-The evaluation of arrays, sums over groups, the accumulator, paired differences and exact truth read this list. A source
-knows its means, its calibration losses and the losses of its best constants; the rest is here.
-"""
+"""Metrics as data: mean, bins, constant, labels and range."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -41,12 +37,11 @@ class CaseMean:
 
     order: int  # labels that a case needs
     terms: Callable[[CaseTerms], FloatArray]  # (n,) of cases
-    of_reading: Callable[[ReadTerms], FloatArray] | None = None  # (m,) the same by reader, if it is a mean of these
-    of_counts: Callable[[IntArray, FloatArray], FloatArray] | None = None  # (e,) from counts, to leave readers out
+    of_reading: Callable[[ReadTerms], FloatArray] | None = None  # (m,) by reading
+    of_counts: Callable[[IntArray, FloatArray], FloatArray] | None = None  # (e,) by counts
 
 
 def _less_rule(rule: Callable[[CaseTerms], FloatArray], by_probs: Callable[[FloatArray], FloatArray]) -> CaseMean:
-    """L_φ less that of a rule that class probabilities alone suggest; negative is better."""
     return CaseMean(
         2,
         lambda terms: terms.disagreement_loss - statistic_terms(terms.observed_disagreement, rule(terms)),
@@ -78,15 +73,15 @@ MEANS: dict[str, CaseMean] = {
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: a mean, a calibration loss, a mean less a calibration loss, a skill, or the root of another one."""
+    """A mean, a calibration loss, a skill, or a root."""
 
     name: str  # in evaluations
-    order: int  # labels that a case needs; weights of order 1 belong to metrics that need one
+    order: int  # labels that a case needs
     mean: str | None = None  # name among ``MEANS``
-    bins: Bins | None = None  # whose calibration loss it is, or is taken off the mean
-    skill: bool = False  # whether it is 1 less the mean over the loss of the best constant of its bins
-    plugin: bool = False  # whether it is in the plug-in form, whatever form an evaluation asks for
-    curved: bool = False  # whether its interval allows for pairs of clusters, which make CL a curved function of them
+    bins: Bins | None = None  # of its calibration loss
+    skill: bool = False  # 1 − mean / loss of the constant
+    plugin: bool = False  # always in the plug-in form
+    curved: bool = False  # its interval allows for pairs of clusters
     root_of: str | None = None  # metric whose root it is
     bounds: Bounds | None = None  # its range; None for signed quantities
 
@@ -96,11 +91,7 @@ class Metric:
 
     @property
     def own_bins(self) -> Bins:
-        """Bins of a metric that has some.
-
-        Raises:
-            ValueError: it has none.
-        """
+        """Bins of a metric that has some."""
         if self.bins is None:
             raise ValueError(f"{self.name} has no bins")
         return self.bins
@@ -135,7 +126,7 @@ BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
 
 
 class BinnedSource(ABC):
-    """Cases in bins, of which every metric follows, each value with what it would be without each cluster."""
+    """Cases in bins, from which every metric follows."""
 
     @abstractmethod
     def sample(self, order: int) -> Sample:
@@ -154,11 +145,11 @@ class BinnedSource(ABC):
         return self.binned(bins, order).replicates(debias)
 
     def constant_loss(self, bins: Bins, order: int) -> Replicates:
-        """Loss of the best constant: the class frequencies, or the rate of disagreement."""
+        """Loss of the best constant."""
         return self.binned(bins, order).constant_loss()
 
     def readers(self, metric: Metric, debias: Debias, replicates: Replicates) -> ReaderPart | None:
-        """What readers add to the error of a metric in a form; None if that is not known."""
+        """Readers' part of the error; None if unknown."""
         return None
 
 
@@ -215,7 +206,7 @@ def metric_estimates(source: BinnedSource, debias: Debias, metrics: Iterable[Met
 
 
 def skill_replicates(loss: Replicates, constant: Replicates) -> Replicates:
-    """1 − loss / loss of the constant; NaN if the constant loses nothing, or nothing is known."""
+    """1 − loss / loss of the constant; NaN if that is 0."""
     pairs = ((np.float64(loss.value), constant.value), (loss.without, constant.without))
     with np.errstate(invalid="ignore", divide="ignore"):
         value, without = (np.where(best > _NOTHING, 1 - own / best, np.nan) for own, best in pairs)

@@ -1,22 +1,22 @@
-"""Complete evaluation of one set of predictions, as ``secondread evaluate --json`` prints it.
+"""Complete evaluation of one set of predictions.
 
-With inverse selection probabilities as weights the estimates are Hájek means, Σwx / Σw; the Horvitz–Thompson form,
-which divides by the number of all cases instead, is given next to them. Where the two differ much, the weights are
-too uneven, or the selection was not what they say.
+With inverse selection probabilities as weights the estimates are
+Hájek means, Σwx / Σw, next to the Horvitz–Thompson form, which
+divides by the number of all cases.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from html import escape
 from math import isnan
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
 from ml.distributions.families import gini
-from ml.documents import named, to_document
+from ml.documents import AsDocument, named
 from ml.messages import Message, messages
 from ml.metrics.accumulator import GroupSums
 from ml.metrics.binned import BinDocument, PairCounts, ReliabilityBin
@@ -50,7 +50,7 @@ class MetricsDocument(TypedDict):
 
 
 class EvaluationDocument(MetricsDocument):
-    """An ``Evaluation`` as JSON values, the document of ``secondread evaluate --json``."""
+    """An ``Evaluation`` as JSON values."""
 
     classes: list[ClassEvaluationDocument]
     class_bins: list[BinDocument]
@@ -58,7 +58,7 @@ class EvaluationDocument(MetricsDocument):
 
 
 @dataclass(frozen=True)
-class ClassEvaluation:
+class ClassEvaluation(AsDocument[ClassEvaluationDocument]):
     """Evaluation of the probabilities of one class.
 
     Attributes:
@@ -73,13 +73,9 @@ class ClassEvaluation:
     epistemic_loss: float | None = field(metadata=named("EL"))
     bins: tuple[ReliabilityBin, ...]
 
-    def to_dict(self) -> ClassEvaluationDocument:
-        """Return it as JSON values."""
-        return cast(ClassEvaluationDocument, to_document(self))
-
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Evaluation(EqualByValue):
+class Evaluation(EqualByValue, AsDocument[EvaluationDocument]):
     """Every metric over one set of predictions.
 
     Attributes:
@@ -113,16 +109,12 @@ class Evaluation(EqualByValue):
     disagreement_bins: tuple[ReliabilityBin, ...]
     warnings: tuple[str, ...]
 
-    def to_dict(self) -> EvaluationDocument:
-        """Return the JSON document of ``secondread evaluate --json``."""
-        return cast(EvaluationDocument, to_document(self))
-
     def summary(self) -> str:
-        """Return a table of the metrics with their intervals as text, and the warnings."""
+        """Return the metrics and warnings as a text table."""
         return metrics_table(self.to_dict())
 
     def to_frame(self) -> Any:
-        """Return a pandas table of the metrics: a row each, with the numbers of its ``Estimate``.
+        """Return a pandas table of the metrics.
 
         Raises:
             ImportError: pandas is not installed.
@@ -137,7 +129,6 @@ class Evaluation(EqualByValue):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """The summary as a table, for notebooks."""
         metrics = self.to_dict()["metrics"]
         cells = ((name, _number(m["value"]), _interval(m), f"{m['n']:,}") for name, m in metrics.items())
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in cells)
@@ -148,11 +139,7 @@ class Evaluation(EqualByValue):
 
 
 def estimates_frame(estimates: Mapping[str, Estimate]) -> Any:
-    """Return a pandas table of estimates by metric: a row each, with the numbers of its ``Estimate``.
-
-    Raises:
-        ImportError: pandas is not installed.
-    """
+    """Return a pandas table of estimates by metric."""
     import pyarrow as pa
 
     whole = {"n": pa.int64(), "dropped": pa.int64(), "clipped": pa.bool_()}
@@ -258,7 +245,6 @@ def evaluate(
 
 
 def _with_weighted_forms(metrics: dict[str, Estimate], source: ArraySource, debias: Debias) -> dict[str, Estimate]:
-    """Add Horvitz–Thompson values, the largest weight, and model-assisted means."""
     totals, assisted = _horvitz_thompson(metrics, source, debias), _model_assisted(source, debias)
     return {
         name: replace(
@@ -272,7 +258,6 @@ def _with_weighted_forms(metrics: dict[str, Estimate], source: ArraySource, debi
 
 
 def _horvitz_thompson(metrics: dict[str, Estimate], source: ArraySource, debias: Debias) -> dict[str, float]:
-    """Horvitz–Thompson values of means and, by the pairs that all cases would make, of CL, CL_D and DL."""
     data, n_bins, n_cases = source.first, source.n_bins, len(source.dpe)
     totals = {
         name: metrics[name].value * source.sample(BY_NAME[name].order).total_weight / n_cases
@@ -281,10 +266,7 @@ def _horvitz_thompson(metrics: dict[str, Estimate], source: ArraySource, debias:
     if debias != "pair":
         return totals
     everyone = data.sample(0)
-    if source.labelled.sample.dropped:
-        by_class = PairCounts.of(everyone.take(data.probs), everyone, n_bins)
-    else:
-        by_class = PairCounts.of_binned(source.labelled.binned)
+    by_class = PairCounts.of(everyone.take(data.probs), everyone, n_bins)
     totals["CL"] = source.labelled.binned.horvitz_thompson(by_class)
     totals["CL_paired"] = source.paired.binned.horvitz_thompson(by_class)
     by_disagreement = PairCounts.of(everyone.take(source.dpe)[:, None], everyone, n_bins)
@@ -293,7 +275,6 @@ def _horvitz_thompson(metrics: dict[str, Estimate], source: ArraySource, debias:
 
 
 def _model_assisted(source: ArraySource, debias: Debias) -> dict[str, ModelAssisted | None]:
-    """The model-assisted form of each mean of losses; None if there is none."""
     data, labelled, paired = source.first, source.labelled, source.paired
     everyone = replace(data, weight=None).sample(0)
     features = prediction_features(data.probs, source.dpe)
@@ -325,7 +306,6 @@ def _per_class(names: list[str], source: ArraySource, debias: Debias) -> tuple[C
 
 
 def _too_few_readers(source: ArraySource) -> list[str]:
-    """A sentence if nothing can be said about new readers."""
     known, known2 = (source.readers_of(order) is not None for order in (1, 2))
     if source.readings is None or source.sample(1).rows.size == 0 or (known and known2):
         return []
@@ -390,7 +370,6 @@ def evaluate_groups(first: GroupSums, second: GroupSums, debias: Debias = "pair"
 
 
 def _few_groups(source: GroupSource, n_groups: int) -> list[str]:
-    """Sentences about cases that are missing, or too few patients for an error."""
     texts = []
     for sample, labels, lost in (
         (source.sample(1), "a label", "every metric is"),
@@ -429,7 +408,7 @@ def evaluation_warnings(metrics: dict[str, Estimate], paired: Sample) -> list[st
 
 
 def _impossible(dispersion: Estimate, paired: Sample) -> list[str]:
-    """EL − CL is a mean of squares where labels and predictions are independent given the image, so never negative."""
+    """Warning of a DL below zero, which no honest prediction has."""
     if dispersion.se is None:
         return []
     high = dispersion.value + float(stdtrit(paired.n_clusters - 1, 1 - _LEVEL)) * dispersion.se
@@ -471,7 +450,6 @@ def _unusable_bins(metrics: dict[str, Estimate]) -> list[str]:
 
 
 def _without_skill(metrics: dict[str, Estimate]) -> list[str]:
-    """Predictions that are not shown to be better than a constant."""
     texts: list[str] = []
     for name, sentences in (("skill", _CLASSES), ("skill_D", _DISAGREEMENT)):
         estimate = metrics[name]

@@ -1,7 +1,6 @@
-"""Tests of homogeneity: do annotators use the classes alike, and has the mix of classes changed."""
+"""Tests of annotators' use of classes and of the class mix."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +8,7 @@ from scipy.sparse import csr_array
 from scipy.special import fdtrc
 
 from ml.dataframes import same_rows
+from ml.documents import named
 from ml.messages import Message
 from ml.metrics.cases import check_clusters
 from ml.metrics.sums import sums_by_slot
@@ -21,16 +21,17 @@ _BLOCK = 64
 DIFFERENT = 0.01
 
 
-class HomogeneityTest(NamedTuple):
-    """Result of ``marginal_homogeneity_test``.
+@dataclass(frozen=True)
+class DependenceTest:
+    """A test of the assumption that labels are independent given the image.
 
     Attributes:
-        statistic: χ² of the annotator × class table.
-        p_value: share of random signs with a statistic as large or larger.
-        n: number of cases with two labels or more.
+        statistic: larger is stranger.
+        p_value: probability of one as large or larger if the assumption is true.
+        n: cases used.
     """
 
-    statistic: float
+    statistic: float = field(metadata=named("chi2"))
     p_value: float
     n: int
 
@@ -44,14 +45,13 @@ def marginal_homogeneity_test(
     permutations: int = 999,
     seed: int = 0,
     up_to: float = 1.0,
-) -> HomogeneityTest:
-    """Test H0: annotators use the classes alike on the cases that they share, so that their labels are exchangeable.
+) -> DependenceTest:
+    """Test H0: annotators use the classes alike on shared cases.
 
-    The statistic is χ² of the annotator × class table against its expectation, in which each annotator of a case has
-    the case's label frequencies: Σ (observed − expected)² / expected. The null distribution flips the sign of the
-    differences (observed − expected) of whole patients at random, or of single cases where no patients are given. The
-    test therefore holds its level where readings are correlated within patients; permuting labels case by case does
-    not.
+    The statistic is χ² of the annotator × class table, in which each
+    annotator is expected to have the case's label frequencies. The null
+    distribution flips the sign of the differences of whole patients at
+    random, so that the level holds for readings correlated in patients.
 
     Args:
         case: (M,) case number of each label, from 0.
@@ -60,16 +60,16 @@ def marginal_homogeneity_test(
         cluster: (M,) patient of each label's case.
         permutations: number of random sign vectors.
         seed: of the signs.
-        up_to: p value beyond which no more signs are drawn.
+        up_to: p value beyond which no more signs are drawn, and p is a
+            lower bound (Besag and Clifford 1991).
 
     Returns:
-        The test. p is 1 where no case has two labels; beyond ``up_to`` it is a lower bound.
+        The test; p is 1 if no case has two labels.
 
     Raises:
-        ValueError: arrays of different lengths, or numbers that are not whole or negative.
+        ValueError: arrays of different lengths, or bad numbers.
 
-    Source: wild cluster bootstrap with Rademacher weights, Cameron, Gelbach and Miller 2008; stopping rule, Besag and
-    Clifford 1991.
+    Source: wild cluster bootstrap, Cameron, Gelbach and Miller 2008.
 
     >>> marginal_homogeneity_test([0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0]).statistic
     0.0
@@ -85,7 +85,7 @@ def marginal_homogeneity_test(
     cases, annotators, labels = cases[several], annotators[several], labels[several]
     n_cases = np.unique(cases).size
     if n_cases == 0:
-        return HomogeneityTest(0.0, 1.0, 0)
+        return DependenceTest(0.0, 1.0, 0)
     groups = cases if patients is None else patients[several]
     differences, expected = _differences(cases, annotators, labels, _as_they_come(groups))
     observed = float((differences.sum(axis=0) ** 2 / expected).sum())
@@ -96,11 +96,10 @@ def marginal_homogeneity_test(
         larger += int((np.einsum("bc,bc,c->b", sums, sums, 1 / expected) >= observed * (1 - 1e-9)).sum())
         if 1 + larger > up_to * (1 + permutations):
             break
-    return HomogeneityTest(observed, (1 + larger) / (1 + permutations), n_cases)
+    return DependenceTest(observed, (1 + larger) / (1 + permutations), n_cases)
 
 
 def _whole_numbers(values: npt.ArrayLike, name: str) -> IntArray:
-    """Numbers (M,) from 0 as int64."""
     numbers = np.asarray(values)
     if numbers.ndim != 1 or (numbers.size and (numbers.dtype.kind not in "iu" or numbers.min() < 0)):
         raise ValueError(f"{name} must be (M,) whole numbers from 0, got {numbers.dtype} of shape {numbers.shape}")
@@ -108,16 +107,12 @@ def _whole_numbers(values: npt.ArrayLike, name: str) -> IntArray:
 
 
 def differ(p_value: float) -> bool:
-    """Whether annotators are called different.
-
-    >>> differ(0.01), differ(0.011)
-    (True, False)
-    """
+    """Whether annotators are called different."""
     return p_value <= DIFFERENT
 
 
 def reader_warnings(case: IntArray, annotator: IntArray, label: IntArray, cluster: IntArray | None) -> list[str]:
-    """A warning where annotators use the classes differently; arguments as in ``marginal_homogeneity_test``."""
+    """Warn if annotators use the classes differently."""
     test = marginal_homogeneity_test(case, annotator, label, cluster, up_to=DIFFERENT)
     if not differ(test.p_value):
         return []
@@ -131,7 +126,7 @@ def reader_warnings(case: IntArray, annotator: IntArray, label: IntArray, cluste
 
 
 def _as_they_come(groups: npt.NDArray[np.generic]) -> npt.NDArray[np.intp]:
-    """Number groups (M,) by their first rows, so that the signs do not depend on what patients are called."""
+    """Number groups (M,) in the order of their first rows."""
     _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
     return np.asarray(np.argsort(np.argsort(first))[inverse])
 
@@ -139,9 +134,9 @@ def _as_they_come(groups: npt.NDArray[np.generic]) -> npt.NDArray[np.intp]:
 def _differences(
     case: IntArray, annotator: IntArray, label: IntArray, group: npt.NDArray[np.intp]
 ) -> tuple[csr_array, FloatArray]:
-    """Counts less expectation (G, C) of each group, and expectations (C,), for each annotator and class that occur."""
+    """Counts less expectation (G, C), and expectations (C,)."""
     shape = (int(case.max()) + 1, int(label.max()) + 1)
-    # each annotator of a case is expected to say what all labels of the case say on average
+    # an annotator is expected to have the case's label frequencies
     shares = csr_array((1 / np.bincount(case)[case], (case, label)), shape=shape)[case].tocoo()
     row, class_number = shares.coords
     cell = np.concatenate([annotator * shape[1] + label, annotator[row] * shape[1] + class_number])
@@ -156,21 +151,13 @@ class ClassMixChange:
     """Shares of the classes compared with those of a reference."""
 
     distance: float  # total variation ½ Σ |p_k − r_k|, in [0, 1]
-    p_value: float | None  # probability of as large a change by chance; None with fewer than two clusters
+    p_value: float | None  # None with fewer than two clusters
     n_clusters: int  # patients
-    design_effect: float | None  # how many times larger the variance of the shares is than that of independent labels
+    design_effect: float | None  # variance over that of independent labels
 
 
 def mix_change_of_patients(sums: FloatArray, reference_share: FloatArray, n_reference: float) -> ClassMixChange:
-    """Compare the mix of classes of some cases with a reference, clustered by patient.
-
-    A χ² test that counts labels as independent takes the spread between patients for a change. Here the statistic's own
-    distribution is estimated: under no change Σ_k (p_k − r_k)²/π_k is a weighted sum of χ²₁ variables whose weights
-    follow from the covariance of the difference; its mean and variance give a scaled F distribution.
-
-    Source: Rao and Scott, "On chi-squared tests for multiway contingency tables with cell proportions estimated from
-    survey data", Annals of Statistics 12 (1984), second-order correction; F in place of χ² as in Thomas and Rao (1987).
-    """
+    """Compare class mixes by the Rao–Scott test (1984)."""
     n_clusters, n_cases = len(sums), sums @ np.ones(sums.shape[1])
     n = float(n_cases.sum())
     share = np.ones(n_clusters) @ sums / n
@@ -182,7 +169,7 @@ def mix_change_of_patients(sums: FloatArray, reference_share: FloatArray, n_refe
     clustered = n_clusters / (n_clusters - 1) * moved.T @ moved / n**2
     before = reference_share[occurs]
     pooled = (n * share[occurs] + n_reference * before) / (n + n_reference)
-    # variances of independent labels, by which those of the clustered ones are judged
+    # variances of independent labels
     independent = np.diag(pooled) - np.outer(pooled, pooled)
     design_effect = float(np.trace(clustered) / (np.trace(independent) / n))
     covariance = clustered + independent * max(design_effect, 1.0) / n_reference

@@ -1,20 +1,19 @@
-"""Estimates with 95 % intervals from the jackknife, for skewed, unequal and bounded quantities.
+"""Estimates with 95 % intervals from the jackknife.
 
-A few cases with weight ten decide what is measured under triage. The estimate and its standard error then move
-together, so that an interval of equal arms misses mostly on one side. Three corrections, none of which changes the
-interval of many clusters that are alike: Student's t with the degrees of freedom of the variance estimate
-(Satterthwaite 1946), Hall's transformation for the skewness (Hall 1992, J. R. Statist. Soc. B 54:221), and the logit
-where the quantity has a range.
+Three corrections serve skewed, unequal and bounded quantities:
+Student's t with the degrees of freedom of the variance (Satterthwaite
+1946), Hall's transformation for skewness (Hall 1992, J. R. Statist.
+Soc. B 54:221), and the logit for a quantity with a range.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, expit, logit, stdtr, stdtrit
 
-from ml.documents import LEFT_OUT, to_document
+from ml.documents import LEFT_OUT, AsDocument
 from ml.metrics.cases import Sample
 from ml.util.arrays import EqualByValue, FloatArray
 
@@ -30,7 +29,7 @@ class Bounds(NamedTuple):
 
 
 class QuadraticPart(NamedTuple):
-    """Pairwise contributions of clusters to the error Σ u_g + Σ_{g < h} ψ_gh of an estimate."""
+    """Pairs' contribution to an estimate's error."""
 
     curvature: float  # Σ_{g ≠ h} u_g u_h ψ_gh
     variance: float  # of Σ_{g < h} ψ_gh
@@ -54,11 +53,7 @@ SQUARED_LOSS = Bounds(0.0, 2.0)
 
 
 def degrees_of_freedom(influence: FloatArray) -> float:
-    """Degrees of freedom 2 V² / Var(V) of the variance V = Σu² of an estimate, at most G − 1.
-
-    Var(V) is estimated by Σu⁴ − (Σu²)²/G. For normal u of one size this is G; where few clusters have most of the
-    weight, their number.
-    """
+    """Degrees of freedom 2 V² / Var(V), at most G − 1."""
     squares = influence**2
     total, count = float(squares.sum()), influence.size
     spread = float((squares**2).sum()) - total**2 / count
@@ -66,7 +61,7 @@ def degrees_of_freedom(influence: FloatArray) -> float:
 
 
 def skewness(influence: FloatArray) -> float:
-    """Skewness Σu³ / (Σu²)^1.5 of an estimate, between −1 and 1; 0 where nothing varies."""
+    """Skewness Σu³ / (Σu²)^1.5, between −1 and 1."""
     largest = float(np.abs(influence).max(initial=0.0))
     if largest == 0:
         return 0.0
@@ -108,7 +103,7 @@ def skewed_interval(
     if s < _NO_SPREAD:
         ends = binomial_interval(np.array([p]), np.array([effective]))
         return bounds.low + width * float(ends[0][0]), bounds.low + width * float(ends[1][0])
-    if not 0 < p < 1:  # a difference estimator can leave the range, which then bounds its interval
+    if not 0 < p < 1:  # a difference estimator can leave the range
         return float(np.clip(low, *bounds)), float(np.clip(high, *bounds))
     step = s / (p * (1 - p))
     b -= 1.5 * (1 - 2 * p) * step
@@ -117,9 +112,8 @@ def skewed_interval(
 
 
 def _quantile(df: float, se: float, readers: ReaderPart) -> float:
-    """Quantile of Student's t for a standard error that patients and readers share."""
-    # t² is the mean of both, weighted by their variances (Cochran 1964), the readers' counted twice: where they add as
-    # much as the patients it is theirs. Few readers whose spread comes out small by chance would miss too often else.
+    # the readers' variance counts twice (Cochran 1964 has it once): few readers whose
+    # spread comes out small by chance would miss too often
     of_patients = float(stdtrit(df, 0.975))
     if readers.variance <= 0:
         return of_patients
@@ -129,10 +123,7 @@ def _quantile(df: float, se: float, readers: ReaderPart) -> float:
 
 
 def p_value_decrease(value: float, se: float, influence: FloatArray) -> float:
-    """One-sided p value of «zero or more», small where a signed quantity is surely below zero.
-
-    By the statistic of ``skewed_interval``: it is below .025 just where the upper end of that interval is below zero.
-    """
+    """One-sided p value of «zero or more»."""
     if se <= 0:
         return float(value >= 0)
     centred = influence - influence.mean()
@@ -142,13 +133,12 @@ def p_value_decrease(value: float, se: float, influence: FloatArray) -> float:
 
 
 def _untransformed(quantile: float, b: float, shift: float) -> float:
-    """The T whose transformed value is a quantile."""
     shifted = quantile - shift
     return shifted if abs(b) < 1e-9 else 3 / b * (float(np.cbrt(1 + b * shifted)) - 1)
 
 
 def binomial_interval(mean: FloatArray, n: npt.NDArray[Any]) -> tuple[FloatArray, FloatArray]:
-    """95 % intervals of shares by Clopper and Pearson, for n answers of which n · mean were yes."""
+    """95 % intervals of shares by Clopper and Pearson."""
     hits = np.clip(mean, 0.0, 1.0) * n
     low = np.where(hits > 0, betaincinv(np.maximum(hits, 1e-12), n - hits + 1, 0.025), 0.0)
     high = np.where(hits < n, betaincinv(hits + 1, np.maximum(n - hits, 1e-12), 0.975), 1.0)
@@ -164,13 +154,9 @@ class ModelAssistedDocument(TypedDict):
     high: float | None
 
 
-class EstimateDocument(TypedDict):
-    """An ``Estimate`` as JSON values; what is not a number is None."""
+class EstimateDocument(ModelAssistedDocument):
+    """An ``Estimate`` as JSON values."""
 
-    value: float | None
-    se: float | None
-    low: float | None
-    high: float | None
     n: int
     dropped: int
     ess: float | None
@@ -184,22 +170,18 @@ class EstimateDocument(TypedDict):
 
 
 @dataclass(frozen=True, eq=False)
-class ModelAssisted(EqualByValue):
-    """A mean with the help of what is known of all cases (``ml.metrics.model_assisted``)."""
+class ModelAssisted(EqualByValue, AsDocument[ModelAssistedDocument]):
+    """A mean that uses features of all cases."""
 
     value: float  # the estimate; NaN where no case could be used
     se: float | None  # standard error, None where fewer than two clusters could be used
     low: float | None  # lower end of the 95 % interval
     high: float | None  # upper end
-    p_of_fall: float | None = field(default=None, metadata=LEFT_OUT)  # one-sided p value of «zero or more», for changes
-
-    def to_dict(self) -> ModelAssistedDocument:
-        """Return it as JSON values: NaN becomes None."""
-        return cast(ModelAssistedDocument, to_document(self))
+    p_of_fall: float | None = field(default=None, metadata=LEFT_OUT)  # for changes
 
 
 @dataclass(frozen=True, eq=False)
-class Estimate(EqualByValue):
+class Estimate(EqualByValue, AsDocument[EstimateDocument]):
     """A point estimate with standard error, 95 % interval and sample sizes.
 
     Attributes:
@@ -243,16 +225,12 @@ class Estimate(EqualByValue):
 
     @property
     def efficient(self) -> "Estimate | ModelAssisted":
-        """The model-assisted estimate where there is one, else this one: with the smaller error of the two."""
+        """The model-assisted estimate if there is one."""
         return self if self.model_assisted is None else self.model_assisted
 
     def __float__(self) -> float:
         """The value alone."""
         return self.value
-
-    def to_dict(self) -> EstimateDocument:
-        """Return it as JSON values: NaN becomes None."""
-        return cast(EstimateDocument, to_document(self))
 
 
 @dataclass(frozen=True)
@@ -299,11 +277,11 @@ def to_estimate(
     quadratic: QuadraticPart = LINEAR,
     readers: ReaderPart | None = None,
 ) -> Estimate:
-    """Estimate with a 95 % interval that knows of few, unequal and skewed clusters (``skewed_interval``)."""
+    """Estimate with a 95 % interval (``skewed_interval``)."""
     value, se, low, high, p = replicates.value, replicates.standard_error(), None, None, None
     if se is not None:
         influence = value - replicates.without
-        if quadratic.variance > 0:  # which the jackknife counts twice (Efron and Stein 1981, Ann. Statist. 9:586)
+        if quadratic.variance > 0:  # the jackknife counts it twice (Efron and Stein 1981)
             se = float(np.sqrt(max(se**2 - quadratic.variance, quadratic.variance)))
         given = (value, se, influence, sample.effective_clusters, bounds, quadratic.curvature)
         low, high = skewed_interval(*given)
@@ -318,10 +296,7 @@ def to_estimate(
 
 
 def root(squared: Estimate) -> Estimate:
-    """Root of a squared quantity: CE = √max(CL, 0), with the roots of CL's clipped interval.
-
-    The standard error is by the delta method, None where the value is clipped to zero.
-    """
+    """Root of a squared quantity: CE = √max(CL, 0)."""
     value = float(np.sqrt(np.maximum(squared.value, 0.0)))
     return replace(
         squared,

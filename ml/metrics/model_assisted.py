@@ -1,17 +1,16 @@
-"""Model-assisted means of losses observed for some cases, from features known for all.
+"""Model-assisted means of losses known for some cases.
 
-Triage reads few cases twice, but every case has a prediction and nearly every case a first label. A regression m(x) of
-the loss on those predicts it for all cases; the weighted mean of what it misses corrects it:
+A regression m(x) on features of all cases predicts the loss, and the
+weighted mean of what it misses corrects it:
 
     θ̂ = Σ_all v λ m(x) / Σ v + Σ_labelled w (ℓ − λ m(x)) / Σ w,
 
-λ least in estimated variance, so that a useless m costs nothing. m and λ are fitted without the patient for whom they
-are used, so that θ̂ is as unbiased as the weighted mean alone, whatever m is. Source: generalised difference
-estimator (Cassel, Särndal and Wretman 1976); prediction-powered inference (Angelopoulos et al. 2023, arXiv 2301.09633;
-PPI++ 2024, arXiv 2311.01453).
+with λ of least estimated variance. m and λ are fitted without the
+patient for whom they are used, so that θ̂ is as unbiased as the
+weighted mean. The first label's loss is a feature by its mean over a
+case's labels.
 
-The first label's loss is a feature by its mean over a case's labels, each taken as the first in turn. m is linear, so
-that this changes no expectation, and it needs no order of labels.
+Sources: Cassel, Särndal and Wretman 1976; PPI++, arXiv 2311.01453.
 """
 
 from collections.abc import Sequence
@@ -51,13 +50,13 @@ class TwoPhaseSample:
     paired: Sample  # those with two, with weights of order 2
 
     def of_order_1(self, terms: FloatArray, bounds: Bounds | None = None) -> ModelAssisted | None:
-        """Mean of the labelled cases' terms (n,) for all cases; None where all are labelled: it is known already."""
+        """Mean of terms (n,); None if all are labelled."""
         if self.labelled.dropped == 0:
             return None
         return self._assisted([(terms, bounds)], self.labelled, self.features, self.everyone)[0]
 
     def of_order_2(self, *losses: Loss) -> list[ModelAssisted]:
-        """Means of losses (n,) of cases with two labels for all that were to get one."""
+        """Means of losses (n,) that need two labels."""
         first = _spread(self.first_loss, self.labelled, len(self.features))
         features = np.vstack([self.features.T, first]).T
         return self._assisted(losses, self.paired, features, self.labelled)
@@ -72,7 +71,7 @@ class TwoPhaseSample:
 
 
 def _spread(values: FloatArray, sample: Sample, size: int) -> FloatArray:
-    """Values (n,) of a sample's cases at their positions among all (size,), 0 elsewhere."""
+    """Values (n,) at their positions among all, 0 elsewhere."""
     spread = np.zeros(size)
     spread[sample.rows] = values
     return spread
@@ -81,17 +80,10 @@ def _spread(values: FloatArray, sample: Sample, size: int) -> FloatArray:
 def model_assisted_means(
     losses: Sequence[Loss], weight: FloatArray, features: FloatArray, population: Sample
 ) -> list[ModelAssisted]:
-    """Mean losses of a population of which some cases' losses are known, the same cases for each: one regression.
-
-    Args:
-        losses: (n,) of the population's cases, in its order, with their ranges; not looked at if the weight is 0.
-        weight: (n,) inverse probabilities of knowing the losses, 0 if they are unknown.
-        features: (n, p) known of every case.
-        population: all n cases, with weights if some of them are left out as well.
-    """
+    """Mean losses by one regression on features of all cases."""
     labelled, is_known = replace(population, weight=weight), weight > 0
     values = np.stack([np.where(is_known, loss, 0.0) for loss, _ in losses]).T
-    # best where the design is noisiest: a case that was read with certainty adds no noise to take away
+    # best where the design is noisiest: certain reads add no noise
     predicted = cross_fitted(values, np.maximum(weight * (weight - 1), 0.0), features, population)
     columns = zip(losses, np.ascontiguousarray(values.T), np.ascontiguousarray(predicted.T), strict=True)
     return [_assisted_mean(loss, guess, labelled, population, bounds) for (_, bounds), loss, guess in columns]
@@ -105,17 +97,16 @@ def _assisted_mean(
     predicted = predicted - float(population.weight @ predicted) / max(population.total_weight, _TINY)
     noise, parts = _noise(predicted, known, population)
     moved, by = plain.value - plain.without, noise.value - noise.without
-    if not (moved.size and np.isfinite(moved).all() and np.isfinite(by).all()):
-        estimate = to_estimate(plain, known, bounds=bounds)
-        return ModelAssisted(estimate.value, estimate.se, estimate.low, estimate.high, estimate.p_of_fall)
-    share = _shares(moved, by)
-    value = plain.value - float(share @ parts)
-    estimate = to_estimate(Replicates(value, value - (moved - share * by)), known, bounds=bounds)
+    assisted = plain
+    if moved.size and np.isfinite(moved).all() and np.isfinite(by).all():
+        share = _shares(moved, by)
+        value = plain.value - float(share @ parts)
+        assisted = Replicates(value, value - (moved - share * by))
+    estimate = to_estimate(assisted, known, bounds=bounds)
     return ModelAssisted(estimate.value, estimate.se, estimate.low, estimate.high, estimate.p_of_fall)
 
 
 def _noise(values: FloatArray, known: Sample, population: Sample) -> tuple[Replicates, FloatArray]:
-    """Mean of values (n,) by the known cases less that by all, and what each cluster (G,) contributes to it."""
     parts = [sample.per_cluster(sample.weight * values) for sample in (known, population)]
     means = [
         ratio_replicates(float(part.sum()), part, sample)
@@ -126,9 +117,8 @@ def _noise(values: FloatArray, known: Sample, population: Sample) -> tuple[Repli
 
 
 def _shares(moved: FloatArray, by: FloatArray) -> FloatArray:
-    """λ (G,) in [0, 1] with the least variance of Σ (moved − λ by), each by the other clusters."""
-    # A λ that has seen the cluster whose noise it takes away biased L_φ at 500 cases by .9 % (± .3); this way it is −.3
-    # % (± .2).
+    """λ (G,) in [0, 1] of least variance, by other clusters."""
+    # a λ that has seen its own cluster biased L_φ at 500 cases by .9 % (± .3)
     moved, by = moved - moved.mean(), by - by.mean()
     crossed, spread = moved * by, by**2
     rest = spread.sum() - spread
@@ -137,7 +127,7 @@ def _shares(moved: FloatArray, by: FloatArray) -> FloatArray:
 
 
 def cross_fitted(values: FloatArray, precision: FloatArray, features: FloatArray, population: Sample) -> FloatArray:
-    """Predictions (n,) by weighted least squares, each case's by a fit without its own patient."""
+    """Predictions (n,) by fits without the case's patient."""
     design, rows = _Design.of(features, population.weight), np.flatnonzero(precision > 0)
     if rows.size == 0:  # there may be no cases at all
         return np.zeros(values.shape)
@@ -150,7 +140,7 @@ def cross_fitted(values: FloatArray, precision: FloatArray, features: FloatArray
     slopes, predicted = np.linalg.solve(gram, moment), np.empty(targets.shape)
     for first in range(0, len(predicted), _CLUSTERS):
         block = slice(first, first + _CLUSTERS)
-        predicted[block] = design.of_cases(block) @ slopes  # right for every patient whom the fit has not seen
+        predicted[block] = design.of_cases(block) @ slopes  # right for unseen patients
     starts = np.flatnonzero(np.diff(cluster[rows], prepend=-1))
     for first in range(0, starts.size, _CLUSTERS):
         last = starts[first + _CLUSTERS] if first + _CLUSTERS < starts.size else rows.size
@@ -166,7 +156,7 @@ def cross_fitted(values: FloatArray, precision: FloatArray, features: FloatArray
 def _cases_of(
     clusters: npt.NDArray[np.intp], cluster: npt.NDArray[np.intp]
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Cases (m,) of some clusters (g,) among rising clusters (n,), and the place (m,) of the cluster of each."""
+    """Cases (m,) of clusters (g,), and each one's place."""
     low, high = np.searchsorted(cluster, clusters, side="left"), np.searchsorted(cluster, clusters, side="right")
     sizes = high - low
     position = np.repeat(np.arange(clusters.size), sizes)
@@ -175,14 +165,11 @@ def _cases_of(
 
 @dataclass(frozen=True)
 class _Design:
-    """Intercept and features of mean 0 and variance 1; a constant one is 0."""
-
-    # Made for the cases that are looked at: memory for all of them costs more than to make them again.
+    # made for the cases at hand: all of them would take much memory
 
     features: FloatArray
     mean: FloatArray
-    # (p,) standard deviations, infinite where a feature is constant
-    spread: FloatArray
+    spread: FloatArray  # (p,) infinite for a constant
 
     @classmethod
     def of(cls, features: FloatArray, weight: FloatArray) -> "_Design":
@@ -193,6 +180,5 @@ class _Design:
         return cls(features, mean, np.where(spread > 1e-9, spread, np.inf))
 
     def of_cases(self, rows: slice | npt.NDArray[np.intp]) -> FloatArray:
-        """Rows (m, 1 + p) of some cases."""
         scaled = [(f[rows] - m) / s for f, m, s in zip(self.features.T, self.mean, self.spread, strict=True)]
         return np.stack([np.ones(len(scaled[0])), *scaled], axis=1)

@@ -1,9 +1,10 @@
-"""Metrics for ordinal classes, in which larger distances count as larger errors.
+"""Metrics for ordinal classes, in the order of the columns.
 
-The classes are in the order of the columns, so only arrays are taken. F is the cumulative prediction, Ĝ the cumulative
-label frequency; both have K − 1 cuts between neighbouring classes.
+F is the cumulative prediction, Ĝ the cumulative label frequency, both
+at K − 1 cuts between neighbouring classes. Arguments are those of
+``ml.metrics.losses``.
 
-Sources: Epstein 1969 and Murphy 1971 (ranked probability score); Cohen 1968 (weighted kappa).
+Sources: Epstein 1969; Murphy 1971; Cohen 1968 (weighted kappa).
 """
 
 from collections.abc import Callable
@@ -34,19 +35,9 @@ def ranked_probability_score(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Ranked probability score of one future label, Σ_k [(F − Ĝ)² + Ĝ(1 − Ĝ)] over the K − 1 cuts, n ≥ 1.
+    """Ranked probability score of one future label, n ≥ 1, in [0, K − 1].
 
-    It is the mean over a case's own labels y of Σ_k (F_k − 1[y ≤ k])², so unbiased for any number of labels; for two
-    classes it is half of L.
-
-    Args:
-        label_counts: (N, K) label histograms, classes in their order.
-        class_probs: (N, K) class probability estimates.
-        sample_weight: (N,) instance weights.
-        cluster: (N,) patient of each case.
-
-    Returns:
-        Mean over cases, in [0, K − 1]; 0 is best.
+    Mean of Σ_k [(F − Ĝ)² + Ĝ(1 − Ĝ)] over the cuts; half of L for two classes.
 
     >>> round(ranked_probability_score([[1, 1, 0]], [[0.5, 0.25, 0.25]]).value, 4)
     0.3125
@@ -63,7 +54,6 @@ def _score(data: Inputs, readings: Readings | None) -> Estimate:
 
 
 def _new_readers(data: Inputs, sample: Sample, readings: Readings, order: int) -> ReaderPart | None:
-    """Readers' part: Σ_k (F_k − 1[y ≤ k])² of one, Σ_k (F_k − 1[y ≤ k])(F_k − 1[y′ ≤ k]) of two."""
     crossed = CrossedEffects.of(readings, sample, len(data.counts), first=order == 1)
     if crossed is None:
         return None
@@ -87,19 +77,9 @@ def epistemic_ranked_probability_score(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Ranked probability score against the true histogram, unbiased: Σ_k [(F − Ĝ)² − Ĝ(1 − Ĝ)/(n − 1)], n ≥ 2.
+    """Ranked probability score against the true histogram, n ≥ 2.
 
-    What better probabilities could avoid of the score of one label, as EL is of L.
-
-    Args:
-        label_counts: (N, K) label histograms, classes in their order.
-        class_probs: (N, K) class probability estimates.
-        debias: ``pair`` and ``paper`` give the same result here; ``none`` is the plug-in, without the correction.
-        sample_weight: (N,) instance weights.
-        cluster: (N,) patient of each case.
-
-    Returns:
-        Mean over cases; may be negative where the probabilities are nearly right.
+    Unbiased mean of Σ_k [(F − Ĝ)² − Ĝ(1 − Ĝ)/(n − 1)]; may be negative.
 
     >>> round(epistemic_ranked_probability_score([[1, 1, 0]], [[0.5, 0.25, 0.25]]).value, 4)
     -0.1875
@@ -124,16 +104,9 @@ def ranked_probability_skill(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Ranked probability skill score 1 − RPS / RPS of the class frequencies of the same cases, n ≥ 1.
+    """Ranked probability skill 1 − RPS / RPS of the frequencies, n ≥ 1.
 
-    Args:
-        label_counts: (N, K) label histograms, classes in their order.
-        class_probs: (N, K) class probability estimates.
-        sample_weight: (N,) instance weights.
-        cluster: (N,) patient of each case.
-
-    Returns:
-        1 is perfect, 0 no better than saying the frequencies of each case; NaN where one class only occurs.
+    1 is perfect, 0 no better than the frequencies; NaN if one class only occurs.
 
     >>> round(ranked_probability_skill([[2, 0, 0], [0, 0, 2]], [[0.5, 0.25, 0.25], [0, 0, 1]]).value, 4)
     0.6875
@@ -142,7 +115,7 @@ def ranked_probability_skill(
 
 
 def _skill_columns(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
-    """1, the score and the cumulative frequencies (n, K + 1) of cases."""
+    """1, the score and cumulative frequencies (n, K + 1)."""
     gap, freqs = _gap_and_frequencies(label_counts, class_probs)
     return np.column_stack([np.ones(len(gap)), (gap**2 + freqs * (1 - freqs)).sum(axis=1), freqs])
 
@@ -160,18 +133,10 @@ def weighted_kappa(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Cohen's kappa with quadratic weights between the most probable class and one annotator's label, n ≥ 1.
+    """Quadratic kappa of the most probable class and one label, n ≥ 1.
 
-    Each of a case's labels counts 1/n, and equal leaders share, so that nothing depends on the number of labels.
-
-    Args:
-        label_counts: (N, K) label histograms, classes in their order.
-        class_probs: (N, K) class probability estimates.
-        sample_weight: (N,) instance weights.
-        cluster: (N,) patient of each case.
-
-    Returns:
-        1 for full agreement, 0 for what chance would give; NaN where one and the same class only occurs.
+    Each of a case's labels counts 1/n, and equal leaders share; NaN if one
+    and the same class only occurs.
 
     >>> weighted_kappa([[1, 0, 0], [0, 0, 1], [0, 1, 0]], [[0.9, 0.1, 0], [0, 0.1, 0.9], [0, 0.8, 0.2]]).value
     1.0
@@ -181,7 +146,7 @@ def weighted_kappa(
 
 
 def _kappa_columns(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
-    """1, x, y, x² + y² and xy (n, 5) of cases, for the most probable class x and a label y."""
+    """1, x, y, x² + y² and xy (n, 5) of classes x and labels y."""
     freqs, leads = class_frequencies(label_counts), class_probs == class_probs.max(axis=1, keepdims=True)
     places = np.arange(class_probs.shape[1], dtype=np.float64)
     predicted = leads / leads.sum(axis=1, keepdims=True)
@@ -191,7 +156,7 @@ def _kappa_columns(label_counts: IntArray, class_probs: FloatArray) -> FloatArra
 
 
 def quadratic_kappa(sums: FloatArray) -> FloatArray:
-    """Kappa of the sums (..., 5) over cases of w, wx, wy, w(x² + y²) and wxy, of two raters' classes x and y."""
+    """Kappa of sums (..., 5) of w, wx, wy, w(x² + y²) and wxy."""
     weight, x, y, squares, product = np.moveaxis(sums, -1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         expected = squares - 2 * x * y / weight
@@ -206,7 +171,7 @@ def ranked_probability_change(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Change of the ranked probability score from one prediction of the same cases to another; negative is better."""
+    """Paired change of the ranked probability score."""
     both = [_checked(label_counts, probs, sample_weight, cluster) for probs in (before, after)]
     sample = both[0].sample(1)
     first, second = ((_cuts(data, sample)[0] ** 2).sum(axis=1) for data in both)
@@ -244,13 +209,13 @@ def _checked(
 
 
 def _refuse_names(label_counts: npt.ArrayLike, class_probs: npt.ArrayLike) -> None:
-    # the order of the classes is that of the columns, which a table with names does not promise
+    # a table with names promises no order of its columns
     refuse_names(label_counts, "label_counts")
     refuse_names(class_probs, "class_probs")
 
 
 def _cuts(data: Inputs, sample: Sample) -> tuple[FloatArray, FloatArray]:
-    """F − Ĝ and Ĝ (n, K − 1) at the cuts between neighbouring classes."""
+    """F − Ĝ and Ĝ (n, K − 1) at the cuts between classes."""
     return _gap_and_frequencies(data.counts[sample.rows], data.probs[sample.rows])
 
 
@@ -266,7 +231,6 @@ def _of_sums(
     data: Inputs,
     readings: Readings | None,
 ) -> Estimate:
-    """A formula of weighted sums over cases, with its leave-one-cluster-out values."""
     sample = data.sample(1)
     counts, probs = data.counts[sample.rows], data.probs[sample.rows]
     parts = np.stack([sample.per_cluster(sample.weight * column) for column in columns(counts, probs).T], axis=-1)

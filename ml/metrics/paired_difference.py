@@ -1,12 +1,12 @@
 """Paired differences of metrics between two predictions of the same cases."""
 
 from dataclasses import dataclass, field, replace
-from typing import TypedDict, cast
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
-from ml.documents import LEFT_OUT, named, to_document
+from ml.documents import LEFT_OUT, AsDocument, named
 from ml.messages import Message
 from ml.metrics.cases import Sample, SampleWeight, check_both_orders, weights_by_order
 from ml.metrics.definitions import BY_NAME, MEANS, Metric, metric_replicates
@@ -33,8 +33,8 @@ class ChangeDocument(TypedDict):
 
 
 @dataclass(frozen=True, eq=False)
-class Change(EqualByValue):
-    """Change of the proper scores from one prediction of the same cases to another; negative is better.
+class Change(EqualByValue, AsDocument[ChangeDocument]):
+    """Change of the proper scores; negative is better.
 
     Attributes:
         loss: of L, on cases with a label.
@@ -48,10 +48,6 @@ class Change(EqualByValue):
     parts: FloatArray = field(repr=False, compare=False, metadata=LEFT_OUT)
     chance: FloatArray = field(repr=False, compare=False, metadata=LEFT_OUT)
 
-    def to_dict(self) -> ChangeDocument:
-        """Return it as JSON values."""
-        return cast(ChangeDocument, to_document(self))
-
 
 def paired_change(
     label_counts: npt.ArrayLike,
@@ -62,19 +58,7 @@ def paired_change(
     sample_weight: SampleWeight = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Change:
-    """Change of L and of L_φ, case by case, with patient-clustered intervals.
-
-    Args:
-        label_counts: (N, K).
-        before: class probabilities (N, K) and DPEs (N,).
-        after: the same of the candidate.
-        first_label_counts: (N, K) those of the labels that L uses; all where left out.
-        sample_weight: (N,) weights, or a pair of these: of order 1 and of order 2.
-        cluster: (N,) patients.
-
-    Raises:
-        ValueError: shapes that do not match or values out of range.
-    """
+    """Change of L and of L_φ; arguments as in ``paired_changes``."""
     pair = _Pair.of(label_counts, before, after, first_label_counts, sample_weight, cluster)
     loss, disagreement_loss = (pair.change(metric) for metric in _PROPER_SCORES)
     return Change(loss, disagreement_loss, pair.parts(), pair.chance())
@@ -82,21 +66,14 @@ def paired_change(
 
 @dataclass(frozen=True)
 class Shift:
-    """Difference between a loss's change by some labels and by all, with standard error by patient."""
+    """Difference of a loss's change by some labels and by all."""
 
     value: float
     se: float
 
 
 def shifts_of(some: Change, everything: Change, cluster: npt.ArrayLike) -> dict[str, Shift]:
-    """Compare a change by some labels (and a candidate fitted on such) with that by all labels of the same cases.
-
-    The two are judged by mostly the same labels, so the error of their difference is found case by case: it is much
-    smaller than that of either.
-
-    Raises:
-        ValueError: other cases.
-    """
+    """Compare a change by some labels with that by all labels."""
     names = np.asarray(cluster)
     if not some.parts.shape == everything.parts.shape == (2, len(names)):
         raise ValueError("changes are compared over the same cases")
@@ -122,19 +99,19 @@ def paired_changes(
     sample_weight: SampleWeight = None,
     cluster: npt.ArrayLike | None = None,
 ) -> dict[str, Estimate]:
-    """Change of agreement, L, EL, CL, L_φ and CL_φ (pair form), with intervals of the differences.
+    """Changes of the metrics of two predictions, with intervals.
 
-    Each is the difference of what ``evaluate`` says of either prediction; errors are those of the difference, which
-    are smaller than two intervals side by side suggest, since both are judged by the same labels.
+    Each is the difference of what ``evaluate`` returns for either, which
+    takes the same arguments. EL changes as L does.
 
     Args:
         label_counts: (N, K).
         before: class probabilities (N, K) and DPEs (N,).
         after: the same of the other prediction.
-        first_label_counts: (N, K) those of the labels that metrics which need one label use; all where left out.
-        readings: who gave which label, for the intervals for new readers.
+        first_label_counts: as in ``evaluate``.
+        readings: as in ``evaluate``.
         n_bins: equal-width bins of [0, 1].
-        sample_weight: (N,) weights, or a pair of these: of order 1 and of order 2.
+        sample_weight: as in ``evaluate``.
         cluster: (N,) patients.
 
     Raises:
@@ -158,12 +135,9 @@ _CHANGES = (
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two predictions of the same cases."""
-
     before: ArraySource
     after: ArraySource
-    # what is known of all cases, if there were weights
-    known: TwoPhaseSample | None = None
+    known: TwoPhaseSample | None = None  # with weights alone
 
     @classmethod
     def of(
@@ -205,7 +179,7 @@ class _Pair:
         return replace(pair, known=TwoPhaseSample(new - old, everyone, *samples))
 
     def parts(self) -> FloatArray:
-        """Contributions of each case to the changes of L and L_φ (2, N), centred."""
+        """Parts (2, N) of each case in the changes of L and L_φ."""
         parts = np.zeros((2, len(self.before.dpe)))
         for part, metric in zip(parts, _PROPER_SCORES, strict=True):
             sample, terms = self.before.sample(metric.order), self._terms(metric)
@@ -215,10 +189,10 @@ class _Pair:
         return parts
 
     def chance(self) -> FloatArray:
-        """Standard errors (2,) of the changes of L and of L_φ by labels alone, if the prediction before were right."""
-        # Labels that happen to be all alike show no spread, however few they are; what was predicted says how much they
-        # could have differed. With d = f′ − f a case of n labels has the variance 4 (Σ_k f_k d_k² − (Σ_k f_k d_k)²)/n
-        # in L, and 4 (φ′ − φ)² φ(1 − φ) · 2/n in L_φ, which is exact for two labels and for a rare dissent.
+        """Standard errors (2,) of the changes by labels alone."""
+        # Labels that happen to be alike show no spread, so it follows from the prediction:
+        # with d = f′ − f it is 4 (Σ f_k d_k² − (Σ f_k d_k)²)/n in L,
+        # and 4 (φ′ − φ)² φ(1 − φ) · 2/n in L_φ.
         labelled, paired = (self.before.sample(order) for order in (1, 2))
         f, after = (source.first.probs[labelled.rows] for source in (self.before, self.after))
         d = after - f
@@ -229,7 +203,6 @@ class _Pair:
         return np.array([_error(spread, labelled), _error(pairs, paired)])
 
     def _terms(self, metric: Metric) -> FloatArray:
-        """Change of a mean's terms (n,)."""
         name = metric.mean_name("pair")
         if name is None:
             raise ValueError(f"{metric.name} is no mean")
@@ -237,7 +210,6 @@ class _Pair:
         return np.asarray(after - before)
 
     def change(self, metric: Metric) -> Estimate:
-        """Change of a mean or of a calibration loss."""
         sample = self.before.sample(metric.order)
         if metric.mean is None:
             replicates = metric_replicates(metric, self.after, "pair") - metric_replicates(metric, self.before, "pair")
@@ -251,7 +223,6 @@ class _Pair:
         return replace(estimate, model_assisted=assisted)
 
     def _readers(self, metric: Metric, replicates: Replicates) -> ReaderPart | None:
-        """Readers' part of the variance of a change."""
         before, after = (source.readers_of(metric.order) for source in (self.before, self.after))
         if before is None or after is None:
             return None
@@ -266,7 +237,6 @@ class _Pair:
 
 
 def _error(variance: FloatArray, sample: Sample) -> float:
-    """Standard error of a weighted mean of independent terms with these variances (n,)."""
     total = float(sample.weight.sum())
     return float(np.sqrt((sample.weight**2 * np.maximum(variance, 0.0)).sum())) / total if total > 0 else 0.0
 
@@ -286,7 +256,7 @@ def is_estimated(loss: Estimate | ModelAssisted) -> bool:
 
 
 def describe_regression(name: str, loss: Estimate | ModelAssisted, when: str = "") -> list[str]:
-    """Describe a loss that rises by more than one standard error; empty otherwise."""
+    """Describe a loss that rises by over one error."""
     if loss.se is None or loss.value <= HARM_LIMIT * loss.se:
         return []
     return [
@@ -301,7 +271,7 @@ def describe_regression(name: str, loss: Estimate | ModelAssisted, when: str = "
 
 
 def describe_regressions(change: Change) -> list[str]:
-    """Describe the losses that a change makes worse, and those that cannot be estimated."""
+    """Describe losses that rise or cannot be estimated."""
     reasons = []
     for name, estimate in losses_of(change):
         if is_estimated(estimate.efficient):

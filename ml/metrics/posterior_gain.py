@@ -1,8 +1,11 @@
-"""Posterior gain: posteriors scored on labels that they were not conditioned on.
+"""Posterior gain: posteriors scored on labels they have not seen.
 
-One label is taken as "the expert's", the posterior after it is scored on the others, and the result is averaged
-over which label is taken (weights y_c / n). That is unbiased like the paper's single random split (§6.4), with about
-half its standard deviation. A posterior is never scored on the label that formed it.
+The posterior after one label is scored on the others, averaged over
+which label it is (weights y_c / n). That is unbiased like the paper's
+single random split (§6.4), with half its standard deviation.
+
+``label_counts`` are (N, K) histograms, ``distribution`` the predictions
+of the N cases, ``sample_weight`` (N,) weights, ``cluster`` (N,) patients.
 """
 
 from collections.abc import Callable
@@ -21,14 +24,14 @@ _Terms = Callable[[IntArray, FloatArray], FloatArray]
 
 
 def _single_label_posteriors(distribution: PredictiveDistribution, label: int) -> FloatArray:
-    """Posterior means (N, K) after one label of the given class in each case."""
+    """Posterior means (N, K) after one label of a class."""
     label_counts = np.zeros(distribution.class_probs.shape, dtype=np.int64)
     label_counts[:, label] = 1
     return distribution.posterior(label_counts).class_probs
 
 
 def _all_splits(counts: IntArray, distribution: PredictiveDistribution, terms: _Terms, min_labels: int) -> FloatArray:
-    """Mean loss (N,) over which of a case's labels formed the posterior; 0 of a case with fewer labels than that."""
+    """Mean loss (N,) over the label that formed the posterior."""
     result = np.zeros(len(counts))
     totals = counts.sum(axis=1)
     for label in range(counts.shape[1]):
@@ -57,15 +60,7 @@ def _sample(
 
 
 def posterior_gain_terms(label_counts: npt.ArrayLike, distribution: PredictiveDistribution) -> FloatArray:
-    """Each case's part (N,) of ``posterior_gain``: L − L′ over all splits of its labels; NaN with fewer than two.
-
-    Args:
-        label_counts: (N, K) label histograms.
-        distribution: prior predictions of the N cases.
-
-    Raises:
-        ValueError: shapes that do not match.
-    """
+    """Terms (N,) of ``posterior_gain``; NaN with fewer than two labels."""
     counts, sample = _sample(label_counts, distribution, 2, None, None)
     # over all labels and over all but one the prior's loss has the same mean
     before = squared_terms(counts, distribution.class_probs)
@@ -82,19 +77,9 @@ def posterior_gain(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Fall EL − EL′ of the epistemic loss by one expert label, estimated as L − L′ on the other labels, n ≥ 2.
+    """Fall EL − EL′ of the epistemic loss by one expert label, n ≥ 2.
 
-    Args:
-        label_counts: (N, K) label histograms.
-        distribution: prior predictions of the N cases.
-        sample_weight: (N,) instance weights of order 2.
-        cluster: (N,) patient of each case.
-
-    Returns:
-        Mean over cases; negative where posteriors over-react.
-
-    Raises:
-        ValueError: shapes that do not match.
+    Estimated as L − L′ on the other labels; negative if posteriors over-react.
     """
     sample = _sample(label_counts, distribution, 2, sample_weight, cluster)[1]
     return to_estimate(mean_replicates(posterior_gain_terms(label_counts, distribution)[sample.rows], sample), sample)
@@ -107,20 +92,7 @@ def posterior_epistemic_loss(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Epistemic loss EL′ of the posterior after one expert label, on the other labels, n ≥ 3.
-
-    Args:
-        label_counts: (N, K) label histograms.
-        distribution: prior predictions of the N cases.
-        sample_weight: (N,) instance weights of order 3.
-        cluster: (N,) patient of each case.
-
-    Returns:
-        Mean over cases (paper Table 2, without its single split).
-
-    Raises:
-        ValueError: shapes that do not match.
-    """
+    """Epistemic loss EL′ after one expert label, n ≥ 3 (paper Table 2)."""
     counts, sample = _sample(label_counts, distribution, 3, sample_weight, cluster)
     after = _all_splits(counts, distribution, lambda rest, posterior: epistemic_terms(rest, posterior)[:, 1], 3)
     return to_estimate(mean_replicates(after[sample.rows], sample), sample)
@@ -129,12 +101,7 @@ def posterior_epistemic_loss(
 def exact_posterior_epistemic_loss(
     label_counts: npt.ArrayLike, true_probs: npt.ArrayLike, distribution: PredictiveDistribution
 ) -> Estimate:
-    """EL′ = E Σ_k (q − z′)² against known true class probabilities q, over all labels as the expert's, n ≥ 1.
-
-    Args:
-        label_counts: (N, K) label histograms, of which each label in turn forms the posterior.
-        true_probs: (N, K) true class probabilities of simulated data.
-        distribution: prior predictions of the N cases.
+    """EL′ = E Σ_k (q − z′)² against true class probabilities q, n ≥ 1.
 
     Raises:
         ValueError: shapes that do not match.

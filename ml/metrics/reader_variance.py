@@ -1,32 +1,25 @@
-"""Intervals for new readers: crossed reader and case effects, terms by reading, and readers left out.
+"""Intervals for new readers: crossed reader and case effects.
 
-The intervals that leave out patients speak for the readers who read. For new readers the variance of an estimate is
+For new readers the variance of an estimate is
 
     V = V_C + G σ²,    G = Σ_r p_r² − Σ_{r,c} (p_rc − p_r p_c)²,
 
-V_C the variance by patients c, σ² that of what a reader adds to the terms of the estimate, p_rc the weight of reader
-r's readings of patient c, p_r and p_c its sums. What readers add to the differences between patients is in V_C
-already. σ² comes from the readers' weighted means m_r, with weights λ_r in sum one: with v_rc what patient c adds to
-m_r and v̄_c = Σ_r λ_r v_rc,
+V_C the variance by patients c, σ² that of what a reader adds, p_rc
+the weight of reader r's readings of patient c, p_r and p_c its sums.
+With weights λ_r in sum one, v_rc what patient c adds to the mean m_r
+of a reader, v̄_c = Σ_r λ_r v_rc and s_rc = p_rc / p_r,
 
-    σ² = [Σ_r λ_r (m_r − m̄)² − Σ_r λ_r Σ_c (v_rc − v̄_c)²] / Σ_r λ_r (1 − λ_r)(1 − Σ_c s_rc²),    s_rc = p_rc / p_r:
+    σ² = [Σ_r λ_r (m_r − m̄)² − Σ_r λ_r Σ_c (v_rc − v̄_c)²]
+         / Σ_r λ_r (1 − λ_r)(1 − Σ_c s_rc²).
 
-products of different patients only, so that chance in the cases cancels, whether all readers read the same cases
-(patients drop out of m_r − m̄) or each of them others. The λ_r are those of least variance, 1/(σ² + ν Σ_c s_rc²),
-found by repeating it.
+Terms of pairs of readers (EL, L_φ) are means over partners, who add
+their own part: p_r counts twice, and the denominator is that of the
+shares of partners. Other metrics (CL, DL, accuracy) are computed
+without each reader in turn, less the variance within a reader's
+readings of a patient, which V_C holds already.
 
-Terms of pairs of readers (EL, L_φ) are taken reader by reader: each mean over partners, who add their own part. G is
-then that of a U-statistic of degree 2, p_r counting twice, and the denominator Σ_r λ_r |B_r − B̄|², B_r = e_r + the
-shares of r's partners. All sums run over readings, cells of a reader and a patient, and pairs of readers who share a
-case.
-
-Metrics that are no such mean (CL, DL, accuracy) are computed without each reader in turn. A case keeps its other
-labels; one that has too few of them left is left out as well. The delete-one variance of that contains chance in the
-cases that a reader read; the part of the variance by patients that is within one reader's readings of a patient is
-taken off, so that it does not count twice. Of many readers groups are left out, each reader in one of them.
-
-Sources: variance components of crossed cases and readers, Gallas 2006 (Acad. Radiol. 13:353) and Hillis 2007 (Stat.
-Med. 26:596); degrees of freedom of a sum of variances, Cochran 1964 (Biometrics 20:191).
+Sources: Gallas 2006 (Acad. Radiol. 13:353); Hillis 2007 (Stat. Med.
+26:596); degrees of freedom, Cochran 1964 (Biometrics 20:191).
 """
 
 from collections.abc import Callable
@@ -94,11 +87,11 @@ class CrossedEffects:
     label: IntArray  # (m,) class number
     reader: npt.NDArray[np.intp]  # (m,) 0..R−1
     n_readers: int  # R
-    weight: FloatArray  # (m,) p of each reading, in sum one: the case's weight, shared by its readings
+    weight: FloatArray  # (m,) p of each reading, in sum one
 
     @classmethod
     def of(cls, readings: Readings, sample: Sample, n_cases: int, *, first: bool = False) -> "CrossedEffects | None":
-        """Readings of a sample's cases; None if fewer than three read, or only one or two read several patients."""
+        """Readings of a sample; None if too few read."""
         place = np.full(n_cases, -1)
         place[sample.rows[sample.weight > 0]] = np.flatnonzero(sample.weight > 0)
         used = place[readings.case] >= 0
@@ -128,10 +121,7 @@ class CrossedEffects:
 
     @cached_property
     def partners(self) -> tuple[csr_array, FloatArray, FloatArray] | None:
-        """Shares of partners: Σ of the weight of r's readings by other readers, of r itself, and Σ of squared shares.
-
-        None where there are too many pairs; readers are then taken to meet at random.
-        """
+        """Shares of partners; None if pairs are too many."""
         n_labels = np.bincount(self.case, minlength=self.sample.rows.size)
         if float((n_labels.astype(np.float64) ** 2).sum()) > _PAIRS:
             return None
@@ -146,9 +136,9 @@ class CrossedEffects:
         return shares, own, squares
 
     def part(self, terms: FloatArray, degree: int = 1) -> ReaderPart | None:
-        """Readers' part of the variance of the weighted mean of terms (m,), one per reading."""
+        """Readers' part of the variance of a mean (m,)."""
         cells, weight = self.cells, self.weight
-        if (cells.spread > 1 - _NOTHING).all():  # of one patient each: readers differ where patients do
+        if (cells.spread > 1 - _NOTHING).all():  # of one patient each
             return NO_READERS
         centred = terms - float(weight @ terms)
         moved = np.bincount(cells.cell, weight * centred, cells.reader.size) / cells.of_reader[cells.reader]
@@ -163,7 +153,6 @@ class CrossedEffects:
         return ReaderPart(degree**2 * self._exposure() * variance, max(1 / float((shares**2).sum()) - degree, 1.0))
 
     def _exposure(self) -> float:
-        """G: how much of what readers add is not in the variance by patients."""
         cells = self.cells
         of_patient = sums_by_slot(cells.patient, cells.weight, int(cells.patient.max()) + 1)
         expected = cells.of_reader[cells.reader] * of_patient[cells.patient]
@@ -172,7 +161,7 @@ class CrossedEffects:
         return max(squares - within, 0.0)
 
     def _component(self, moved: FloatArray) -> tuple[FloatArray, float]:
-        """Weights λ (R,) of readers and σ² of what each cell adds to its reader's mean."""
+        """Weights λ (R,) of readers and their variance σ²."""
         cells = self.cells
         usable = 1 - cells.spread
         means = np.bincount(cells.reader, moved, self.n_readers)
@@ -234,11 +223,7 @@ class ReadTerms:
         return np.asarray(1 - 2 * self.probs[case, label] + np.einsum("nk,nk->n", self.probs, self.probs)[case])
 
     def epistemic(self, debias: bool = True) -> FloatArray:
-        """Terms of EL: Σ_k (y_k − z_k)(y′_k − z_k), mean over the other readings.
-
-        In the plug-in, which is a mean over all of them, a reading's product with itself counts half: it is about one
-        reader, and terms of pairs count twice.
-        """
+        """Terms of EL: mean Σ_k (y_k − z_k)(y′_k − z_k)."""
         n = self.n_labels
         if debias:
             return np.asarray((self._all_ones - self.squared) / np.maximum(n - 1, 1))
@@ -246,7 +231,7 @@ class ReadTerms:
 
     @cached_property
     def _all_ones(self) -> FloatArray:
-        """Σ_k (y_k − z_k)(y′_k − z_k) (m,), sum over all readings of the case, this one too."""
+        """Σ_k (y_k − z_k)(y′_k − z_k) (m,) over all readings."""
         case, label = self.crossed.case, self.crossed.label
         rest = self.counts - np.einsum("nk->n", self.counts)[:, None] * self.probs
         return np.asarray(rest[case, label] - np.einsum("nk,nk->n", self.probs, rest)[case])
@@ -258,7 +243,7 @@ class ReadTerms:
         return np.asarray((n - self.counts[case, label]) / np.maximum(n - 1, 1))
 
     def statistic(self, probs: FloatArray | None = None) -> FloatArray:
-        """Terms of L_φ for φ or other probabilities (n,): (d − φ)², d whether two differ, mean over other readings."""
+        """Terms (d − φ)² of L_φ, mean over other readings."""
         phi = (self.dpe if probs is None else probs)[self.crossed.case]
         return np.asarray(self.disagreement * (1 - 2 * phi) + phi**2)
 
@@ -299,19 +284,19 @@ OfLabels = Callable[[IntArray, npt.NDArray[np.intp]], FloatArray]
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """Labels of a sample's cases without those of one reader, or of a group where there are many."""
+    """Labels of a sample's cases without each group of readers."""
 
     crossed: CrossedEffects  # the readings
     counts: IntArray  # (n, K) labels of the sample's cases
     probs: FloatArray  # (n, K) class probability estimates
     n_groups: int  # G, of readers
-    case: npt.NDArray[np.intp]  # (E,) position in the sample, once for each group that read it
+    case: npt.NDArray[np.intp]  # (E,) position, once for each group
     group: npt.NDArray[np.intp]  # (E,) that is left out
     left: IntArray  # (E, K) labels that remain
 
     @classmethod
     def of(cls, crossed: CrossedEffects, counts: IntArray, probs: FloatArray) -> "LeftOut":
-        """Leave out readers of cases with labels, probabilities (n, K); groups get those with most labels first."""
+        """Leave out readers, or groups of them."""
         n_groups = min(crossed.n_readers, GROUPS)
         group = np.empty(crossed.n_readers, dtype=np.intp)
         group[np.argsort(-crossed.cells.of_reader, kind="stable")] = np.arange(crossed.n_readers) % n_groups
@@ -342,11 +327,7 @@ class LeftOut:
         return np.asarray(weight @ before + np.stack(by_group, axis=1))
 
     def bins(self, freqs: OfLabels, probs: FloatArray, needed: int, slots: BinIndex, sums: BinSums) -> BinSums:
-        """Sums (G, S) of every bin without each group, as far as CL follows from them.
-
-        What a patient's own pairs take off is as much of a bin's weight as with all readers: an error that is the same
-        whoever is left out, and so none of the variance.
-        """
+        """Sums (G, S) of every bin without each group."""
         size, weight = len(slots), self.crossed.sample.weight
         moved, gone = np.zeros(self.n_groups * size), np.zeros(self.n_groups * size)
         for start in range(0, self.case.size, _CHUNK):
@@ -381,7 +362,7 @@ class LeftOut:
 
 
 def calibration_of(bins: BinSums, n_columns: int, debias: Debias) -> FloatArray:
-    """CL (G,) from sums (G, S) of bins of so many columns, in the pair form, or the plug-in."""
+    """CL (G,) from sums (G, S) of bins."""
     form: Debias = "none" if debias == "none" else "pair"
     total = np.where(usable_bins(bins, form).any(axis=1), bins.weight.sum(axis=1) / n_columns, np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -391,7 +372,6 @@ def calibration_of(bins: BinSums, n_columns: int, debias: Debias) -> FloatArray:
 def _with_labels(
     values: OfLabels, needed: int, counts: IntArray, case: npt.NDArray[np.intp]
 ) -> tuple[FloatArray, FloatArray]:
-    """Values (e, …) of cases with enough labels, 0 elsewhere, and which those are (e,)."""
     enough = np.einsum("nk->n", counts) >= needed
     rows = np.flatnonzero(enough)
     some = values(counts[rows], case[rows])

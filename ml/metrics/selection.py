@@ -1,13 +1,10 @@
-"""Second reads by design: probability per case, and the weights that correct for it and for nonresponse.
+"""Second reads by design: probabilities and weights.
 
-Every case has a known probability π of two planned labels: 1 where triage selected it, the audit rate ε elsewhere.
-An estimate that needs two labels weights by 1/π (statistics: Horvitz and Thompson 1952), so that what is measured
-on the cases read twice is true for all cases. Where planned reads were not answered, the weights of those that were
-are raised within cells of selection and DPE quintile (weighting-class adjustment, Oh and Scheuren 1983).
-
-Another design gives every case a probability that grows with the root of its disagreement probability φ. A label whose
-outcome has variance φ(1 − φ) is worth most, per read, where π grows with its standard deviation (Neyman 1934), so that
-the same number of reads gives shorter intervals, while cases of high φ are still read twice far more often than others.
+A case has two planned labels with a known probability π: 1 if triage
+selected it, else the audit rate. Estimates weight by 1/π (Horvitz and
+Thompson 1952), raised for unanswered reads within cells of selection
+and DPE quintile (Oh and Scheuren 1983). A graded design lets π grow
+with √φ, the standard deviation of the outcome (Neyman 1934).
 """
 
 from dataclasses import dataclass
@@ -26,7 +23,7 @@ NON_RESPONSE_LIMIT = 0.02
 
 
 class CellDocument(TypedDict):
-    """A ``Cell`` as JSON values; ``arm`` is triage where triage selected its cases, else audit."""
+    """A ``Cell`` as JSON values; ``arm`` is triage or audit."""
 
     arm: str
     quintile: int
@@ -66,7 +63,7 @@ class SelectionWeights:
 
     @property
     def non_response(self) -> float:
-        """Share of planned cases without the labels, those that wait for them not counted."""
+        """Share of planned cases that were not answered."""
         planned = sum(cell.planned - cell.waiting for cell in self.cells)
         return 1 - sum(cell.answered for cell in self.cells) / planned if planned else 0.0
 
@@ -95,11 +92,7 @@ class SelectionWeights:
 
 
 def quintiles(values: FloatArray) -> IntArray:
-    """Quintile 1 to 5 (N,) of each value among all of them; ties fall together.
-
-    >>> quintiles(np.array([0.1, 0.2, 0.3, 0.4, 0.5])).tolist()
-    [1, 2, 3, 4, 5]
-    """
+    """Quintile 1 to 5 (N,) of each value; ties fall together."""
     if values.size == 0:
         return np.zeros(0, dtype=np.int64)
     edges = np.quantile(values, np.arange(1, QUINTILES) / QUINTILES, method="inverted_cdf")
@@ -115,14 +108,7 @@ def selection_weights(
     quintile: IntArray,
     waiting: npt.NDArray[np.bool_] | None = None,
 ) -> SelectionWeights:
-    """Weights for estimates that need ``order`` planned labels per case.
-
-    w_i = 1/π_i · (planned in i's cell) / (answered in i's cell), where the order-1 probability is 1 for every case.
-    Planned cases that wait are among those that the answered ones stand for.
-
-    Raises:
-        ValueError: another order, or a planned case with probability 0.
-    """
+    """Weights of estimates that need ``order`` planned labels."""
     if order not in {1, 2}:
         raise ValueError(f"order must be 1 or 2, got {order}")
     planned, answered = n_planned >= order, n_labels >= order
@@ -155,20 +141,16 @@ _NEVER = 1e-12
 
 
 def graded_probabilities(disagreement_probs: FloatArray, scale: float, floor: float) -> FloatArray:
-    """π = clip(c √φ, π_min, 1) of each case (n,).
-
-    >>> graded_probabilities(np.array([0.0, 0.04, 0.36, 0.81]), 1.2, 0.1).round(2).tolist()
-    [0.1, 0.24, 0.72, 1.0]
-    """
+    """π = clip(c √φ, π_min, 1) of each case (n,)."""
     return np.clip(scale * np.sqrt(disagreement_probs), floor, 1.0)
 
 
 def graded_scale(disagreement_probs: FloatArray, share: float, floor: float) -> float:
-    """The c with which the mean of π over cases (n,) is a share of them; 0 if the floor alone fills it."""
+    """The c for which the mean of π is a share of the cases."""
     positive = disagreement_probs[disagreement_probs > _NEVER]
     if positive.size == 0:
         return 0.0
-    from scipy.optimize import brentq  # loading it takes longer than loading most of the service
+    from scipy.optimize import brentq  # slow to load
 
     most = 1 / float(np.sqrt(positive.min()))
 
@@ -181,10 +163,7 @@ def graded_scale(disagreement_probs: FloatArray, share: float, floor: float) -> 
 
 
 def threshold_probabilities(disagreement_probs: FloatArray, share: float, floor: float) -> FloatArray:
-    """π (n,) of the all-or-audit design with the same share of cases read twice: 1 for the highest φ, π_min elsewhere.
-
-    Cases that share the φ at the threshold share what is left of the reads.
-    """
+    """π (n,) of the all-or-audit design with the same share."""
     n_second_reads = (share - floor) / (1 - floor) * len(disagreement_probs) if floor < 1 else 0.0
     values, group, sizes = np.unique(disagreement_probs, return_inverse=True, return_counts=True)
     above = sizes[::-1].cumsum()[::-1] - sizes
@@ -193,16 +172,12 @@ def threshold_probabilities(disagreement_probs: FloatArray, share: float, floor:
 
 
 def disagreements_caught(pi: FloatArray, observed: FloatArray, sample: Sample) -> float:
-    """Share of all disagreements that a design's second reads hold, judged by cases read twice under any design."""
+    """Share of all disagreements in a design's second reads."""
     return float(sample.weight @ (pi * observed) / (sample.weight @ observed))
 
 
 def interval_length(pi: FloatArray, loss: FloatArray, sample: Sample, n_cases: int) -> float:
-    """Length of the 95 % interval of a mean loss that a design would give, patients as units.
-
-    With independent coins the variance of the weighted mean of N cases is, r = loss − mean,
-    (Σ_i r_i²/π_i + Σ_{i ≠ j of a patient} r_i r_j) / N²; both sums are estimated from the cases read twice.
-    """
+    """Length of a mean loss's 95 % interval under a design."""
     weight = sample.weight
     total = float(weight.sum())
     rest = loss - weight @ loss / total

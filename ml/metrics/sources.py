@@ -1,8 +1,8 @@
-"""Sources of every metric: cases in memory, and sums over groups of patients.
+"""Sources of every metric: cases in memory, and sums over groups.
 
-From groups follows the delete-a-group jackknife: each group in turn is left out. With G groups drawn by chance its
-standard error is that of the delete-one jackknife up to the chance of how patients fell into groups, a share of about
-1/√(2(G − 1)), for which Student's t with G − 1 degrees of freedom makes up (Kott 2001, J. Off. Statist. 17:521).
+The delete-a-group jackknife leaves out each of G groups in turn, with
+Student's t of G − 1 degrees of freedom (Kott 2001, J. Off. Statist.
+17:521).
 """
 
 from collections.abc import Set
@@ -29,7 +29,7 @@ class CasePass:
     sample: Sample  # the cases
     binned: Binned  # label frequencies and probabilities by class
     terms: CaseTerms  # of the means over cases
-    class_terms: FloatArray  # (2, K) sums over cases with two labels of w(μ̂ − z)² and wμ̂(1 − μ̂)/(n − 1)
+    class_terms: FloatArray  # (2, K) sums of w(μ̂ − z)² and wμ̂(1 − μ̂)/(n − 1)
 
 
 class ArraySource(BinnedSource):
@@ -71,7 +71,7 @@ class ArraySource(BinnedSource):
 
     def _pass(self, data: Inputs, order: int, *, paired: bool) -> CasePass:
         sample = data.sample(order)
-        # uniform bins need no probabilities, which are a copy where some cases are left out
+        # uniform bins need no probabilities, which may be a copy
         uniform = not self.classes_in_bins or (isinstance(self.strategy, str) and self.strategy == "uniform")
         slots = BinIndex.of(data.probs[:0] if uniform else sample.take(data.probs), self.n_bins, self.strategy)
         binned = Binned.empty(sample, slots, self.forms, joining=self.joining)
@@ -114,19 +114,15 @@ class ArraySource(BinnedSource):
         return mean_replicates(self.terms(name, order), self.sample(order))
 
     def binned(self, bins: Bins, order: int) -> Binned:
-        """Bins of the cases with so many labels.
-
-        Raises:
-            ValueError: the class probabilities were not put into bins.
-        """
+        """Bins of the cases with so many labels."""
         if bins == "disagreement":
             return self.disagreement
-        if not self.classes_in_bins:  # empty bins would pass for a calibration loss of nothing
+        if not self.classes_in_bins:  # empty bins would pass for CL = 0
             raise ValueError("the class probabilities were not put into bins")
         return (self.labelled if order == 1 else self.paired).binned
 
     def readers_of(self, order: int) -> "SampleReaders | None":
-        """Readings of the cases with so many labels; None if annotators are unknown or fewer than three."""
+        """Readings of cases; None if too few read."""
         if order not in self._readers:
             self._readers[order] = SampleReaders.of(self, order)
         return self._readers[order]
@@ -146,7 +142,7 @@ class SampleReaders:
 
     @classmethod
     def of(cls, source: ArraySource, order: int) -> "SampleReaders | None":
-        """Readings of a source's cases; None if annotators are unknown or fewer than three."""
+        """Readings of a source's cases; None if too few read."""
         data, sample = source.first if order == 1 else source.second, source.sample(order)
         if source.readings is None:
             return None
@@ -162,18 +158,14 @@ class SampleReaders:
         return LeftOut.of(self.reads.crossed, self.reads.counts, self.reads.probs)
 
     def terms(self, name: str) -> FloatArray:
-        """Terms (m,) of a mean that is one over readings.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """Terms (m,) of a mean over readings."""
         of_reading = MEANS[name].of_reading
         if of_reading is None:
             raise ValueError(f"{name} is no mean over readings")
         return of_reading(self.reads)
 
     def part(self, metric: Metric, debias: Debias, replicates: Replicates) -> ReaderPart | None:
-        """What readers add to the error of a metric in a form; None if that is not known."""
+        """Readers' part of the error; None if unknown."""
         name = metric.mean_name(debias)
         if metric.skill:
             skill = ReadTerms.skill if metric.bins == "classes" else ReadTerms.disagreement_skill
@@ -192,7 +184,6 @@ class SampleReaders:
         return self.left_out.part(without, error**2)
 
     def _mean_without(self, name: str) -> FloatArray:
-        """A mean (G,) without each reader."""
         of_counts, left = MEANS[name].of_counts, self.left_out
         if of_counts is None:
             raise ValueError(f"{name} cannot be computed without a reader")
@@ -220,20 +211,15 @@ _OF_LABELS: dict[Bins, OfLabels] = {"classes": _frequencies, "disagreement": _pa
 
 @dataclass(frozen=True)
 class _Groups(Sample):
-    """Groups in the place of the cases of a ``Sample``."""
-
     n: int
-    # effective number of those
-    cases_ess: float
+    cases_ess: float  # effective number of cases
 
     @property
     def ess(self) -> float:
-        """Effective number of cases."""
         return self.cases_ess
 
     @property
     def effective_clusters(self) -> float:
-        """Effective number of cases where each is its own cluster, else of groups."""
         return self.cases_ess if self.cluster is None else super().effective_clusters
 
 
@@ -248,7 +234,6 @@ class GroupSource(BinnedSource):
         self._tables: dict[tuple[Bins, int], Binned] = {}
 
     def _sample(self, order: int) -> _Groups:
-        """Groups that have a case with enough labels."""
         here, sums = self._present[order], self._sums[order]
         weight, square = sums.weight[order][here], float(sums.weight_sq[order].sum())
         n, ess = int(sums.used[order].sum()), float(weight.sum()) ** 2 / square if square > 0 else 0.0
@@ -274,7 +259,6 @@ class GroupSource(BinnedSource):
         return self._tables[bins, order]
 
     def _bin(self, bins: Bins, order: int) -> Binned:
-        """Tables of the cases with so many labels as the groups' cells."""
         sums, sample, table = self._sums[order], self._samples[order], table_of(self._sums[order], bins, order)
         slots = sums.slots[TABLES_OF[bins, order][0]]
         grid = {f.name: getattr(table, f.name).reshape(sums.n_units, -1)[self._present[order]] for f in fields(table)}
@@ -286,7 +270,7 @@ class GroupSource(BinnedSource):
             column["cases"].astype(np.int32),
             *(column[name] for name in ("weight", "freq", "diff", "weight_sq", "freq_sq")),
         )
-        if not sums.by_patient:  # each case is its own cluster and may pair with any other
+        if not sums.by_patient:  # cases may pair with any other
             squares = {f"pair_{name}": column[f"cell_{name}"] for name in ("weight_sq", "diff_sq")}
             cells = replace(cells, **squares)
         return Binned(

@@ -1,8 +1,7 @@
-"""Table of sums by unit and bin, from which every calibration loss follows by subtraction and addition.
+"""Sums by unit and bin, from which calibration losses follow.
 
-A *cell* is what one cluster (patient) puts into one bin; without clusters every case is its own cluster. The evaluation
-in memory keeps the cells, from which intervals and diagrams follow; an accumulator keeps the sums by bin, and of the
-cells what the clustered pair form needs.
+A *cell* is what one cluster (patient) puts into one bin; without
+clusters every case is its own cluster.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,11 +25,7 @@ SUMMED = 2**21
 
 @dataclass(frozen=True)
 class BinSums:
-    """Sums over cells with probabilities z, frequencies μ̂, weights w and differences d = μ̂ − z.
-
-    ``cell_weight_sq`` and ``cell_diff_sq`` are sums over cells of (Σw)² and (Σwd)²; every other field is a
-    sum over cases. Fields share one shape.
-    """
+    """Sums over cells and cases, by slot."""
 
     cells: IntArray
     cases: IntArray
@@ -51,7 +46,7 @@ class BinSums:
         return BinSums(*(getattr(self, f.name)[slots] for f in fields(self)))
 
     def merged(self, target: npt.NDArray[np.intp]) -> "BinSums":
-        """Sums of slots that go to others, where no two slots that are joined share a cluster."""
+        """Sums of slots moved to others."""
         sums = (np.bincount(target, getattr(self, f.name), target.size) for f in fields(self))
         kinds = (getattr(self, f.name).dtype for f in fields(self))
         return BinSums(*(column.astype(kind) for column, kind in zip(sums, kinds, strict=True)))
@@ -64,14 +59,7 @@ class BinSums:
 
 
 def bin_edges(probs: FloatArray, n_bins: int, strategy: Strategy | FloatArray) -> FloatArray:
-    """Edges of equal-width bins, of quantile bins of the given probabilities (N,), or edges frozen before.
-
-    Quantiles of the data that are judged make bins that move with the data. To compare releases or months, take
-    edges from a reference once, ``bin_edges(reference, n_bins, "quantile")``, and give those.
-
-    Raises:
-        ValueError: ``n_bins`` below one, an unknown strategy, or edges that do not rise from 0 to 1.
-    """
+    """Edges of equal-width, quantile or frozen bins."""
     require_whole(n_bins, "n_bins", 1)
     if isinstance(strategy, np.ndarray):
         rising = strategy.ndim == 1 and strategy.size >= 2 and bool((np.diff(strategy) > 0).all())
@@ -79,7 +67,7 @@ def bin_edges(probs: FloatArray, n_bins: int, strategy: Strategy | FloatArray) -
             raise ValueError("frozen bin edges must rise from 0 to 1")
         return strategy.astype(np.float64)
     if strategy == "uniform":
-        # each edge is the correctly rounded b / n_bins, so that 0.6 opens the tenth of 15 bins
+        # correctly rounded, so that 0.6 opens the tenth of 15 bins
         return np.arange(n_bins + 1) / n_bins
     if strategy != "quantile":
         raise ValueError(f"strategy must be 'uniform', 'quantile' or edges, got {strategy!r}")
@@ -88,20 +76,17 @@ def bin_edges(probs: FloatArray, n_bins: int, strategy: Strategy | FloatArray) -
 
 
 def bin_index(probs: FloatArray, edges: FloatArray) -> npt.NDArray[np.intp]:
-    """Index (N,) of the bin [a, b) that contains each probability; the last bin is closed."""
+    """Index (N,) of the bin [a, b) of each probability."""
     index = np.searchsorted(edges, probs, side="right") - 1
     return np.clip(index, 0, len(edges) - 2)
 
 
 def uniform_bin_index(probs: FloatArray, n_bins: int) -> npt.NDArray[np.int32]:
-    """Equal-width bin of each probability, as ``bin_index`` gives it, without a search.
-
-    Multiplying rounds, so that a probability next to an edge may land one bin off; those few are looked up.
-    """
+    """Equal-width bin of each probability, without a search."""
     scaled = probs * n_bins
     index = scaled.astype(np.int32)
     np.minimum(index, n_bins - 1, out=index)
-    # an edge is within a few ulp of a whole number; everything else is safely inside its bin
+    # an edge is within a few ulp of a whole number
     from_whole = np.rint(scaled)
     from_whole -= scaled
     np.abs(from_whole, out=from_whole)
@@ -112,7 +97,7 @@ def uniform_bin_index(probs: FloatArray, n_bins: int) -> npt.NDArray[np.int32]:
 
 
 def sums_by_slot(slot: npt.NDArray[np.intp], values: npt.NDArray[Any], size: int) -> FloatArray:
-    """Sums (size,) of values, any shape, that fall into slots (M,) in the same order."""
+    """Sums (size,) of values that fall into slots (M,)."""
     return np.asarray(np.bincount(slot, values.ravel(), size), dtype=np.float64)
 
 
@@ -138,14 +123,14 @@ class BinIndex:
         """Slot (n, C) of each probability."""
         if self.uniform:
             index = uniform_bin_index(probs, len(self.edges[0]) - 1)
-            index += self.first[:-1].astype(np.int32)  # half as wide: quicker, until sums need it wide
+            index += self.first[:-1].astype(np.int32)  # half as wide: quicker
             return index.astype(np.intp)
         columns = [bin_index(prob, edges) for prob, edges in zip(probs.T, self.edges, strict=True)]
         return np.stack(columns, axis=1) + self.first[:-1]
 
-    def chunks(self, n: int, cluster: npt.NDArray[np.intp] | None, pairs: int = _CHUNK) -> Iterator[slice]:
-        """Consecutive cases (n,) of so many (case, slot) pairs, never parting those of a cluster."""
-        step, start = max(1, pairs // len(self)), 0
+    def chunks(self, n: int, cluster: npt.NDArray[np.intp] | None) -> Iterator[slice]:
+        """Slices of cases (n,) that part no cluster."""
+        step, start = max(1, _CHUNK // len(self)), 0
         while start < n:
             stop = min(start + step, n)
             if cluster is not None:
@@ -156,11 +141,7 @@ class BinIndex:
 
 @dataclass(frozen=True)
 class ClusterBinSums:
-    """Sums of M (cluster, slot) cells, by the names of ``BinSums``; the squares only where they were asked for.
-
-    The pair form pairs no two cases of a cell. If it may pair any two (``may_pair``), each case is a cell of its own,
-    and ``pair_weight_sq`` and ``pair_diff_sq`` are sums of its squares.
-    """
+    """Sums of M (cluster, slot) cells."""
 
     slot: npt.NDArray[np.int32]
     cluster: npt.NDArray[np.int32]
@@ -203,7 +184,7 @@ class ClusterBinSums:
     def gathered(self, n_slots: int) -> "ClusterBinSums":
         """The same with one cell for each cluster and slot, in their order."""
         key = self.cluster.astype(np.int64) * n_slots + self.slot
-        order = np.argsort(key, kind="stable")  # quick where long runs are in order already
+        order = np.argsort(key, kind="stable")  # quick for long runs
         ordered = key[order]
         starts = np.flatnonzero(np.diff(ordered, prepend=-1))
         columns = (getattr(self, f.name) for f in fields(self)[2:])
@@ -215,7 +196,7 @@ class ClusterBinSums:
         return ClusterBinSums((keys % n_slots).astype(np.int32), (keys // n_slots).astype(np.int32), *sums)
 
     def merged(self, target: npt.NDArray[np.intp], *, alone: bool) -> "ClusterBinSums":
-        """Cells of slots that go to others, for the pair form: a cluster has one cell in each, in any order."""
+        """Cells of slots moved to others."""
         moved = replace(self, slot=target[self.slot].astype(np.int32))
         joined = (np.bincount(target, minlength=target.size) > 1)[moved.slot]
         if (alone and not self.may_pair) or not joined.any():
@@ -261,7 +242,7 @@ class Batch:
     prob: FloatArray  # (n, C) probabilities z
     weight: FloatArray  # (n,) instance weights
     slots: BinIndex  # bins of the columns
-    cluster: npt.NDArray[np.intp]  # (n,) number of each case's cluster; of the case itself where ``alone``
+    cluster: npt.NDArray[np.intp]  # (n,) numbers; of cases if ``alone``
     alone: bool  # whether every case is its own cluster
 
     @cached_property
@@ -276,7 +257,6 @@ class Batch:
 
     @cached_property
     def _unit(self) -> bool:
-        """Whether every weight is one: nothing needs to be multiplied then."""
         return bool((self.weight == 1).all())
 
     @cached_property
@@ -284,10 +264,7 @@ class Batch:
         return self.gap if self._unit else self.weight[:, None] * self.gap
 
     def sums(self) -> BinSums:
-        """Sums over cases in each slot, every case being a cell.
-
-        Frequencies are mostly zero, so their sums visit only the entries with labels.
-        """
+        """Sums over cases in each slot, every case a cell."""
         at, size = self.slot.ravel(), len(self.slots)
         cases = np.bincount(at, minlength=size)
         labelled = np.flatnonzero(self.freq.ravel() != 0)
@@ -346,10 +323,7 @@ class Batch:
 def numbered_cells(
     cluster: npt.NDArray[np.intp], slot: npt.NDArray[np.intp], n_slots: int
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Keys of the (cluster, slot) cells that occur, the cell of each entry, and the number of entries of each.
-
-    Without sorting: memory of n_slots for each cluster. A key is cluster · n_slots + slot, the lowest cluster being 0.
-    """
+    """Keys of cells, cell of each entry, and entries of each."""
     if cluster.size == 0:
         nothing = np.empty(0, dtype=np.intp)
         return nothing, nothing, nothing
@@ -363,7 +337,7 @@ def numbered_cells(
 
 
 class NamedCells:
-    """Sums of the (cluster, slot) cells of clusters with names; memory grows with the cells that occur."""
+    """Sums of the (cluster, slot) cells of named clusters."""
 
     def __init__(self, n_slots: int) -> None:
         self.n_slots = n_slots
@@ -371,7 +345,6 @@ class NamedCells:
         self._parts = [self._cells(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))]
 
     def _cells(self, keys: IntArray, weight: FloatArray, diff: FloatArray) -> ClusterBinSums:
-        """Cells by keys cluster · n_slots + slot; frequencies and numbers of cases are not kept."""
         unknown = np.broadcast_to(0.0, keys.shape)
         slot, cluster = (keys % self.n_slots).astype(np.int32), (keys // self.n_slots).astype(np.int32)
         return ClusterBinSums(slot, cluster, unknown, weight, unknown, diff)
@@ -380,11 +353,11 @@ class NamedCells:
         return np.asarray(cluster.astype(np.int64) * self.n_slots + slot)
 
     def add(self, names: npt.NDArray[Any] | list[str], cells: ClusterBinSums) -> None:
-        """Add cells, whose clusters are numbers of names (G,), each of which occurs."""
+        """Add cells, whose clusters are numbers of names (G,)."""
         numbers = np.array([self.numbers.setdefault(str(name), len(self.numbers)) for name in names], dtype=np.int64)
         keys = self._keys(cells.slot, numbers[cells.cluster])
         self._parts.append(self._cells(keys, cells.weight, cells.diff))
-        if sum(part.slot.size for part in self._parts[1:]) > self._parts[0].slot.size:  # amortised: doubles at least
+        if sum(part.slot.size for part in self._parts[1:]) > self._parts[0].slot.size:  # amortised
             self._parts = [self.gathered()]
 
     def gathered(self) -> ClusterBinSums:
@@ -409,11 +382,7 @@ class NamedCells:
 
     @classmethod
     def from_dict(cls, document: dict[str, Any], n_slots: int) -> "NamedCells":
-        """Read back what ``to_dict`` wrote.
-
-        Raises:
-            ValueError: fields of different lengths.
-        """
+        """Read back what ``to_dict`` wrote."""
         cells = cls(n_slots)
         cells.numbers = {str(name): number for number, name in enumerate(document["clusters"])}
         keys = np.array(document["keys"], dtype=np.int64)

@@ -1,7 +1,11 @@
 """Triage operating curve and net benefit of second reads.
 
-A case's observed disagreement φ̂ is the U-statistic of two annotators differing, so that every sum over cases
-below is unbiased for what endless annotators would say, whatever number of labels a case has.
+A case's observed disagreement φ̂ is a U-statistic, so that sums over
+cases are unbiased whatever number of labels a case has.
+
+``label_counts`` (N, K) are used with n ≥ 2 labels, ``scores`` (N,) send
+the highest first, ``sample_weight`` (N,) is of order 2, and ``cluster``
+(N,) is the patient of each case.
 """
 
 from dataclasses import dataclass
@@ -17,28 +21,20 @@ from ml.util.arrays import FloatArray, as_class_probs, as_label_counts
 
 
 def uncertainty_scores(class_probs: npt.ArrayLike) -> dict[str, FloatArray]:
-    """The two rules that people use now: 1 − largest class probability, and entropy in nats, (N,) each."""
+    """1 − largest probability, and entropy in nats, (N,) each."""
     probs = as_class_probs(class_probs)
     return {"max probability": 1 - probs.max(axis=1), "entropy": -xlogy(probs, probs).sum(axis=1)}
 
 
 @dataclass(frozen=True)
 class _Ranked:
-    """Usable cases in order of falling score."""
-
     sample: Sample
-    # (n,) their positions, highest score first
-    order: npt.NDArray[np.intp]
-    # (n,) φ̂ of each case
-    observed: FloatArray
-    # (n,) number of the distinct score of each case, highest first
-    group: npt.NDArray[np.intp]
-    # weight of each distinct score
-    tied: FloatArray
-    # weight of all higher scores
-    before: FloatArray
-    # (n,) weight up to and with each case, in order
-    places: FloatArray
+    order: npt.NDArray[np.intp]  # (n,) highest score first
+    observed: FloatArray  # (n,) φ̂
+    group: npt.NDArray[np.intp]  # (n,) number of the score
+    tied: FloatArray  # weight of each score
+    before: FloatArray  # weight of all higher ones
+    places: FloatArray  # (n,) weight up to each case
 
     @classmethod
     def of(
@@ -70,7 +66,7 @@ class _Ranked:
         return cls(sample, order, observed, group, tied, np.cumsum(tied) - tied, places)
 
     def sent(self, capacity: float) -> tuple[FloatArray, float]:
-        """Share (n,) of each case that is sent at a capacity, and the mean φ̂ at the threshold."""
+        """Share (n,) sent of each case, and mean φ̂ at the threshold."""
         # Cases of one score are sent in equal shares, as if in random order.
         budget = capacity * self.sample.weight.sum()
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -78,7 +74,6 @@ class _Ranked:
         return share[self.group], self._threshold_mean(budget)
 
     def _threshold_mean(self, budget: float) -> float:
-        """Mean φ̂ among the √n cases around the threshold: what one place more would catch."""
         position = int(np.searchsorted(self.places, budget))
         half = max(1, int(np.sqrt(len(self.order)) / 2))
         near = self.order[max(0, position - half) : position + half]
@@ -94,24 +89,14 @@ def triage_recall(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> list[Estimate]:
-    """Share of all disagreements caught when the highest-scoring share of cases gets a second read.
+    """Share of all disagreements caught at each capacity, a share of cases.
 
-    Recall(c) = Σ_sent w φ̂ / Σ w φ̂. Its error is that of a Lorenz ordinate, with the threshold's own wobble: the
-    influence of a case is [s_i (φ̂_i − m) + c m − R φ̂_i] / mean φ̂, s_i whether it is sent and m the mean φ̂ at the
-    threshold (Beach and Davidson 1983).
-
-    Args:
-        label_counts: (N, K) label histograms, n ≥ 2 used.
-        scores: (N,) higher is sent first: the DPE, or ``uncertainty_scores``.
-        capacities: (C,) shares of cases in [0, 1] that can be sent.
-        sample_weight: (N,) instance weights of order 2.
-        cluster: (N,) patient of each case.
-
-    Returns:
-        An estimate for each capacity.
+    Recall(c) = Σ_sent w φ̂ / Σ w φ̂. The influence of a case is
+    [s_i (φ̂_i − m) + c m − R φ̂_i] / mean φ̂, s_i whether it is sent and m the
+    mean φ̂ at the threshold (Lorenz ordinate, Beach and Davidson 1983).
 
     Raises:
-        ValueError: bad shapes, capacities out of range, no case with two labels, or no disagreement at all.
+        ValueError: bad shapes, capacities out of range, or no disagreement.
     """
     shares = np.asarray(capacities, dtype=np.float64)
     if shares.ndim != 1 or not ((shares >= 0) & (shares <= 1)).all():
@@ -141,22 +126,14 @@ def net_benefit(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Net benefit per case of sending the highest-scoring share on: mean of s [φ̂ − (1 − φ̂) t/(1 − t)].
+    """Net benefit per case: mean of s [φ̂ − (1 − φ̂) t/(1 − t)].
 
-    A caught disagreement counts 1; a second read that agrees costs t/(1 − t), t being the probability of
-    disagreement at which a second read is just worth its cost (Vickers and Elkin 2006). Rules that score
-    differently are compared at the same capacity.
-
-    Args:
-        label_counts: (N, K) label histograms, n ≥ 2 used.
-        scores: (N,) higher is sent first.
-        capacity: share of cases sent.
-        threshold: t in (0, 1).
-        sample_weight: (N,) instance weights of order 2.
-        cluster: (N,) patient of each case.
+    A caught disagreement counts 1, a second read that agrees −t/(1 − t), t
+    the threshold (Vickers and Elkin 2006). Rules are compared at one
+    capacity, the share of cases sent.
 
     Raises:
-        ValueError: as ``triage_recall``, or a threshold out of range.
+        ValueError: bad shapes, or a threshold or capacity out of range.
     """
     if not (0 < threshold < 1 and 0 <= capacity <= 1):
         raise ValueError(f"threshold must lie in (0, 1) and capacity in [0, 1], got {threshold} and {capacity}")
@@ -183,10 +160,7 @@ def net_benefit_difference(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Net benefit of one score less that of another at the same capacity, with the error of the paired difference.
-
-    Arguments and errors as in ``net_benefit``.
-    """
+    """Net benefit of one score less that of another, paired."""
     same_rows(scores=scores, other_scores=other_scores)
     first = _Ranked.of(label_counts, scores, sample_weight, cluster)
     second = _Ranked.of(label_counts, other_scores, sample_weight, cluster)

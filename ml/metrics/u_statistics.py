@@ -1,7 +1,8 @@
-"""Unbiased estimates of symmetric statistics of m labels from histograms of n ≥ m labels.
+"""Unbiased estimates of symmetric statistics of m labels.
 
-The disagreement of two annotators is one such statistic. Others are "at least two of three say malignant" or "all
-three differ". A statistic is given as a kernel: a function of the label counts of m annotators.
+A kernel is a function of the label counts of m annotators, such as
+"at least two of three say malignant". Other arguments are those of
+``ml.metrics.losses``, with weights of order m.
 
 >>> two_of_three = lambda counts: float(counts[1] >= 2)
 >>> u_statistic(np.array([[2, 2], [1, 3]]), two_of_three, 3)
@@ -32,20 +33,15 @@ def disagreement_kernel(counts: IntArray) -> float:
 
 
 def _histograms(n_classes: int, m: int) -> Iterator[IntArray]:
-    """Every label histogram (K,) of m labels."""
     for labels in combinations_with_replacement(range(n_classes), m):
         yield np.bincount(labels, minlength=n_classes).astype(np.int64)
 
 
 def u_statistic(label_counts: npt.ArrayLike, kernel: Kernel, m: int) -> FloatArray:
-    """Mean (N,) of a kernel over all ways to take m of a case's labels; NaN where there are fewer.
+    """Mean (N,) of a kernel over all choices of m labels of a case.
 
-    Σ_c Π_k C(y_k, c_k) / C(n, m) · kernel(c) over the histograms c of m labels (Hoeffding 1948).
-
-    Args:
-        label_counts: (N, K) label histograms.
-        kernel: statistic of m labels.
-        m: number of annotators that the statistic is about.
+    Σ_c Π_k C(y_k, c_k) / C(n, m) · kernel(c) over the histograms c of m
+    labels (Hoeffding 1948); NaN with fewer labels.
 
     Raises:
         ValueError: ``m`` below one.
@@ -66,7 +62,7 @@ def u_statistic(label_counts: npt.ArrayLike, kernel: Kernel, m: int) -> FloatArr
 
 
 def expected_statistic(distribution: PredictiveDistribution, kernel: Kernel, m: int) -> FloatArray:
-    """Prediction (N,) of a statistic of m annotators: Σ_c P(c) kernel(c), by the distribution's own likelihood.
+    """Prediction (N,) of a statistic: Σ_c P(c) kernel(c).
 
     For ``disagreement_kernel`` and m = 2 it is the DPE.
     """
@@ -104,16 +100,7 @@ def statistic_loss(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Squared loss of predictions (N,) of a binary statistic of m annotators, n ≥ m; L_φ for disagreement.
-
-    Args:
-        label_counts: (N, K) label histograms.
-        predicted: (N,) probabilities of the event.
-        kernel: 0 or 1 for the label counts of m annotators.
-        m: number of annotators.
-        sample_weight: (N,) instance weights of order m.
-        cluster: (N,) patient of each case.
-    """
+    """Squared loss of predictions (N,) of a binary statistic, n ≥ m."""
     observed, estimate, sample = _observed(label_counts, predicted, kernel, m, sample_weight, cluster)
     return to_estimate(mean_replicates(statistic_terms(observed, estimate), sample), sample, bounds=SHARE)
 
@@ -130,18 +117,6 @@ def statistic_calibration_loss(
     sample_weight: npt.ArrayLike | None = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Calibration loss of predictions (N,) of a statistic of m annotators, n ≥ m; CL_φ for disagreement.
-
-    Args:
-        label_counts: (N, K) label histograms.
-        predicted: (N,) probabilities of the event.
-        kernel: statistic of m labels.
-        m: number of annotators.
-        n_bins: bins of [0, 1].
-        strategy: as in ``ml.metrics.calibration_loss``.
-        debias: as in ``ml.metrics.calibration_loss``.
-        sample_weight: (N,) instance weights of order m.
-        cluster: (N,) patient of each case.
-    """
+    """Calibration loss of predictions (N,) of a statistic, n ≥ m."""
     observed, estimate, sample = _observed(label_counts, predicted, kernel, m, sample_weight, cluster)
     return Binned.of(observed[:, None], estimate[:, None], sample, n_bins, strategy, debias).estimate(debias)

@@ -194,7 +194,6 @@ EXEMPT = {
     "agreement.SiteAgreement": "a result",
     "agreement.DawidSkene": "a result",
     "agreement.DependenceTest": "a result",
-    "agreement.HomogeneityTest": "a result",
     "calibration.Calibrator": "parameters",
     "calibration.FitReport": "a result",
     "calibration.FitError": "an error",

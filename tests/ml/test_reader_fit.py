@@ -15,13 +15,13 @@ from ml.annotators.fitting import (
     Anchor,
     FitInputs,
     case_log_likelihoods,
-    em_step,
     fit_rates,
     fit_readers,
     held_out_gain,
     left_out,
     log_prior,
     next_label_losses,
+    opinion_counts,
 )
 from ml.annotators.posterior import Opinions, named_posterior
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, PredictiveDistribution
@@ -51,6 +51,13 @@ def penalised_log_likelihood(material: FitInputs, confusions: FloatArray, anchor
     """The fit's objective at given matrices (A, K, K)."""
     prior = log_prior(confusions, anchor.pseudo_counts(len(confusions)))
     return float(case_log_likelihoods(material, confusions).sum()) + prior
+
+
+def em_step(material: FitInputs, confusions: FloatArray, anchor: Anchor) -> FloatArray:
+    """Matrices (A, K, K) after a step of expectation–maximisation."""
+    counts = opinion_counts(material, confusions, left_out(material, confusions)[0])
+    counts = counts + anchor.pseudo_counts(len(confusions))
+    return np.asarray(counts / counts.sum(axis=2, keepdims=True))
 
 
 @pytest.mark.parametrize("members", [1, 3])
