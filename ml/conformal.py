@@ -126,7 +126,7 @@ def calibrate(
     misses: float = MISSES,
     least_mass: float = 0.0,
 ) -> Thresholds:
-    """Thresholds that the scores of new patients' answers exceed with probability α at most.
+    """Thresholds exceeded by new patients' answers with probability ≤ α.
 
     t(m) = min{s : Σ_{s_i ≤ s} w_i ≥ (1 − α)(Σ w_i + m)}.
 
@@ -186,7 +186,7 @@ class SetQuality:
 def judge_sets(
     sets: npt.ArrayLike, answers: npt.ArrayLike, masses: npt.ArrayLike, patients: npt.ArrayLike
 ) -> SetQuality:
-    """Coverage, mean size and share of single classes, with 95 % intervals by patient.
+    """Coverage, size and single-class share, with 95 % intervals.
 
     Args:
         sets: (N, K) classes of each set.
@@ -227,7 +227,6 @@ def judge_sets(
 
 
 def _class_numbers(answers: npt.ArrayLike, n_rows: int, n_classes: int, *, lowest: int = 0) -> IntArray:
-    """Answers (N,) as numbers of classes."""
     numbers = np.asarray(answers)
     if numbers.dtype.kind not in "iu" and numbers.size:
         raise ValueError(f"answers must be numbers of classes, got {numbers.dtype}")
@@ -241,7 +240,7 @@ _DIGITS = 12
 
 
 def scores(class_probs: npt.ArrayLike) -> FloatArray:
-    """Mass of the classes that are more probable than each class: s_ik = Σ_j f_ij 1[f_ij > f_ik].
+    """Mass above each class: s_ik = Σ_j f_ij 1[f_ij > f_ik].
 
     The score of adaptive prediction sets (Romano, Sesia and Candès 2020, eq. 5) without its random part: 0 for the
     leading class, the same for equal probabilities, and nothing is drawn, so that one case has one set.
@@ -293,7 +292,7 @@ def answer_scores(class_probs: npt.ArrayLike, answers: npt.ArrayLike) -> FloatAr
 
 
 def answer_sets(class_probs: npt.ArrayLike, thresholds: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Classes whose score is at most a threshold; the leading class is always among them.
+    """Classes within a threshold, and always the leading one.
 
     Args:
         class_probs: (N, K).

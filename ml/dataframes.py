@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 
 def _keys(values: Any) -> list[Any] | None:
-    """Column names of a table; None for an array."""
     if isinstance(values, Mapping):
         return list(values)
     if hasattr(values, "collect_schema") and not hasattr(values, "to_numpy"):
@@ -70,7 +69,7 @@ def by_class(
     classes: Sequence[str] | None = None,
     names: tuple[str, str] = ("class_probs", "prob:"),
 ) -> tuple[npt.ArrayLike, npt.ArrayLike, list[str] | None]:
-    """Bring the columns of label counts and class probabilities into one order of classes.
+    """Bring label counts and class probabilities into one class order.
 
     That is the order of ``classes``, or of the names, so that nothing depends on where a column stands; a prefix that
     all columns have is no part of the names.
@@ -103,13 +102,13 @@ def by_class(
 
 
 def values_of(values: Any, what: str) -> npt.ArrayLike:
-    """Columns of a table as an array (N, K), for what does not depend on their order; arrays as they are."""
+    """Columns of a table as an array (N, K); arrays as they are."""
     names = _classes(values, "", what)
     return values if names is None else _in_order(values, names, names, what)
 
 
 def same_rows(**values: Any) -> None:
-    """Refuse data frames whose row names differ: rows are not matched by position against their names either.
+    """Refuse data frames with different row names.
 
     A frame with rows 0 … N − 1 next to one with other names counts as differing: a shuffled or filtered frame keeps
     the numbers of its rows.
@@ -132,7 +131,7 @@ def same_rows(**values: Any) -> None:
 
 
 def refuse_row_names(**values: Any) -> None:
-    """Refuse data frames whose rows have names where nothing is kept to match them with, as in a distribution.
+    """Refuse data frames with named rows, where none are matched.
 
     Raises:
         ValueError: one of them has a pandas index other than 0 … N − 1 in this order.
@@ -146,7 +145,7 @@ def refuse_row_names(**values: Any) -> None:
 
 
 def refuse_tables(**values: Any) -> None:
-    """Refuse tables where arrays are computed with as they are: a loss that an optimiser calls a thousand times.
+    """Refuse tables in place of arrays.
 
     Raises:
         ValueError: one of them has names of columns or of rows.
@@ -158,7 +157,7 @@ def refuse_tables(**values: Any) -> None:
 
 
 def _tables(values: Any) -> list[Any]:
-    """The members where tables come as a list, one per member of an ensemble; else the table itself."""
+    """The members of a list of tables, or the table itself."""
     return list(values) if isinstance(values, list | tuple) else [values]
 
 
@@ -171,7 +170,6 @@ def _named_rows(values: Mapping[str, Any]) -> Iterator[tuple[str, npt.NDArray[An
 
 
 def _index(table: Any) -> npt.NDArray[Any] | None:
-    """Names of a table's rows (pandas); None of what has none."""
     index = getattr(table, "index", None)
     return None if index is None or callable(index) else np.asarray(index)  # `index` of lists is a method
 
@@ -187,7 +185,7 @@ def _first_difference(names: npt.NDArray[Any], others: npt.NDArray[Any]) -> str:
 
 
 def _classes(values: Any, prefix: str, what: str) -> list[str] | None:
-    """Class names of a table's columns, without a prefix that all of them have."""
+    """Class names of columns, without a shared prefix."""
     names = column_names(values)
     if names is None:
         return None
@@ -200,7 +198,7 @@ def _classes(values: Any, prefix: str, what: str) -> list[str] | None:
 
 
 def _in_order(values: Any, names: list[str] | None, order: list[str], what: str) -> npt.ArrayLike:
-    """Columns of a table in the order of the classes; an array as it is."""
+    """Columns in the order of the classes; an array as it is."""
     if names is None:
         return np.asarray(values)
     unknown, missing = sorted(set(names) - set(order)), sorted(set(order) - set(names))
@@ -213,7 +211,6 @@ def _in_order(values: Any, names: list[str] | None, order: list[str], what: str)
 
 
 def _numbers(values: Any, key: Any, what: str) -> npt.NDArray[Any]:
-    """One column as numbers."""
     try:
         column = np.asarray(values[key])
         # nullable columns of pandas are objects

@@ -129,7 +129,6 @@ def _read(hint: Any, value: Any, where: str) -> Any:
 
 
 def _read_first(hints: list[Any], value: Any, where: str) -> Any:
-    """A value of the first of several types that it fits."""
     for hint in hints[:-1]:
         with suppress(ValueError):
             return _read(hint, value, where)

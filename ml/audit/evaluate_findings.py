@@ -38,7 +38,7 @@ class FindingAudit:
     comparison: Comparison | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON document of ``secondread evaluate --json``: the evaluation, and what options add to it."""
+        """Return the JSON document of ``secondread evaluate --json``."""
         document: dict[str, Any] = {**self.evaluation.to_dict()}
         if self.options.missing == "drop":
             document["left_out"] = list(self.cases.left_out)
@@ -52,7 +52,7 @@ class FindingAudit:
 def audit_findings(
     labels: TableSource, predictions: TableSource, options: EvaluationOptions, against: TableSource | None = None
 ) -> list[FindingAudit]:
-    """Evaluate PREDICTIONS against LABELS; one answer, or one per finding where both tables have such a column.
+    """Evaluate PREDICTIONS against LABELS, by finding if both name one.
 
     Raises:
         TableError: a table cannot be used; the message names file, row and column.
@@ -70,7 +70,7 @@ def _audit_finding(cases: Cases, options: EvaluationOptions) -> FindingAudit:
 
 @dataclass(frozen=True)
 class TailBins:
-    """Bins of the smallest and of the largest probabilities; those without cases are left out."""
+    """Bins of the smallest and largest probabilities, none empty."""
 
     classes: tuple[ReliabilityBin, ...]
     disagreement: tuple[ReliabilityBin, ...]

@@ -145,7 +145,7 @@ def _calibration_sentences(loss: Estimate, error: Estimate, what: str, against: 
 
 
 def _tail_sentences(bins: Sequence[ReliabilityBin], said: str, seen: str) -> list[str]:
-    """Sentences on tail bins whose mean probability lies outside the observed interval."""
+    """Tail bins whose mean probability is outside the observed interval."""
     texts = []
     for row in bins:
         if row.mean_prob is None or row.mean_freq is None or row.freq_low is None or row.freq_high is None:
@@ -205,7 +205,6 @@ def _is_finite_estimate(estimate: Estimate | None) -> bool:
 
 
 def _new_annotators_clause(estimate: Estimate, shown: Callable[[float], str] = share) -> str:
-    """Clause on new annotators where they might change the verdict."""
     low, high = estimate.low_new, estimate.high_new
     if low is None or high is None or not low <= 0 <= high:
         return ""
@@ -213,7 +212,6 @@ def _new_annotators_clause(estimate: Estimate, shown: Callable[[float], str] = s
 
 
 def _for_new_annotators(estimate: Estimate | None) -> str:
-    """Clause with the interval for new annotators, where it is known."""
     if estimate is None or estimate.low_new is None or estimate.high_new is None:
         return ""
     return f"; for new annotators like these {share(estimate.low_new)} to {share(estimate.high_new)}"

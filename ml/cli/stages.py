@@ -32,7 +32,7 @@ _LINE_SECONDS = 0.5
 
 
 class TrainingBar:
-    """Progress on stderr: epoch, loss, images a second, time left; a line an epoch where it is no terminal."""
+    """Training progress on stderr: epoch, loss, speed, time left."""
 
     def __init__(self, epochs: int) -> None:
         self.epochs, self.next_line = epochs, 0.0
@@ -69,7 +69,7 @@ commands = typer.Typer()
 def data_options(
     data: str, cases: int | None, valid_labels: int | None, size: int | None, crop: int | None, seed: int
 ) -> dict[str, int]:
-    """Arguments of the data set's loader; an option it does not know is refused there by name."""
+    """Arguments of the data set's loader; it refuses unknown ones."""
     options = {"count": cases, "valid_labels": valid_labels, "size": size, "crop": crop}
     given = {name: value for name, value in options.items() if value is not None}
     return given if data in {"mix_mnist", "mix_cifar10", "pbc_nucleus"} else given | {"seed": seed}
@@ -166,7 +166,6 @@ def train(
 
 
 def _load_dataset(data: str, options: dict[str, int], processes: "Processes") -> "ImageDataset":
-    """A data set; the first process says so, and shows what is decoded."""
     from ml.datasets.registry import load_dataset
 
     if processes.first:
@@ -200,7 +199,6 @@ def _train(
 
 
 def _announce_training(dataset: "ImageDataset", what: str) -> None:
-    """Announce the training, and warn of too small parts."""
     from ml.training.data import describe_shortages
 
     for sentence in describe_shortages(dataset):
@@ -209,7 +207,6 @@ def _announce_training(dataset: "ImageDataset", what: str) -> None:
 
 
 def _report(best: "EpochMetrics", out: Path, as_json: bool) -> None:
-    """The best epoch, and the network beside the simple baseline."""
     from ml.release.card import baseline_verdict
     from ml.training.report import trained_beside_baseline
     from ml.training.run_folder import RunFolder
@@ -262,7 +259,6 @@ def calibrate(
 
 
 def _on_disagreement(judged: "DisagreementDocument | None") -> list[str]:
-    """Lines on the disagreement probability's held-out performance."""
     if judged is None:
         return ["the disagreement probability was not judged: no held-out case has two labels"]
     if judged["constant"] is not None:
@@ -320,7 +316,6 @@ def export(
 
 
 def _export_text(release: "Release", out: Path) -> str:
-    """Summary text of an export."""
     text, parity = f"release {release.card['name']} in {out}", release.card["parity"]
     if parity is not None:
         text += (
@@ -331,7 +326,6 @@ def _export_text(release: "Release", out: Path) -> str:
 
 
 def _serve_elsewhere(path: Path, triton: Path, *, as_json: bool) -> None:
-    """Put the network of a release that is there into a model repository."""
     from ml.release.artifact import read_release
     from ml.release.triton import write_repository
 

@@ -34,7 +34,7 @@ class AnnotatorPool:
     def read(
         self, true_probs: FloatArray, n_labels: npt.ArrayLike, rng: np.random.Generator
     ) -> tuple[IntArray, IntArray]:
-        """Annotators and labels, (N, max n_labels) each, −1 for none, of cases with label distributions (N, K).
+        """Annotators and labels (N, max n_labels) of N cases, −1 for none.
 
         Raises:
             ValueError: more labels per case than annotators.

@@ -23,7 +23,7 @@ VALID_LABELS = (1, 2, 5)
 
 
 def load_digits(numbers: IntArray) -> tuple[Pixels, IntArray]:
-    """All digits (70000, 28, 28) and their classes, training part first, whichever numbers will be used."""
+    """All digits (70000, 28, 28) and their classes, training part first."""
     folder = datasets_folder("mnist", "storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz")
     with np.load(folder / "mnist.npz") as data:
         images = np.concatenate([data["x_train"], data["x_test"]])
@@ -60,7 +60,7 @@ BLENDS = {
 
 @dataclass(frozen=True)
 class BlendTable:
-    """A split table: numbers of the originals (N, 2), equal if an image is not mixed, and weight r of the first."""
+    """Split table: originals (N, 2), and weight r of the first."""
 
     case_ids: npt.NDArray[np.str_]
     ids: IntArray
@@ -69,7 +69,7 @@ class BlendTable:
     partition: npt.NDArray[np.str_]
 
     def thinned(self, at_most: int) -> "BlendTable":
-        """So many cases of each partition: those whose originals come first, so that few files are needed."""
+        """The first ``cases`` of each partition, ordered by originals."""
         early = np.argsort(self.ids.max(axis=1), kind="stable")
         rows = np.sort(np.concatenate([early[self.partition[early] == name][:at_most] for name in PARTITIONS]))
         return BlendTable(*(column[rows] for column in vars(self).values()))
@@ -77,7 +77,7 @@ class BlendTable:
 
 @lru_cache(maxsize=2)
 def read_blend_table(name: str, valid_labels: int) -> BlendTable:
-    """Read the table with ``valid_labels`` labels per validation image; images are the same in all.
+    """Read the table with ``valid_labels`` labels per validation image.
 
     Raises:
         DatasetMissingError: the tables are not on this machine.
@@ -105,7 +105,7 @@ def read_blend_table(name: str, valid_labels: int) -> BlendTable:
 
 
 def load_blend(name: str, valid_labels: int = 2, cases: int | None = None) -> ImageDataset:
-    """Blended images with so many labels per validation image; ``cases`` of each partition for quick looks.
+    """Load blended images; ``cases`` limits each partition.
 
     Raises:
         DatasetMissingError: the tables or the originals are not on this machine.

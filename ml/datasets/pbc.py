@@ -64,7 +64,7 @@ def _dataset(
     partition: npt.NDArray[np.str_],
     source: str,
 ) -> ImageDataset:
-    """Rows of the label table with their images, which the archive names by their numbers."""
+    """Rows of the label table with their images."""
     with zipfile.ZipFile(datasets_folder("pbc_wbcatt", _WHERE) / "pbc_images_48.zip") as archive:
         pixels = np.stack([np.asarray(Image.open(BytesIO(archive.read(f"{row:05d}.jpg")))) for row in rows])
     mean, std = fit_normalisation(pixels[partition == "train"])
@@ -84,7 +84,7 @@ def _dataset(
 
 
 def _labelled_twice(table: pa.Table, part: str) -> npt.NDArray[np.intp]:
-    """Rows that both annotators of the attributes labelled, of the source's test part or of the others."""
+    """Rows labelled by both annotators, of the test part or the others."""
     inside = _text(table, "wbcatt_split") == "test"
     return np.flatnonzero((inside if part == "test" else ~inside) & (_text(table, "a2_nucleus_shape") != ""))
 
@@ -113,7 +113,7 @@ def demo_cells() -> list[dict[str, str]]:
 
 
 def load_pbc(seed: int = 0) -> ImageDataset:
-    """16,892 cells of 8 types, one label each, split 70/10/20 within each type; those of the demo are left out.
+    """Load 16,892 cells of 8 types, one label each; without the demo's.
 
     The other 104 doubly annotated cells whose original photographs are at hand always fall into the test part.
 
@@ -135,7 +135,7 @@ def load_pbc(seed: int = 0) -> ImageDataset:
 def _swap_into_test(
     partition: npt.NDArray[np.str_], reserved: npt.NDArray[np.bool_], types: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.str_]:
-    """Move reserved cases to the test part, each for another test case of its type: shares stay."""
+    """Move reserved cases to the test part, type for type."""
     result = partition.copy()
     for value in np.unique(types):
         inside = types == value
@@ -147,7 +147,7 @@ def _swap_into_test(
 
 
 def load_pbc_nucleus(cases: int | None = None) -> ImageDataset:
-    """Nucleus shape of 10,098 white cells, of which 800 carry a second label by other annotators.
+    """Load nucleus shapes of 10,098 white cells; 800 have two labels.
 
     Trained on cells labelled once. Of the 304 cells of the source's test part that are labelled twice 200 are the
     demo's and left out. As many of the 696 of its other parts, drawn at random, take their place: 304 cells labelled

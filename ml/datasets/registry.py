@@ -21,7 +21,7 @@ DATASET_NAMES = tuple(_LOADERS)
 
 
 def load_dataset(data: str, options: dict[str, int], observer: Observer = ignore_progress) -> ImageDataset:
-    """Load a data set by name, or a folder by path, with further arguments of its loader.
+    """Load a data set by name, or a folder by path.
 
     Raises:
         ValueError: neither a data set nor a folder, or an option that this data set does not take.

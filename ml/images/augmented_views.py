@@ -38,7 +38,6 @@ def views(inputs: Inputs, orientation: Orientation, *, samples: int, seed: int =
 
 
 def _turned(inputs: Inputs, symmetry: int) -> Inputs:
-    """One of the eight symmetries of the square."""
     turned = np.rot90(inputs, symmetry % 4, (2, 3))
     return np.asarray(turned[..., ::-1] if symmetry >= 4 else turned, dtype=np.float32)
 

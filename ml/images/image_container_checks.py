@@ -109,7 +109,6 @@ def _tiff_facts(data: bytes) -> FileFacts:
 
 
 def _is_plain_tiff(directory: "_Directory", width: int, height: int) -> bool:
-    """Whether its parts are those of the picture, and none is named twice."""
     (samples,) = directory.numbers(_SAMPLES, (1,))
     if samples > _MOST_SAMPLES or max(directory.numbers(_BITS, (1,))) > _DEEP:
         return False
@@ -133,8 +132,6 @@ def _is_plain_tiff(directory: "_Directory", width: int, height: int) -> bool:
 
 
 class _Directory:
-    """The first directory of a TIFF."""
-
     def __init__(self, data: bytes) -> None:
         self._data, self.size = data, len(data)
         self._order = "<" if data[:2] == b"II" else ">"

@@ -45,7 +45,7 @@ class DecodingCost:
 
 
 def estimate_decoding_cost(data: bytes) -> DecodingCost:
-    """Estimate an image's decoding cost from its file header; a file that is no image costs nothing."""
+    """Estimate an image's decoding cost from its header; 0 for no image."""
     facts = file_facts(data)
     if facts is None:
         return DecodingCost(0, True)  # decoding says so
@@ -64,7 +64,7 @@ def read_picture(data: bytes, preprocessing: Preprocessing, *, png: bool) -> Pic
 
 
 def difference_hash(image: Image.Image) -> int:
-    """64-bit perceptual hash: which of 8 × 8 coarse cells is darker than its right neighbour.
+    """64-bit perceptual hash of 8 × 8 coarse cells.
 
     Source: N. Krawetz, "Kind of like that", 2013 (difference hash).
     """
@@ -84,7 +84,7 @@ def hash_distance(first: int, other: int) -> int:
 
 @dataclass(frozen=True)
 class _Header:
-    """First line of the answer: what is wrong, or the picture without its bytes."""
+    """First line of the answer: an error, or the picture's shape."""
 
     reason: str = ""
     message: str = ""

@@ -24,5 +24,4 @@ def pixel_digest(image: Image.Image | Pixels) -> bytes:
 
 
 def _is_grey(pixels: Pixels) -> bool:
-    """Whether all channels of (H, W, C) are equal."""
     return bool((pixels == pixels[..., :1]).all())

@@ -75,7 +75,6 @@ def _check_header(image: Image.Image) -> None:
 
 
 def _plain(image: Image.Image) -> Image.Image:
-    """Mode L or RGB, upright, opaque."""
     ImageOps.exif_transpose(image, in_place=True)
     upright = image
     mode = upright.mode
@@ -159,7 +158,7 @@ class Preprocessing:
         return np.asarray(image, dtype=np.uint8).reshape(self.size, self.size, self.channels)
 
     def scale_and_offset(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Factors (C, 1, 1) so that input = pixel · scale + offset, for arrays and tensors alike."""
+        """Factors (C, 1, 1) of input = pixel · scale + offset."""
         mean, std = np.array(self.mean)[:, None, None], np.array(self.std)[:, None, None]
         return (1 / (255 * std)).astype(np.float32), (-mean / std).astype(np.float32)
 
@@ -178,7 +177,6 @@ class Preprocessing:
 
 
 def _block_means(pixels: Pixels, factor: int) -> Pixels:
-    """Means of blocks of ``factor`` × ``factor`` pixels, rounded half up."""
     if factor == 1:
         return pixels
     side, channels, area = len(pixels) // factor, pixels.shape[-1], factor**2
@@ -190,7 +188,7 @@ def _block_means(pixels: Pixels, factor: int) -> Pixels:
 
 
 def fit_normalisation(pixels: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel of uint8 pixels (N, H, W, C), scaled to [0, 1]."""
+    """Mean and standard deviation per channel of pixels (N, H, W, C)."""
     flat = pixels.reshape(-1, pixels.shape[-1])
     counts = [np.bincount(flat[:, c], minlength=256) for c in range(flat.shape[1])]
     values = np.arange(256) / 255

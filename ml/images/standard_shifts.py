@@ -44,7 +44,7 @@ class StandardShift:
 
 
 def _rim_index(length: int, before: int, after: int) -> npt.NDArray[np.intp]:
-    """Positions of an axis with margins before and after it that fold back and forth over its rim."""
+    """Indices of an axis with reflected margins."""
     rim = max(length // _RIM, 1)
     wave = np.concatenate([np.arange(rim), np.arange(rim)[::-1]])
     left = wave[np.arange(before) % (2 * rim)][::-1]
@@ -53,13 +53,12 @@ def _rim_index(length: int, before: int, after: int) -> npt.NDArray[np.intp]:
 
 
 def _surrounded(pixels: Pixels, margin: int) -> Pixels:
-    """An image with a margin on all sides."""
     rows, columns = (_rim_index(length, margin, margin) for length in pixels.shape[:2])
     return np.asarray(pixels[np.ix_(rows, columns)])
 
 
 def _magnified(pixels: Pixels, factor: float) -> Pixels:
-    """The central part of an image, or the image with its surroundings, on the pixels that it had."""
+    """Image magnified or reduced about its centre, size unchanged."""
     height, width = pixels.shape[:2]
     margin = int(np.ceil(max(0.0, 1 / factor - 1) * max(height, width) / 2))
     wide = _surrounded(pixels, margin)

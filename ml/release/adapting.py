@@ -51,8 +51,6 @@ class AdaptReport(TypedDict):
 
 @dataclass(frozen=True)
 class _Cases:
-    """Network outputs of N labelled images."""
-
     # (N, K) float32, of the network
     logits: npt.NDArray[np.float32]
     features: npt.NDArray[np.float32]
@@ -88,7 +86,7 @@ def adapt_release(
     fuse: Callable[[Release, Calibration], bytes] | None = None,
     observer: Callable[[int, int], None] = lambda done, total: None,
 ) -> AdaptReport:
-    """Write a release for the annotators of a LABELS table; ``fuse`` makes its ``fused.onnx``."""
+    """Write a release for the annotators of a LABELS table."""
     release = read_release(source)
     require_empty(out)
     require_head(release.calibration)
@@ -123,7 +121,7 @@ def adapt_release(
 def _read(
     release: Release, images: Path, labels: Path, cluster: str | None, observer: Callable[[int, int], None]
 ) -> tuple[_Cases, int]:
-    """Labelled images as the network sees them, and how many images have no label."""
+    """Read labelled images, and count those without a label."""
     predictor = Predictor(release)
     names, paths, hmacs = listed_images(images)
     table = read_labels(labels, release.classes)
@@ -155,7 +153,6 @@ def _read(
 
 
 def _patients(labels: Annotations, column: str | None, path: Path) -> list[str] | None:
-    """Patient of each case; None if no column names them."""
     if column is None and "patient" not in labels.columns:
         return None
     named = column or "patient"
@@ -178,7 +175,6 @@ def _write(
     name: str,
     fuse: Callable[[Release, Calibration], bytes] | None,
 ) -> Release:
-    """Write the release: the same network and checks, the new calibration, card and index."""
     parent: CardContents = release.card
     card: CardContents = {
         **parent,

@@ -64,11 +64,11 @@ class Release:
 
     @property
     def network_sha256(self) -> str:
-        """Digest of the network file: releases of one network share what it makes of an image."""
+        """Digest of the network file, shared by recalibrated releases."""
         return str(self.card["files"]["network.onnx"])
 
     def by_members(self, logits: npt.ArrayLike, features: npt.ArrayLike) -> tuple[npt.ArrayLike, npt.ArrayLike]:
-        """Logits and features (N, …) as they are, or (S, N, …) of the members of a dropout ensemble."""
+        """Logits and features, (S, N, …) of a dropout ensemble or (N, …)."""
         return (logits, features) if self.head is None else self.head(np.asarray(features, dtype=np.float32))
 
 
@@ -81,7 +81,7 @@ def require_empty(path: Path) -> None:
 def write_release(
     path: Path, files: Mapping[str, bytes], calibration: Calibration, card: CardContents, readme: str | None = None
 ) -> Release:
-    """Write a release into an empty folder, card last, and read it back; its README is the card if none is given."""
+    """Write a release into an empty folder, card last, and read it back."""
     require_empty(path)
     path.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
@@ -98,7 +98,7 @@ def write_release(
 def write_recalibrated(
     path: Path, parent: Release, calibration: Calibration, card: CardContents, files: Mapping[str, bytes] | None = None
 ) -> Release:
-    """Write a release of the parent's network and checks with another calibration; ``files`` are added or replaced."""
+    """Write the parent's network and checks with another calibration."""
     kept = ("network.onnx", *KEPT_FILES, INDEX_FILE)
     of_parent = {name: (parent.path / name).read_bytes() for name in kept if name in parent.card["files"]}
     # recall, baseline and shifts are of the parent as it was trained
@@ -150,7 +150,7 @@ def read_release(path: Path) -> Release:
 
 
 def _part(path: Path, card: Card, name: str, read: Callable[[bytes], T]) -> T | None:
-    """An optional file of a release, None if it has none."""
+    """An optional file, None if missing."""
     return read((path / name).read_bytes()) if name in card["files"] else None
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ProcessesDocument(TypedDict):
-    """Epochs by number of training processes, with the source of batch normalisation statistics.
+    """Epochs by number of training processes.
 
     ``batch_norm`` is ``per-process`` (each one's part of a batch), or None: one process, or a network without any.
     """
@@ -30,7 +30,7 @@ class ProcessesDocument(TypedDict):
 
 
 def processes_of(history: list[EpochMetrics]) -> list[ProcessesDocument]:
-    """Which processes trained how many epochs, in their order; nothing where no epoch was trained by several."""
+    """Epochs by processes, empty if only one process trained."""
     rows: list[ProcessesDocument] = []
     for epoch in history:
         count, norm = epoch.get("processes", 1), epoch.get("batch_norm")
@@ -41,7 +41,7 @@ def processes_of(history: list[EpochMetrics]) -> list[ProcessesDocument]:
 
 
 class SourceDocument(TypedDict):
-    """The release that another one was made from, without a service: its name and the digest of its card."""
+    """Parent release: name and digest of the card."""
 
     name: str
     card_sha256: str
@@ -67,7 +67,7 @@ class QuantizedDocument(TypedDict):
 
 
 class ClassDocument(TypedDict):
-    """A class of the reading task: code, name for people, key on the keyboard, heading in the list of classes."""
+    """A class: code, name, keyboard shortcut and heading."""
 
     code: str
     name: str
@@ -76,7 +76,7 @@ class ClassDocument(TypedDict):
 
 
 class DataDocument(TypedDict):
-    """Where a release's cells come from: cases of each partition, and whether these were split by patient or case.
+    """Origin of a release's cells: partitions, and split by patient or case.
 
     ``class_counts``: cells of each class (in the order of the classes) by partition. ``annotators``: who labelled them,
     null where their names are not known.
@@ -95,7 +95,7 @@ RecallDocument = TypedDict("RecallDocument", {"class": str, "recall": float | No
 
 
 class BaselineDocument(TypedDict):
-    """The simple baseline beside the network on the same cells; ``change`` is network minus baseline.
+    """The baseline on the same cells; ``change`` is network − baseline.
 
     ``judged_on`` is ``test``, or ``valid`` where no cell was held out.
     """
@@ -116,7 +116,7 @@ class DropoutDocument(TypedDict):
 
 
 class DisagreementDocument(TypedDict):
-    """Held-out performance of the disagreement probability, and the constant that may replace it.
+    """Held-out verdict on the disagreement probability.
 
     ``verdict`` compares the network's own with a constant: better, no better so far, worse. ``constant`` is None where
     the network's own is served.
@@ -135,7 +135,7 @@ class ParityDocument(TypedDict):
 
 
 class ReferenceDocument(TypedDict):
-    """Reference statistics of training data: stain colours, class shares, squared feature distances.
+    """Reference statistics of the training data.
 
     ``false_alarm_rate``: expected share of such images that are flagged as unlike the release's.
     Distances are None where there were too few cells.
@@ -153,7 +153,7 @@ class ReferenceDocument(TypedDict):
 
 
 class RecalibrationDocument(TypedDict):
-    """Recalibration of a candidate; the gate's result is the service's (``app.releases.gate_verdicts``).
+    """Recalibration of a candidate, with the gate's verdict.
 
     ``kept_for_sets``: cases of the calibration partition that neither this fit nor an earlier one has seen.
     """
@@ -202,7 +202,7 @@ class CardContents(TypedDict):
 
 
 class Card(CardContents):
-    """card.json: digests of all other files of a release, and what it says of itself."""
+    """card.json: description of a release, and digests of its files."""
 
     version: int
     files: dict[str, str]

@@ -49,7 +49,7 @@ class DeviceError(ValueError):
 
 
 def runs_on_cuda(device: Device) -> bool:
-    """Whether networks run on CUDA on this device; ``auto`` takes it if it can be used, ``cuda`` raises if not."""
+    """Choose CUDA or CPU; ``cuda`` raises if unusable."""
     if device == "cpu":
         return False
     fault = cuda_fault()
@@ -59,7 +59,7 @@ def runs_on_cuda(device: Device) -> bool:
 
 
 def fallen_back(device: Device) -> str | None:
-    """Why ``auto`` has taken the CPU though the ONNX Runtime for GPUs is installed; None if nothing went wrong."""
+    """Reason for a CPU fallback by ``auto``; None without one."""
     import onnxruntime
 
     return cuda_fault() if device == "auto" and _CUDA in onnxruntime.get_available_providers() else None
@@ -67,7 +67,7 @@ def fallen_back(device: Device) -> str | None:
 
 @cache
 def cuda_fault() -> str | None:
-    """Why CUDA cannot be used, with what to do; None if it can: a network has run on it, once per process."""
+    """Check CUDA once per process; the fault and a remedy, or None."""
     import onnxruntime
 
     if _CUDA not in onnxruntime.get_available_providers():
@@ -89,7 +89,7 @@ def cuda_fault() -> str | None:
 
 
 def _missing_library() -> str | None:
-    """Which library CUDA lacks, and what to do; None if all can be loaded."""
+    """A missing CUDA library with a remedy, or None."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -106,7 +106,7 @@ def _missing_library() -> str | None:
 
 
 def open_session(network: bytes | str, threads: int = 0, *, device: Device = "auto") -> "onnxruntime.InferenceSession":
-    """Open an ONNX network, given by its bytes or path, on a device; no thread stands for all cores."""
+    """Open an ONNX network from bytes or path; 0 threads: all cores."""
     cuda = runs_on_cuda(device)
     session = _session(network, threads, _ERROR, cuda=cuda)
     if cuda and _CUDA not in session.get_providers():
@@ -116,7 +116,7 @@ def open_session(network: bytes | str, threads: int = 0, *, device: Device = "au
 
 @cache
 def clips_sums() -> bool:
-    """Whether this processor clips sums of products of whole numbers: those of x86 without VNNI do."""
+    """Detect x86 without VNNI, which clips integer dot products."""
     session = _session(_PRODUCT, 1, _ERROR, cuda=False, exact=False)
     largest, smallest = np.full((4, 64), 255, dtype=np.uint8), np.full((64, 16), -128, dtype=np.int8)
     return bool((session.run(None, {"x": largest, "w": smallest})[0] != 64 * 255 * -128).any())
@@ -140,7 +140,7 @@ def _session(
 
 
 def worth_taking(waiting: int) -> int:
-    """Number of waiting images for the next run: whole batches, since padding takes as long as images do."""
+    """Number of waiting images for the next run, in whole batches."""
     # up to the second size a run is hardly longer for more images
     if waiting <= SIZES[1]:
         return waiting
@@ -149,7 +149,7 @@ def worth_taking(waiting: int) -> int:
 
 @dataclass(frozen=True)
 class _Buffers:
-    """Host, input and output buffers of one batch size and image size."""
+    """Buffers of one batch and image size."""
 
     host: Images
     binding: "onnxruntime.IOBinding"
@@ -158,7 +158,7 @@ class _Buffers:
 
 
 class PaddedRuns:
-    """Runs of a session in padded batches of a few sizes, with reused buffers; one at a time."""
+    """Runs of a session in padded batches, one at a time."""
 
     # A device prepares every new size of a batch, which takes far longer than the run.
 
@@ -168,7 +168,7 @@ class PaddedRuns:
         self._one_at_a_time = threading.Lock()
 
     def __call__(self, images: Images) -> tuple[Images, Images]:
-        """Logits (N, K) and features (N, D) of images (N, C, H, W), N of any size."""
+        """Logits (N, K) and features (N, D) of images (N, C, H, W)."""
         with self._one_at_a_time:
             blocks = [images[start : start + SIZES[-1]] for start in range(0, max(len(images), 1), SIZES[-1])]
             logits, features = zip(*[self._run(block) for block in blocks], strict=True)
@@ -190,7 +190,7 @@ class PaddedRuns:
         return logits, features
 
     def _allocate(self, shape: tuple[int, ...]) -> _Buffers:
-        """Buffers for a shape of input; a first run allocates those of the outputs, whose shapes the network knows."""
+        """Allocate buffers for an input shape by a first run."""
         import onnxruntime
 
         host = np.zeros(shape, dtype=np.float32)

@@ -33,7 +33,7 @@ def decode_file(path: Path) -> Image.Image:
 def _predict(
     predictor: Predictor, images: list[Image.Image], tta: int | None, seed: int
 ) -> tuple[PredictiveDistribution, OodScores]:
-    """Predictions of images, by augmented views where these are asked for, and how unlike the images themselves are."""
+    """Predictions of images with distances; by ``tta`` views if positive."""
     plain = predictor.predict(images)
     if tta is None:
         return plain.distribution, plain.unlikeness
@@ -64,7 +64,7 @@ class ImagePrediction(TypedDict):
 def predict_files(
     release: Path, paths: list[Path], *, tta: int | None = None, seed: int = 0, device: Device = "auto"
 ) -> list[ImagePrediction]:
-    """Predict image files, by ``tta`` augmented views each or by the image itself; one document per file."""
+    """Predict image files, by ``tta`` augmented views or as they are."""
     predictor = Predictor(read_release(release), device=device)
     rows: list[ImagePrediction] = []
     for path in paths:
@@ -96,7 +96,7 @@ def _finite(value: float) -> float | None:
 def prediction_columns(
     case_ids: list[str], classes: tuple[str, ...], distribution: PredictiveDistribution, unlike: OodScores
 ) -> dict[str, Column]:
-    """Columns of a PREDICTIONS table; ``disagreement_prob`` of an image unlike those of the release is left empty."""
+    """Columns of a PREDICTIONS table; unlike images have no disagreement."""
     columns: dict[str, Column] = {"case_id": case_ids}
     columns |= {f"prob:{name}": distribution.class_probs[:, k] for k, name in enumerate(classes)}
     if isinstance(distribution, DirichletCpe):
@@ -112,7 +112,7 @@ def prediction_columns(
 
 
 def listed_images(images: Path) -> tuple[list[str], list[Path], list[str] | None]:
-    """Names and files of cases in a folder or manifest, and digests of their patients if a manifest has them."""
+    """Case names, files and patient digests of a folder or manifest."""
     hmacs = None
     if images.is_dir():
         paths = sorted(path for path in images.iterdir() if path.suffix.lower() in SUFFIXES)

@@ -19,8 +19,6 @@ UNSHIFTED, OTHER = "unshifted", "another data set"
 
 @dataclass(frozen=True)
 class _Terms:
-    """Agreement (N,) and squared error per label (N,) of N labelled cases."""
-
     agreement: FloatArray
     loss: FloatArray
 
@@ -53,7 +51,6 @@ def _row(kind: str, strength: str, prediction: Prediction, terms: _Terms | None,
 
 
 def _series(pixels: Pixels, seed: int) -> Iterator[tuple[str, str, Pixels]]:
-    """Kind, strength and images of each shift."""
     for number, shift in enumerate(shifts_for(pixels.shape[-1])):
         for word, strengths in STRENGTHS.items():
             yield shift.name, word, shifted(pixels, shift, strengths, seed + number)[0]
@@ -68,7 +65,7 @@ def shift_suite(
     *,
     seed: int = 0,
 ) -> list[ShiftPoint]:
-    """Predict held-out network pixels (N, H, W, C) as they are, under each standard shift, and of another data set."""
+    """Predict pixels (N, H, W, C) plain, shifted, and of another data set."""
     plain = predictor.predict(list(pixels))
     plain_terms = _terms(label_counts, plain)
     rows = [_row(UNSHIFTED, "none", plain, plain_terms, None)]

@@ -55,7 +55,7 @@ def run(seed: int = 0, *, quick: bool = False, observer: Observer = show_nothing
 
 
 def reproduce(setting: Setting) -> Reproduction:
-    """Simulate and draw Figure 2: means with their distance from zero in Monte-Carlo standard errors."""
+    """Simulate and draw Figure 2."""
     rows = run(setting.seeds[0], quick=setting.quick, observer=setting.observer)
     lines: dict[tuple[int, int], list[str]] = {}
     for row in rows:

@@ -77,8 +77,6 @@ def thin(counts: IntArray, n_labels: int, seed: int) -> IntArray:
 
 
 class _HumanRow(ScoredRow):
-    """A method trained on that many labels per photograph."""
-
     train_labels: int
     seed: int
 

@@ -33,7 +33,7 @@ def show_nothing(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Setting:
-    """One call of ``secondread reproduce``; ``out`` also keeps what an interrupted run resumes from."""
+    """One call of ``secondread reproduce``; ``out`` keeps runs to resume."""
 
     name: str
     out: Path
@@ -47,7 +47,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """Results: a heading, rows, Markdown below the heading, charts by file name, and more entries of the document."""
+    """Results: heading, rows, Markdown, charts, further entries."""
 
     what: str
     rows: Sequence[Mapping[str, object]]
@@ -80,7 +80,7 @@ def reproduce(setting: Setting) -> Mapping[str, object]:
 
 
 def run_and_write(setting: Setting, run: Callable[[Setting], Reproduction]) -> Mapping[str, object]:
-    """Write ``<name>.md``, ``<name>.json`` and the figures of a reproduction, and return the JSON document."""
+    """Write documents and figures of a reproduction; return the JSON."""
     setting.out.mkdir(parents=True, exist_ok=True)
     result, used = run(setting), versions()
     document: Mapping[str, object] = {

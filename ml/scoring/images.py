@@ -49,7 +49,7 @@ class ImageList:
 
 
 def open_list(images: Path, *, names_in_memory: int = _IN_MEMORY) -> ImageList:
-    """Count the images of a folder or a manifest, and digest their list; in one pass."""
+    """Count and digest a list of images in one pass."""
     if not images.exists():
         raise TableError(f"{images}: there is no such file or folder")
     if images.is_dir():
@@ -94,7 +94,7 @@ def _manifest_rows(manifest: Path, first: int, stop: int) -> Iterator[Rows]:
 
 
 def _walk(folder: bytes, inside: bytes = b"") -> Iterator[bytes]:
-    """Names of the images in a folder and the folders in it, relative to it, in no order; links to folders are left."""
+    """Image and folder names in a folder, unordered, without links."""
     with os.scandir(os.path.join(folder, inside)) as entries:
         for entry in entries:
             name = os.path.join(inside, entry.name)
@@ -105,7 +105,7 @@ def _walk(folder: bytes, inside: bytes = b"") -> Iterator[bytes]:
 
 
 def _sorted(entries: Iterator[bytes], in_memory: int) -> Iterator[bytes]:
-    """The same in their order, with a limited number of them in memory and the others in temporary files."""
+    """Sort in bounded memory, with temporary files."""
     spilled: list[IO[bytes]] = []
     try:
         while chunk := sorted(islice(entries, in_memory)):
@@ -133,7 +133,7 @@ def _unspill(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def repeated_row(identifiers: Iterable[list[str]], *, in_memory: int = _IN_MEMORY) -> int | None:
-    """The first row, from 0, whose identifier stands in an earlier one; None if every identifier is another."""
+    """First row, from 0, with a repeated identifier; else None."""
     digests = (
         hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).digest() + row.to_bytes(_NUMBER_BYTES, "big")
         for row, name in enumerate(chain.from_iterable(identifiers))

@@ -91,7 +91,7 @@ class Scorer:
         self.schema: pa.Schema = self._predictions(["probe"], [probe], [pixel_digest(probe)], None).schema
 
     def __call__(self, rows: Rows) -> tuple[pa.Table, pa.Table]:
-        """Predictions of the images that can be read, and errors of those that cannot."""
+        """Predictions of readable images, and errors of the others."""
         kept: list[int] = []
         images: list[Image.Image | Pixels] = []
         digests: list[bytes] = []
@@ -134,7 +134,7 @@ class Scorer:
         return pa.table(dict(columns | filled))
 
     def _trained_on(self, digests: list[bytes], hmacs: list[str] | None) -> list[str]:
-        """Training status of each image or its patient: yes, no, or unknown."""
+        """Training status (yes, no, unknown) of each image."""
         index = self.predictor.release.training
         if index is None:
             return ["unknown"] * len(digests)
@@ -142,7 +142,7 @@ class Scorer:
 
 
 def _unreadable_reason(exc: OSError | ValueError) -> tuple[str, str]:
-    """Reason and message of a file that cannot be read, without its path on this machine."""
+    """Reason and message of an unreadable file, without its path."""
     if isinstance(exc, ImageRejectedError):
         return exc.reason, str(exc)
     reason = "missing" if isinstance(exc, FileNotFoundError) else "unreadable"
@@ -169,7 +169,7 @@ def score_images(
     seed: int = 0,
     device: Device = "auto",
 ) -> ScoredTable:
-    """Predict a folder of images, or a manifest with columns case_id and file, into a PREDICTIONS table."""
+    """Predict a folder or manifest of images into a PREDICTIONS table."""
     kind = out.suffix.lower()
     if kind not in {".csv", ".parquet"}:
         raise TableError(f"{out}: the extension must be .csv or .parquet")
@@ -194,7 +194,7 @@ def write_rows(
     *,
     as_csv: bool = False,
 ) -> tuple[int, int]:
-    """Predict rows from one number up to another into two files, of predictions and of errors; the number of each."""
+    """Predict a range of rows into predictions and errors; their numbers."""
     with ExitStack() as stack:
         good = stack.enter_context(TableWriter(files[0], scorer.schema, as_csv=as_csv))
         bad = stack.enter_context(TableWriter(files[1], ERRORS, as_csv=as_csv))
@@ -209,7 +209,6 @@ def write_rows(
 
 
 def _check_cases(listed: ImageList) -> None:
-    """Every case stands once."""
     again = repeated_row(rows.case_ids for rows in listed.read(0, listed.rows))
     if again is not None:
         start = again // BLOCK * BLOCK

@@ -38,7 +38,7 @@ class Comparison:
         return {"n_cases": self.first.n_cases, "left_out": list(self.left_out)} | estimates
 
     def summary(self) -> str:
-        """Return a table of both values and their change, with intervals, as text."""
+        """Return both values and their change as a text table."""
         lines = [f"compared on {self.first.n_cases:,} cases that both predict; change: second less first"]
         others = any(row.low_new is not None for row in self.changes.values())
         head = f"{'for new annotators':>24}" if others else ""
@@ -54,7 +54,7 @@ class Comparison:
         return "\n".join(lines)
 
     def to_frame(self) -> Any:
-        """Return a pandas table of the changes: a row per metric, with both values before the change's numbers.
+        """Return a pandas table of the changes, a row per metric.
 
         Raises:
             ImportError: pandas is not installed.

@@ -45,7 +45,7 @@ _OF_PREDICTIONS = {"case_id", "log_concentration", *_DISAGREEMENT}
 
 @dataclass(frozen=True, eq=False)
 class Predictions(EqualByValue):
-    """Predictions of cases: probabilities (N, K), disagreement probabilities (N,), further columns of the table.
+    """Class and disagreement probabilities (N, K), (N,) of cases.
 
     ``renormalised`` has the distances (R,) from 1 of the sums of the R rows that were divided by them; None if R = 0.
     """
@@ -87,7 +87,7 @@ def read_predictions(source: TableSource, *, complement: str | None = None, reno
 def check_predictions(
     table: pa.Table, where: Where, *, complement: str | None = None, renormalise: bool = False
 ) -> Predictions:
-    """Check a PREDICTIONS table, or a part of one; arguments and errors as in ``read_predictions``."""
+    """Check a PREDICTIONS table as ``read_predictions`` does."""
     names = probability_columns(table, where, binary=complement is not None)
     case_ids = text_column(table, "case_id", where)
     fail_at(where, find_repeats(case_ids), "case_id", "duplicated case", case_ids)
@@ -125,7 +125,6 @@ def _check_probability(where: Where, name: str, values: FloatArray) -> None:
 
 
 def _further_columns(table: pa.Table, others: set[str]) -> dict[str, list[Any]]:
-    """Columns of a table that are none of these and no counts."""
     names = [name for name in table.column_names if name not in others and not name.startswith("count:")]
     return table.select(names).to_pydict()  # type: ignore[no-any-return]
 
@@ -168,7 +167,7 @@ def read_labels(source: TableSource, classes: Sequence[str] | None = None) -> An
 
 
 def read_annotations(source: TableSource, classes: Sequence[str] | None = None) -> Annotations:
-    """Read a LABELS table that names annotators: a file, or a table of pandas, polars, Arrow or NumPy columns.
+    """Read a LABELS table with annotators, a file or in memory.
 
     Args:
         source: the file, or a table in memory.
@@ -199,7 +198,7 @@ def is_wide(table: pa.Table) -> bool:
 
 
 def classes_of_labels(table: pa.Table, where: Where) -> list[str]:
-    """Classes of a LABELS table: those that occur, sorted, in a long one; the columns, in their order, in a wide one.
+    """Classes of a LABELS table: sorted, or in the order of its columns.
 
     Raises:
         TableError: a label is missing.
@@ -210,7 +209,7 @@ def classes_of_labels(table: pa.Table, where: Where) -> list[str]:
 
 
 def check_labels(table: pa.Table, where: Where, classes: Sequence[str] | None = None) -> Annotations:
-    """Check a LABELS table, or a part of one; arguments and errors as in ``read_labels``."""
+    """Check a LABELS table as ``read_labels`` does."""
     case_ids = text_column(table, "case_id", where)
     if is_wide(table):
         return _wide_labels(table, case_ids, where, classes)
@@ -239,7 +238,7 @@ def check_labels(table: pa.Table, where: Where, classes: Sequence[str] | None = 
 
 
 def _spelled_alike(name: str, names: Sequence[str]) -> str:
-    """The end of a message about an unknown name that differs from one of the names only in ways hard to see."""
+    """Hint at a name that differs only in ways hard to see."""
     for other in names:
         if other.strip() == name.strip():
             return f"; it differs from {other!r} in spaces"
@@ -298,7 +297,7 @@ def case_column(labels: Annotations, name: str, where: Where) -> npt.NDArray[Any
 
 
 def align(labels: Annotations, predictions: Predictions, where: Where, *, drop: bool) -> tuple[IntArray, list[str]]:
-    """Number (N_predictions,) of each prediction's case in LABELS, −1 without a label; and cases not predicted.
+    """Match predictions (N,) to cases, −1 for none; unpredicted cases.
 
     Raises:
         TableError: a label without a prediction, and these are not dropped.

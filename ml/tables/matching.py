@@ -40,7 +40,7 @@ _Table = tuple[pa.Table, Place]
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """Options of an evaluation of LABELS and PREDICTIONS, from the command line to the engine.
+    """Options of an evaluation of LABELS and PREDICTIONS.
 
     Attributes:
         n_bins: equal-width bins of [0, 1].
@@ -85,7 +85,7 @@ class EvaluationOptions:
 
 @dataclass(frozen=True)
 class Rival:
-    """Other predictions of the M cases that both predict, with classes in the order of the first."""
+    """Other predictions of the M cases that both predict."""
 
     predictions: Predictions
     #: (M,) positions among the cases of the first predictions
@@ -119,12 +119,12 @@ class Cases:
 
     @cached_property
     def annotations(self) -> Annotations | None:
-        """Labels with their annotators, in the order of the cases of LABELS; None in a wide table."""
+        """Labels in the order of LABELS; None in a wide table."""
         return self.labels.by_case() if self.labels.annotators else None
 
     @cached_property
     def readings(self) -> Readings | None:
-        """Labels of the predicted cases, as metrics take them; None in a wide table."""
+        """Labels of the predicted cases; None in a wide table."""
         annotations, labels = self.annotations, self.labels
         if annotations is None:
             return None
@@ -144,7 +144,6 @@ class Cases:
 
 
 def _case_names(cases: Sequence[str]) -> str:
-    """Cases by number and name, the first ones where there are many."""
     names = ", ".join(repr(case) for case in cases[:_NAMED])
     more = f" and {len(cases) - _NAMED} more" if len(cases) > _NAMED else ""
     return f"{len(cases)} case{'' if len(cases) == 1 else 's'} ({names}{more})"
@@ -153,7 +152,7 @@ def _case_names(cases: Sequence[str]) -> str:
 def match_tables(
     labels: TableSource, predictions: TableSource, options: EvaluationOptions, against: TableSource | None = None
 ) -> list[Cases]:
-    """Match LABELS and PREDICTIONS by case; one entry, or one per finding where both tables have such a column.
+    """Match LABELS and PREDICTIONS by case, and by finding if named.
 
     Raises:
         TableError: a table cannot be used, or they do not fit each other; the message names file, row and column.
@@ -261,7 +260,6 @@ def align_tables(
 
 
 def _is_weight(value: Any) -> bool:
-    """Whether a value is a positive finite number."""
     try:
         return bool(np.isfinite(float(value))) and float(value) > 0
     except (TypeError, ValueError):
@@ -269,7 +267,7 @@ def _is_weight(value: Any) -> bool:
 
 
 def _answers_to_first_reads(labels: Annotations, place: Place) -> npt.NDArray[np.bool_]:
-    """Mask of the labels (M,) that answer a first planned read: those whose column ``planned_read`` is 1.
+    """Mask (M,) of labels of planned first reads.
 
     Raises:
         TableError: a number of a planned read is missing, or is none.
@@ -281,7 +279,7 @@ def _answers_to_first_reads(labels: Annotations, place: Place) -> npt.NDArray[np
 
 
 def renormalised_note(missed: FloatArray | None, n_rows: int, where: Place | Path) -> list[str]:
-    """A sentence about rows that were divided by their sums, which were so far (R,) from 1."""
+    """Note on rows divided by their sums (R,)."""
     if missed is None or not missed.size:
         return []
     share = f"{missed.size:,} of {n_rows:,} rows"
@@ -289,7 +287,6 @@ def renormalised_note(missed: FloatArray | None, n_rows: int, where: Place | Pat
 
 
 def _complement(labels: _Table, predictions: _Table) -> str:
-    """Name of the class that the only column of probabilities is not about."""
     (column,) = probability_columns(*predictions, binary=True)
     named_class = column.removeprefix("prob:")
     others = [name for name in classes_of_labels(*labels) if name != named_class]
@@ -303,7 +300,7 @@ def _complement(labels: _Table, predictions: _Table) -> str:
 
 
 def _trained_cells(predictions: Predictions, place: Place, notes: list[str]) -> list[str]:
-    """Cells that the release was trained on, by its column; a note is added where that is unknown."""
+    """Mask of training cells, with a note if unknown."""
     given = predictions.columns.get(TRAINED_ON)
     if given is None:
         return []
@@ -317,7 +314,7 @@ def _trained_cells(predictions: Predictions, place: Place, notes: list[str]) -> 
 def _without(
     trained: set[str], labels: Annotations, place: Place, judged: list[Predictions], of: Place
 ) -> tuple[Annotations, Place, list[Predictions], str]:
-    """Tables without the cells that a release was trained on, and a note: a cell of one release judges none."""
+    """Tables without training cells, and a note."""
     n_cells, n_trained = len(judged[0].case_ids), len(trained.intersection(judged[0].case_ids))
     if n_trained == n_cells:
         raise TableError(f"{of}: the release was trained on all {n_trained:,} cells: none is left to judge it by")
@@ -339,7 +336,6 @@ def _without(
 
 
 def _rival(cases: Cases, other: Predictions, places: tuple[Place, Place], drop: bool, notes: tuple[str, ...]) -> Rival:
-    """Other predictions, in the order of the first."""
     first = cases.predictions
     if set(other.classes) != set(first.classes):
         ours, theirs = (", ".join(table.classes) for table in (first, other))
@@ -358,7 +354,7 @@ def _rival(cases: Cases, other: Predictions, places: tuple[Place, Place], drop: 
 
 
 def by_finding(table: pa.Table, place: Place) -> dict[str, _Table]:
-    """Part a table by its column ``finding``, in order of first appearance; each part with its name for messages.
+    """Part a table by ``finding``, in order of appearance.
 
     Columns of classes that are empty in all rows of a finding are left out there: findings may have other classes.
 

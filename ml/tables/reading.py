@@ -69,7 +69,7 @@ class Place:
 
     @classmethod
     def of_file(cls, path: Path) -> "Place":
-        """Name a file, or anything in memory that is called by a path without an extension."""
+        """Place of a file, or of a table in memory."""
         kind = table_kind(path)
         return cls(str(path), {".csv": 2, ".parquet": 1}.get(kind, 0), file=path if kind == ".csv" else None)
 
@@ -87,7 +87,7 @@ Where = Path | Place
 
 
 def table_kind(path: Path) -> str:
-    """Return ``.csv`` (also for ``.csv.gz``), ``.parquet``, or the extension as it is."""
+    """Extension of a table; ``.csv`` also for ``.csv.gz``."""
     return ".csv" if path.name.lower().endswith(".csv.gz") and path.suffix == ".gz" else path.suffix.lower()
 
 
@@ -101,7 +101,7 @@ def place_of(source: TableSource, name: str) -> Place:
 
 
 def read_table(source: TableSource, *, in_order: bool = False) -> pa.Table:
-    """Read a CSV or Parquet file, or take a table in memory; identifiers and labels in files stay text.
+    """Read a CSV or Parquet file, or take a table in memory.
 
     Args:
         source: the table.
@@ -128,7 +128,7 @@ def read_table(source: TableSource, *, in_order: bool = False) -> pa.Table:
 
 
 def open_table(source: TableSource, name: str, *, in_order: bool = False) -> tuple[pa.Table, Place]:
-    """Read a table as ``read_table`` does, with its name for messages; a file without rows is a failed export.
+    """Read a table, and its name for messages; refuse an empty file.
 
     Raises:
         TableError: as ``read_table``, or a file has a header and no rows.
@@ -148,7 +148,7 @@ def _require_distinct(table: pa.Table, where: str) -> pa.Table:
 
 @contextmanager
 def explaining(path: Path) -> Iterator[None]:
-    """Raise a ``TableError`` about a file that Arrow cannot read, with row and column if they can be named."""
+    """Raise a ``TableError`` with row and column if Arrow fails."""
     try:
         yield
     except (pa.ArrowInvalid, OSError) as exc:
@@ -161,7 +161,7 @@ def explaining(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _csv_rows(path: Path) -> Iterator[tuple[Any, list[str]]]:
-    """A reader of the rows of a CSV file, whose ``line_num`` counts as people do, and the header."""
+    """Reader of a CSV file's rows, and its header."""
     with (
         _open_bytes(path) as raw,
         TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="") as text,
@@ -171,7 +171,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[Any, list[str]]]:
 
 
 def _fault_of_text(path: Path) -> str | None:
-    """The first row of a CSV file that is not UTF-8, or has more or fewer cells than the header."""
+    """First row of a CSV file that is not UTF-8, or of another length."""
     with _csv_rows(path) as (rows, header):
         for cells in rows:
             broken = [place for place, cell in enumerate(cells) if not cell.isascii() and _is_broken(cell)]
@@ -186,12 +186,10 @@ def _fault_of_text(path: Path) -> str | None:
 
 
 def _is_broken(cell: str) -> bool:
-    """Whether bytes of a cell were no UTF-8."""
     return any("\udc80" <= character <= "\udcff" for character in cell)
 
 
 def _of_columns(source: Mapping[str, Any]) -> pa.Table:
-    """A table of a mapping of columns."""
     columns = list[Any]()
     for name, values in source.items():
         try:
@@ -206,7 +204,7 @@ _STREAMED_ROWS, _LINE_BYTES = 8192, 200
 
 
 def read_batches(path: Path, rows: int, groups: Iterable[int] | None = None) -> Iterator[pa.Table]:
-    """Read a CSV or Parquet file, or some row groups of it, in batches of about that many rows.
+    """Read a CSV or Parquet file, or row groups of it, in batches.
 
     Raises:
         TableError: as ``read_table``.
@@ -220,7 +218,7 @@ def read_batches(path: Path, rows: int, groups: Iterable[int] | None = None) -> 
 def _batches(
     path: Path, rows: int, columns: Sequence[str] | None, groups: Iterable[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """All columns of a file, or some; these of CSV as text, whatever the others contain."""
+    """Batches of some or all columns; some columns of CSV as text."""
     if table_kind(path) == ".parquet":
         with parquet.ParquetFile(path) as file:
             # one group after the other: `iter_batches` keeps all it is asked for
@@ -244,7 +242,6 @@ def require_rows(path: Path) -> None:
 
 
 def _names_in(path: Path) -> list[str]:
-    """Names of a file's columns."""
     if table_kind(path) == ".parquet":
         return list(parquet.read_schema(path).names)
     with csv.open_csv(path, convert_options=_convert()) as reader:
@@ -267,7 +264,7 @@ def count_rows(path: Path) -> int:
 def read_rows(
     path: Path, required: Sequence[str], optional: Sequence[str], first: int, stop: int, rows: int
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Read some columns of some rows of a CSV or Parquet file, in parts; memory does not grow with the file.
+    """Read some columns and rows of a file in bounded memory.
 
     Raises:
         TableError: as ``read_table``, or a column is missing.
@@ -291,7 +288,7 @@ def read_rows(
 
 
 def _from_row(path: Path, columns: Sequence[str], first: int) -> Iterator[pa.Table]:
-    """The columns from a row on, in parts of whatever length; of Parquet only the row groups that are needed."""
+    """Columns from a row on, skipping Parquet row groups."""
     groups, left = None, first
     if table_kind(path) == ".parquet":
         metadata = parquet.read_metadata(path)
@@ -305,7 +302,7 @@ def _from_row(path: Path, columns: Sequence[str], first: int) -> Iterator[pa.Tab
 
 
 def _convert(columns: Sequence[str] | None = None) -> csv.ConvertOptions:
-    """Read identifiers as text; of some columns, all as text."""
+    """Read identifiers as text; selected columns all as text."""
     texts = _TEXT_COLUMNS if columns is None else columns
     return csv.ConvertOptions(
         column_types=dict.fromkeys(texts, pa.string()),
@@ -325,7 +322,7 @@ def _check_file(path: Path) -> None:
 
 
 def _check_header(path: Path) -> None:
-    """Refuse a file without a header in UTF-8, or with columns that no commas separate, as many spreadsheets write."""
+    """Refuse a header that is not UTF-8, or without commas."""
     try:
         with _open_bytes(path) as file:
             start = file.readline(_LONGEST_HEADER)
@@ -397,7 +394,7 @@ def fail_at(
 
 
 def _shown(value: Any) -> str:
-    """A value as people wrote it; Arrow reads an empty cell and NaN alike as nothing, which in memory stays nothing."""
+    """A value for messages; None may be NaN or empty."""
     if value is None:
         return "NaN or nothing"
     if value == "":
@@ -408,7 +405,7 @@ def _shown(value: Any) -> str:
 
 
 def _written(file: Path, position: int) -> tuple[int, dict[str, str]]:
-    """Line of a row in a CSV file, as people count, and its cells as they are written."""
+    """Line number and cells of a row in a CSV file."""
     with _csv_rows(file) as (rows, header):
         # Arrow leaves out lines without any character
         filled = ((rows.line_num, cells) for cells in rows if cells)

@@ -60,7 +60,7 @@ def sort_table(
 
 
 def _sort(engine: "DuckDBPyConnection", names: list[str], read: "_Counted", written: Path) -> None:
-    """Sort batches into a file, with columns known by their places: DuckDB takes A and a for one name."""
+    """Sort batches into a file; columns by number, as A and a differ."""
     places = [f"c{place}" for place in range(len(names))]
     case = places[names.index("case_id")]
     engine.execute("SET enable_progress_bar = false")  # which it draws on stdout
@@ -80,7 +80,7 @@ def _named(schema: pa.Schema, names: list[str]) -> list[pa.Field]:
 
 
 class _Counted:
-    """Batches of a table while another program reads them, which hides what went wrong."""
+    """Batches of a table, counted, with the first error kept."""
 
     def __init__(self, schema: pa.Schema, tables: Iterator[pa.Table], observer: Callable[[int], None]) -> None:
         self.schema, self.tables, self.observer = schema, tables, observer

@@ -59,13 +59,11 @@ def span_of(predictions: Path, shard: int, n_shards: int) -> Span:
 
 
 def _case(predictions: Path, row: int) -> str:
-    """The case of one row."""
     (row_part,) = (part for _, part in read_rows(predictions, ["case_id"], [], row, row + 1, 1))
     return str(row_part.column("case_id")[0].as_py())
 
 
 def _predictions_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
-    """Predictions of a part in batches."""
     if span.stop is None:
         yield from read_batches(path, rows)
         return
@@ -74,7 +72,7 @@ def _predictions_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
 
 
 def labels_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
-    """Labels of a part in batches; those of other parts are left out, and not read where Parquet says where they are.
+    """Labels of a part in batches, by row groups of Parquet.
 
     Raises:
         TableError: the file cannot be read, or its row groups are not sorted.
@@ -94,7 +92,6 @@ def labels_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
 
 
 def _row_groups(span: Span, path: Path) -> list[int]:
-    """Numbers of the row groups that may have labels of a part."""
     with explaining(path):
         metadata = parquet.read_metadata(path)
     names, groups, before = metadata.schema.names, [], ""
@@ -124,7 +121,7 @@ class _SortedLabels:
         self.last = span.after
 
     def up_to(self, case: str | None) -> tuple[Annotations, Place]:
-        """Labels of all cases up to this one, or of all that are left, and their name in messages."""
+        """Labels up to this case, or all that are left, and their place."""
         while self.held is None or case is None or self.last <= case:
             batch = next(self.batches, None)
             if batch is None:
@@ -143,12 +140,12 @@ class _SortedLabels:
 
 
 def _part(path: Path, start: int, count: int) -> Place:
-    """Name some rows of a file for messages, by their positions in the whole file."""
+    """Place of some rows of a file."""
     return Place.of_file(path).part(np.arange(start, start + count))
 
 
 def _sorted_ids(table: pa.Table, path: Path, last: str, *, strictly: bool) -> list[str]:
-    """Identifiers of a batch, checked to continue in order from the last one."""
+    """Identifiers of a batch, checked for order."""
     if "case_id" not in table.column_names:
         raise TableError(f"{path}: column 'case_id' is missing; there are {', '.join(table.column_names)}")
     if "finding" in table.column_names:
@@ -207,7 +204,7 @@ class Streaming:
         batch_rows: int = BATCH_ROWS,
         renormalised: list[FloatArray] | None = None,
     ) -> tuple[GroupSums, GroupSums]:
-        """Sums over groups of patients, by the weights (and the labels) of order 1 and of order 2.
+        """Sums over patients, of order 1 and of order 2.
 
         Raises:
             TableError: a table cannot be used or is not sorted.
@@ -242,7 +239,7 @@ def evaluate_stream(
     batch_rows: int = BATCH_ROWS,
     observer: Callable[[int], None] = lambda cases: None,
 ) -> MetricsDocument:
-    """Evaluate sorted tables in one pass, in memory that does not grow with their length.
+    """Evaluate sorted tables in one pass, in bounded memory.
 
     The document is that of ``ml.metrics.evaluate`` without reliability tables and intervals for new readers; standard
     errors are by leaving out each of 400 groups of patients, or of cases where patients are not named.

@@ -52,7 +52,7 @@ def batch_outputs(
 
 
 class Validation(TypedDict):
-    """Validation loss in nats per label, and share of a case's labels that name the most probable class."""
+    """Loss in nats per label, and share of labels on the leading class."""
 
     valid_loss: float
     valid_agreement: float
@@ -61,7 +61,7 @@ class Validation(TypedDict):
 def validate(
     network: Network, data: DeviceData, rows: npt.NDArray[np.intp], processes: Processes = ALONE
 ) -> Validation:
-    """Validation loss in nats per label, and agreement, a mean over cases with labels."""
+    """Compute validation loss and agreement over labelled cases."""
     processes.take_buffers(network)
     sums = torch.zeros(4, dtype=torch.float64, device=data.device)
     for logits, _, _, counts in batch_outputs(network, data, processes.part(rows)):
@@ -71,7 +71,6 @@ def validate(
 
 
 def _sums(logits: Tensor, counts: Tensor) -> Tensor:
-    """Loss and agreement of a batch, summed over labels and cases, with how many of them there are."""
     n_labels = counts.sum().double()
     totals = counts.sum(1, keepdim=True)
     leading = logits.argmax(1, keepdim=True)

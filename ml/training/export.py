@@ -38,7 +38,7 @@ class ParityError(ValueError):
 
 
 class _Tapped(nn.Module):
-    """Logits, and instead of the features the pooled vectors that a dropout head starts from."""
+    """Network with pooled vectors in place of the features."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()

@@ -22,24 +22,21 @@ def _buffer(values: FloatArray) -> Tensor:
 
 
 def _differ(probs: Tensor) -> Tensor:
-    """1 − Σf² (N,) of sorted probabilities, without cancellation: one minus the largest is the sum of the others."""
+    """1 − Σf² (N,) of sorted probabilities, without cancellation."""
     rest = probs[:, 1:]
     return probs[:, 0] * rest.sum(dim=1) + (rest * (1 - rest)).sum(dim=1)
 
 
 def _log_sigmoid(values: Tensor) -> Tensor:
-    """Logarithm of σ(x), exact also where ONNX Runtime's own sigmoid is zero (from −18 on)."""
+    """Exact log σ(x), also below −18."""
     return values.clamp(max=0.0) - torch.log1p(torch.exp(-values.abs()))
 
 
 def _sorted(values: Tensor) -> Tensor:
-    """Each row (N, K), largest first."""
     return torch.topk(values, values.shape[1]).values
 
 
 class _SummariesGraph(nn.Module):
-    """``ml.calibration.calibration`` of logits (N, K)."""
-
     centre: Tensor
     spread: Tensor
     low: Tensor
@@ -60,8 +57,6 @@ class _SummariesGraph(nn.Module):
 
 
 class _MapGraph(nn.Module):
-    """A map of disagreement probabilities, and how it is put back."""
-
     slopes: Tensor
 
     def __init__(self, mapped: AnyMap) -> None:
@@ -85,7 +80,7 @@ class _MapGraph(nn.Module):
         return torch.stack(terms, dim=1) @ self.slopes + self.offset
 
     def forward(self, logits: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Calibrated logits and log concentrations that match φ′ (``match_disagreement``)."""
+        """Calibrated logits and log concentrations that match φ′."""
         below = _sorted(logits)
         below = below - below[:, :1]
         differ = _differ(torch.softmax(below, dim=1))
@@ -101,7 +96,7 @@ class _MapGraph(nn.Module):
 
 
 def _sharpness(below: Tensor, wanted: Tensor) -> Tensor:
-    """Inverse temperature (N,), at most 1, that gives the wanted 1 − Σf², by bisection."""
+    """Inverse temperature (N,), at most 1, by bisection."""
     # Where two classes lead together 1 − Σf² is nearly level, then steep: steps along its slope would leave the
     # interval.
     low, high = torch.zeros_like(wanted), torch.ones_like(wanted)
@@ -113,7 +108,7 @@ def _sharpness(below: Tensor, wanted: Tensor) -> Tensor:
 
 
 class Calibrated(nn.Module):
-    """Calibration: logits and features to class probabilities, log concentration where there is one, and φ."""
+    """Calibration graph: logits and features to probabilities and φ."""
 
     scale: Tensor
     offset: Tensor
@@ -158,7 +153,7 @@ class Calibrated(nn.Module):
 
 
 class Fused(nn.Module):
-    """Network and calibration: image to class probabilities, log concentration where there is one, and φ."""
+    """Fused graph: image to probabilities and φ."""
 
     def __init__(self, network: nn.Module, calibration: Calibration, n_classes: int) -> None:
         super().__init__()
@@ -172,6 +167,6 @@ class Fused(nn.Module):
 
 
 def output_names(calibration: Calibration) -> list[str]:
-    """Outputs of a fused graph, in their order; no concentration where there is no head."""
+    """Outputs of a fused graph, in order."""
     head = ["log_concentration"] if calibration.concentration is not None else []
     return ["class_probs", *head, "disagreement_prob"]

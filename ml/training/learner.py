@@ -26,7 +26,7 @@ Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
 def average_weights(network: Network, decay: float) -> AveragedModel:
-    """Moving average of a network's weights, and of the statistics that its normalisation keeps."""
+    """Moving average of a network's weights and buffers."""
 
     def update(averages: Tensors, current: Tensors, steps: Tensor | int) -> None:
         # over all steps while these are few: a short run is averaged over a tenth of itself, not over its random start
@@ -48,7 +48,7 @@ class StepReport:
 
     @property
     def loss(self) -> float:
-        """Mean loss of the epoch so far; to read it is to wait until the device has come here."""
+        """Mean loss of the epoch; waits for the device."""
         return float(self.total) / max(self.seen, 1)
 
 
@@ -56,7 +56,7 @@ Observer = Callable[[StepReport], None]
 
 
 class LearnerState(TypedDict):
-    """Weights, state of the optimiser, and the average of weights where there is one."""
+    """Weights, optimiser state, average of weights."""
 
     network: dict[str, Tensor]
     optimiser: StateDict
@@ -85,7 +85,7 @@ class Learner:
         self._log_weights = self._class_weights()
 
     def _class_weights(self) -> Tensor | None:
-        """Logarithms of the weights of the K classes, None where all weigh the same."""
+        """Logarithms of the K class weights, None if all are one."""
         if self.config.class_balance == 0:
             return None
         dataset = self.data.dataset
@@ -93,7 +93,7 @@ class Learner:
         return torch.log(torch.tensor(weights, dtype=torch.float32)).to(self.data.device)
 
     def train_epoch(self, epoch: int, rows: npt.NDArray[np.intp], observer: Observer) -> float:
-        """Train on each row ``passes`` times, in an order that depends on seed and epoch only."""
+        """Train on each row ``passes`` times, in a seeded order."""
         config = self.config
         batches = self._batches(epoch, rows)
         torch.manual_seed(self.processes.seed(config.seed, epoch))
@@ -110,7 +110,6 @@ class Learner:
         return float(total) / max(seen, 1)
 
     def _batches(self, epoch: int, rows: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
-        """Rows of each batch of an epoch, in their order."""
         rng, size = np.random.default_rng([self.config.seed, epoch]), self.config.batch_size
         order = np.concatenate([rng.permutation(rows) for _ in range(self.config.passes)])
         batches = [order[start : start + size] for start in range(0, len(order), size)]
@@ -118,7 +117,7 @@ class Learner:
         return [batch for batch in batches if len(batch) > 1]
 
     def _step(self, batch: npt.NDArray[np.intp]) -> Tensor:
-        """Change weights and average once, and return the loss of the whole batch before."""
+        """Change the weights once; return the loss before."""
         part = self.processes.part(batch)
         images = self._augmented(part)
         with torch.autocast(self.data.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
@@ -134,7 +133,6 @@ class Learner:
         return self.processes.total(loss.detach())
 
     def _augmented(self, rows: npt.NDArray[np.intp]) -> Tensor:
-        """Augmented images of cases, in float32."""
         images, config, dataset = self.data.inputs(rows), self.config, self.data.dataset
         if not len(images):  # this process has no part of a small batch
             return images

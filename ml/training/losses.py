@@ -12,7 +12,7 @@ _MOST = 10.0
 def count_weighted_nll(
     logits: Tensor, label_counts: Tensor, log_weights: Tensor | None = None, whole: Tensor | None = None
 ) -> Tensor:
-    """Mean negative log-likelihood of a label, −Σ_i Σ_k y_ik log f_ik / Σ n_i (paper §6.1)."""
+    """Mean of −Σ_k y_ik log f_ik per label (paper §6.1)."""
     counts, all_counts = (c.to(logits.dtype) for c in (label_counts, label_counts if whole is None else whole))
     if log_weights is not None:
         # the best logits + log w have odds of w_k times the true ones, so that the logits themselves stay those of the
@@ -24,7 +24,7 @@ def count_weighted_nll(
 
 
 def balancing_weights(label_counts: npt.ArrayLike, exponent: float) -> npt.NDArray[np.float64]:
-    """Weights of the classes, (mean count / count of the class)^exponent, at most tenfold; 1 for one without labels."""
+    """Class weights (mean count / count)^exponent, at most 10."""
     counts = np.asarray(label_counts, dtype=np.float64).sum(axis=0)
     present = counts > 0
     relative = np.ones(len(counts))

@@ -44,7 +44,7 @@ _ENDED = (
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a training, as one of them sees them; by default there is one."""
+    """Processes of a training; one by default."""
 
     rank: int = 0  # number of this one, from 0
     size: int = 1  # how many there are
@@ -55,7 +55,7 @@ class Processes:
         return self.rank == 0
 
     def device(self, device: torch.device) -> torch.device:
-        """The device of this process: of several GPUs the one with its number on this machine."""
+        """Device of this process, by its number on this machine."""
         if self.size == 1 or device.type != "cuda":
             return device
         number, there = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
@@ -67,21 +67,21 @@ class Processes:
         return torch.device("cuda", number)
 
     def batch_norm_of(self, network: nn.Module) -> str | None:
-        """Sharing of a network's batch normalisation; None without it, or with one process."""
+        """Sharing of batch normalisation; None without it or alone."""
         if self.size == 1 or not any(isinstance(module, _NORMS) for module in network.modules()):
             return None
         return "per-process"  # statistics of each process's part of a batch
 
     def part(self, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-        """Part of some rows that this process takes: sizes differ by one at most, and only the first is never empty."""
+        """Part of some rows for this process; the first is never empty."""
         return np.array_split(rows, self.size)[self.rank]
 
     def seed(self, seed: int, epoch: int) -> int:
-        """Seed of augmentation and dropout in an epoch: the first process has that of a process alone."""
+        """Seed of augmentation and dropout in an epoch."""
         return seed * 100_003 + epoch + self.rank * _SEEDS_APART
 
     def averaging(self, network: nn.Module) -> nn.Module:
-        """Wrap a network so that backward passes average the gradients of all processes."""
+        """Wrap a network to average gradients of all processes."""
         if self.size == 1:
             return network
         device = next(network.parameters()).device
@@ -123,7 +123,7 @@ ALONE = Processes()
 
 @contextmanager
 def started_processes() -> Iterator[Processes]:
-    """The processes that ``torchrun`` has started, or this one alone; what ``averaging`` returned ends with it."""
+    """The processes that ``torchrun`` has started, or this one."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE
         return
@@ -155,21 +155,21 @@ def started_processes() -> Iterator[Processes]:
 
 
 def _end_with(parent: int) -> None:
-    """End soon after the process that started this one, which can then end nothing itself."""
+    """End soon after the parent process."""
     while os.getppid() == parent:
         time.sleep(_PARENT_SECONDS)
     os._exit(1)
 
 
 def _exit_without_cleanup() -> None:
-    """End without taking down libraries, of which one that has lost another process may abort."""
+    """End at once: libraries may abort after a lost process."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
 
 
 def _is_first_to_fail(store: Store) -> bool:
-    """Whether no other process has failed before; true if that cannot be found out."""
+    """Claim the first failure; true if that cannot be checked."""
     try:
         return int(store.add("failed", 1)) == 1
     except RuntimeError:

@@ -60,7 +60,7 @@ def quantize_graph(
     weight_bits: WeightBits = 8,
     observer: Callable[[int], None] = lambda n: None,
 ) -> tuple[bytes, int]:
-    """The network with its convolutions in whole numbers, with ranges from its inputs, and how many these are."""
+    """Quantise convolutions with ranges from inputs; count them."""
     import onnxruntime  # after ml.release, which keeps it from telling its maker about models
     from onnxruntime.quantization import CalibrationMethod, QDQQuantizer, QuantType, create_calibrator
 
@@ -104,8 +104,6 @@ def quantize_graph(
 
 
 class _OneBatch:
-    """A reader of one batch, as ONNX Runtime calls it."""
-
     def __init__(self, batch: Images) -> None:
         self._inputs = iter([{"image": batch}])
 
@@ -115,7 +113,7 @@ class _OneBatch:
 
 
 def _plain_model(model: Any, network: Path) -> tuple[bytes, int]:
-    """A checked model without what it does not use, and its number of convolutions whose weights are whole."""
+    """Checked model without unused parts; number of quantised layers."""
     model.ClearField("metadata_props")
     used = {node.domain for node in model.graph.node}
     kept = [entry for entry in model.opset_import if entry.domain in used]
@@ -132,7 +130,7 @@ def _plain_model(model: Any, network: Path) -> tuple[bytes, int]:
 
 
 class LeftOutDocument(TypedDict):
-    """Cases that were left out because of what the release was made with: of those that calibrate, and that judge."""
+    """Left-out cases of calibration and test."""
 
     calibration: int
     test: int
@@ -178,7 +176,7 @@ class Cases:
 
 
 def cases_for(release: Release, dataset: ImageDataset) -> Cases:
-    """The cases of a data set that may calibrate and judge a release: not those that it was made with.
+    """Cases of a data set that may calibrate and judge a release.
 
     Left out are cases of ``test`` that the release was made with or whose picture or patient calibrates here, and those
     of ``calibration`` that fitted its network, unless they calibrated it as well (pictures that its source has twice).
@@ -229,7 +227,6 @@ def cases_for(release: Release, dataset: ImageDataset) -> Cases:
 
 
 def _require_same_images(release: Release, dataset: ImageDataset) -> None:
-    """Refuse images that are not what the release's network sees."""
     seen, given = release.preprocessing, dataset.preprocessing
     for what in ("channels", "size", "crop"):
         given_value, expected = getattr(given, what), getattr(seen, what)
@@ -241,7 +238,6 @@ def _require_same_images(release: Release, dataset: ImageDataset) -> None:
 
 
 def _counts(release: Release, dataset: ImageDataset) -> IntArray:
-    """Labels (N, K) in the order of the release's classes."""
     unknown = [info.code for info in dataset.classes if info.code not in release.classes]
     if unknown:
         raise ValueError(
@@ -301,7 +297,7 @@ def quantize_release(
     wish: QuantizationRequest,
     observer: Observer = lambda what, done, total: None,
 ) -> QuantizeReport:
-    """Write a release whose network computes in whole numbers; the same inputs give the same bytes."""
+    """Write an int8 release; equal inputs give equal bytes."""
     release = read_release(source)
     require_empty(out)
     _require_own_calibration(release)
@@ -344,7 +340,6 @@ def quantize_release(
 
 
 def _progress(observer: Observer, what: str, total: int) -> Callable[[int], None]:
-    """Something to be called with each number of images that is done."""
     done = 0
 
     def advance(n: int) -> None:
@@ -370,7 +365,7 @@ def require_pairs(cases: Cases) -> None:
 
 
 def _require_own_calibration(release: Release) -> None:
-    """Refuse a release that was adapted: a calibration that is fitted anew would lose it."""
+    """Refuse an adapted release: refitting would lose its calibration."""
     if "adaptation" in release.card["calibration"]:
         raise ReleaseError(
             f"{release.path}: was adapted to other annotators, which a new calibration would lose: quantise the "
@@ -386,7 +381,6 @@ def _require_own_calibration(release: Release) -> None:
 def _quantized_network(
     release: Release, cases: Cases, wish: QuantizationRequest, observer: Observer
 ) -> tuple[bytes, QuantizedDocument]:
-    """The quantised network, and how it was made."""
     drawn = np.random.default_rng(wish.seed).permutation(cases.rows(cases.calibrates))[: wish.n_images]
     size = max(1, min(_RANGE_BATCH, _RANGE_PIXELS // release.preprocessing.size**2))
 
@@ -411,7 +405,7 @@ def _quantized_network(
 def _outputs(
     release: Release, cases: Cases, files: dict[str, bytes], observer: Observer
 ) -> tuple[CachedOutputs, CachedOutputs]:
-    """Outputs of the quantised network for all cases, and of its source for those that judge, as they are served."""
+    """Served outputs of the quantised network and of its source."""
     rows, held_out = np.arange(len(cases.counts)), cases.rows("test")
     done = _progress(observer, "predicting with both networks", len(rows) + len(held_out))
     with TemporaryDirectory() as temporary:
@@ -421,7 +415,6 @@ def _outputs(
 
 
 def _contents(release: Release) -> CardContents:
-    """A release's card without what belongs to its own files."""
     card: CardContents = release.card.copy()
     card.pop("training", None)
     return card
@@ -430,7 +423,7 @@ def _contents(release: Release) -> CardContents:
 def _calibrated(
     release: Release, cases: Cases, outputs: CachedOutputs
 ) -> tuple[FitReport, Calibration, DisagreementDocument | None]:
-    """Fit the calibration to the quantised network as that of its source was fitted."""
+    """Refit the calibration as that of the source was fitted."""
     method: Method = next((name for name in METHODS if name in release.card["calibration"]), "none")
     alpha = release.calibration.concentration is not None
     dropout = release.card.get("mc_dropout")
@@ -442,7 +435,7 @@ def _calibrated(
 def _compared(
     release: Release, before: CachedOutputs, calibration: Calibration, after: CachedOutputs
 ) -> tuple[dict[str, EstimateDocument], list[str]]:
-    """Paired changes from the source to the quantised network on held-out cases, and what the gate calls harm."""
+    """Paired changes on held-out cases, and the harms for the gate."""
     distributions = (
         release.calibration.apply(*member_outputs(before, release.head)),
         calibration.apply(*member_outputs(after, release.head)),
@@ -457,7 +450,6 @@ def _compared(
 def _card(
     release: Release, name: str, calibration: Calibration, before: CachedOutputs, after: CachedOutputs
 ) -> CardContents:
-    """The source's card with the new name, and figures of both networks on held-out cases."""
     probs = calibration.apply(*member_outputs(after, release.head)).class_probs
     return {
         **_contents(release),
@@ -479,7 +471,7 @@ def _card(
 def _add_checks_and_index(
     release: Release, cases: Cases, outputs: CachedOutputs, files: dict[str, bytes], card: CardContents
 ) -> None:
-    """Add the checks of familiarity, and the digests of what the release was made with now, to its files and card."""
+    """Add familiarity checks and the training index to files and card."""
     appearance = compute_quality_features(cases.pixels)
     card["reference"] = with_checks(card["reference"], outputs, appearance, release.preprocessing, files)
     if release.training is not None:

@@ -26,7 +26,7 @@ SHIFTED_IMAGES = 500
 
 
 def add_checks(folder: RunFolder, preprocessing: Preprocessing, files: dict[str, bytes]) -> ReferenceDocument:
-    """Add distance and checks of familiarity of a finished run to a release's files; what familiar data look like."""
+    """Add distance and checks of a finished run to a release's files."""
     outputs = folder.read_outputs()
     stain = np.array([optical_density(image) for image in folder.read_examples()])
     counts = outputs.label_counts[outputs.partition == "test"].sum(axis=0)
@@ -47,7 +47,7 @@ def with_checks(
     preprocessing: Preprocessing,
     files: dict[str, bytes],
 ) -> ReferenceDocument:
-    """Fit distance and checks to cases that stopped or calibrated the network; held-out cases give their scale."""
+    """Fit distance and checks, and scale them on held-out cases."""
     features = outputs.pooled if HEAD_FILE in files else outputs.features
     held_out = outputs.partition == "test"
     reference: ReferenceDocument = {**seen, "distance_sq_mean": None, "distance_sq_sd": None, "n_distance": None}
@@ -84,7 +84,7 @@ def try_shifts(
     card: CardContents,
     trial: ShiftTrial,
 ) -> list[ShiftPoint]:
-    """Answers to shifted images of the release that these parts would make, by the path that serves them."""
+    """Answers of these parts to shifted images."""
     if not len(pixels):
         return []
     with TemporaryDirectory() as temporary:

@@ -52,7 +52,7 @@ def train(
     observer: Observer = lambda report: None,
     processes: Processes = ALONE,
 ) -> EpochMetrics:
-    """Train a network, or resume where an interrupted run of the same config stopped."""
+    """Train a network, or resume a run of the same config."""
     require_two(dataset)
     processes.require_equal("settings", lambda: json.dumps(config.to_dict()))
     processes.require_equal("images or labels", lambda: digest_of(dataset))
@@ -72,14 +72,14 @@ def train(
 
 
 def _claim_run_folder(folder: RunFolder, dataset: ImageDataset, config: TrainConfig) -> bytes:
-    """Rows of the epochs, as JSON, of a run that is finished already; an empty list where there is something to do."""
+    """Claim a folder; a finished run's epochs as JSON, else an empty list."""
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
     folder.claim({"train": config.to_dict(), "dataset": describe_dataset(dataset), "versions": versions})
     return json.dumps(folder.read_metrics() if folder.finished else []).encode()
 
 
 def digest_of(dataset: ImageDataset) -> str:
-    """SHA-256 of all images, label counts and partitions of a data set, in its order."""
+    """SHA-256 of a data set's images, label counts and partitions."""
     digest = hashlib.sha256(json.dumps([list(dataset.case_ids), dataset.partition.tolist()]).encode())
     for array in (dataset.label_counts, dataset.pixels):
         digest.update(np.ascontiguousarray(array).data)
@@ -110,7 +110,7 @@ class Progress:
 
 
 def _run_epochs(learner: Learner, progress: Progress, folder: RunFolder, observer: Observer) -> None:
-    """Train epoch by epoch, each with the time since the one before."""
+    """Train epoch by epoch, and write checkpoints."""
     config, processes, began = learner.config, learner.processes, time.perf_counter()
 
     def write() -> None:
@@ -130,7 +130,7 @@ def _run_epochs(learner: Learner, progress: Progress, folder: RunFolder, observe
 
 
 def _run_epoch(learner: Learner, progress: Progress, observer: Observer) -> float:
-    """Train and validate once; returns the validation loss."""
+    """Train and validate once; return the validation loss."""
     epoch, dataset = progress.epoch, learner.data.dataset
     training = dataset.rows("train")
     started = time.perf_counter()
@@ -169,7 +169,7 @@ def save_checkpoint(folder: RunFolder, learner: Learner, progress: Progress) -> 
 
 
 def load_checkpoint(folder: RunFolder, learner: Learner) -> Progress:
-    """Put a learner where the checkpoint left it; the start where there is none. The first process reads it for all."""
+    """Load the checkpoint into a learner, read by the first process."""
     checkpoint = learner.processes.from_first(
         lambda: folder.checkpoint.read_bytes() if folder.checkpoint.is_file() else b""
     )
@@ -183,7 +183,7 @@ def load_checkpoint(folder: RunFolder, learner: Learner) -> Progress:
 def _write_trained(
     folder: RunFolder, network: Network, weights: dict[str, Tensor], data: DeviceData, seed: int
 ) -> None:
-    """Write weights, examples for the export, layers of the head, index, baseline and, last, cached outputs."""
+    """Write network and data for later stages, cached outputs last."""
     write_bytes_atomically(folder.network, save({name: tensor.contiguous().cpu() for name, tensor in weights.items()}))
     held_out = data.dataset.rows("valid", "calibration", "test")
     chosen = np.random.default_rng(seed).permutation(held_out)[:EXPORT_EXAMPLES]
@@ -210,7 +210,7 @@ def index_of(dataset: ImageDataset) -> TrainingIndex:
 
 
 def describe_dataset(dataset: ImageDataset) -> DatasetDocument:
-    """Data set section of a run: classes, preprocessing, sizes of the parts, source, licence."""
+    """Data set section of a run."""
     return {
         "name": dataset.name,
         "classes": [info.to_dict() for info in dataset.classes],
@@ -253,7 +253,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_precision(name: str, device: torch.device) -> str:
-    """``float32`` or ``bf16``; ``auto`` takes bf16 where the hardware multiplies it natively."""
+    """``float32`` or ``bf16``; ``auto`` prefers native bf16."""
     if name in {"float32", "bf16"}:
         return name
     if name != "auto":

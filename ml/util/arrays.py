@@ -104,7 +104,7 @@ def as_logits(logits: npt.ArrayLike) -> FloatArray:
 
 
 def as_features(features: npt.ArrayLike, logits: FloatArray) -> FloatArray:
-    """Check features (N, D), or (S, N, D), of the cases that logits are of, and return them as float64.
+    """Check features (N, D) or (S, N, D) against logits, as float64.
 
     Raises:
         ValueError: another shape, or a value that is not finite.
@@ -138,7 +138,7 @@ def _refuse_infinite(values: FloatArray, name: str) -> None:
 
 
 def refuse_probabilities(logits: FloatArray) -> None:
-    """Refuse probabilities in place of logits, which would be flattened and give a plausible wrong result.
+    """Refuse probabilities in place of logits.
 
     Raises:
         ValueError: every row lies in [0, 1] and sums to 1, but for rounding.
@@ -166,7 +166,7 @@ def as_vector(values: npt.ArrayLike, length: int, name: str, low: float, high: f
 
 
 class EqualByValue:
-    """Equality of dataclasses by value: the same type and the same fields, arrays and NaN included.
+    """Equality of dataclasses by value, arrays and NaN included.
 
     Use with ``@dataclass(eq=False)``.
 
@@ -190,7 +190,6 @@ class EqualByValue:
 
 
 def _are_equal(one: Any, other: Any) -> bool:
-    """Whether two values are equal, parts compared one by one and NaN equal to NaN."""
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         both = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
         return both and np.array_equal(one, other, equal_nan=one.dtype.kind == other.dtype.kind == "f")

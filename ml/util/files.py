@@ -11,7 +11,7 @@ from typing import Any
 
 
 def write_bytes_atomically(path: Path, data: bytes | memoryview) -> None:
-    """Write a file so that a reader or a crash sees the old or the new one, never a part."""
+    """Write a file atomically."""
     with temporary_path(path) as temporary:
         temporary.write_bytes(data)
         replace_file(temporary, path)
@@ -19,7 +19,7 @@ def write_bytes_atomically(path: Path, data: bytes | memoryview) -> None:
 
 @contextmanager
 def temporary_path(target: Path) -> Iterator[Path]:
-    """Yield a temporary path beside a file, removed at the end; two writers never share one.
+    """Yield a unique temporary path next to a file, removed at the end.
 
     Raises:
         OSError: the file cannot be written, which is named also if the disk is full.
@@ -59,7 +59,7 @@ def sync_file(path: Path) -> None:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write a JSON document, sorted and indented, so that identical content gives identical bytes."""
+    """Write sorted, indented JSON: equal content gives equal bytes."""
     text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
     write_bytes_atomically(path, (text + "\n").encode())
 

@@ -46,7 +46,7 @@ def run_limited(module: str, argument: str, *, data: bytes = b"", seconds: int) 
 
 
 def limit_this_process(memory: int, seconds: int) -> None:
-    """Bound this process from now on: memory beyond what it has already, computing time, and no file."""
+    """Limit memory and processor time of this process; forbid files."""
     os.nice(_NICE)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + memory + _SLACK
