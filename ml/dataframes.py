@@ -1,7 +1,7 @@
-"""Data frames as (N, K) arrays, with columns matched by class name and never by position.
+"""Data frames as (N, K) arrays, with columns matched by class name.
 
-Works on what a table says of itself (pandas, polars, pyarrow, numpy records, mappings of columns), so none of these
-packages is needed. A data frame whose columns are 0 … K − 1 in this order is an array in disguise and has no names.
+No package of data frames is imported. Columns 0 … K − 1 in this order are no
+names.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,11 +47,7 @@ def has_cases(source: Any) -> bool:
 
 
 def refuse_names(values: Any, what: str) -> None:
-    """Refuse a table where nothing says in which order its columns belong.
-
-    Raises:
-        ValueError: a table with named columns.
-    """
+    """Refuse a table where nothing says in which order its columns belong."""
     if type(values) is np.ndarray and values.dtype.names is None:
         return
     for table in _tables(values):
@@ -108,14 +104,8 @@ def values_of(values: Any, what: str) -> npt.ArrayLike:
 
 
 def same_rows(**values: Any) -> None:
-    """Refuse data frames with different row names.
-
-    A frame with rows 0 … N − 1 next to one with other names counts as differing: a shuffled or filtered frame keeps
-    the numbers of its rows.
-
-    Raises:
-        ValueError: two of them have a pandas index, and not the same one in the same order.
-    """
+    """Refuse data frames with different row names."""
+    # A frame with rows 0 … N − 1 differs from one with names: it may be shuffled.
     if set(map(type, values.values())) <= {np.ndarray, NoneType}:
         return
     named = list(_named_rows(values))
@@ -131,11 +121,7 @@ def same_rows(**values: Any) -> None:
 
 
 def refuse_row_names(**values: Any) -> None:
-    """Refuse data frames with named rows, where none are matched.
-
-    Raises:
-        ValueError: one of them has a pandas index other than 0 … N − 1 in this order.
-    """
+    """Refuse data frames with named rows, where none are matched."""
     for what, names in _named_rows(values):
         if not _are_numbered(names):
             raise ValueError(
@@ -145,11 +131,7 @@ def refuse_row_names(**values: Any) -> None:
 
 
 def refuse_tables(**values: Any) -> None:
-    """Refuse tables in place of arrays.
-
-    Raises:
-        ValueError: one of them has names of columns or of rows.
-    """
+    """Refuse tables in place of arrays."""
     for what, tables in values.items():
         for table in _tables(tables):
             if not isinstance(table, np.ndarray) and (_keys(table) is not None or _index(table) is not None):

@@ -1,7 +1,7 @@
 """Dataclasses as JSON documents and back, by their fields and type hints.
 
-A field is a key. A float that is not finite is null, an array is nested lists, and an object with ``to_dict`` or
-``from_dict`` is left to these. Types are not guessed: a document is read by the hints, and what differs is refused.
+A float that is not finite is null. An object with ``to_dict`` or ``from_dict``
+is left to these.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,11 +48,7 @@ def to_document(value: Any) -> dict[str, Any]:
 
 
 def from_document(cls: type[_T], document: Any) -> _T:
-    """Read back what ``to_document`` wrote; keys of no field are left alone.
-
-    Raises:
-        ValueError: a key is missing, or a value does not fit the hint of its field; the message names the field.
-    """
+    """Read back what ``to_document`` wrote; keys of no field are left alone."""
     value: _T = _read_fields(cls, document, cls.__name__)
     return value
 

@@ -1,7 +1,7 @@
-"""Sentences that decisions return: a text in English that keeps what it was made of, so that pages can translate it.
+"""Sentences in English that keep their parts, so that pages can translate.
 
-The code of a message is its sentence with a name in braces for each value. It is the key of the catalogues, which
-``tools/catalogues.py`` fills by looking for calls of ``Message`` and ``messages``.
+The code of a message is its sentence with names in braces, the key of the
+catalogues, which ``tools/catalogues.py`` fills.
 """
 
 import json

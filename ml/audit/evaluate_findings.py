@@ -52,11 +52,7 @@ class FindingAudit:
 def audit_findings(
     labels: TableSource, predictions: TableSource, options: EvaluationOptions, against: TableSource | None = None
 ) -> list[FindingAudit]:
-    """Evaluate PREDICTIONS against LABELS, by finding if both name one.
-
-    Raises:
-        TableError: a table cannot be used; the message names file, row and column.
-    """
+    """Evaluate PREDICTIONS against LABELS, by finding if both name one."""
     return [_audit_finding(cases, options) for cases in match_tables(labels, predictions, options, against)]
 
 

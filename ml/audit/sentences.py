@@ -1,8 +1,4 @@
-"""Evaluation results as sentences for readers who are not statisticians, and the glossary of the metrics.
-
-Every sentence states a number with its 95 % interval and what it is a number of; a verdict (better, worse, not shown)
-follows from the interval, never from the value.
-"""
+"""Evaluation results as sentences with intervals, and the glossary of metrics."""
 
 import re
 from collections.abc import Callable, Sequence

@@ -172,11 +172,7 @@ def _explain(exc: Exception) -> str | None:
 
 
 def run_command(command: typer.Typer, explain: Callable[[Exception], str | None] = lambda exc: None) -> None:
-    """Run the command line; a failure is one line on stderr and exit status 1.
-
-    Raises:
-        SystemExit: always, with the exit status.
-    """
+    """Run the command line; a failure is one line on stderr and exit status 1."""
     try:
         command()
     except KeyboardInterrupt as exc:

@@ -1,8 +1,4 @@
-"""Commands train, calibrate, export, predict and score, with progress bars.
-
-Thin: parses arguments, shows progress on stderr, prints results on stdout. Heavy packages are imported by
-the command that needs them, so that ``--help`` answers at once.
-"""
+"""Commands train, calibrate, export and predict; each imports what it needs."""
 
 import time
 from pathlib import Path

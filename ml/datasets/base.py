@@ -92,11 +92,7 @@ def _picked(values: list[T] | None, rows: npt.NDArray[np.intp]) -> list[T] | Non
 
 
 def datasets_folder(name: str, where: str) -> Path:
-    """Folder of a real data set below ``SECONDREAD_DATASETS``.
-
-    Raises:
-        DatasetMissingError: the variable is unset or the folder is not there.
-    """
+    """Folder of a real data set below ``SECONDREAD_DATASETS``."""
     root = os.environ.get("SECONDREAD_DATASETS")
     if not root:
         raise DatasetMissingError(

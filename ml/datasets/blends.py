@@ -1,7 +1,7 @@
-"""Mixed digits and objects with known label distributions (mix-MNIST, mix-CIFAR-10).
+"""Mixed digits and objects with known label distributions.
 
-A blend r · first + (1 − r) · second has the true label distribution r on the first original's class and 1 − r on
-the second's (paper §6.1). The paper's "half of the images mixed" means one third of the instances.
+A blend r · first + (1 − r) · second has the first class with probability r
+and the second with 1 − r (paper §6.1). One third of the instances are mixed.
 """
 
 import gzip
@@ -32,10 +32,7 @@ def load_digits(numbers: IntArray) -> tuple[Pixels, IntArray]:
 
 @dataclass(frozen=True)
 class BlendSource:
-    """Where the originals and the split tables of one family of blends come from.
-
-    ``originals`` loads the images and classes of all originals, of which those with the given numbers will be used.
-    """
+    """Originals and split tables of one family of blends."""
 
     title: str
     table: str
@@ -77,12 +74,7 @@ class BlendTable:
 
 @lru_cache(maxsize=2)
 def read_blend_table(name: str, valid_labels: int) -> BlendTable:
-    """Read the table with ``valid_labels`` labels per validation image.
-
-    Raises:
-        DatasetMissingError: the tables are not on this machine.
-        ValueError: ``valid_labels`` is not 1, 2 or 5.
-    """
+    """Read the table with ``valid_labels`` labels per validation image."""
     if valid_labels not in VALID_LABELS:
         raise ValueError(f"valid_labels must be 1, 2 or 5, got {valid_labels}")
     source = BLENDS[name]
@@ -105,12 +97,7 @@ def read_blend_table(name: str, valid_labels: int) -> BlendTable:
 
 
 def load_blend(name: str, valid_labels: int = 2, cases: int | None = None) -> ImageDataset:
-    """Load blended images; ``cases`` limits each partition.
-
-    Raises:
-        DatasetMissingError: the tables or the originals are not on this machine.
-        ValueError: ``valid_labels`` is not 1, 2 or 5.
-    """
+    """Load blended images; ``cases`` limits each partition."""
     source, table = BLENDS[name], read_blend_table(name, valid_labels)
     if cases is not None:
         table = table.thinned(cases)

@@ -1,10 +1,8 @@
-"""Simulated stained white cells with a known label distribution: the demo's fallback and the test bed.
+"""Simulated stained white cells with a known label distribution.
 
-Cells lie on real continua: a granulocyte's nucleus goes from round over kidney and horseshoe to separate lobes
-(immature granulocyte ↔ band ↔ segmented), mononuclear cells from small and dense over large and pale (lymphocyte ↔
-monocyte) or large and open (↔ blast), granules from fine to orange (eosinophil) or dark (basophil). Experts' label
-distribution q is a softmax of distances along these axes; poor focus flattens it. Stains absorb light (Beer–Lambert), a
-microscope blurs, a camera adds noise; the field of view is 24 µm wide at every image size.
+Cells lie on continua of nucleus, size and granules. Experts' label distribution
+q is a softmax of distances along them; poor focus flattens it. Stains absorb
+light (Beer–Lambert); the field of view is 24 µm wide at every image size.
 """
 
 from concurrent.futures import ProcessPoolExecutor
@@ -21,10 +19,9 @@ from scipy.special import expit, softmax
 
 from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.base import ClassInfo, ImageDataset
-from ml.images.pixel_digest import pixel_digest
-from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation
+from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation, pixel_digest
 from ml.util.arrays import FloatArray
-from ml.util.cores import cores
+from ml.util.files import cores
 from ml.util.splits import split_partitions
 
 CELLS_PER_PATIENT = 10
@@ -327,10 +324,7 @@ def patient_name(index: int) -> str:
 
 
 def simulate_cell(index: int, *, seed: int, size: int = RENDER_SIZE, stain_spread: float = 1.0) -> SimulatedCell:
-    """Simulate the cell with this number, the same for the same seed.
-
-    ``size`` is the side of the picture in px; a ``stain_spread`` above 1 is a drift.
-    """
+    """Simulate the cell with this number, the same for the same seed."""
     patient = index // CELLS_PER_PATIENT
     rng = np.random.default_rng([seed, 1, index])
     cell = draw_morphology(rng)
@@ -350,11 +344,7 @@ def simulate_cells(count: int, seed: int, size: int = RENDER_SIZE) -> list[Simul
 
 
 def load_cells(count: int = 6000, seed: int = 0, annotators: AnnotatorPool | None = None) -> ImageDataset:
-    """Load simulated cells, split by patient.
-
-    Raises:
-        ValueError: fewer than 200 cells, too few for four partitions of patients.
-    """
+    """Load simulated cells, split by patient."""
     if count < 20 * CELLS_PER_PATIENT:
         raise ValueError(f"at least {20 * CELLS_PER_PATIENT} simulated cells are needed, got {count}")
     cells = simulate_cells(count, seed)

@@ -41,15 +41,8 @@ def load_photographs(numbers: IntArray) -> tuple[Pixels, IntArray]:
 
 
 def load_cifar10h(train_labels: int = 3, seed: int = 0, cases: int | None = None) -> ImageDataset:
-    """Train on CIFAR-10N labels, test on CIFAR-10H labels.
-
-    Training photographs carry one label or three, validation photographs always three, without which no concentration
-    can be learned. With ``cases`` only that many of each partition are kept, of the first training part.
-
-    Raises:
-        DatasetMissingError: a data set is not on this machine.
-        ValueError: another number of labels.
-    """
+    """Train on CIFAR-10N labels, test on CIFAR-10H labels."""
+    # Validation photographs have three labels, without which no concentration is learned.
     if train_labels not in {1, 3}:
         raise ValueError(f"train_labels must be 1 or 3, got {train_labels}")
     folder = datasets_folder("cifar10", "www.cs.toronto.edu/~kriz/cifar.html")

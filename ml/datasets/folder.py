@@ -123,13 +123,7 @@ def load_folder(
     seed: int = 0,
     observer: Observer = ignore_progress,
 ) -> ImageDataset:
-    """Read a folder of images with a LABELS table, with a pixel cache.
-
-    ``size`` is the side of the network's input, ``crop`` that of the central square to keep, in px of the images.
-
-    Raises:
-        TableError: the folder, the table or an image cannot be used; the message says which and why.
-    """
+    """Read a folder of images with a LABELS table, with a pixel cache."""
     if not folder.is_dir():
         raise TableError(f"{folder}: no such folder")
     path = _labels_path(folder)

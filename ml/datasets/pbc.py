@@ -1,10 +1,7 @@
-"""Real peripheral blood cells: 8 cell types with one label, and nucleus shape labelled twice on 1,000.
+"""Real peripheral blood cells: 8 types, and nucleus shape labelled twice.
 
-Images are 48 × 48 averages of the central 240 × 240 px of the original photographs, so the release card
-makes the service crop and average a raw upload in the same way.
-
-200 of the cells labelled twice are those of the demo, drawn at random; they are in no data set that is trained, fitted
-or tested on.
+Images are 48 × 48 averages of the central 240 × 240 px of the photographs.
+The demo's 200 cells labelled twice are in no other data set.
 """
 
 import zipfile
@@ -96,11 +93,7 @@ def demo_rows(table: pa.Table) -> npt.NDArray[np.intp]:
 
 
 def demo_cells() -> list[dict[str, str]]:
-    """The demo's cells: file, cell type and nucleus shape by either annotator.
-
-    Raises:
-        DatasetMissingError: the data set is not on this machine.
-    """
+    """The demo's cells: file, cell type and nucleus shape by either annotator."""
     table = _table()
     names = {
         "file": "file",
@@ -113,13 +106,8 @@ def demo_cells() -> list[dict[str, str]]:
 
 
 def load_pbc(seed: int = 0) -> ImageDataset:
-    """Load 16,892 cells of 8 types, one label each; without the demo's.
-
-    The other 104 doubly annotated cells whose original photographs are at hand always fall into the test part.
-
-    Raises:
-        DatasetMissingError: the data set is not on this machine.
-    """
+    """Load 16,892 cells of 8 types, one label each; without the demo's."""
+    # Doubly annotated cells whose photographs are at hand are in the test part.
     table = _table()
     types = np.asarray(table.column("cell_type_id").to_numpy(), dtype=np.int64)
     files = _text(table, "file").tolist()
@@ -147,15 +135,9 @@ def _swap_into_test(
 
 
 def load_pbc_nucleus(cases: int | None = None) -> ImageDataset:
-    """Load nucleus shapes of 10,098 white cells; 800 have two labels.
-
-    Trained on cells labelled once. Of the 304 cells of the source's test part that are labelled twice 200 are the
-    demo's and left out. As many of the 696 of its other parts, drawn at random, take their place: 304 cells labelled
-    twice test, and the calibrators are fitted on the other 496.
-
-    Raises:
-        DatasetMissingError: the data set is not on this machine.
-    """
+    """Load nucleus shapes of 10,098 white cells; 800 have two labels."""
+    # 200 of the 304 twice labelled cells of the source's test part are the demo's. As many
+    # others take their place in the test part; the calibrators are fitted on the other 496.
     table = _table()
     first, second = _text(table, "a1_nucleus_shape"), _text(table, "a2_nucleus_shape")
     demo = demo_rows(table)

@@ -1,8 +1,4 @@
-"""Test-time augmentation in NumPy with the same seeded views in every batch.
-
-Cells that lie any way up are turned by quarters and mirrored; upright images are mirrored, and turned, shifted and
-scaled a little; colours of RGB images vary as in training. Each view is one member of an ensemble.
-"""
+"""Test-time augmentation in NumPy with the same seeded views in every batch."""
 
 import math
 

@@ -1,9 +1,8 @@
-"""Container checks of image files: structure and declared sizes, without decoding.
+"""Container checks of image files: structure and declared sizes, undecoded.
 
-What it takes to decode such a file follows from its pixels. Decoders follow whatever a file says, though: ten kilobytes
-may name the same packed tile a thousand times, a marker of two bytes may stand there a million times, and to open such
-a file is as slow as to decode it. So every step here goes forward, there are few of them, and what is out of the
-ordinary in any way is not plain: it may still be a picture, but a process that can be ended has to find out.
+A small file may name one tile a thousand times, so that opening it is as slow
+as decoding it. So checks only go forward, in few steps. A file that is unusual
+in any way is not plain, and is decoded in a process that can be ended.
 """
 
 import struct

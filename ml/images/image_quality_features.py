@@ -1,7 +1,6 @@
-"""Image quality features: position and size of the object, focus, grain and stain.
+"""Image quality features: position and size of the object, focus, grain, stain.
 
-All are smooth functions of the pixels that the network sees, none depends on which way up a cell lies, and none needs
-a network: they notice what a network learns not to see.
+They are smooth functions of the network's pixels and ignore orientation.
 """
 
 from collections.abc import Mapping

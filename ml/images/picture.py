@@ -1,7 +1,7 @@
-"""Stored form of an uploaded image, the cost of decoding it, and its decoding in a process with limits.
+"""Stored form of an uploaded image, and its decoding in a limited process.
 
-The process gets the file on stdin and answers with a line of JSON, the network's pixels and the PNG: nothing that could
-be run. Whatever a decoder does in it, the service goes on, and its memory is given back.
+The process reads the file on stdin and answers with a line of JSON, the
+network's pixels and the PNG.
 """
 
 import json
@@ -12,8 +12,15 @@ import numpy as np
 from PIL import Image
 
 from ml.images.image_container_checks import file_facts
-from ml.images.pixel_digest import pixel_digest
-from ml.images.preprocess import MAX_PIXELS, ImageRejectedError, Pixels, Preprocessing, decode_image, encode_png
+from ml.images.preprocess import (
+    MAX_PIXELS,
+    ImageRejectedError,
+    Pixels,
+    Preprocessing,
+    decode_image,
+    encode_png,
+    pixel_digest,
+)
 from ml.util.sandbox import LimitError, limit_this_process, run_limited
 
 #: Bytes of memory per pixel: 27 at most of any kind while it is decoded, laid on white, converted and packed (measured,
@@ -64,10 +71,7 @@ def read_picture(data: bytes, preprocessing: Preprocessing, *, png: bool) -> Pic
 
 
 def difference_hash(image: Image.Image) -> int:
-    """64-bit perceptual hash of 8 × 8 coarse cells.
-
-    Source: N. Krawetz, "Kind of like that", 2013 (difference hash).
-    """
+    """64-bit difference hash of 8 × 8 coarse cells (Krawetz 2013)."""
     coarse = np.asarray(image.convert("L").resize((_HASH_SIDE + 1, _HASH_SIDE), Image.Resampling.BOX), dtype=np.int16)
     bits = (coarse[:, 1:] > coarse[:, :-1]).ravel()
     return int.from_bytes(np.packbits(bits).tobytes(), "big", signed=True)

@@ -1,8 +1,7 @@
-"""Standard image shifts that imitate another microscope, stain, camera or preparation.
+"""Standard image shifts that imitate another microscope, stain or camera.
 
-Each kind is a pure function of pixels, a strength and a seed. Strength 0 leaves the image as it is, 1 is the standard
-shift that release cards report, and a larger one goes on in the same way. What comes into view at the edges is folded
-from the rim of the image: its surroundings, without a second cell.
+Strength 0 changes nothing, 1 is the standard shift of release cards. Margins
+are folded from the rim of the image.
 """
 
 from collections.abc import Callable
@@ -100,10 +99,7 @@ def _hue(pixels: Pixels, strength: float, rng: Rng) -> Pixels:
 
 
 def turned_hue(pixels: Pixels, turn: float) -> Pixels:
-    """Colours with another hue (HSV) and the same saturation and value.
-
-    Source: A. R. Smith, "Color gamut transform pairs", SIGGRAPH 1978.
-    """
+    """Colours with another hue (HSV; Smith, SIGGRAPH 1978)."""
     rgb = pixels.astype(np.float64)
     value, chroma = rgb.max(axis=-1), np.ptp(rgb, axis=-1)
     leading, safe = rgb.argmax(axis=-1), np.maximum(chroma, 1e-9)

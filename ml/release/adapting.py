@@ -1,8 +1,4 @@
-"""Adaptation of a release to a laboratory's annotators from double-read images, without a service.
-
-What the release was made with teaches and judges nothing here; the index of the new release names the images that
-taught it.
-"""
+"""Adaptation of a release to a laboratory's annotators, without a service."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +11,7 @@ import numpy.typing as npt
 from ml.annotations import Annotations
 from ml.calibration.calibration import Calibration
 from ml.calibration.domain_adaptation import Adaptation, AdaptationDocument, recalibrate_for_annotators, require_head
-from ml.images.pixel_digest import pixel_digest
+from ml.images.preprocess import pixel_digest
 from ml.metrics import evaluate
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.paired_difference import paired_change

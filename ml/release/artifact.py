@@ -1,9 +1,9 @@
-"""Release folder of network, calibration and card, with digests verified at each load.
+"""Release folder of network, calibration and card, verified at each load.
 
-network.onnx: image (N, C, H, W) to logits (N, K) and features (N, D). calibration.json: parameters in float64.
-card.json and README.md: the card. fused.onnx: one graph to the final probabilities. head.safetensors: the layers after
-the backbone with S dropout masks. feature_distance.safetensors, familiarity.safetensors: what flags unlike images.
-training.index: digests of the images that it was made with. Identical inputs give identical bytes.
+network.onnx: image (N, C, H, W) to logits (N, K) and features (N, D).
+fused.onnx: one graph to the final probabilities. head.safetensors: layers after
+the backbone with S dropout masks. training.index: digests of training images.
+Identical inputs give identical bytes.
 """
 
 import shutil
@@ -107,11 +107,7 @@ def write_recalibrated(
 
 
 def read_release(path: Path) -> Release:
-    """Read a release folder and verify every file against the card.
-
-    Raises:
-        ReleaseError: a file is missing, unlisted, altered, a link or too large, or the card is not readable.
-    """
+    """Read a release folder and verify every file against the card."""
     card_path = path / "card.json"
     if not card_path.is_file() or card_path.is_symlink():
         raise ReleaseError(f"{path}: not a release (no card.json)")

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 
 class ProcessesDocument(TypedDict):
-    """Epochs by number of training processes.
-
-    ``batch_norm`` is ``per-process`` (each one's part of a batch), or None: one process, or a network without any.
-    """
+    """Epochs by number of training processes."""
 
     processes: int
     batch_norm: str | None
@@ -48,13 +45,7 @@ class SourceDocument(TypedDict):
 
 
 class QuantizedDocument(TypedDict):
-    """Quantisation of a release, and its effect on held-out cells.
-
-    ``weight_bits``: of weights, with their sign; activations have eight. ``ranges``: how those of activations were
-    found, on ``n_range_images`` images of the calibration partition. ``changes``: of L, L_D and agreement from the
-    source to this release, paired. ``harms``: what the gate calls harm, a sentence each, where somebody made it all
-    the same.
-    """
+    """Quantisation of a release, with paired changes and the gate's harms."""
 
     kind: Literal["int8"]
     source: SourceDocument
@@ -76,11 +67,7 @@ class ClassDocument(TypedDict):
 
 
 class DataDocument(TypedDict):
-    """Origin of a release's cells: partitions, and split by patient or case.
-
-    ``class_counts``: cells of each class (in the order of the classes) by partition. ``annotators``: who labelled them,
-    null where their names are not known.
-    """
+    """Origin of a release's cells: partitions, and split by patient or case."""
 
     name: str
     source: str
@@ -95,10 +82,7 @@ RecallDocument = TypedDict("RecallDocument", {"class": str, "recall": float | No
 
 
 class BaselineDocument(TypedDict):
-    """The baseline on the same cells; ``change`` is network − baseline.
-
-    ``judged_on`` is ``test``, or ``valid`` where no cell was held out.
-    """
+    """The baseline on the same cells; ``change`` is network − baseline."""
 
     name: str
     judged_on: str
@@ -116,11 +100,7 @@ class DropoutDocument(TypedDict):
 
 
 class DisagreementDocument(TypedDict):
-    """Held-out verdict on the disagreement probability.
-
-    ``verdict`` compares the network's own with a constant: better, no better so far, worse. ``constant`` is None where
-    the network's own is served.
-    """
+    """Held-out verdict on the disagreement probability."""
 
     verdict: Verdict
     constant: float | None
@@ -135,11 +115,7 @@ class ParityDocument(TypedDict):
 
 
 class ReferenceDocument(TypedDict):
-    """Reference statistics of the training data.
-
-    ``false_alarm_rate``: expected share of such images that are flagged as unlike the release's.
-    Distances are None where there were too few cells.
-    """
+    """Reference statistics of the training data, None with too few cells."""
 
     stain_mean: list[float]
     stain_sd: list[float]
@@ -153,10 +129,7 @@ class ReferenceDocument(TypedDict):
 
 
 class RecalibrationDocument(TypedDict):
-    """Recalibration of a candidate, with the gate's verdict.
-
-    ``kept_for_sets``: cases of the calibration partition that neither this fit nor an earlier one has seen.
-    """
+    """Recalibration of a candidate, with the gate's verdict."""
 
     label_snapshot: str
     change_plan_sha256: str
@@ -166,11 +139,7 @@ class RecalibrationDocument(TypedDict):
 
 
 class CardContents(TypedDict):
-    """A release's card before its files are listed.
-
-    ``held_out`` has metrics by name, for each step of the calibration, or for champion and candidate. Keys that may be
-    missing belong to some releases only.
-    """
+    """A release's card without its files; ``held_out`` is by step."""
 
     name: str
     classes: list[ClassDocument]

@@ -1,6 +1,6 @@
-"""Device selection for inference, CPU or CUDA, without silent fallback; batches of fixed sizes on a device.
+"""Device selection for inference, CPU or CUDA, and batches of fixed sizes.
 
-ONNX Runtime is loaded with the first network: many processes that could run one never do.
+ONNX Runtime is loaded with the first network.
 """
 
 import ctypes

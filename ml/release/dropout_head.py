@@ -1,8 +1,4 @@
-"""Monte-Carlo dropout of a network's head in numpy: one pass of the backbone, S seeded heads.
-
-The masks are drawn once and travel with the release, so that a case gets the same members on every machine.
-Dropout inside the backbone stays off: it would need S passes.
-"""
+"""Monte-Carlo dropout of a network's head in NumPy, with stored masks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

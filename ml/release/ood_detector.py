@@ -1,8 +1,9 @@
-"""Out-of-distribution detector from several checks, with a stated false alarm rate; distance of features for drift.
+"""Out-of-distribution detector from several checks, and feature distance.
 
-Each check is the logarithm of the Mahalanobis distance from the mean of the class that the network names (Lee et al.
-2018), with covariances of classes shrunk towards the common one (Friedman 1989). The score of an image is the maximum
-over its checks; it is flagged above an order statistic of held-out images (Vovk et al. 2005).
+A check is the logarithm of the Mahalanobis distance from the mean of the named
+class (Lee et al. 2018), with covariances shrunk towards the common one (Friedman
+1989). An image's score is the maximum over checks; it is flagged above an order
+statistic of held-out images (Vovk et al. 2005).
 """
 
 import math

@@ -1,9 +1,8 @@
-"""Digests of a release's training images and patients, for their exclusion from evaluation.
+"""Digests of a release's training images and patients.
 
-``training.index`` is one line that says what it is, one line of JSON with the sizes, and four blocks of sorted digests
-of 32 bytes each, which are looked up by bisection where they lie on the disk. An image is known by the digest of its
-decoded pixels, so that another name or another lossless container does not hide it. A patient is known by an HMAC that
-the service which exported their cells computed with a key of its own: without that key names cannot be tried out.
+``training.index`` is a line of text, a line of JSON with sizes, and four blocks
+of sorted digests of 32 bytes, searched on the disk. Images have the digest of
+their decoded pixels, patients an HMAC by a key of the exporting service.
 """
 
 import json
@@ -15,7 +14,7 @@ from typing import Literal, NotRequired, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from ml.images.pixel_digest import DIGEST_BYTES
+from ml.images.preprocess import DIGEST_BYTES
 
 INDEX_FILE = "training.index"
 #: What an image was used for. ``network``: its weights were fitted or stopped by it; ``calibration``: only what comes

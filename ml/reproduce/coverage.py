@@ -1,9 +1,7 @@
-"""Simulation study with known truth: bias of every estimator, coverage of every interval.
+"""Simulation study: bias of every estimator, coverage of every interval.
 
-Four panels: independent cases and cases of patients who share an error, all read twice or more; and cases of patients
-of which a service reads a fifth twice, by the all-or-audit design and by the graded one, weighted back. Predictions are
-overconfident and noisy, so that no loss is zero; the candidate of a paired comparison is another prediction of the same
-cases.
+Panels: independent cases, cases by patient, and two designs of a service that
+has a fifth read twice. Predictions are overconfident and noisy.
 """
 
 from collections.abc import Callable, Mapping
@@ -71,10 +69,7 @@ Design = Callable[[FloatArray], FloatArray]
 
 
 def draw(n_cases: int, rng: np.random.Generator, *, clustered: bool, design: Design | None = None) -> Simulated:
-    """Draw cases with two, three or five labels, or by a design.
-
-    ``clustered``: ten cases of each patient, whose true class probabilities shift together.
-    """
+    """Draw cases with two, three or five labels, or by a design."""
     seen = rng.normal(0, 1.5, (n_cases, K))
     patients = np.arange(n_cases) // CASES_PER_PATIENT if clustered else None
     shift = rng.normal(0, 0.8, (n_cases, K))

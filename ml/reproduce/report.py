@@ -68,11 +68,7 @@ def versions() -> dict[str, str]:
 
 
 def reproduce(setting: Setting) -> Mapping[str, object]:
-    """Reproduce a figure or table by its name.
-
-    Raises:
-        ValueError: an unknown name, or data that are not on this machine.
-    """
+    """Reproduce a figure or table by its name."""
     if setting.name not in NAMES:
         raise ValueError(f"unknown reproduction {setting.name!r}; there are {', '.join(NAMES)}")
     run: Callable[[Setting], Reproduction] = import_module(f"ml.reproduce.{MODULES[setting.name]}").reproduce

@@ -1,11 +1,9 @@
-"""Synthetic experiment of the paper, with ensemble members: Tables 1 and 2 and what goes beyond them.
+"""Synthetic experiment of the paper: Tables 1 and 2, with ensembles.
 
-One network a seed; its calibrators are fitted on validation images with two or five labels each. Serving draws dropout
-in the head only (``ml.release.dropout_head``); here whole passes are stochastic, as in the paper. Rows named MCDO and
-TTA use calibrators fitted on the ensemble's own likelihood. ``per member`` rows feed each member through the
-deterministic network's calibrators, as the paper does. ``moment-matched`` rows are the single Dirichlet with the
-mixture's mean and DPE. Rows ending in ``+φ`` map the DPEs once more by themselves, which the
-paper does not do. Rows ending in ``served`` are what a release has.
+MCDO and TTA rows use calibrators fitted on the ensemble's likelihood; ``per
+member`` rows the deterministic network's, as the paper does. ``moment-matched``
+is the Dirichlet with the mixture's mean and DPE, ``+φ`` maps DPEs once more,
+``served`` is what a release has.
 """
 
 import csv
@@ -312,10 +310,8 @@ class SeedOutputs:
 
 
 def authors_posterior_loss(counts: IntArray, true_probs: FloatArray, prior: EnsembleCpe) -> float:
-    """Posterior EL by the weights of the authors' code, Σ_k f_k^{y_k}.
-
-    They must be the product Π_k f_k^{y_k} = f_c, and the sum hardly moves: an erratum, shown with numbers.
-    """
+    """Posterior EL by the weights of the authors' code, Σ_k f_k^{y_k}."""
+    # The product Π_k f_k^{y_k} = f_c would be right: an erratum of the code.
     members, totals = prior.member_class_probs, counts.sum(axis=1)
     loss = np.zeros(len(counts))
     for label in range(counts.shape[1]):

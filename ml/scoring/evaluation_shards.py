@@ -1,7 +1,6 @@
 """Sharded evaluation of long tables on any machine, safe to repeat.
 
-A part is a file of sums over groups of patients (``ml.metrics.accumulator``): 10⁹ labels become a few megabytes a part,
-and the metrics with their intervals follow from the parts together. As with images, a part that is there is left.
+A part is a file of sums over groups of patients.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
-"""Streamed list of the images to predict, from a folder or a manifest, in a fixed order.
+"""Streamed list of the images to predict, from a folder or a manifest.
 
-Every row has a number, from 0, by which shards divide the list. A folder is walked with the folders in it, in the order
-of the bytes of the names. Names and case ids that do not fit in memory are sorted in temporary files.
+Rows are numbered from 0, folders sorted by the bytes of the names. What does
+not fit in memory is sorted in temporary files.
 """
 
 import hashlib

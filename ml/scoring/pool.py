@@ -1,6 +1,6 @@
-"""All missing shards of a job: by processes of this machine, or as tasks of a Ray cluster.
+"""Missing shards of a job, by processes of this machine or tasks of Ray.
 
-Ray stores no results and may run a task more than once: a shard is a file, and its files are whole or not there.
+Ray may run a task more than once: files of a shard are whole or missing.
 """
 
 import logging
@@ -32,7 +32,7 @@ from ml.scoring.shards import (
     write_shard,
 )
 from ml.scoring.table import Observer, Scorer
-from ml.util.cores import cores
+from ml.util.files import cores
 
 Engine = Literal["local", "ray"]
 #: Makes the shard with a number; picklable.

@@ -1,9 +1,8 @@
-"""Shards of an image list, safe to predict on any machine and more than once, and the tables that they make together.
+"""Shards of an image list, safe to predict anywhere and more than once.
 
-Shards are made of whole blocks in the order of the list, and every run gives the same bytes: a second run leaves the
-files that exist, and a shard whose process was killed is made again. The folder of a job contains ``job.json``, which
-pins what the parts belong to, and of each part its predictions, its errors and, written last, its document. All are
-written beside and linked into place, so that they are whole or not there.
+A job's folder contains ``job.json`` and, for each part, predictions, errors and,
+written last, a document. Files are linked into place, whole or not at all.
+Shards are whole blocks of the list, and every run gives the same bytes.
 """
 
 import os

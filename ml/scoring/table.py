@@ -1,6 +1,6 @@
 """Prediction of many images into one table, block by block.
 
-The bytes of a table depend on its rows alone, never on the number of rows that were added together.
+The bytes of a table depend on its rows alone.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,7 @@ import pyarrow as pa
 from PIL import Image
 from pyarrow import csv, parquet
 
-from ml.images.pixel_digest import pixel_digest
-from ml.images.preprocess import ImageRejectedError, Pixels, decode_image
+from ml.images.preprocess import ImageRejectedError, Pixels, decode_image, pixel_digest
 from ml.release.artifact import read_release
 from ml.release.device import Device
 from ml.release.predictor import Predictor

@@ -120,14 +120,7 @@ def compare(
 
 
 def compare_matched(cases: Cases, options: EvaluationOptions) -> Comparison:
-    """Compare matched predictions with their baseline.
-
-    Errors of the changes are those of the paired differences, whole patients left out where they are named: both
-    predictions are judged by the same labels, so a change is known better than either value.
-
-    Raises:
-        TableError: there is no rival.
-    """
+    """Compare matched predictions with their baseline."""
     rival = cases.rival
     if rival is None:
         raise TableError("there are no other predictions to compare with")

@@ -1,8 +1,8 @@
-"""Label and prediction tables, on disk (CSV or Parquet by extension) or in memory, checked cell by cell.
+"""Label and prediction tables, on disk or in memory, checked cell by cell.
 
-LABELS come long (``case_id, annotator, label``) or wide (``case_id, count:<class>…``); PREDICTIONS have
-``case_id, prob:<class>…`` and optionally ``log_concentration`` or ``disagreement_prob``. Columns are found by name,
-in any order.
+LABELS are long (``case_id, annotator, label``) or wide (``case_id,
+count:<class>…``); PREDICTIONS have ``case_id, prob:<class>…`` and optionally
+``log_concentration`` or ``disagreement_prob``.
 """
 
 from collections.abc import Sequence
@@ -130,11 +130,7 @@ def _further_columns(table: pa.Table, others: set[str]) -> dict[str, list[Any]]:
 
 
 def probability_columns(table: pa.Table, where: Where, *, binary: bool = False) -> list[str]:
-    """Names of the columns ``prob:<class>``.
-
-    Raises:
-        TableError: another number of them.
-    """
+    """Names of the columns ``prob:<class>``."""
     names = [name for name in table.column_names if name.startswith("prob:")]
     if not names:
         if is_wide(table) or {"annotator", "label"} & set(table.column_names):
@@ -198,11 +194,7 @@ def is_wide(table: pa.Table) -> bool:
 
 
 def classes_of_labels(table: pa.Table, where: Where) -> list[str]:
-    """Classes of a LABELS table: sorted, or in the order of its columns.
-
-    Raises:
-        TableError: a label is missing.
-    """
+    """Classes of a LABELS table: sorted, or in the order of its columns."""
     if is_wide(table):
         return [name.removeprefix("count:") for name in table.column_names if name.startswith("count:")]
     return sorted(set(text_column(table, "label", where)))
@@ -272,11 +264,7 @@ def _wide_labels(table: pa.Table, case_ids: list[str], where: Where, classes: Se
 
 
 def case_column(labels: Annotations, name: str, where: Where) -> npt.NDArray[Any]:
-    """A further column of LABELS, one value per case (N,).
-
-    Raises:
-        TableError: no such column, a missing value, or one that varies within a case.
-    """
+    """A further column of LABELS, one value per case (N,)."""
     if name not in labels.columns:
         others = ", ".join(labels.columns) or "only the columns that every table of LABELS has"
         raise TableError(f"{where}: column {name!r} is missing; there are {others}")
@@ -297,11 +285,7 @@ def case_column(labels: Annotations, name: str, where: Where) -> npt.NDArray[Any
 
 
 def align(labels: Annotations, predictions: Predictions, where: Where, *, drop: bool) -> tuple[IntArray, list[str]]:
-    """Match predictions (N,) to cases, −1 for none; unpredicted cases.
-
-    Raises:
-        TableError: a label without a prediction, and these are not dropped.
-    """
+    """Match predictions (N,) to cases, −1 for none; unpredicted cases."""
     predicted = set(predictions.case_ids)
     stray = [case for case in labels.case_ids if case not in predicted]
     if stray and not drop:

@@ -152,11 +152,7 @@ def _case_names(cases: Sequence[str]) -> str:
 def match_tables(
     labels: TableSource, predictions: TableSource, options: EvaluationOptions, against: TableSource | None = None
 ) -> list[Cases]:
-    """Match LABELS and PREDICTIONS by case, and by finding if named.
-
-    Raises:
-        TableError: a table cannot be used, or they do not fit each other; the message names file, row and column.
-    """
+    """Match LABELS and PREDICTIONS by case, and by finding if named."""
     in_order = options.level == "ordinal"
     tables = [
         open_table(labels, "LABELS", in_order=in_order),
@@ -189,11 +185,7 @@ def match_one(
     *,
     hint: str,
 ) -> Cases:
-    """Match tables of one finding.
-
-    Raises:
-        TableError: as ``match_tables``, or the tables have a column ``finding``; the hint says what to do.
-    """
+    """Match tables of one finding."""
     matched = match_tables(labels, predictions, options, against)
     if len(matched) != 1 or matched[0].finding is not None:
         raise TableError(f"the tables have a column 'finding': {hint}")
@@ -224,14 +216,9 @@ def _match(finding: str | None, tables: list[_Table], options: EvaluationOptions
 def align_tables(
     labels: Annotations, place: Place, predictions: Predictions, options: EvaluationOptions, *, drop: bool
 ) -> Cases:
-    """Labels, weights and patients of each prediction.
-
-    Of a case without labels the patient is in the column of the same name in PREDICTIONS; without one it is its own
-    cluster. It matters for the Horvitz–Thompson form of CL, which counts the pairs of all cases.
-
-    Raises:
-        TableError: a label without a prediction that is not dropped, or a column that cannot be used.
-    """
+    """Labels, weights and patients of each prediction."""
+    # Of a case without labels the patient is in PREDICTIONS, or the case is its own cluster: the
+    # Horvitz–Thompson form of CL counts the pairs of all cases.
     rows, left_out = align(labels, predictions, place, drop=drop)
     histograms, cluster, first_counts = [labels.counts()], None, None
     if PLANNED_READ in labels.columns and labels.annotators:
@@ -267,11 +254,7 @@ def _is_weight(value: Any) -> bool:
 
 
 def _answers_to_first_reads(labels: Annotations, place: Place) -> npt.NDArray[np.bool_]:
-    """Mask (M,) of labels of planned first reads.
-
-    Raises:
-        TableError: a number of a planned read is missing, or is none.
-    """
+    """Mask (M,) of labels of planned first reads."""
     values = labels.columns[PLANNED_READ]
     problem = "not the number of a planned read (1, 2, …; 0 of none):"
     fail_at(place, [not str(value).isdecimal() for value in values], PLANNED_READ, problem, values)
@@ -354,13 +337,8 @@ def _rival(cases: Cases, other: Predictions, places: tuple[Place, Place], drop: 
 
 
 def by_finding(table: pa.Table, place: Place) -> dict[str, _Table]:
-    """Part a table by ``finding``, in order of appearance.
-
-    Columns of classes that are empty in all rows of a finding are left out there: findings may have other classes.
-
-    Raises:
-        TableError: a finding is missing.
-    """
+    """Part a table by ``finding``, in order of appearance."""
+    # Findings may have other classes: columns that are empty in all rows are left out.
     names = text_column(table, "finding", place)
     distinct = list(dict.fromkeys(names))
     number, parts = positions(names, distinct), {}

@@ -1,8 +1,4 @@
-"""Arrow tables from CSV, Parquet or memory, with error messages that name the cell.
-
-Every error names the file or table, the first offending row (as people count lines of a file; from 0 in memory, as
-data frames count) and column, and how many there are.
-"""
+"""Arrow tables from CSV, Parquet or memory; errors name table, row, column."""
 
 import csv as text_csv
 import gzip
@@ -128,11 +124,7 @@ def read_table(source: TableSource, *, in_order: bool = False) -> pa.Table:
 
 
 def open_table(source: TableSource, name: str, *, in_order: bool = False) -> tuple[pa.Table, Place]:
-    """Read a table, and its name for messages; refuse an empty file.
-
-    Raises:
-        TableError: as ``read_table``, or a file has a header and no rows.
-    """
+    """Read a table, and its name for messages; refuse an empty file."""
     table = read_table(source, in_order=in_order)
     if isinstance(source, str | Path) and not table.num_rows:
         raise TableError(f"{source}: the table has columns ({', '.join(table.column_names)}) and no rows")
@@ -204,11 +196,7 @@ _STREAMED_ROWS, _LINE_BYTES = 8192, 200
 
 
 def read_batches(path: Path, rows: int, groups: Iterable[int] | None = None) -> Iterator[pa.Table]:
-    """Read a CSV or Parquet file, or row groups of it, in batches.
-
-    Raises:
-        TableError: as ``read_table``.
-    """
+    """Read a CSV or Parquet file, or row groups of it, in batches."""
     _check_file(path)
     with explaining(path):
         for batch in _batches(path, rows, None, groups):
@@ -232,11 +220,7 @@ def _batches(
 
 
 def require_rows(path: Path) -> None:
-    """Refuse a file that has a header and no rows, of which the first batch is read.
-
-    Raises:
-        TableError: as ``read_table``, or the file has no rows.
-    """
+    """Refuse a file that has a header and no rows, of which the first batch is read."""
     if not any(table.num_rows for table in islice(read_batches(path, _STREAMED_ROWS), 1)):
         raise TableError(f"{path}: the table has columns ({', '.join(_names_in(path))}) and no rows")
 
@@ -249,11 +233,7 @@ def _names_in(path: Path) -> list[str]:
 
 
 def count_rows(path: Path) -> int:
-    """Rows of a CSV or Parquet file, which is read as a stream.
-
-    Raises:
-        TableError: as ``read_table``.
-    """
+    """Rows of a CSV or Parquet file, which is read as a stream."""
     _check_file(path)
     with explaining(path):
         if table_kind(path) == ".parquet":
@@ -264,11 +244,7 @@ def count_rows(path: Path) -> int:
 def read_rows(
     path: Path, required: Sequence[str], optional: Sequence[str], first: int, stop: int, rows: int
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Read some columns and rows of a file in bounded memory.
-
-    Raises:
-        TableError: as ``read_table``, or a column is missing.
-    """
+    """Read some columns and rows of a file in bounded memory."""
     _check_file(path)
     with explaining(path):
         names = _names_in(path)
@@ -376,11 +352,7 @@ def write_table(columns: Mapping[str, Column], path: Path) -> None:
 def fail_at(
     where: Where, bad: npt.ArrayLike, column: str, problem: str, values: Sequence[Any] | FloatArray, hint: str = ""
 ) -> None:
-    """Raise a ``TableError`` naming the first true row of ``bad``, if there is one.
-
-    Raises:
-        TableError: ``bad`` is true somewhere.
-    """
+    """Raise a ``TableError`` naming the first true row of ``bad``, if there is one."""
     rows = np.flatnonzero(bad)
     if rows.size:
         place = where if isinstance(where, Place) else Place.of_file(where)
@@ -414,11 +386,7 @@ def _written(file: Path, position: int) -> tuple[int, dict[str, str]]:
 
 
 def text_column(table: pa.Table, name: str, where: Where) -> list[str]:
-    """Values of a required text column, none empty.
-
-    Raises:
-        TableError: the column is missing, or a value is.
-    """
+    """Values of a required text column, none empty."""
     if name not in table.column_names:
         raise TableError(f"{where}: column {name!r} is missing; there are {', '.join(table.column_names)}")
     values: list[str] = text_cells(table, name, where)
@@ -428,11 +396,7 @@ def text_column(table: pa.Table, name: str, where: Where) -> list[str]:
 
 
 def text_cells(table: pa.Table, name: str, where: Where) -> list[Any]:
-    """Values of a column as text, None in empty cells.
-
-    Raises:
-        TableError: the cells are structs, lists or bytes that are no text.
-    """
+    """Values of a column as text, None in empty cells."""
     column = table.column(name)
     try:
         return list(column.cast(pa.string()).to_pylist())
@@ -444,11 +408,7 @@ def text_cells(table: pa.Table, name: str, where: Where) -> list[Any]:
 
 
 def number_column(table: pa.Table, name: str, where: Where) -> FloatArray:
-    """Values of a numeric column as float64, none missing.
-
-    Raises:
-        TableError: text, a missing value, NaN or infinity.
-    """
+    """Values of a numeric column as float64, none missing."""
     column = table.column(name)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         values = text_cells(table, name, where)

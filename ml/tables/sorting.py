@@ -25,14 +25,8 @@ _GROUP_ROWS = 122_880
 def sort_table(
     table: Path, out: Path, *, memory: str | None = None, observer: Callable[[int], None] = lambda rows: None
 ) -> int:
-    """Sort LABELS or PREDICTIONS as ``evaluate --stream`` and its shards take them.
-
-    The table is read as everything here reads it: an identifier such as 007 stays text, and the order is that of its
-    bytes. What does not fit into memory lies next to ``out`` meanwhile.
-
-    Raises:
-        TableError: the table cannot be read, or DuckDB cannot sort it: the disk is full, say.
-    """
+    """Sort LABELS or PREDICTIONS as ``evaluate --stream`` and its shards take them."""
+    # Identifiers such as 007 stay text, in the order of their bytes.
     import duckdb
 
     if out.suffix.lower() != ".parquet":

@@ -1,8 +1,7 @@
-"""Augmentation on the device: light, and wide with other laboratories' stain, magnification, focus and framing.
+"""Augmentation on the device: light, and wide with stain and optics.
 
-Of the wide augmentation about half of the images stay as they are, so that a network learns those that nothing has
-interpolated as well as without the others; in each way about two thirds of the others are changed. Random numbers are
-drawn on the CPU, so that a seed means the same on every device.
+The wide augmentation leaves about half of the images as they are. Random
+numbers are drawn on the CPU, so that a seed means the same on every device.
 """
 
 import math

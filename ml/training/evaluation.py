@@ -1,7 +1,6 @@
-"""Network outputs in float32 without dropout, and their quality on the validation part.
+"""Network outputs in float32 without dropout, and validation.
 
-A GPU rounds factors of convolutions to ten bits (TF32) while it validates, which only chooses among epochs; whatever
-is kept is computed without that.
+On a GPU validation uses TF32; outputs that are kept do not.
 """
 
 import warnings
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ml.training.data import DeviceData
-from ml.training.losses import count_weighted_nll
+from ml.training.learner import count_weighted_nll
 from ml.training.networks import Network
 from ml.training.processes import ALONE, Processes
 from ml.training.run_folder import CachedOutputs

@@ -1,7 +1,6 @@
-"""Fused network: class probabilities, concentration and disagreement in one graph.
+"""Fused network: class probabilities, concentration and φ in one graph.
 
-Computed in float32, as ``ml.calibration`` does it in float64: scaling, temperature by summaries of the logits,
-concentration head, and a map of φ put back into concentration and class probabilities.
+Computed in float32, as ``ml.calibration`` does it in float64.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
-"""Networks: image (N, C, H, W) → logits (N, K) and penultimate features (N, D).
+"""Networks: image (N, C, H, W) → logits (N, K) and features (N, D).
 
-The features are the tensor before the last linear layer, without dropout: what the concentration head reads.
+Features are the input of the last linear layer, without dropout.
 """
 
 from itertools import pairwise

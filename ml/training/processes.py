@@ -1,7 +1,7 @@
-"""Data-parallel training under ``torchrun``; the only user of the process group.
+"""Data-parallel training under ``torchrun``.
 
-Each step's batch is divided among them, gradients are averaged before the weights change (``DistributedDataParallel``),
-and the first process alone writes. ``torchrun`` ends the others when one has ended; the first to fail names the reason.
+Each step's batch is divided, gradients are averaged, and the first process
+writes. ``torchrun`` ends the others when one has ended.
 """
 
 import atexit

@@ -1,15 +1,13 @@
-"""Quantised release: convolutions in whole numbers, recalibrated, and compared with its source.
+"""Quantised release: convolutions in whole numbers, recalibrated, compared.
 
-Weights have eight bits and a scale per output channel, activations eight (0 to 255) and one scale. The linear layers
-behind them, which make logits and features, stay in float32. Images of the calibration partition show how far
-activations reach, and calibration and checks of familiarity are fitted to the quantised network's outputs. The gate
-(``ml.metrics.paired_difference``) judges on the test partition: a faster release has to be no worse, not better.
+Weights have eight bits and a scale per output channel, activations eight and
+one scale. Linear layers stay in float32. The gate judges on the test partition.
 
-x86 processors without VNNI clip 2 · 255 · 127 to sixteen bits; ``ml.release.device`` makes ONNX Runtime compute in a
-slower, exact way there. Weights of seven bits (2 · 255 · 64 fits) are for other servers on such processors.
+x86 processors without VNNI clip 2 · 255 · 127 to sixteen bits; ONNX Runtime
+then computes in a slower, exact way. Weights of seven bits are for other
+servers on such processors.
 
-Source: B. Jacob et al., "Quantization and training of neural networks for efficient integer-arithmetic-only inference",
-CVPR 2018; ONNX Runtime, "Quantize ONNX models" (``reduce_range``, U8S8).
+Source: B. Jacob et al., CVPR 2018; ONNX Runtime, "Quantize ONNX models".
 """
 
 import io
@@ -29,8 +27,7 @@ from ml.calibration.calibrators import Calibration, FitReport
 from ml.calibration.scaling import METHODS, Method
 from ml.datasets.base import ImageDataset
 from ml.images.image_quality_features import compute_quality_features
-from ml.images.pixel_digest import pixel_digest
-from ml.images.preprocess import Pixels
+from ml.images.preprocess import Pixels, pixel_digest
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.paired_difference import describe_regressions, paired_change, paired_changes
 from ml.release.artifact import HEAD_FILE, Release, ReleaseError, read_release, require_empty, write_release
@@ -176,14 +173,9 @@ class Cases:
 
 
 def cases_for(release: Release, dataset: ImageDataset) -> Cases:
-    """Cases of a data set that may calibrate and judge a release.
-
-    Left out are cases of ``test`` that the release was made with or whose picture or patient calibrates here, and those
-    of ``calibration`` that fitted its network, unless they calibrated it as well (pictures that its source has twice).
-
-    Raises:
-        ValueError: no case that calibrates, or none that judges, is left.
-    """
+    """Cases of a data set that may calibrate and judge a release."""
+    # Left out are test cases that the release was made with or that calibrate here, and
+    # calibration cases that fitted its network, unless they calibrated it as well.
     _require_same_images(release, dataset)
     rows = dataset.rows("valid", "calibration", "test")
     counts, partition = _counts(release, dataset)[rows], dataset.partition[rows]

@@ -1,8 +1,7 @@
-"""Stage 1: images and label histograms → network weights, learning curves, cached logits and features.
+"""Stage 1: images and label histograms → weights, curves, cached outputs.
 
-A run can be killed at any time and started again with the same arguments: it resumes after the last whole
-epoch, and on a CPU in float32 ends with the same weights as an uninterrupted one. Several processes may share it
-(``ml.training.processes``): the first one writes.
+A killed run resumes after the last whole epoch, and on a CPU in float32 ends
+with the same weights as an uninterrupted one.
 """
 
 import hashlib
@@ -21,7 +20,7 @@ from ml.charts.reliability import learning_curves, write_chart
 from ml.charts.rows import EpochMetrics
 from ml.datasets.base import ImageDataset
 from ml.images.image_quality_features import compute_quality_features
-from ml.images.pixel_digest import pixel_digest
+from ml.images.preprocess import pixel_digest
 from ml.release.training_index import TrainingIndex
 from ml.training.data import DeviceData, class_counts, require_two
 from ml.training.evaluation import cached_outputs, validate

@@ -26,21 +26,13 @@ def first_offender(bad: npt.ArrayLike) -> str:
 
 
 def require_whole(value: object, name: str, least: int) -> None:
-    """Refuse what is no whole number of at least so much.
-
-    Raises:
-        ValueError: it is none; the message calls it by the name.
-    """
+    """Refuse what is no whole number of at least so much."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
 def as_label_counts(label_counts: npt.ArrayLike) -> IntArray:
-    """Check label counts (N, K) and return them as int64.
-
-    Raises:
-        ValueError: not two-dimensional, not whole numbers, negative, or a table with named columns.
-    """
+    """Check label counts (N, K) and return them as int64."""
     refuse_names(label_counts, "label_counts")
     counts = _as_array(label_counts, "label_counts")
     if counts.ndim != 2 or counts.shape[1] < 2:
@@ -58,12 +50,7 @@ def as_label_counts(label_counts: npt.ArrayLike) -> IntArray:
 
 
 def as_class_probs(class_probs: npt.ArrayLike, name: str = "class_probs") -> FloatArray:
-    """Check class probabilities (..., N, K) and return them as float64.
-
-    Raises:
-        ValueError: fewer than two axes or classes, a value outside [0, 1] or NaN, or a row whose sum is
-            further than 1e-6 from one, or a table with named columns.
-    """
+    """Check class probabilities (..., N, K) and return them as float64."""
     refuse_names(class_probs, name)
     probs = _numbers(class_probs, name)
     if probs.ndim < 2 or probs.shape[-1] < 2:
@@ -90,11 +77,7 @@ def _outside(rows: FloatArray, name: str) -> str:
 
 
 def as_logits(logits: npt.ArrayLike) -> FloatArray:
-    """Check logits (N, K), or (S, N, K) of an ensemble, and return them as float64.
-
-    Raises:
-        ValueError: other axes, fewer than two classes, a value that is not finite, or a table with named columns.
-    """
+    """Check logits (N, K), or (S, N, K) of an ensemble, and return them as float64."""
     refuse_names(logits, "logits")
     scores = _numbers(logits, "logits")
     if scores.ndim not in {2, 3} or scores.shape[-1] < 2:
@@ -104,11 +87,7 @@ def as_logits(logits: npt.ArrayLike) -> FloatArray:
 
 
 def as_features(features: npt.ArrayLike, logits: FloatArray) -> FloatArray:
-    """Check features (N, D) or (S, N, D) against logits, as float64.
-
-    Raises:
-        ValueError: another shape, or a value that is not finite.
-    """
+    """Check features (N, D) or (S, N, D) against logits, as float64."""
     values = _numbers(features, "features")
     if values.shape[:-1] != logits.shape[:-1]:
         expected = ", ".join(map(str, logits.shape[:-1]))
@@ -138,11 +117,7 @@ def _refuse_infinite(values: FloatArray, name: str) -> None:
 
 
 def refuse_probabilities(logits: FloatArray) -> None:
-    """Refuse probabilities in place of logits.
-
-    Raises:
-        ValueError: every row lies in [0, 1] and sums to 1, but for rounding.
-    """
+    """Refuse probabilities in place of logits."""
     if logits.size and logits.min() >= 0 and np.abs(logits.sum(axis=-1) - 1).max() <= _ROUNDED_SUM:
         raise ValueError(
             "logits are probabilities: every row lies in [0, 1] and sums to 1. Pass the network's outputs before the "
@@ -151,11 +126,7 @@ def refuse_probabilities(logits: FloatArray) -> None:
 
 
 def as_vector(values: npt.ArrayLike, length: int, name: str, low: float, high: float) -> FloatArray:
-    """Check a vector (N,) with every value in [low, high] and return it as float64.
-
-    Raises:
-        ValueError: another shape, NaN, or a value out of range.
-    """
+    """Check a vector (N,) with every value in [low, high] and return it as float64."""
     vector = _numbers(values, name)
     if vector.shape != (length,):
         raise ValueError(f"{name} must have shape ({length},), got {vector.shape}")

@@ -43,12 +43,8 @@ def held_out_folds(fold: npt.NDArray[np.int64]) -> Iterator[tuple[npt.NDArray[np
 def stratified_partitions(
     groups: Sequence[str], label_counts: npt.ArrayLike, shares: dict[str, float], seed: int
 ) -> npt.NDArray[np.str_]:
-    """Split cases by group, stratified by class as far as groups allow.
-
-    Classes are taken from the rarest on, and of each the groups with the most of it first; a group goes where most of
-    this class is still lacking. (Iterative stratification: Sechidis, Tsoumakas and Vlahavas 2011, here of groups.) Then
-    groups move as long as that brings the shares of all classes nearer to what is wanted, in squares.
-    """
+    """Split cases by group, stratified by class as far as groups allow."""
+    # Iterative stratification (Sechidis, Tsoumakas and Vlahavas 2011) of groups, rarest class first.
     names, number = np.unique(np.array(groups), return_inverse=True)
     amounts = np.zeros((len(names), np.shape(label_counts)[1] + 2))
     np.add.at(amounts, number, _class_shares(np.asarray(label_counts, dtype=np.float64)))
