@@ -19,7 +19,7 @@ def _keys(values: Any) -> list[Any] | None:
         return list(values)
     if hasattr(values, "collect_schema") and not hasattr(values, "to_numpy"):
         raise ValueError(f"a {type(values).__name__} has not been computed yet: collect() it first")
-    # pyarrow's `columns` are the values, so its `column_names` come first; numpy's records have a type with names
+    # `columns` of pyarrow are values, so `column_names` come first
     for names in (
         getattr(values, "column_names", None),
         getattr(values, "columns", None),

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import numpy as np
 
 _T = TypeVar("_T")
-#: Kinds of array that are read as each kind; a null among floats makes objects of them.
+#: Kinds of array that are read as each kind; null makes objects.
 _KINDS = {"f": "iufO", "i": "iu", "u": "iu"}
 _KEY, _LEFT_OUT = "key of documents", "left out of documents"
 #: Metadata of a field that no document has; it needs a default.

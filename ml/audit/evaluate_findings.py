@@ -22,8 +22,8 @@ from ml.tables.matching import Cases, EvaluationOptions, match_tables
 from ml.tables.reading import TableSource
 from ml.util.arrays import FloatArray
 
-#: Edges of the fine bins of very small and very large probabilities; what lies between the two inner ones is no end.
-#: Equal-width bins put everything below .07 into one bin, and whether a case is read twice is decided inside of it.
+#: Edges of the fine bins of both tails. Equal-width bins put all below .07 into
+#: one, and second reads are decided inside of it.
 EDGES = np.array([0.0, 0.01, 0.02, 0.05, 0.1, 0.9, 0.95, 0.98, 0.99, 1.0])
 _MIDDLE = 4
 

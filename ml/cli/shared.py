@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ml.metrics.jackknife import EstimateDocument
 
-#: What to install for a command, best first; the first that brings the missing package is named.
+#: Extras for a command, best first.
 _FOR_COMMAND = {
     "adapt": ("cpu", "train"),
     "audit": ("report",),

@@ -48,7 +48,7 @@ class TrainingBar:
         """Show where training stands."""
         done, last = report.epoch * report.steps + report.step, report.step == report.steps
         self.bar.update(self.task, total=self.epochs * report.steps, completed=done)
-        if not last and time.monotonic() < self.next_line:  # to read the loss is to wait for a GPU
+        if not last and time.monotonic() < self.next_line:  # reading waits for a GPU
             return
         self.next_line = time.monotonic() + _LINE_SECONDS
         line = (

@@ -14,7 +14,7 @@ from ml.util.arrays import FloatArray, IntArray
 
 T = TypeVar("T")
 
-#: train: fits the network; valid: stops it; calibration: fits the calibrators; test: is held out.
+#: They fit the network, stop it, fit the calibrators, and are held out.
 PARTITIONS = ("train", "valid", "calibration", "test")
 
 

@@ -25,7 +25,7 @@ from ml.util.files import cores
 from ml.util.splits import split_partitions
 
 CELLS_PER_PATIENT = 10
-#: Cells for which it is worth to start a process, which takes about as long as drawing a hundred.
+#: Cells that are worth a process.
 CELLS_PER_PROCESS = 500
 RENDER_SIZE = 96
 INPUT_SIZE = 48

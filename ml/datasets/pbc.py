@@ -20,7 +20,7 @@ from ml.util.splits import split_partitions
 
 _WHERE = "Acevedo et al. 2020, Mendeley Data snkd93bnjr, and WBCAtt, github.com/apple2373/wbcatt"
 _CROP, _SIZE = 240, 48
-#: Cells of the demo: how many of the source's test part that are labelled twice, and the seed of their draw.
+#: Number of the demo's cells, and the seed of their draw.
 DEMO_CELLS, DEMO_SEED = 200, 2026
 
 CELL_TYPES = (

@@ -9,7 +9,7 @@ from ml.images.preprocess import Orientation
 
 Inputs = npt.NDArray[np.float32]
 
-#: Largest turn (degrees), shift (share of the side) and change of scale of upright images.
+#: Largest turn (degrees), shift (share of the side) and zoom, upright.
 UPRIGHT_TURN, UPRIGHT_SHIFT, UPRIGHT_ZOOM = 20.0, 5 / 32, 0.2
 #: Standard deviation of gain and offset per channel, in units of the normalised input.
 COLOUR_GAIN, COLOUR_OFFSET = 0.08, 0.10
@@ -39,7 +39,7 @@ def _turned(inputs: Inputs, symmetry: int) -> Inputs:
 
 
 def _moved(inputs: Inputs, rng: np.random.Generator) -> Inputs:
-    from scipy.ndimage import affine_transform  # loading it takes longer than loading most of the service
+    from scipy.ndimage import affine_transform  # slow to load
 
     angle, zoom, down, right = rng.uniform(-1, 1, 4)
     angle, scale = math.radians(UPRIGHT_TURN) * angle, 1 + UPRIGHT_ZOOM * zoom

@@ -19,20 +19,19 @@ _RINGS = 6
 #: Darkness of an image's ground: this quantile of its optical densities.
 _GROUND = 0.1
 _OCTAVES = 3
-# the finest octave tells how a file was stored: averages of photographs that were kept as JPEG and those made when an
-# image arrives differ there in every image, and a network reads both alike
+# the finest octave shows only how a file was stored
 _HALVED_FROM = 8
 # images at once, to bound memory
 _CHUNK = 256
 
 
-#: Optical density of a pixel of each value: a file has one byte per sample, so that its logarithm is looked up.
+#: Optical density of each pixel value.
 _DENSITY = -np.log10((np.arange(256, dtype=np.float64) + 1) / _WHITE)
 
 
 @cache
 def _moments(height: int, width: int) -> FloatArray:
-    # Row, column and squared distance from the middle, in sides, and each ring as a share of its area.
+    # Row, column, squared radius (in sides), and rings per area.
     middle = np.array([height - 1, width - 1])[:, None, None] / 2
     y, x = (np.mgrid[:height, :width] - middle) / min(height, width)
     radius = np.hypot(y, x)

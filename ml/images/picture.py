@@ -23,8 +23,7 @@ from ml.images.preprocess import (
 )
 from ml.util.sandbox import LimitError, limit_this_process, run_limited
 
-#: Bytes of memory per pixel: 27 at most of any kind while it is decoded, laid on white, converted and packed (measured,
-#: transparent TIFF), and its PNG twice where it is handed over.
+#: Bytes per pixel: at most 27 while decoding (transparent TIFF), and the PNG twice.
 BYTES_PER_PIXEL = 36
 #: A picture of at most so many pixels of 8 bits is cheap, if its file is plain.
 CHEAP_PIXELS = 1_000_000
@@ -37,10 +36,10 @@ class Picture:
 
     width: int  # in px
     height: int  # in px
-    pixels: Pixels  # what the network sees of it, uint8 (size, size, C)
-    image_hash: int = 0  # difference hash; 0 where no PNG was asked for
-    digest: bytes = b""  # SHA-256 of the decoded pixels (``pixel_digest``); empty if no PNG was asked for
-    png: bytes = b""  # its pixels as a PNG without metadata; empty if no PNG was asked for
+    pixels: Pixels  # network pixels (size, size, C)
+    image_hash: int = 0  # only with a PNG
+    digest: bytes = b""  # of the decoded pixels; only with a PNG
+    png: bytes = b""  # without metadata
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class DecodingCost:
     """Cost of decoding an image."""
 
     memory: int  # bytes
-    cheap: bool  # whether it is little enough for a process that serves others meanwhile
+    cheap: bool  # enough for the serving process
 
 
 def estimate_decoding_cost(data: bytes) -> DecodingCost:
@@ -56,7 +55,7 @@ def estimate_decoding_cost(data: bytes) -> DecodingCost:
     facts = file_facts(data)
     if facts is None:
         return DecodingCost(0, True)  # decoding says so
-    n_pixels = min(facts.width * facts.height or MAX_PIXELS, MAX_PIXELS)  # more are refused before they are decoded
+    n_pixels = min(facts.width * facts.height or MAX_PIXELS, MAX_PIXELS)  # more are refused
     return DecodingCost(BYTES_PER_PIXEL * n_pixels, facts.plain and 0 < n_pixels <= CHEAP_PIXELS)
 
 

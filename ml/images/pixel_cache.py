@@ -117,7 +117,7 @@ class PackStore:
             return
         try:
             with temporary.open("wb") as stream:
-                if hasattr(os, "posix_fallocate"):  # to write to a hole that cannot be filled ends the process
+                if hasattr(os, "posix_fallocate"):  # a full disk would end the process
                     os.posix_fallocate(stream.fileno(), 0, size)
                 stream.truncate(size)
             block = np.memmap(temporary, dtype=np.uint8, mode="r+")

@@ -18,17 +18,17 @@ from ml.documents import from_document, to_document
 from ml.util.arrays import FloatArray
 
 Pixels = npt.NDArray[np.uint8]
-#: Ways up an image may be turned without another meaning: ``any``, ``upright`` (small turns, mirrored) or ``fixed``.
+#: Meaningless turns of an image: ``any``, ``upright`` (small, mirrored), ``fixed``.
 Orientation = Literal["upright", "any", "fixed"]
 
-#: Version of what ``decode_image`` and ``Preprocessing`` do; raised when pixels or inputs would change.
+#: Version of decoding and preprocessing; raised when pixels would change.
 PREPROCESSING_VERSION = 1
 ALLOWED_FORMATS = ("PNG", "JPEG", "TIFF")
 MAX_PIXELS = 25_000_000
 MAX_SIDE = 8192
 MIN_SIDE = 8
 DIGEST_BYTES = 32
-#: Pixels that are looked at first lie so far apart: a picture in colour nearly always shows in them.
+#: Step of the first look for colour.
 _APART = 16
 _GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"}
 
@@ -58,7 +58,7 @@ def decode_image(data: bytes) -> Image.Image:
         raise ImageRejectedError("format", f"not a readable {', '.join(ALLOWED_FORMATS)} file") from exc
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
         raise ImageRejectedError("too-large", f"larger than {MAX_PIXELS:,} pixels") from exc
-    except Exception as exc:  # decoders raise whatever a broken file makes them trip over
+    except Exception as exc:  # decoders raise anything
         raise ImageRejectedError("broken", f"the image is damaged: {type(exc).__name__}") from exc
 
 
@@ -93,14 +93,14 @@ def _plain(image: Image.Image) -> Image.Image:
         upright = Image.alpha_composite(white, layered)
     target = "L" if mode in _GREY_MODES else "RGB"
     plain = upright.convert(target)  # a copy in any case
-    plain.info.clear()  # the only metadata that goes along into a copy, and from there into a file
+    plain.info.clear()  # metadata of a copy
     return plain
 
 
 def encode_png(image: Image.Image) -> bytes:
     """Lossless PNG of decoded pixels, without metadata."""
     buffer = BytesIO()
-    # of photographs nothing but runs repeats itself: to look for more takes twice the time, and gives 3 % more bytes
+    # in photographs only runs repeat; a full search takes twice the time
     image.save(buffer, "PNG", compress_type=zlib.Z_RLE)
     return buffer.getvalue()
 
@@ -122,7 +122,7 @@ class Preprocessing:
 
     channels: int  # 1 (grey) or 3 (RGB)
     crop: int | None
-    size: int  # side in px of the network's input, reached by area averaging, or bicubic enlargement
+    size: int  # side of the network's input in px
     mean: tuple[float, ...]  # one per channel, of pixels scaled to [0, 1]
     std: tuple[float, ...]  # one per channel
     version: int = PREPROCESSING_VERSION  # of this code
@@ -168,7 +168,7 @@ class Preprocessing:
     def normalise(self, pixels: Pixels) -> npt.NDArray[np.float32]:
         """Network input float32 (N, C, H, W) of uint8 pixels (N, H, W, C)."""
         scale, offset = self.scale_and_offset()
-        # into one array, laid out as the network reads it: each step is the same float32 operation as without it
+        # into one array, laid out as the network reads it
         planes = np.empty((*pixels.shape[:-3], self.channels, *pixels.shape[-3:-1]), dtype=np.float32)
         np.multiply(np.moveaxis(pixels, -1, -3), scale, out=planes)
         planes += offset
@@ -183,7 +183,7 @@ def _block_means(pixels: Pixels, factor: int) -> Pixels:
     if factor == 1:
         return pixels
     side, channels, area = len(pixels) // factor, pixels.shape[-1], factor**2
-    # whole numbers, so that the order of summing changes nothing; down first: long rows are summed twenty times as fast
+    # whole numbers: sums are exact; down first: long rows are summed fast
     wide = np.uint16 if 255 * area + area // 2 <= np.iinfo(np.uint16).max else np.uint32
     columns = pixels.reshape(side, factor, -1).sum(axis=1, dtype=wide).reshape(side, side, factor, channels)
     sums = np.einsum("hwfc->hwc", columns)

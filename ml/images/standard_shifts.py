@@ -16,8 +16,8 @@ from ml.images.preprocess import Pixels
 from ml.util.arrays import FloatArray
 
 Rng = np.random.Generator
-#: Standard shifts: share of the side by which an image is off centre, and of the side that is the σ of defocus (10 px
-#: of 240); turn of the hue; relative change of optical density and of brightness; σ of noise in grey levels.
+#: Standard shifts: offset and σ of defocus (shares of the side), turn of the
+#: hue, changes of density and brightness, σ of noise in grey levels.
 OFF_CENTRE, DEFOCUS, HUE, DENSITY, BRIGHTNESS, NOISE = 0.25, 1 / 24, 0.08, 0.25, 0.25, 20.0
 #: Quality of JPEG at strength 0 (which compresses nothing) and 1.
 _QUALITY = (95, 15)
@@ -84,7 +84,7 @@ def _to_pixels(values: FloatArray) -> Pixels:
 
 
 def _defocused(pixels: Pixels, strength: float, _rng: Rng) -> Pixels:
-    from scipy.ndimage import gaussian_filter  # loading it takes longer than loading most of the service
+    from scipy.ndimage import gaussian_filter  # slow to load
 
     sigma = DEFOCUS * strength * min(pixels.shape[:2])
     return _to_pixels(gaussian_filter(pixels.astype(np.float64), (sigma, sigma, 0), mode="nearest"))

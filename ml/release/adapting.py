@@ -182,7 +182,7 @@ def _write(
         "held_out": figures,
         "n_held_out": len(cases.digests),
     }
-    card.pop("recalibration", None)  # another calibration's, and what a gate found of it
+    card.pop("recalibration", None)  # of another calibration
     files = {}
     if release.training is not None:
         index = release.training.with_calibration(cases.digests, cases.hmacs)

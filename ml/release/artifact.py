@@ -31,7 +31,7 @@ _REQUIRED = ("network.onnx", "calibration.json", "README.md")
 HEAD_FILE = "head.safetensors"
 DISTANCE_FILE = "feature_distance.safetensors"
 FAMILIARITY_FILE = "familiarity.safetensors"
-#: Files that belong to the network: a release with another calibration of it keeps them.
+#: Files of the network, which a recalibrated release keeps.
 KEPT_FILES = (HEAD_FILE, DISTANCE_FILE, FAMILIARITY_FILE)
 _ALLOWED = {*_REQUIRED, "fused.onnx", *KEPT_FILES, INDEX_FILE}
 
@@ -112,7 +112,7 @@ def read_release(path: Path) -> Release:
     if not card_path.is_file() or card_path.is_symlink():
         raise ReleaseError(f"{path}: not a release (no card.json)")
     try:
-        card = cast(Card, read_json(card_path))  # a key that is missing is an error where it is read
+        card = cast(Card, read_json(card_path))  # missing keys fail when read
         _verify_files(path, card)
         classes = tuple(str(info["code"]) for info in card["classes"])
         if len(set(classes)) != len(classes) or len(classes) < 2:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Device = Literal["auto", "cpu", "cuda"]
 _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
-#: Products in float32, and one algorithm of convolution for batches of every size: results have to be those of the CPU
-#: to rounding. The default would round products to ten bits, and choose an algorithm by the clock.
+#: Products in float32 and one algorithm of convolution: results are those of
+#: the CPU to rounding.
 _CUDA_OPTIONS = {"device_id": "0", "use_tf32": "0", "cudnn_conv_algo_search": "DEFAULT"}
 #: The smallest network, y = max(x, 0) of one number.
 _SMALLEST = bytes.fromhex(
@@ -75,7 +75,7 @@ def cuda_fault() -> str | None:
             "the installed ONNX Runtime is the one for CPUs; run `pip uninstall onnxruntime` and "
             "`pip install 'secondread[gpu]'`"
         )
-    onnxruntime.set_default_logger_severity(_FATAL)  # what is wrong is said once, and in words
+    onnxruntime.set_default_logger_severity(_FATAL)  # the fault is reported in words
     try:
         with redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore"):
             onnxruntime.preload_dlls()  # CUDA that was installed by pip
@@ -132,10 +132,10 @@ def _session(
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = severity
-    if exact and clips_sums():  # a slower way, with which an int8 network is the same on every processor
+    if exact and clips_sums():  # slower, and equal on every processor
         options.add_session_config_entry("session.x64quantprecision", "1")
     providers = [*([(_CUDA, _CUDA_OPTIONS)] if cuda else []), _CPU]
-    # with the fallback, a failure of the provider would be printed, and the network run on the CPU
+    # without a silent fallback to the CPU
     return onnxruntime.InferenceSession(network, options, providers=providers, enable_fallback=0)
 
 

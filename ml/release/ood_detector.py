@@ -22,7 +22,7 @@ T = TypeVar("T")
 FALSE_ALARM_RATE = 0.01
 #: Share of familiar held-out images within the threshold of a feature distance.
 FAMILIAR_SHARE = 0.995
-#: The check of the network's features; the others are those of ``ml.images.image_quality_features``.
+#: The check of the network's features; others are of image quality.
 FEATURES = "features"
 VERSION = 1
 _MIN_IMAGES, _MIN_OF_CLASS = 20, 5
@@ -48,9 +48,9 @@ class Check:
 
     # (K, F) of known images, by the class that the network names
     means: FloatArray
-    # (K, F, F), or (1, F, F) for all classes: W with WᵀW the inverse of their shrunk covariance
+    # (K, F, F), or (1, F, F) for all classes: W with WᵀW = Σ⁻¹, shrunk
     whitening: FloatArray
-    # (2,) logarithms of the distance that are 0 and 1: 80 % and 99 % quantiles of held-out images
+    # (2,) log distances of score 0 and 1: held-out 80 % and 99 % quantiles
     scale: FloatArray
 
     def __post_init__(self) -> None:
@@ -195,7 +195,7 @@ class FeatureDistance:
     def as_detector(self, n_classes: int) -> "OodDetector":
         """Detector of a release without checks, by distance alone."""
         far = math.log(max(self.threshold, _TINY))
-        # the logarithm of a distance of 1, that of a typical known cell, is the lower end
+        # a distance of 1 is that of a typical cell
         scale = np.array([min(0.0, far - 1.0), far])
         return OodDetector(
             {FEATURES: Check(np.tile(self.mean, (n_classes, 1)), self.whitening[None], scale)}, np.empty(0)
@@ -251,8 +251,8 @@ def fit_ood_detector(
 
 
 def _fit(values: npt.ArrayLike, named: IntArray, n_classes: int, *, by_class: bool) -> Check:
-    # The common covariance is shrunk towards its diagonal by F / (F + N), and that of each class towards the common one
-    # by 3 F / (3 F + N_k): a class with few images borrows it.
+    # The common covariance is shrunk towards its diagonal by F / (F + N), that of a
+    # class towards the common one by 3 F / (3 F + N_k).
     inner = np.asarray(values, dtype=np.float64)
     n, length = inner.shape
     sizes = np.bincount(named, minlength=n_classes)
@@ -274,8 +274,7 @@ def _fit(values: npt.ArrayLike, named: IntArray, n_classes: int, *, by_class: bo
 
 def fit_feature_distance(familiar: npt.ArrayLike, held_out: npt.ArrayLike) -> FeatureDistance | None:
     """Fit distance and threshold; None with fewer than 20 images."""
-    # The covariance is shrunk towards its diagonal by D / (D + N), which keeps it invertible however few cells there
-    # are; features that never vary get the smallest variance that does.
+    # The covariance is shrunk towards its diagonal by D / (D + N), and stays invertible.
     inner, outer = np.asarray(familiar, dtype=np.float64), np.asarray(held_out, dtype=np.float64)
     if min(len(inner), len(outer)) < _MIN_IMAGES:
         return None

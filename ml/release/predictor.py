@@ -30,7 +30,7 @@ class Prediction:
     distribution: PredictiveDistribution
     # (N, K) of the network
     logits: Floats
-    # (N, D) of the network; in a release with a dropout head the pooled vectors before it
+    # (N, D) of the network, or pooled vectors before a dropout head
     features: Floats
     # (N,) from the training cells, NaN if the release has no distance
     feature_distance: npt.NDArray[np.float64]
@@ -131,7 +131,7 @@ class Predictor:
         blank = self._blank()
         seconds: list[float] = []
         for _ in range(3):
-            started = time.thread_time()  # of this thread alone, however busy the processor is
+            started = time.thread_time()  # of this thread alone
             self.run(blank)
             seconds.append(time.thread_time() - started)
             if seconds[-1] >= enough:

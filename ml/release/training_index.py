@@ -17,8 +17,7 @@ import numpy.typing as npt
 from ml.images.preprocess import DIGEST_BYTES
 
 INDEX_FILE = "training.index"
-#: What an image was used for. ``network``: its weights were fitted or stopped by it; ``calibration``: only what comes
-#: after the network was fitted to it, so that a later calibration may be fitted to it again.
+#: Use of an image: it fitted or stopped the network, or only calibrated it.
 Use = Literal["network", "calibration"]
 USES: tuple[Use, ...] = ("network", "calibration")
 Digests = npt.NDArray[np.bytes_]

@@ -24,7 +24,7 @@ class ScoredRow(TypedDict):
     metrics: dict[str, EstimateDocument]
 
 
-#: Row of the calibration that a release has: temperature and head, refined where that helps out of fold.
+#: Row of the calibration that a release has.
 SERVED = "Raw+ts+α served"
 METRICS = ("agreement", "L", "skill", "EL", "CE", "DL", "L_D", "skill_D", "CE_D")
 _STEPS: dict[str, Method] = {"+ts": "temperature", "+vector": "vector", "+matrix": "matrix"}

@@ -56,8 +56,8 @@ _TRAINING = {
 }
 #: Seeds on which the training was chosen, with their test curves in view.
 CHOSEN_ON: dict[str, tuple[int, ...]] = {"mix-mnist": (0,)}
-#: What is done to a network's outputs: nothing, the concentration head, temperature scaling, both, and both refined
-#: by summaries of the logits and by a map of φ where these help out of fold, which is what a release has.
+#: Calibrations: none, concentration head, temperature, both, and both refined
+#: as in a release.
 STEPS = ("", "+α", "+ts", "+ts+α", "+ts+α served")
 METRICS = ("agreement", "accuracy", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D")
 #: The paper's form, to compare with its tables, and the unbiased one.

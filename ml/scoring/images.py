@@ -20,7 +20,7 @@ from ml.release.score import PATIENTS, SUFFIXES
 from ml.tables.reading import Place, TableError, count_rows, read_rows, text_column
 from ml.util.files import file_sha256
 
-#: Images a run of the network. Shards are whole blocks, so that an image is always predicted beside the same ones.
+#: Images of a run. Shards are whole blocks: an image has the same neighbours.
 BLOCK = 64
 #: Names and digests of case ids that are sorted in memory.
 _IN_MEMORY = 200_000
@@ -35,7 +35,7 @@ class Rows:
     case_ids: list[str]  # of the images
     names: list[str]  # their files as the list has them
     paths: list[Path]  # their files
-    hmacs: list[str] | None  # digests of their patients, None where the list has none
+    hmacs: list[str] | None  # of their patients
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ImageList:
     source: Path  # the folder, or the manifest
     rows: int  # number of images
     sha256: str  # digest of the manifest, or of the names in the folder
-    read: Callable[[int, int], Iterator[Rows]]  # gives the rows from one number up to another in blocks
+    read: Callable[[int, int], Iterator[Rows]]  # blocks of a range
 
 
 def open_list(images: Path, *, names_in_memory: int = _IN_MEMORY) -> ImageList:

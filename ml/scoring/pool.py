@@ -80,7 +80,7 @@ def run_missing(
         if engine == "ray":
             parts = run_on_ray(work, missing)
         elif scorer.predictor.on_gpu or min(n_cores, len(missing)) < 2:
-            # a GPU has one queue for all processes, and one process has all cores for its only shard
+            # a GPU has one queue, and a single shard has all cores
             parts = (write_shard(scorer, listed, job, shard) for shard in missing)
         else:
             parts = run_in_processes(work, missing, n_cores)
@@ -200,7 +200,7 @@ def connect_to_ray(address: str | None) -> Iterator[int]:
     os.environ.setdefault("RAY_raylet_start_wait_time_s", _START_S)
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if address == "local" and "RAY_AUTH_MODE" not in os.environ:
-        # other users who reach its ports cannot use it, and no token is left in the home of this user
+        # no other user can use its ports, and no token is left in the home
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     import ray
 

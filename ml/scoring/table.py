@@ -103,7 +103,7 @@ class Scorer:
                 continue
             kept.append(at)
             digests.append(pixel_digest(image))
-            # augmented views are made of the image itself; else its pixels need not be kept
+            # augmented views need the image itself
             images.append(image if self.tta is not None else self.predictor.pixels([image])[0])
         errors = {
             "row": [rows.first + at for at, _, _ in wrong],

@@ -34,9 +34,9 @@ from ml.util.arrays import ROW_SUM_TOLERANCE, EqualByValue, FloatArray, IntArray
 
 #: Where the documents say what to do with tied and shared answers.
 _TIES = "docs/reference/tables.md, 'Ties and fractional counts'"
-#: Distance from 1 of a row's sum that rounding explains (six decimals, float16), with a little for its own rounding.
+#: Distance from 1 of a row's sum that rounding explains (float16).
 ROUNDING = 1e-3 + 1e-9
-#: Of images unlike those of a release the second is empty, and the first is what it would have said.
+#: The second is empty for images unlike those of a release.
 _DISAGREEMENT = ("disagreement_prob_raw", "disagreement_prob")
 #: Columns that are not handed on as further columns of a table.
 _OF_LABELS = {"case_id", "annotator", "label"}

@@ -31,7 +31,7 @@ Level = Literal["nominal", "ordinal"]
 Missing = Literal["error", "drop"]
 #: Column of LABELS with the number of the planned read that a label answers.
 PLANNED_READ = "planned_read"
-#: Column of PREDICTIONS that ``secondread score`` and exports write: yes, no or unknown.
+#: Column of PREDICTIONS: yes, no or unknown.
 TRAINED_ON = "trained_on"
 #: Names in a warning; the document lists all.
 _NAMED = 5
@@ -99,11 +99,11 @@ class Rival:
 class Cases:
     """Predictions of N cases with the labels of each case, of one finding."""
 
-    #: LABELS without the cells that a release was trained on, and what messages call them
+    #: LABELS without training cells, and their place
     labels: Annotations
     place: Place
     predictions: Predictions
-    #: (N, K), zero rows without a label; ``first_counts`` are those of the answers to the first planned reads, if named
+    #: (N, K), zero rows without a label; ``first_counts``: of first planned reads
     counts: IntArray
     first_counts: IntArray | None
     #: (N,) of order 1 and of order 2, and the patients
@@ -114,7 +114,7 @@ class Cases:
     left_out: tuple[str, ...]
     finding: str | None = None
     rival: Rival | None = None
-    #: about rows that were renormalised, and about cells that a release was trained on, which are left out
+    #: on renormalised rows, and on training cells left out
     notes: tuple[str, ...] = ()
 
     @cached_property
@@ -283,7 +283,7 @@ def _complement(labels: _Table, predictions: _Table) -> str:
 
 
 def _trained_cells(predictions: Predictions, place: Place, notes: list[str]) -> list[str]:
-    """Mask of training cells, with a note if unknown."""
+    """Training cells, with a note if some are unknown."""
     given = predictions.columns.get(TRAINED_ON)
     if given is None:
         return []

@@ -191,7 +191,7 @@ def _of_columns(source: Mapping[str, Any]) -> pa.Table:
     return pa.table(dict(zip(source, columns, strict=True)))
 
 
-#: Rows that are read at once of a file of which some columns are wanted, and about how long a line of it is.
+#: Rows read at once, and about how long a line is.
 _STREAMED_ROWS, _LINE_BYTES = 8192, 200
 
 

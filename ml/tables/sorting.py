@@ -60,7 +60,7 @@ def _sort(engine: "DuckDBPyConnection", names: list[str], read: "_Counted", writ
     engine.execute("SET enable_progress_bar = false")  # which it draws on stdout
     given = pa.RecordBatchReader.from_batches(pa.schema(_named(read.schema, places)), read.batches(places))
     engine.register("given", given)
-    # the further columns settle the order of a case's rows, so that the same rows give the same bytes
+    # further columns order a case's rows: equal rows give equal bytes
     query = f"SELECT CAST({case} AS VARCHAR) AS {case}, * EXCLUDE ({case}) FROM given ORDER BY ALL"  # noqa: S608
     rows = engine.sql(query).to_arrow_reader(_GROUP_ROWS)
     names = ["case_id", *(name for place, name in zip(places, names, strict=True) if place != case)]

@@ -70,8 +70,8 @@ def _matrices(count: int, generator: Generator) -> Tensor:
     return torch.stack([first, second], dim=1)
 
 
-#: Largest change: factor of magnification, shift of the centre (share of the side), σ of defocus (share of the side),
-#: factor of optical density, turn of the hue (1 for the whole circle), and σ of each channel's own density.
+#: Largest factor of magnification, shift and defocus (shares of the side),
+#: factor of density, turn of the hue (1 for all), σ of a channel's density.
 MAGNIFICATION, FRAMING, FOCUS, DENSITY, HUE, CHANNEL = 1.3, 0.12, 1 / 40, 1.3, 0.09, 0.05
 #: Share of images that vary at all, and of those the share in which each way does.
 _VARIED, _EACH = 0.5, 2 / 3

@@ -38,11 +38,11 @@ Augmentation = Literal["light", "wide"]
 MIN_STEPS = 600
 EPOCHS = 13
 _BATCHES_PER_PASS, _SMALLEST_BATCH, _LARGEST_BATCH = 8, 16, 128
-#: Cells of a class below which its figures say next to nothing, by partition.
+#: Cells of a class below which its figures mean little.
 FEW_CELLS = {"train": 10, "test": 10}
 #: Labelled cases below which ``ml.calibration.calibrate`` refuses to fit anything.
 MIN_CALIBRATION = 10
-#: Cells of a partition below which what is fitted or judged on it says next to nothing.
+#: Cells of a partition below which its figures mean little.
 FEW_IN_PARTITION = {"train": 100, "valid": 20, "calibration": 50, "test": 50}
 _PURPOSE = {
     "train": "the network is fitted to them",

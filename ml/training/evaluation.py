@@ -28,7 +28,7 @@ def full_precision_convolutions(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    with warnings.catch_warnings(action="ignore"):  # of a newer way to say it, which not all versions know
+    with warnings.catch_warnings(action="ignore"):  # deprecated in newer versions
         before = torch.backends.cudnn.allow_tf32
         torch.backends.cudnn.allow_tf32 = False
         try:
@@ -65,7 +65,7 @@ def validate(
     sums = torch.zeros(4, dtype=torch.float64, device=data.device)
     for logits, _, _, counts in batch_outputs(network, data, processes.part(rows)):
         sums += _sums(logits, counts)
-    loss, agreeing, labels, labelled = processes.total(sums).tolist()  # the host waits for the device once
+    loss, agreeing, labels, labelled = processes.total(sums).tolist()  # one wait
     return {"valid_loss": loss / max(labels, 1.0), "valid_agreement": agreeing / max(labelled, 1.0)}
 
 

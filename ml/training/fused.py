@@ -96,8 +96,7 @@ class _MapGraph(nn.Module):
 
 def _sharpness(below: Tensor, wanted: Tensor) -> Tensor:
     """Inverse temperature (N,), at most 1, by bisection."""
-    # Where two classes lead together 1 − Σf² is nearly level, then steep: steps along its slope would leave the
-    # interval.
+    # With two leading classes 1 − Σf² is level, then steep: Newton steps would overshoot.
     low, high = torch.zeros_like(wanted), torch.ones_like(wanted)
     for _ in range(_STEPS):
         middle = (low + high) / 2
@@ -116,7 +115,7 @@ class Calibrated(nn.Module):
 
     def __init__(self, calibration: Calibration, n_classes: int) -> None:
         super().__init__()
-        # W and b of the scaling, read off from what it makes of zero and of the unit vectors
+        # W and b of the scaling, from its values at zero and the unit vectors
         offset = calibration.scaling(np.zeros((1, n_classes)))[0]
         self.register_buffer("scale", _buffer((calibration.scaling(np.eye(n_classes)) - offset).T))
         self.register_buffer("offset", _buffer(offset))

@@ -22,7 +22,7 @@ from ml.training.run_folder import TrainConfig
 Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
-#: The rarest and the most frequent class weigh at most so many times more or less than the average one.
+#: Largest weight of a class; the smallest is its inverse.
 _MOST = 10.0
 
 
@@ -32,8 +32,7 @@ def count_weighted_nll(
     """Mean of −Σ_k y_ik log f_ik per label (paper §6.1)."""
     counts, all_counts = (c.to(logits.dtype) for c in (label_counts, label_counts if whole is None else whole))
     if log_weights is not None:
-        # the best logits + log w have odds of w_k times the true ones, so that the logits themselves stay those of the
-        # true probabilities (Menon et al. 2021, eq. 10)
+        # the logits stay those of the true probabilities (Menon et al. 2021, eq. 10)
         weights = log_weights.exp()
         logits, counts, all_counts = logits + log_weights, counts * weights, all_counts * weights
     total = all_counts.sum().clamp(min=1)
@@ -53,7 +52,7 @@ def average_weights(network: Network, decay: float) -> AveragedModel:
     """Moving average of a network's weights and buffers."""
 
     def update(averages: Tensors, current: Tensors, steps: Tensor | int) -> None:
-        # over all steps while these are few: a short run is averaged over a tenth of itself, not over its random start
+        # a short run is averaged over a tenth of itself, not over its random start
         get_ema_multi_avg_fn(min(decay, (1 + int(steps)) / (10 + int(steps))))(averages, current, steps)
 
     return AveragedModel(network, multi_avg_fn=update, use_buffers=True)
@@ -66,8 +65,8 @@ class StepReport:
     epoch: int  # from 0
     step: int  # done, of ``steps``
     steps: int  # of the epoch
-    images_per_second: float  # since the epoch began, as far as the host has come; a GPU may be some steps behind
-    total: Tensor  # loss of the images so far, added up, where it was computed
+    images_per_second: float  # since the epoch began, by the host
+    total: Tensor  # summed loss, on the device
     seen: int  # how many images
 
     @property
@@ -99,7 +98,7 @@ class Learner:
         self.network: Network = network.to(data.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         shared = processes.averaging(self.network)
         self._forward: Callable[[Tensor], tuple[Tensor, Tensor]] = torch.compile(shared) if config.compiled else shared
-        if data.device.type == "cuda":  # sizes stay the same: the fastest convolutions are looked for once
+        if data.device.type == "cuda":  # sizes stay the same
             torch.backends.cudnn.benchmark = True
         self.optimiser = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
         decay = config.weight_averaging
@@ -150,7 +149,7 @@ class Learner:
                 logits.float(), self.data.counts(part), self._log_weights, self.data.counts(batch)
             )
         self.optimiser.zero_grad(set_to_none=True)
-        (loss * self.processes.size).backward()  # the mean over processes is then the loss of the whole batch
+        (loss * self.processes.size).backward()  # averaged over processes
         self.optimiser.step()
         if self.average is not None:
             self.average.update_parameters(self.network)

@@ -14,7 +14,7 @@ class Network(nn.Module):
     """Pooled backbone, and a head of linear layers with dropout."""
 
     backbone: nn.Module  # images (N, C, H, W) → maps
-    dense: nn.Sequential | None  # pooled vector → features, or None where the pooled vector is the features
+    dense: nn.Sequential | None  # pooled vector → features; None: identity
     dropout: nn.Dropout  # before the last layer
     head: nn.Linear  # features (N, D) → logits (N, K)
 

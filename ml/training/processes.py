@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
-# its functions keep whatever process group is there when they are defined; averaging would import it, too late
+# imported before a process group exists: its functions keep the one they find
 import torch.distributed.nn.functional  # noqa: F401
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import Store
@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 #: Set by ``torchrun`` and by whatever else starts several processes.
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-#: Longer than any process has to wait for another: for one that loads its data from a slow disk, for example.
+#: Longer than any process waits for another, such as one on a slow disk.
 _TIMEOUT = timedelta(minutes=10)
 #: How often a process looks whether what started it is still there.
 _PARENT_SECONDS = 1.0
@@ -148,8 +148,8 @@ def started_processes() -> Iterator[Processes]:
         if isinstance(exc, dist.DistError) or (isinstance(exc, RuntimeError) and "gloo" in str(exc)):
             raise ValueError(_ENDED) from exc
         raise
-    # A thread of gloo that lets go of its last work when Python ends takes the whole process down. The threads end with
-    # the last reference to the process group; what averages gradients has one, and may be part of a cycle.
+    # A gloo thread that is left when Python ends aborts the process. Threads end with the last reference
+    # to the process group, which may be part of a cycle.
     dist.destroy_process_group()
     gc.collect()
 

@@ -41,12 +41,12 @@ from ml.training.run_folder import CachedOutputs
 from ml.util.arrays import IntArray
 
 Images = npt.NDArray[np.float32]
-#: How far an activation's range goes: where the histogram in 128 levels diverges least from the finer one, to the
-#: 99.999 % quantile, or to the ends.
+#: End of an activation's range: least divergence of the histogram in 128
+#: levels, the 99.999 % quantile, or the extreme.
 Ranges = Literal["entropy", "percentile", "minmax"]
 #: Bits of a weight, its sign included.
 WeightBits = Literal[7, 8]
-#: What is computed in whole numbers; activations and poolings between convolutions are of them.
+#: Operators in whole numbers.
 _OPERATORS = ["Conv", "MaxPool", "Relu"]
 
 
@@ -58,7 +58,7 @@ def quantize_graph(
     observer: Callable[[int], None] = lambda n: None,
 ) -> tuple[bytes, int]:
     """Quantise convolutions with ranges from inputs; count them."""
-    import onnxruntime  # after ml.release, which keeps it from telling its maker about models
+    import onnxruntime  # after ml.release, which disables telemetry
     from onnxruntime.quantization import CalibrationMethod, QDQQuantizer, QuantType, create_calibrator
 
     if any(node.op_type == "DequantizeLinear" for node in onnx.load(network).graph.node):
@@ -71,7 +71,7 @@ def quantize_graph(
     # ONNX Runtime prints how it goes on
     with TemporaryDirectory() as temporary, redirect_stdout(io.StringIO()):
         folded, augmented = (str(Path(temporary) / name) for name in ("folded.onnx", "augmented.onnx"))
-        # with batch normalisations in the weights of their convolutions, as every run computes it anyway
+        # with batch normalisations folded into convolutions
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.optimized_model_filepath = folded
@@ -80,7 +80,7 @@ def quantize_graph(
         calibrator = create_calibrator(
             Path(folded), _OPERATORS, augmented_model_path=augmented, calibrate_method=methods[ranges]
         )
-        for batch in batches:  # one by one: a calibrator keeps every activation of what it is given at once
+        for batch in batches:  # a calibrator keeps all activations of a call
             calibrator.collect_data(_OneBatch(batch))
             observer(len(batch))
         quantizer = QDQQuantizer(
@@ -142,10 +142,10 @@ class Cases:
     partition: npt.NDArray[np.str_]  # (N,) ``valid``, ``calibration`` or ``test``
     calibrates: str  # name of the partition that calibrates
     case_ids: npt.NDArray[np.str_]  # (N,)
-    groups: npt.NDArray[np.str_]  # (N,) patient, or the case itself where there is none
+    groups: npt.NDArray[np.str_]  # (N,) patient or case
     digests: list[bytes]  # N of the decoded pictures
-    hmacs: list[str] | None  # N digests of patients by the service that exported them, None where none did
-    uses: npt.NDArray[np.str_]  # (N,) what the release used each case for, the empty text for nothing
+    hmacs: list[str] | None  # of patients, by the exporting service
+    uses: npt.NDArray[np.str_]  # (N,) use in the release, empty for none
     left_out: LeftOutDocument  # what was left out
 
     def rows(self, *partitions: str) -> npt.NDArray[np.intp]:
@@ -191,7 +191,7 @@ def cases_for(release: Release, dataset: ImageDataset) -> Cases:
     cases = np.array(dataset.case_ids)[rows]
     groups = cases if dataset.patients is None else np.array(dataset.patients)[rows]
     calibrates = (partition == dataset.calibration_partition) & ~fitted_before
-    # whatever a table says of its partitions: no picture and no patient may both calibrate and judge
+    # no picture and no patient may both calibrate and judge
     known_digests, known_groups = {own[row] for row in np.flatnonzero(calibrates)}, set(groups[calibrates])
     alike = np.array([own[row] in known_digests or groups[row] in known_groups for row in range(len(rows))], dtype=bool)
     judged_before |= (partition == "test") & alike
@@ -243,7 +243,7 @@ def _counts(release: Release, dataset: ImageDataset) -> IntArray:
 
 #: Names of the two networks on the card: both on the same cells.
 BEFORE, AFTER = "float32", "int8"
-#: Images on which ranges of activations are found, unless somebody asks for another number.
+#: Images for the ranges of activations, by default.
 RANGE_IMAGES = 256
 # pixels of a batch whose activations are in memory at once, and images of it at most
 _RANGE_PIXELS, _RANGE_BATCH = 200_000, 32
@@ -261,11 +261,11 @@ class QuantizeReport(TypedDict):
     release: str
     card_sha256: str
     quantized: QuantizedDocument
-    figures: dict[str, dict[str, EstimateDocument]]  # metrics by name of both networks on the same held-out cells
+    figures: dict[str, dict[str, EstimateDocument]]  # by network and metric
     n_calibration: int
     n_held_out: int
     left_out: LeftOutDocument
-    trained_on: str  # ``known``, or ``unknown`` for a release without digests of its images
+    trained_on: str  # ``known``, or ``unknown`` without digests
     network_bytes: dict[str, int]
 
 
@@ -274,11 +274,11 @@ class QuantizationRequest:
     """Options of a quantisation."""
 
     ranges: Ranges = "percentile"
-    n_images: int = RANGE_IMAGES  # at most, on which ranges of activations are found
+    n_images: int = RANGE_IMAGES  # at most, for the ranges
     seed: int = 0  # of which images these are, and of the shifts
-    name: str | None = None  # of the new release; the old one's with ``int8`` if None
-    despite_gate: bool = False  # make it although it is worse than the gate allows
-    shifts: bool = True  # whether standard shifts are tried out for the card
+    name: str | None = None  # of the new release
+    despite_gate: bool = False  # accept a worse network
+    shifts: bool = True  # try standard shifts
     weight_bits: WeightBits = 8
 
 
@@ -419,7 +419,7 @@ def _calibrated(
     method: Method = next((name for name in METHODS if name in release.card["calibration"]), "none")
     alpha = release.calibration.concentration is not None
     dropout = release.card.get("mc_dropout")
-    seed = 0 if dropout is None else dropout["seed"]  # as `calibrate` has it, so that the fits differ in nothing else
+    seed = 0 if dropout is None else dropout["seed"]  # as `calibrate` has it
     part, held_out = (outputs.take(outputs.partition == name) for name in (cases.calibrates, "test"))
     return fit_and_judge(part, held_out, release.head, method=method, alpha=alpha, seed=seed)
 

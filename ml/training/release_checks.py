@@ -73,8 +73,8 @@ def with_checks(
 class ShiftTrial:
     """Options of a shift trial."""
 
-    other: Pixels | None = None  # pixels of another data set, (N, H, W, C) uint8 of any size, or None
-    observer: Callable[[int, int], None] = lambda done, total: None  # called with the rows done and in all
+    other: Pixels | None = None  # of another data set, any size
+    observer: Callable[[int, int], None] = lambda done, total: None  # rows done and in all
 
 
 def try_shifts(

@@ -89,7 +89,7 @@ class TrainConfig:
     backbone_weights: str | None  # file with pretrained weights, or None
     weight_averaging: float = 0.0
     shift: int = 0  # pixels by which training images are moved at most, each way
-    passes: int = 1  # times that an epoch shows each training image: more than once in small sets
+    passes: int = 1  # showings of an image per epoch
     class_balance: float = 0.0
     augmentation: str = "light"
 
@@ -126,7 +126,7 @@ class CachedOutputs:
     label_counts: IntArray  # (N, K) int64
     partition: npt.NDArray[np.str_]  # (N,)
     case_ids: npt.NDArray[np.str_]  # (N,)
-    groups: npt.NDArray[np.str_]  # (N,) patient, or the case itself where there is none
+    groups: npt.NDArray[np.str_]  # (N,) patient or case
 
     def take(self, rows: npt.NDArray[Any]) -> "CachedOutputs":
         """Pick cases by position or mask."""
@@ -137,8 +137,8 @@ class CachedOutputs:
 class HeldOutImages:
     """Stored pixels of cases that are not trained on."""
 
-    appearance: npt.NDArray[np.float32]  # (N, F) float32 statistics of all whose outputs are cached, in their order
-    rows: npt.NDArray[np.intp]  # (M,) which of them, of the test part, are kept as pixels
+    appearance: npt.NDArray[np.float32]  # (N, F) of all cached outputs
+    rows: npt.NDArray[np.intp]  # (M,) those kept as pixels
     pixels: npt.NDArray[np.uint8]  # (M, H, W, C) uint8
 
 

@@ -32,11 +32,11 @@ from ml.training.report import fit_baseline
 from ml.training.run_folder import DatasetDocument, HeldOutImages, RunFolder, TrainConfig
 from ml.util.files import write_bytes_atomically
 
-#: A checkpoint of more bytes is written again only after so many times the time that writing it took.
+#: A larger checkpoint (bytes) is written after so many times its writing time.
 LARGE, _AT_LEAST = 64_000_000, 60.0
 #: Attributes of ``Progress`` that a checkpoint contains beside the weights.
 _STATE = ("epoch", "best_loss", "best_epoch", "history")
-#: Held-out images kept in the run, on which the exported network must agree with the trained one.
+#: Held-out images for the parity check of an export.
 EXPORT_EXAMPLES = 256
 #: What the cases of each partition are used for; those of ``test`` for nothing.
 _USES = {"train": "network", "valid": "network", "calibration": "calibration"}
@@ -94,8 +94,8 @@ class Progress:
     best_epoch: int = -1  # its number
     history: list[EpochMetrics] = field(default_factory=list)  # rows of ``metrics.jsonl``
     best: dict[str, Tensor] = field(default_factory=dict)  # weights of the best epoch
-    written: int = -1  # how many epochs the checkpoint contains that this process has written; −1 before the first
-    not_before: float = 0.0  # when it may be written again, in seconds of the monotonic clock
+    written: int = -1  # epochs in the checkpoint of this process
+    not_before: float = 0.0  # time of the next checkpoint, monotonic
 
     @property
     def worth_writing(self) -> bool:
@@ -202,7 +202,7 @@ def _write_trained(
 def index_of(dataset: ImageDataset) -> TrainingIndex:
     """Digests of everything that a training on this data set uses."""
     uses = [_USES.get(str(name), "") for name in dataset.partition]
-    if dataset.calibration_partition == "valid":  # then ``valid`` calibrates too, but it has stopped the network
+    if dataset.calibration_partition == "valid":  # ``valid`` stopped the network
         uses = ["network" if use else "" for use in uses]
     digests = dataset.pixel_digests or [pixel_digest(pixels) for pixels in dataset.pixels]
     return TrainingIndex.of(digests, uses, dataset.patient_hmacs)
