@@ -53,15 +53,15 @@ def audit_findings(
     labels: TableSource, predictions: TableSource, options: EvaluationOptions, against: TableSource | None = None
 ) -> list[FindingAudit]:
     """Evaluate PREDICTIONS against LABELS, by finding if both name one."""
-    return [_audit_finding(cases, options) for cases in match_tables(labels, predictions, options, against)]
-
-
-def _audit_finding(cases: Cases, options: EvaluationOptions) -> FindingAudit:
-    evaluation = evaluate_cases(cases, options)
-    if options.level == "ordinal":
-        alpha = krippendorff_alpha(cases.counts, level="ordinal", cluster=cases.cluster)
-        evaluation = replace(evaluation, metrics=evaluation.metrics | {"krippendorff_alpha": alpha})
-    return FindingAudit(cases, options, evaluation, None if cases.rival is None else compare_matched(cases, options))
+    answers = []
+    for cases in match_tables(labels, predictions, options, against):
+        evaluation = evaluate_cases(cases, options)
+        if options.level == "ordinal":
+            alpha = krippendorff_alpha(cases.counts, level="ordinal", cluster=cases.cluster)
+            evaluation = replace(evaluation, metrics=evaluation.metrics | {"krippendorff_alpha": alpha})
+        comparison = None if cases.rival is None else compare_matched(cases, options)
+        answers.append(FindingAudit(cases, options, evaluation, comparison))
+    return answers
 
 
 @dataclass(frozen=True)

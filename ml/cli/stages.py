@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from ml.charts.rows import EpochMetrics, ShiftPoint
     from ml.datasets.base import ImageDataset
-    from ml.images.preprocess import Pixels
     from ml.release.artifact import Release
     from ml.release.card import DisagreementDocument
     from ml.release.score import ImagePrediction
@@ -124,6 +123,7 @@ def train(
     """Train a network on images and label histograms (stage 1); started by torchrun, several processes share it."""
     import torch
 
+    from ml.datasets.registry import load_dataset
     from ml.training.data import EPOCHS, augmentation_for, batch_for, passes_for
     from ml.training.processes import started_processes
     from ml.training.run_folder import TrainConfig
@@ -134,7 +134,10 @@ def train(
     options = data_options(data, cases, valid_labels, size, crop, seed)
     with started_processes() as processes:
         where = processes.device(choose_device(device))
-        dataset = _load_dataset(data, options, processes)
+        if processes.first:
+            say(f"loading data set {data}")
+        with progress_bars("decoding images", shown=processes.first) as observer:
+            dataset = load_dataset(data, options, observer)
         n_images, n_epochs = dataset.rows("train").size, epochs or EPOCHS
         batch = batch_size or batch_for(n_images)
         wide_or_light = augmentation or augmentation_for(dataset.orientation)
@@ -161,15 +164,6 @@ def train(
         _train(dataset, config, out, where, processes, as_json)
 
 
-def _load_dataset(data: str, options: dict[str, int], processes: "Processes") -> "ImageDataset":
-    from ml.datasets.registry import load_dataset
-
-    if processes.first:
-        say(f"loading data set {data}")
-    with progress_bars("decoding images", shown=processes.first) as observer:
-        return load_dataset(data, options, observer)
-
-
 def _train(
     dataset: "ImageDataset",
     config: "TrainConfig",
@@ -178,6 +172,7 @@ def _train(
     processes: "Processes",
     as_json: bool,
 ) -> None:
+    from ml.training.data import describe_shortages
     from ml.training.run_folder import RunFolder
     from ml.training.train import train as run
 
@@ -186,20 +181,12 @@ def _train(
         return
     together = "" if processes.size == 1 else f", {processes.size} processes together"
     n_images = dataset.rows("train").size
-    _announce_training(
-        dataset, f"training {config.network} on {n_images:,} images, {device}, {config.precision}{together}"
-    )
+    for sentence in describe_shortages(dataset):
+        say(f"small: {sentence}")
+    say(f"training {config.network} on {n_images:,} images, {device}, {config.precision}{together}")
     with TrainingBar(config.epochs) as bar:
         best = run(dataset, config, RunFolder(out), device=device, observer=bar.update, processes=processes)
     _report(best, out, as_json)
-
-
-def _announce_training(dataset: "ImageDataset", what: str) -> None:
-    from ml.training.data import describe_shortages
-
-    for sentence in describe_shortages(dataset):
-        say(f"small: {sentence}")
-    say(what)
 
 
 def _report(best: "EpochMetrics", out: Path, as_json: bool) -> None:
@@ -268,6 +255,8 @@ def _on_disagreement(judged: "DisagreementDocument | None") -> list[str]:
     return [f"the disagreement probability is {judged['verdict'].removesuffix(' so far')} than a constant{end}"]
 
 
+#: Images of another data set that are tried out.
+_OTHER_IMAGES = 500
 _CARD_COLUMNS = ("agreement", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D")
 
 
@@ -294,12 +283,13 @@ def export(
         return
     if out is None:
         raise typer.BadParameter("--out is missing: the release folder to make")
+    from ml.datasets.registry import load_dataset
     from ml.training.export import export_run
     from ml.training.release_checks import ShiftTrial
     from ml.training.run_folder import RunFolder
 
     say("exporting to ONNX")
-    pixels = None if other is None else _other_pixels(other)
+    pixels = None if other is None else load_dataset(other, {}).pixels[:_OTHER_IMAGES]
     with progress_bars("standard shifts", shown=shifts) as observe:
         trial = ShiftTrial(pixels, observe) if shifts else None
         release = export_run(RunFolder(run), out, fused=fused, name=name, shifts=trial)
@@ -329,16 +319,6 @@ def _serve_elsewhere(path: Path, triton: Path, *, as_json: bool) -> None:
     model = write_repository(release, triton)
     document = {"model": model, "network_sha256": release.network_sha256}
     emit(document, as_json, f"model {model} in {triton}")
-
-
-#: Images of another data set that are tried out.
-_OTHER_IMAGES = 500
-
-
-def _other_pixels(name: str) -> "Pixels":
-    from ml.datasets.registry import load_dataset
-
-    return load_dataset(name, {}).pixels[:_OTHER_IMAGES]
 
 
 def _draw_shifts(rows: "list[ShiftPoint]", run: Path) -> None:

@@ -51,16 +51,11 @@ def _rim_index(length: int, before: int, after: int) -> npt.NDArray[np.intp]:
     return np.concatenate([left, np.arange(length), right])
 
 
-def _surrounded(pixels: Pixels, margin: int) -> Pixels:
-    rows, columns = (_rim_index(length, margin, margin) for length in pixels.shape[:2])
-    return np.asarray(pixels[np.ix_(rows, columns)])
-
-
 def _magnified(pixels: Pixels, factor: float) -> Pixels:
     """Image magnified or reduced about its centre, size unchanged."""
     height, width = pixels.shape[:2]
     margin = int(np.ceil(max(0.0, 1 / factor - 1) * max(height, width) / 2))
-    wide = _surrounded(pixels, margin)
+    wide = pixels[np.ix_(_rim_index(height, margin, margin), _rim_index(width, margin, margin))]
     y, x = wide.shape[0] / 2, wide.shape[1] / 2
     box = (x - width / factor / 2, y - height / factor / 2, x + width / factor / 2, y + height / factor / 2)
     planes = [
@@ -92,10 +87,6 @@ def _defocused(pixels: Pixels, strength: float, _rng: Rng) -> Pixels:
 
 def _sign(rng: Rng) -> float:
     return float(rng.choice([-1.0, 1.0]))
-
-
-def _hue(pixels: Pixels, strength: float, rng: Rng) -> Pixels:
-    return turned_hue(pixels, _sign(rng) * HUE * strength)
 
 
 def turned_hue(pixels: Pixels, turn: float) -> Pixels:
@@ -137,11 +128,15 @@ STANDARD_SHIFTS = (
     StandardShift("double magnification", "twice as large", lambda pixels, s, _: _magnified(pixels, 2**s)),
     StandardShift("off centre", "moved by a quarter of the side", _off_centre),
     StandardShift("defocus", "blurred, σ of a 24th of the side", _defocused),
-    StandardShift("hue", "hue turned by .08", _hue, colour=True),
+    StandardShift("hue", "hue turned by .08", lambda pixels, s, rng: turned_hue(pixels, _sign(rng) * HUE * s), True),
     StandardShift("stain density", "optical density × or ÷ 1.25", _density),
     StandardShift("brightness", "× or ÷ 1.25", _brightness),
     StandardShift("compression", "JPEG of quality 15", _compressed),
-    StandardShift("noise", "σ of 20 grey levels", _noisy),
+    StandardShift(
+        "noise",
+        "σ of 20 grey levels",
+        _noisy,
+    ),
 )
 
 

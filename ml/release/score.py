@@ -30,16 +30,6 @@ def decode_file(path: Path) -> Image.Image:
         raise ValueError(f"{path}: {exc}") from exc
 
 
-def _predict(
-    predictor: Predictor, images: list[Image.Image], tta: int | None, seed: int
-) -> tuple[PredictiveDistribution, OodScores]:
-    """Predictions of images with distances; by ``tta`` views if positive."""
-    plain = predictor.predict(images)
-    if tta is None:
-        return plain.distribution, plain.unlikeness
-    return predictor.predict_augmented(images, samples=tta, seed=seed), plain.unlikeness
-
-
 class ImagePrediction(TypedDict):
     """The prediction of one image file, as ``secondread predict --json`` prints it.
 
@@ -68,7 +58,11 @@ def predict_files(
     predictor = Predictor(read_release(release), device=device)
     rows: list[ImagePrediction] = []
     for path in paths:
-        distribution, unlike = _predict(predictor, [decode_file(path)], tta, seed)
+        images = [decode_file(path)]
+        plain = predictor.predict(images)
+        distribution, unlike = plain.distribution, plain.unlikeness
+        if tta is not None:
+            distribution = predictor.predict_augmented(images, samples=tta, seed=seed)
         phi, flagged = float(distribution.disagreement_probs[0]), bool(unlike.flagged[0])
         a = distribution.log_concentration if isinstance(distribution, DirichletCpe) else None
         rows.append(

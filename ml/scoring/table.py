@@ -128,16 +128,13 @@ class Scorer:
             distribution = self.predictor.predict_augmented(pictures, samples=self.tta, seed=self.seed)
         columns = prediction_columns(cases, release.classes, distribution, plain.unlikeness)
         columns["release_sha256"] = [self.release_sha256] * len(cases)
-        columns[TRAINED_ON] = self._trained_on(digests, hmacs)
+        index = release.training
+        uses = ["unknown"] * len(digests)
+        if index is not None:
+            uses = ["yes" if use else "no" for use in index.uses_of(digests, hmacs)]
+        columns[TRAINED_ON] = uses
         filled: dict[str, Column] = {name: empty_where_nan(np.asarray(columns[name])) for name in MAY_BE_EMPTY}
         return pa.table(dict(columns | filled))
-
-    def _trained_on(self, digests: list[bytes], hmacs: list[str] | None) -> list[str]:
-        """Training status (yes, no, unknown) of each image."""
-        index = self.predictor.release.training
-        if index is None:
-            return ["unknown"] * len(digests)
-        return ["yes" if use else "no" for use in index.uses_of(digests, hmacs)]
 
 
 def _unreadable_reason(exc: OSError | ValueError) -> tuple[str, str]:

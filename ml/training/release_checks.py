@@ -1,6 +1,6 @@
 """What a release knows of familiar images, and its trial on shifted ones before it is written."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -102,43 +102,27 @@ STRENGTHS = {"mild": (0.1, 0.5), "standard": (1.0, 1.0)}
 UNSHIFTED, OTHER = "unshifted", "another data set"
 
 
-@dataclass(frozen=True)
-class _Terms:
-    agreement: FloatArray
-    loss: FloatArray
-
-
-def _terms(label_counts: IntArray, prediction: Prediction) -> _Terms:
+def _terms(label_counts: IntArray, prediction: Prediction) -> tuple[FloatArray, FloatArray]:
+    """Agreement and squared error per label of labelled cases (N,)."""
     labelled = label_counts.sum(axis=1) > 0
     counts, probs = label_counts[labelled], prediction.distribution.class_probs[labelled]
     freqs = counts / counts.sum(axis=1, keepdims=True)
     loss = 1 + np.square(probs).sum(axis=1) - 2 * (freqs * probs).sum(axis=1)
-    return _Terms(agreement_terms(freqs, probs), loss)
+    return agreement_terms(freqs, probs), loss
 
 
-def _row(kind: str, strength: str, prediction: Prediction, terms: _Terms | None, plain: _Terms | None) -> ShiftPoint:
-    has_labels = terms is not None and len(terms.agreement) > 0
-    change = terms.agreement - plain.agreement if has_labels and terms and plain is not None else None
-    several = change is not None and len(change) > 1
+def _row(kind: str, strength: str, prediction: Prediction) -> ShiftPoint:
     return {
         "kind": kind,
         "strength": strength,
         "n": len(prediction.logits),
         "flagged": float(prediction.out_of_distribution.mean()),
-        "agreement": float(terms.agreement.mean()) if has_labels and terms else None,
-        "agreement_change": None if change is None else float(change.mean()),
-        "agreement_change_se": float(change.std(ddof=1) / np.sqrt(len(change)))
-        if several and change is not None
-        else None,
-        "loss": float(terms.loss.mean()) if has_labels and terms else None,
+        "agreement": None,
+        "agreement_change": None,
+        "agreement_change_se": None,
+        "loss": None,
         "mean_disagreement": float(prediction.distribution.disagreement_probs.mean()),
     }
-
-
-def _series(pixels: Pixels, seed: int) -> Iterator[tuple[str, str, Pixels]]:
-    for number, shift in enumerate(shifts_for(pixels.shape[-1])):
-        for word, strengths in STRENGTHS.items():
-            yield shift.name, word, shifted(pixels, shift, strengths, seed + number)[0]
 
 
 def shift_suite(
@@ -147,20 +131,28 @@ def shift_suite(
     label_counts: IntArray,
     other: Pixels | None = None,
     observer: Callable[[int, int], None] = lambda done, total: None,
-    *,
-    seed: int = 0,
 ) -> list[ShiftPoint]:
     """Predict pixels (N, H, W, C) plain, shifted, and of another data set."""
-    plain = predictor.predict(list(pixels))
-    plain_terms = _terms(label_counts, plain)
-    rows = [_row(UNSHIFTED, "none", plain, plain_terms, None)]
-    total = 1 + len(shifts_for(pixels.shape[-1])) * len(STRENGTHS) + (other is not None)
-    observer(1, total)
-    for kind, strength, images in _series(pixels, seed):
+    shifts, rows, plain = shifts_for(pixels.shape[-1]), list[ShiftPoint](), None
+    total = 1 + len(shifts) * len(STRENGTHS) + (other is not None)
+    series = [(number, shift, *part) for number, shift in enumerate(shifts) for part in STRENGTHS.items()]
+    for number, shift, word, strengths in [(0, None, "none", (0.0, 0.0)), *series]:
+        images = pixels if shift is None else shifted(pixels, shift, strengths, number)[0]
         prediction = predictor.predict(list(images))
-        rows.append(_row(kind, strength, prediction, _terms(label_counts, prediction), plain_terms))
+        row = _row(UNSHIFTED if shift is None else shift.name, word, prediction)
+        agreement, loss = _terms(label_counts, prediction)
+        if len(agreement):
+            row["agreement"], row["loss"] = float(agreement.mean()), float(loss.mean())
+            if plain is None:
+                plain = agreement
+            else:
+                change = agreement - plain
+                row["agreement_change"] = float(change.mean())
+                if len(change) > 1:
+                    row["agreement_change_se"] = float(change.std(ddof=1) / np.sqrt(len(change)))
+        rows.append(row)
         observer(len(rows), total)
     if other is not None:
-        rows.append(_row(OTHER, "none", predictor.predict(list(other)), None, None))
+        rows.append(_row(OTHER, "none", predictor.predict(list(other))))
         observer(len(rows), total)
     return rows

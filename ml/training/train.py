@@ -97,11 +97,6 @@ class Progress:
     written: int = -1  # epochs in the checkpoint of this process
     not_before: float = 0.0  # time of the next checkpoint, monotonic
 
-    @property
-    def worth_writing(self) -> bool:
-        """Whether enough time has passed since it was last written."""
-        return time.monotonic() >= self.not_before
-
     def keep(self, loss: float, learner: Learner) -> None:
         """Remember the current weights as the best."""
         self.best_loss, self.best_epoch = loss, self.epoch
@@ -123,7 +118,7 @@ def _run_epochs(learner: Learner, progress: Progress, folder: RunFolder, observe
         progress.epoch += 1
         ended = time.perf_counter()
         progress.history[-1]["seconds"], began = round(ended - began, 4), ended
-        if progress.worth_writing:
+        if time.monotonic() >= progress.not_before:
             write()
     write()
 

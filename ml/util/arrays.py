@@ -34,7 +34,7 @@ def require_whole(value: object, name: str, least: int) -> None:
 def as_label_counts(label_counts: npt.ArrayLike) -> IntArray:
     """Check label counts (N, K) and return them as int64."""
     refuse_names(label_counts, "label_counts")
-    counts = _as_array(label_counts, "label_counts")
+    counts = _numbers(label_counts, "label_counts", None)
     if counts.ndim != 2 or counts.shape[1] < 2:
         raise ValueError(f"label_counts must have shape (N, K) with K >= 2, got {counts.shape}")
     if counts.dtype.kind not in "iub":
@@ -96,16 +96,9 @@ def as_features(features: npt.ArrayLike, logits: FloatArray) -> FloatArray:
     return values
 
 
-def _as_array(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
+def _numbers(values: npt.ArrayLike, name: str, dtype: type[np.float64] | None = np.float64) -> npt.NDArray[Any]:
     try:
-        return np.asarray(values)
-    except (TypeError, ValueError) as exc:
-        raise ValueError(f"{name} cannot be read as an array of numbers: {exc}") from exc
-
-
-def _numbers(values: npt.ArrayLike, name: str) -> FloatArray:
-    try:
-        return np.asarray(values, dtype=np.float64)
+        return np.asarray(values, dtype=dtype)
     except (TypeError, ValueError) as exc:
         raise ValueError(f"{name} cannot be read as an array of numbers: {exc}") from exc
 
