@@ -247,7 +247,9 @@ def reproduce(
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; 3 where networks are trained.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A short version, at most 20 s.")] = False,
-    truth: Annotated[str, typer.Option(help="mix-…: exact probabilities or label counts.")] = "exact",
+    truth: Annotated[
+        Literal["exact", "counts"], typer.Option(help="mix-…: exact probabilities or label counts.")
+    ] = "exact",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     network: Annotated[str | None, typer.Option(help="cifar10h: compact instead of vgg16, without a GPU.")] = None,
     as_json: Json = False,
@@ -256,8 +258,6 @@ def reproduce(
     from ml.reproduce.report import Setting
     from ml.reproduce.report import reproduce as run
 
-    if truth not in {"exact", "counts"}:
-        raise typer.BadParameter(f"--truth must be exact or counts, got {truth!r}")
     several = 3 if name in {"mix-mnist", "mix-cifar10", "cifar10h"} and not quick else 1
     folder = out or Path("reproduced") / name
     with progress_bars(name) as observe:
@@ -267,7 +267,7 @@ def reproduce(
                 folder,
                 tuple(range(seed, seed + (seeds or several))),
                 quick=quick,
-                truth=truth,  # type: ignore[arg-type]
+                truth=truth,
                 device=device,
                 network=network,
                 observer=lambda part, done, total: observe(done, total, part),

@@ -212,7 +212,9 @@ def _decay_epochs(decay: str, epochs: int) -> tuple[int, ...]:
 @commands.command()
 def calibrate(
     run: Annotated[Path, typer.Argument(help="Finished run folder.")],
-    method: Annotated[str, typer.Option(help="none, temperature, vector or matrix.")] = "temperature",
+    method: Annotated[
+        Literal["none", "temperature", "vector", "matrix"], typer.Option(help="none, temperature, vector or matrix.")
+    ] = "temperature",
     alpha: Annotated[bool, typer.Option("--alpha/--no-alpha", help="Fit the concentration head.")] = True,
     mc_dropout: Annotated[
         int | None, typer.Option(min=1, help="Members of a Monte-Carlo dropout ensemble, usually 20.")
@@ -221,13 +223,10 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """Fit temperature and concentration head on cached outputs (stage 2)."""
-    from ml.calibration.scaling import METHODS
     from ml.release.card import refinement_sentence
     from ml.training.calibrate import calibrate_run
     from ml.training.run_folder import RunFolder
 
-    if method not in METHODS:
-        raise typer.BadParameter(f"--method must be one of {', '.join(METHODS)}, got {method!r}")
     report = calibrate_run(RunFolder(run), method=method, alpha=alpha, seed=seed, mc_dropout=mc_dropout)
     lines = [f"{report['n_held_out']:,} held-out cases".ljust(26) + "  ".join(f"{m:>9}" for m in _CARD_COLUMNS)]
     for step, metrics in report["held_out"].items():
@@ -278,8 +277,14 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a release: ONNX network, calibration and card, after a parity check (stage 3)."""
+    from ml.release.artifact import read_release
+    from ml.release.triton import write_repository
+
     if triton is not None and out is None:
-        _serve_elsewhere(run, triton, as_json=as_json)
+        release = read_release(run)
+        model = write_repository(release, triton)
+        document = {"model": model, "network_sha256": release.network_sha256}
+        emit(document, as_json, f"model {model} in {triton}")
         return
     if out is None:
         raise typer.BadParameter("--out is missing: the release folder to make")
@@ -296,8 +301,6 @@ def export(
     _draw_shifts(release.card.get("shifts", []), run)
     emit(release.card, as_json, _export_text(release, out))
     if triton is not None:
-        from ml.release.triton import write_repository
-
         say(f"model {write_repository(release, triton)} in {triton}")
 
 
@@ -309,16 +312,6 @@ def _export_text(release: "Release", out: Path) -> str:
             f"logits within {parity['max_relative_logit_difference']:.1e}"
         )
     return text + "".join(f"\n{line}" for line in _on_disagreement(release.card.get("disagreement")))
-
-
-def _serve_elsewhere(path: Path, triton: Path, *, as_json: bool) -> None:
-    from ml.release.artifact import read_release
-    from ml.release.triton import write_repository
-
-    release = read_release(path)
-    model = write_repository(release, triton)
-    document = {"model": model, "network_sha256": release.network_sha256}
-    emit(document, as_json, f"model {model} in {triton}")
 
 
 def _draw_shifts(rows: "list[ShiftPoint]", run: Path) -> None:

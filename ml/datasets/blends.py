@@ -7,7 +7,7 @@ and the second with 1 − r (paper §6.1). One third of the instances are mixed.
 import gzip
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -124,11 +124,5 @@ def load_blend(name: str, valid_labels: int = 2, cases: int | None = None) -> Im
     )
 
 
-def load_mix_mnist(valid_labels: int = 2, cases: int | None = None) -> ImageDataset:
-    """Mix-MNIST, as ``load_blend``."""
-    return load_blend("mix_mnist", valid_labels, cases)
-
-
-def load_mix_cifar10(valid_labels: int = 2, cases: int | None = None) -> ImageDataset:
-    """Mix-CIFAR-10, as ``load_blend``."""
-    return load_blend("mix_cifar10", valid_labels, cases)
+load_mix_mnist = partial(load_blend, "mix_mnist")
+load_mix_cifar10 = partial(load_blend, "mix_cifar10")

@@ -13,6 +13,7 @@ from ml.release.device import Device
 from ml.release.ood_detector import OodScores
 from ml.release.predictor import Predictor
 from ml.tables.reading import Column, TableError, fail_at, read_table, text_column
+from ml.util.number_format import finite
 
 #: Column of a manifest with digests of patients, as exports have it.
 PATIENTS = "patient_hmac"
@@ -76,15 +77,11 @@ def predict_files(
                 "disagreement_constant": distribution.stated_disagreement is not None,
                 "out_of_distribution": flagged,
                 "reasons": unlike.reasons[0],
-                "distance": _finite(unlike.distance[0]),
-                "distance_percentile": _finite(unlike.percentile[0]),
+                "distance": finite(float(unlike.distance[0])),
+                "distance_percentile": finite(float(unlike.percentile[0])),
             }
         )
     return rows
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def prediction_columns(

@@ -71,16 +71,13 @@ def _open_folder(images: Path, names_in_memory: int) -> ImageList:
     def read(first: int, stop: int) -> Iterator[Rows]:
         names = islice(_sorted(_walk(os.fsencode(images)), names_in_memory), first, stop)
         for start in range(first, stop, BLOCK):
-            yield _folder_rows(images, start, list(islice(names, min(BLOCK, stop - start))))
+            block = list(islice(names, min(BLOCK, stop - start)))
+            # a name that is no UTF-8 is displayed with its bytes, and opened as it is
+            shown_as = [name.decode("utf-8", "backslashreplace") for name in block]
+            paths = [images / os.fsdecode(name) for name in block]
+            yield Rows(start, [name.rpartition(".")[0] for name in shown_as], shown_as, paths, None)
 
     return ImageList(images, count, digest.hexdigest(), read)
-
-
-def _folder_rows(images: Path, first: int, names: list[bytes]) -> Rows:
-    # a name that is no UTF-8 is displayed with its bytes, and opened as it is
-    display_names = [name.decode("utf-8", "backslashreplace") for name in names]
-    paths = [images / os.fsdecode(name) for name in names]
-    return Rows(first, [name.rpartition(".")[0] for name in display_names], display_names, paths, None)
 
 
 def _manifest_rows(manifest: Path, first: int, stop: int) -> Iterator[Rows]:

@@ -23,7 +23,7 @@ from ml.tables.files import (
     classes_of_labels,
     probability_columns,
 )
-from ml.tables.reading import Place, TableError, TableSource, fail_at, open_table, positions, text_column
+from ml.tables.reading import Place, TableError, TableSource, fail_at, is_number, open_table, positions, text_column
 from ml.util.arrays import FloatArray, IntArray, require_whole
 
 Level = Literal["nominal", "ordinal"]
@@ -234,7 +234,7 @@ def align_tables(
             if name is not None:
                 values = case_column(labels, name, place)
                 given = labels.columns[name]
-                wrong = [not _is_weight(value) for value in given]
+                wrong = [not (is_number(value) and float(value) > 0) for value in given]
                 fail_at(place, wrong, name, "weights must be positive numbers:", given)
                 # the filler is never used
                 weights[order] = np.where(rows >= 0, values[rows], values[0]).astype(np.float64)
@@ -244,13 +244,6 @@ def align_tables(
             cluster = np.where(rows >= 0, patients[rows], np.array(list(map(str, others_of))))
     first, second = weights
     return Cases(labels, place, predictions, counts, first_counts, first, second, cluster, tuple(left_out))
-
-
-def _is_weight(value: Any) -> bool:
-    try:
-        return bool(np.isfinite(float(value))) and float(value) > 0
-    except (TypeError, ValueError):
-        return False
 
 
 def _answers_to_first_reads(labels: Annotations, place: Place) -> npt.NDArray[np.bool_]:

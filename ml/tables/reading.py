@@ -412,17 +412,18 @@ def number_column(table: pa.Table, name: str, where: Where) -> FloatArray:
     column = table.column(name)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         values = text_cells(table, name, where)
-        fail_at(where, np.array([not _is_number(v) for v in values], dtype=bool), name, "not a number:", values)
+        fail_at(where, np.array([not is_number(v) for v in values], dtype=bool), name, "not a number:", values)
         return np.array([float(v or "nan") for v in values], dtype=np.float64)
     numbers = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
     fail_at(where, ~np.isfinite(numbers), name, "not a finite number:", column.to_pylist())
     return numbers
 
 
-def _is_number(text: str | None) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a cell reads as a finite number."""
     try:
-        return text is not None and bool(np.isfinite(float(text)))
-    except ValueError:
+        return bool(np.isfinite(float(value)))
+    except (TypeError, ValueError):
         return False
 
 
