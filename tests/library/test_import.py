@@ -109,7 +109,7 @@ _ALLOWED = {
     "ml/tables/sorting.py": {"duckdb"},
     "ml/util/torchvision_ops.py": {"train"},
     "ml/training": {"train", "charts"},
-    "ml/training/quantized_graph.py": {"train", "cpu"},
+    "ml/training/quantize.py": {"train", "cpu"},
 }
 
 
