@@ -19,7 +19,7 @@ from app.storage.blobs import FolderStore, ImageStore
 from app.storage.bucket import CachedBucket
 from app.storage.bundles import SharedFolders
 from ml.release.artifact import ReleaseError
-from ml.util.cores import cores
+from ml.util.files import cores
 
 
 @dataclass(frozen=True)

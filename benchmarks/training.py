@@ -28,8 +28,7 @@ from ml.datasets.cells import load_cells
 from ml.images.pixel_cache import PackStore, decode_files
 from ml.images.preprocess import Preprocessing
 from ml.training.data import DeviceData
-from ml.training.learner import Learner
-from ml.training.losses import count_weighted_nll
+from ml.training.learner import Learner, count_weighted_nll
 from ml.training.networks import build_network
 from ml.training.processes import started_processes
 from ml.training.run_folder import TrainConfig

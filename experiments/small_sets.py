@@ -28,11 +28,10 @@ from ml.datasets.cells import load_cells
 from ml.datasets.folder import own_partitions
 from ml.datasets.pbc import load_pbc
 from ml.images.preprocess import Preprocessing, fit_normalisation
-from ml.release.shift_suite import UNSHIFTED
 from ml.training.calibrate import calibrate_run
 from ml.training.data import EPOCHS, batch_for, passes_for
 from ml.training.export import export_run
-from ml.training.release_checks import ShiftTrial
+from ml.training.release_checks import UNSHIFTED, ShiftTrial
 from ml.training.report import report_classes, trained_beside_baseline
 from ml.training.run_folder import RunFolder, TrainConfig
 from ml.training.train import choose_precision, train

@@ -56,7 +56,7 @@ class Annotations(EqualByValue):
     def of_names(
         cls, case: IntArray, names: Sequence[str], label: IntArray, n_cases: int, n_classes: int
     ) -> "Annotations":
-        """Number annotators by name, and sort labels by case."""
+        """Number annotators of labels (M,) by name, and sort by case."""
         annotators, annotator = np.unique(np.array(names, dtype=object), return_inverse=True)
         numbers = (case, annotator.astype(np.int64), label)
         return cls(*numbers, n_cases, len(annotators), n_classes, annotators=tuple(annotators.tolist())).by_case()
@@ -68,7 +68,7 @@ class Annotations(EqualByValue):
         return replace(self, case=self.case[order], annotator=annotator, label=label, columns={})
 
     def renumbered(self, place: IntArray, n_cases: int) -> "Annotations":
-        """Labels under new case numbers (N,), −1 to leave out."""
+        """Labels under the case numbers ``place`` (N,), −1 to leave out."""
         case = place[self.case]
         kept = case >= 0
         annotator, label = self.annotator[kept], self.label[kept]

@@ -1,7 +1,7 @@
-"""Data frames as (N, K) arrays, with columns matched by class name and never by position.
+"""Data frames as (N, K) arrays, with columns matched by class name.
 
-Works on what a table says of itself (pandas, polars, pyarrow, numpy records, mappings of columns), so none of these
-packages is needed. A data frame whose columns are 0 … K − 1 in this order is an array in disguise and has no names.
+No package of data frames is imported. Columns 0 … K − 1 in this order are no
+names.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,12 +15,11 @@ import numpy.typing as npt
 
 
 def _keys(values: Any) -> list[Any] | None:
-    """Column names of a table; None for an array."""
     if isinstance(values, Mapping):
         return list(values)
     if hasattr(values, "collect_schema") and not hasattr(values, "to_numpy"):
         raise ValueError(f"a {type(values).__name__} has not been computed yet: collect() it first")
-    # pyarrow's `columns` are the values, so its `column_names` come first; numpy's records have a type with names
+    # `columns` of pyarrow are values, so `column_names` come first
     for names in (
         getattr(values, "column_names", None),
         getattr(values, "columns", None),
@@ -48,11 +47,7 @@ def has_cases(source: Any) -> bool:
 
 
 def refuse_names(values: Any, what: str) -> None:
-    """Refuse a table where nothing says in which order its columns belong.
-
-    Raises:
-        ValueError: a table with named columns.
-    """
+    """Refuse a table where nothing says in which order its columns belong."""
     if type(values) is np.ndarray and values.dtype.names is None:
         return
     for table in _tables(values):
@@ -70,7 +65,7 @@ def by_class(
     classes: Sequence[str] | None = None,
     names: tuple[str, str] = ("class_probs", "prob:"),
 ) -> tuple[npt.ArrayLike, npt.ArrayLike, list[str] | None]:
-    """Bring the columns of label counts and class probabilities into one order of classes.
+    """Bring label counts and class probabilities into one class order.
 
     That is the order of ``classes``, or of the names, so that nothing depends on where a column stands; a prefix that
     all columns have is no part of the names.
@@ -103,20 +98,14 @@ def by_class(
 
 
 def values_of(values: Any, what: str) -> npt.ArrayLike:
-    """Columns of a table as an array (N, K), for what does not depend on their order; arrays as they are."""
+    """Columns of a table as an array (N, K); arrays as they are."""
     names = _classes(values, "", what)
     return values if names is None else _in_order(values, names, names, what)
 
 
 def same_rows(**values: Any) -> None:
-    """Refuse data frames whose row names differ: rows are not matched by position against their names either.
-
-    A frame with rows 0 … N − 1 next to one with other names counts as differing: a shuffled or filtered frame keeps
-    the numbers of its rows.
-
-    Raises:
-        ValueError: two of them have a pandas index, and not the same one in the same order.
-    """
+    """Refuse data frames with different row names."""
+    # A frame with rows 0 … N − 1 differs from one with names: it may be shuffled.
     if set(map(type, values.values())) <= {np.ndarray, NoneType}:
         return
     named = list(_named_rows(values))
@@ -132,11 +121,7 @@ def same_rows(**values: Any) -> None:
 
 
 def refuse_row_names(**values: Any) -> None:
-    """Refuse data frames whose rows have names where nothing is kept to match them with, as in a distribution.
-
-    Raises:
-        ValueError: one of them has a pandas index other than 0 … N − 1 in this order.
-    """
+    """Refuse data frames with named rows, where none are matched."""
     for what, names in _named_rows(values):
         if not _are_numbered(names):
             raise ValueError(
@@ -146,11 +131,7 @@ def refuse_row_names(**values: Any) -> None:
 
 
 def refuse_tables(**values: Any) -> None:
-    """Refuse tables where arrays are computed with as they are: a loss that an optimiser calls a thousand times.
-
-    Raises:
-        ValueError: one of them has names of columns or of rows.
-    """
+    """Refuse tables in place of arrays."""
     for what, tables in values.items():
         for table in _tables(tables):
             if not isinstance(table, np.ndarray) and (_keys(table) is not None or _index(table) is not None):
@@ -158,7 +139,7 @@ def refuse_tables(**values: Any) -> None:
 
 
 def _tables(values: Any) -> list[Any]:
-    """The members where tables come as a list, one per member of an ensemble; else the table itself."""
+    """The members of a list of tables, or the table itself."""
     return list(values) if isinstance(values, list | tuple) else [values]
 
 
@@ -171,7 +152,6 @@ def _named_rows(values: Mapping[str, Any]) -> Iterator[tuple[str, npt.NDArray[An
 
 
 def _index(table: Any) -> npt.NDArray[Any] | None:
-    """Names of a table's rows (pandas); None of what has none."""
     index = getattr(table, "index", None)
     return None if index is None or callable(index) else np.asarray(index)  # `index` of lists is a method
 
@@ -187,7 +167,7 @@ def _first_difference(names: npt.NDArray[Any], others: npt.NDArray[Any]) -> str:
 
 
 def _classes(values: Any, prefix: str, what: str) -> list[str] | None:
-    """Class names of a table's columns, without a prefix that all of them have."""
+    """Class names of columns, without a shared prefix."""
     names = column_names(values)
     if names is None:
         return None
@@ -200,7 +180,7 @@ def _classes(values: Any, prefix: str, what: str) -> list[str] | None:
 
 
 def _in_order(values: Any, names: list[str] | None, order: list[str], what: str) -> npt.ArrayLike:
-    """Columns of a table in the order of the classes; an array as it is."""
+    """Columns in the order of the classes; an array as it is."""
     if names is None:
         return np.asarray(values)
     unknown, missing = sorted(set(names) - set(order)), sorted(set(order) - set(names))
@@ -213,7 +193,6 @@ def _in_order(values: Any, names: list[str] | None, order: list[str], what: str)
 
 
 def _numbers(values: Any, key: Any, what: str) -> npt.NDArray[Any]:
-    """One column as numbers."""
     try:
         column = np.asarray(values[key])
         # nullable columns of pandas are objects

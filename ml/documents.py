@@ -1,7 +1,7 @@
 """Dataclasses as JSON documents and back, by their fields and type hints.
 
-A field is a key. A float that is not finite is null, an array is nested lists, and an object with ``to_dict`` or
-``from_dict`` is left to these. Types are not guessed: a document is read by the hints, and what differs is refused.
+A float that is not finite is null. An object with ``to_dict`` or ``from_dict``
+is left to these.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, TypeVar, Union, cast, get_args, get_or
 import numpy as np
 
 _T = TypeVar("_T")
-#: Kinds of array that are read as each kind; a null among floats makes objects of them.
+#: Kinds of array that are read as each kind; null makes objects.
 _KINDS = {"f": "iufO", "i": "iu", "u": "iu"}
 _KEY, _LEFT_OUT = "key of documents", "left out of documents"
 #: Metadata of a field that no document has; it needs a default.
@@ -56,11 +56,7 @@ class AsDocument(Generic[_T]):
 
 
 def from_document(cls: type[_T], document: Any) -> _T:
-    """Read back what ``to_document`` wrote; keys of no field are left alone.
-
-    Raises:
-        ValueError: a key is missing, or a value does not fit the hint of its field; the message names the field.
-    """
+    """Read back what ``to_document`` wrote; keys of no field are left alone."""
     value: _T = _read_fields(cls, document, cls.__name__)
     return value
 
@@ -137,7 +133,6 @@ def _read(hint: Any, value: Any, where: str) -> Any:
 
 
 def _read_first(hints: list[Any], value: Any, where: str) -> Any:
-    """A value of the first of several types that it fits."""
     for hint in hints[:-1]:
         with suppress(ValueError):
             return _read(hint, value, where)

@@ -1,7 +1,7 @@
-"""Sentences that decisions return: a text in English that keeps what it was made of, so that pages can translate it.
+"""Sentences in English that keep their parts, so that pages can translate.
 
-The code of a message is its sentence with a name in braces for each value. It is the key of the catalogues, which
-``tools/catalogues.py`` fills by looking for calls of ``Message`` and ``messages``.
+The code of a message is its sentence with names in braces, the key of the
+catalogues, which ``tools/catalogues.py`` fills.
 """
 
 import json
@@ -17,7 +17,6 @@ _START = f'{{"{_CODE}":'
 
 @lru_cache(maxsize=1024)
 def _parsed(code: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """The code without formats, and the name and the format of each value."""
     pieces = list(Formatter().parse(code))
     fields = tuple((name, form or "") for _, name, form, _ in pieces if name is not None)
     key = "".join(text + ("" if name is None else f"{{{name}}}") for text, name, _, _ in pieces)
@@ -34,7 +33,7 @@ def key_of(code: str) -> str:
 
 
 class Term(str):
-    """A code that pages show as a word of their language, such as the state of a job."""
+    """A code that pages translate as a word, such as a job's state."""
 
 
 class Message(str):
@@ -62,7 +61,7 @@ class Message(str):
         return made
 
     def __str__(self) -> str:
-        """The message, so that ``str`` of an error is the message that the error was made with."""
+        """The message itself, so that ``str`` of an error keeps it."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -115,7 +114,7 @@ _Texts = TypeVar("_Texts", bound=Mapping[Any, str] | tuple[str, ...])
 
 
 def messages(texts: _Texts) -> _Texts:
-    """Codes, in a tuple or by a key, from which messages are made elsewhere; here the catalogues find them."""
+    """Mark codes, in a tuple or by key, for the catalogues."""
     return texts
 
 
@@ -137,7 +136,7 @@ def _packed(value: str) -> Any:
 
 
 def unpacked(found: Any) -> Any:
-    """The message that a JSON object stands for, or the object: an ``object_hook``."""
+    """Message of a JSON object, or the object: an ``object_hook``."""
     code, values = found.get(_CODE), found.get("values", "")
     if len(found) != 2 or not isinstance(code, str) or not (values is None or isinstance(values, dict)):
         return found

@@ -41,7 +41,7 @@ from ml.images.preprocess import ImageRejectedError, Pixels, Preprocessing
 from ml.release.artifact import Release, ReleaseError, read_release
 from ml.release.device import Device, fallen_back, runs_on_cuda, worth_taking
 from ml.release.predictor import BATCH, Prediction, Predictor, prediction_of, quality_features_for_release
-from ml.util.cores import cores
+from ml.util.files import cores
 
 
 class UnsupportedImage(Problem):

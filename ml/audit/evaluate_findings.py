@@ -22,8 +22,8 @@ from ml.tables.matching import Cases, EvaluationOptions, match_tables
 from ml.tables.reading import TableSource
 from ml.util.arrays import FloatArray
 
-#: Edges of the fine bins of very small and very large probabilities; what lies between the two inner ones is no end.
-#: Equal-width bins put everything below .07 into one bin, and whether a case is read twice is decided inside of it.
+#: Edges of the fine bins of both tails. Equal-width bins put all below .07 into
+#: one, and second reads are decided inside of it.
 EDGES = np.array([0.0, 0.01, 0.02, 0.05, 0.1, 0.9, 0.95, 0.98, 0.99, 1.0])
 _MIDDLE = 4
 
@@ -38,7 +38,7 @@ class FindingAudit:
     comparison: Comparison | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON document of ``secondread evaluate --json``: the evaluation, and what options add to it."""
+        """Return the JSON document of ``secondread evaluate --json``."""
         document: dict[str, Any] = {**self.evaluation.to_dict()}
         if self.options.missing == "drop":
             document["left_out"] = list(self.cases.left_out)
@@ -52,25 +52,21 @@ class FindingAudit:
 def audit_findings(
     labels: TableSource, predictions: TableSource, options: EvaluationOptions, against: TableSource | None = None
 ) -> list[FindingAudit]:
-    """Evaluate PREDICTIONS against LABELS; one answer, or one per finding where both tables have such a column.
-
-    Raises:
-        TableError: a table cannot be used; the message names file, row and column.
-    """
-    return [_audit_finding(cases, options) for cases in match_tables(labels, predictions, options, against)]
-
-
-def _audit_finding(cases: Cases, options: EvaluationOptions) -> FindingAudit:
-    evaluation = evaluate_cases(cases, options)
-    if options.level == "ordinal":
-        alpha = krippendorff_alpha(cases.counts, level="ordinal", cluster=cases.cluster)
-        evaluation = replace(evaluation, metrics=evaluation.metrics | {"krippendorff_alpha": alpha})
-    return FindingAudit(cases, options, evaluation, None if cases.rival is None else compare_matched(cases, options))
+    """Evaluate PREDICTIONS against LABELS, by finding if both name one."""
+    answers = []
+    for cases in match_tables(labels, predictions, options, against):
+        evaluation = evaluate_cases(cases, options)
+        if options.level == "ordinal":
+            alpha = krippendorff_alpha(cases.counts, level="ordinal", cluster=cases.cluster)
+            evaluation = replace(evaluation, metrics=evaluation.metrics | {"krippendorff_alpha": alpha})
+        comparison = None if cases.rival is None else compare_matched(cases, options)
+        answers.append(FindingAudit(cases, options, evaluation, comparison))
+    return answers
 
 
 @dataclass(frozen=True)
 class TailBins:
-    """Bins of the smallest and of the largest probabilities; those without cases are left out."""
+    """Bins of the smallest and largest probabilities, none empty."""
 
     classes: tuple[ReliabilityBin, ...]
     disagreement: tuple[ReliabilityBin, ...]

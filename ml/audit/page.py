@@ -79,11 +79,7 @@ class FileRecord:
 
     @classmethod
     def of(cls, role: str, path: Path) -> "FileRecord":
-        """Read a file once for its digest.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """Read a file once for its digest."""
         with path.open("rb") as file:
             return cls(role, str(path), path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
@@ -196,11 +192,7 @@ def render_audit_page(answers: Sequence[FindingAudit], record: ProvenanceRecord)
 
 
 def write_page(answers: Sequence[FindingAudit], record: ProvenanceRecord, path: Path) -> str:
-    """Write the page and return the SHA-256 of its bytes.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write the page and return the SHA-256 of its bytes."""
     content = render_audit_page(answers, record).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)

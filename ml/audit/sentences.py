@@ -1,8 +1,4 @@
-"""Evaluation results as sentences for readers who are not statisticians, and the glossary of the metrics.
-
-Every sentence states a number with its 95 % interval and what it is a number of; a verdict (better, worse, not shown)
-follows from the interval, never from the value.
-"""
+"""Evaluation results as sentences with intervals, and the glossary of metrics."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -105,10 +101,15 @@ def _sample_size_sentence(answer: FindingAudit, agreement: AgreementReport) -> s
 
 def _agreement_sentences(metrics: dict[str, Estimate]) -> list[str]:
     estimate = metrics.get("agreement")
-    if not _is_finite_estimate(estimate):
+    if estimate is None or not np.isfinite(estimate.value):
         return []
-    text = f"{_share(estimate)} of annotators name the class that the predictions call the most probable"
-    return [f"{text}{_for_new_annotators(estimate)}."]
+    text = share(estimate.value)
+    if estimate.low is not None and estimate.high is not None:
+        text += f" ({share(estimate.low)} to {share(estimate.high)})"
+    text += " of annotators name the class that the predictions call the most probable"
+    if estimate.low_new is not None and estimate.high_new is not None:
+        text += f"; for new annotators like these {share(estimate.low_new)} to {share(estimate.high_new)}"
+    return [f"{text}."]
 
 
 def _skill_sentences(estimate: Estimate | None, what: str, constant: str) -> list[str]:
@@ -145,7 +146,7 @@ def _calibration_sentences(loss: Estimate, error: Estimate, what: str, against: 
 
 
 def _tail_sentences(bins: Sequence[ReliabilityBin], said: str, seen: str) -> list[str]:
-    """Sentences on tail bins whose mean probability lies outside the observed interval."""
+    """Tail bins whose mean probability is outside the observed interval."""
     texts = []
     for row in bins:
         if row.mean_prob is None or row.mean_freq is None or row.freq_low is None or row.freq_high is None:
@@ -200,29 +201,11 @@ def comparison_sentences(comparison: Comparison) -> list[str]:
     return texts
 
 
-def _is_finite_estimate(estimate: Estimate | None) -> bool:
-    return estimate is not None and bool(np.isfinite(estimate.value))
-
-
 def _new_annotators_clause(estimate: Estimate, shown: Callable[[float], str] = share) -> str:
-    """Clause on new annotators where they might change the verdict."""
     low, high = estimate.low_new, estimate.high_new
     if low is None or high is None or not low <= 0 <= high:
         return ""
     return f", by these annotators; for new annotators like these {shown(low)} to {shown(high)}, which decides nothing"
-
-
-def _for_new_annotators(estimate: Estimate | None) -> str:
-    """Clause with the interval for new annotators, where it is known."""
-    if estimate is None or estimate.low_new is None or estimate.high_new is None:
-        return ""
-    return f"; for new annotators like these {share(estimate.low_new)} to {share(estimate.high_new)}"
-
-
-def _share(estimate: Estimate | None) -> str:
-    if estimate is None or estimate.low is None or estimate.high is None:
-        return share(None if estimate is None else estimate.value)
-    return f"{share(estimate.value)} ({share(estimate.low)} to {share(estimate.high)})"
 
 
 def _between(estimate: Estimate) -> str:

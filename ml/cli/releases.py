@@ -49,7 +49,6 @@ def adapt(
 
 
 def _adaptation_warnings(report: "AdaptReport") -> list[str]:
-    """Warnings about omitted images and doubtful results."""
     warnings = []
     if report["n_left_out"]:
         warnings.append(f"{report['n_left_out']:,} images are left out because the release was made with them")
@@ -66,7 +65,6 @@ def _adaptation_warnings(report: "AdaptReport") -> list[str]:
 
 
 def _adaptation_text(report: "AdaptReport") -> str:
-    """Before and after, for people."""
     change = report["adaptation"]
     lines = [f"{change['n_cases']:,} labelled images, {change['n_double_reads']:,} of them read twice"]
     lines.append(f"{'':<34}{'before':>10}{'after':>10}")
@@ -158,7 +156,6 @@ def quantize(
 
 
 def _quantization_warnings(report: "QuantizeReport") -> list[str]:
-    """Warnings about omitted images and doubtful results."""
     warnings, left_out = [], report["left_out"]
     if left_out["test"]:
         warnings.append(
@@ -178,7 +175,6 @@ _METRICS = ("agreement", "L", "skill", "CE", "L_D", "skill_D", "CE_D")
 
 
 def _quantization_text(report: "QuantizeReport") -> str:
-    """Both networks on the same cells, for people."""
     quantized = report["quantized"]
     sizes = [f"{size / 1e6:.1f} MB" for size in report["network_bytes"].values()]
     lines = [

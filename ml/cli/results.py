@@ -155,7 +155,6 @@ def audit(
 def _write_audit_page(
     answers: "Sequence[FindingAudit]", labels: Path, predictions: Path, against: Path | None, out: Path
 ) -> str:
-    """Write the page with the digests of its tables."""
     from ml.audit.page import FileRecord, ProvenanceRecord, write_page
 
     files = [FileRecord.of("LABELS", labels), FileRecord.of("PREDICTIONS", predictions)]
@@ -167,7 +166,6 @@ def _write_audit_page(
 
 
 def _draw_diagrams(answers: "Sequence[FindingAudit]", folder: Path | None) -> None:
-    """Write reliability diagrams, those of a finding into a folder of its own."""
     if folder is None:
         return
     from ml.tables.evaluate import safe_name, write_diagrams
@@ -181,7 +179,6 @@ def _draw_diagrams(answers: "Sequence[FindingAudit]", folder: Path | None) -> No
 def _in_one_pass(
     labels: Path, predictions: Path, options: "EvaluationOptions", shard: str | None, out: Path | None, as_json: bool
 ) -> None:
-    """Evaluate sorted tables, or one of their shards."""
     from ml.metrics.evaluation import metrics_table
     from ml.scoring.evaluation_shards import evaluate_shard
     from ml.scoring.shards import parse_shard
@@ -250,7 +247,9 @@ def reproduce(
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; 3 where networks are trained.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A short version, at most 20 s.")] = False,
-    truth: Annotated[str, typer.Option(help="mix-…: exact probabilities or label counts.")] = "exact",
+    truth: Annotated[
+        Literal["exact", "counts"], typer.Option(help="mix-…: exact probabilities or label counts.")
+    ] = "exact",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     network: Annotated[str | None, typer.Option(help="cifar10h: compact instead of vgg16, without a GPU.")] = None,
     as_json: Json = False,
@@ -259,8 +258,6 @@ def reproduce(
     from ml.reproduce.report import Setting
     from ml.reproduce.report import reproduce as run
 
-    if truth not in {"exact", "counts"}:
-        raise typer.BadParameter(f"--truth must be exact or counts, got {truth!r}")
     several = 3 if name in {"mix-mnist", "mix-cifar10", "cifar10h"} and not quick else 1
     folder = out or Path("reproduced") / name
     with progress_bars(name) as observe:
@@ -270,7 +267,7 @@ def reproduce(
                 folder,
                 tuple(range(seed, seed + (seeds or several))),
                 quick=quick,
-                truth=truth,  # type: ignore[arg-type]
+                truth=truth,
                 device=device,
                 network=network,
                 observer=lambda part, done, total: observe(done, total, part),
@@ -318,7 +315,6 @@ def _interval(estimate: "Estimate") -> str:
 
 
 def _agreement_table(report: "AgreementReport") -> str:
-    """Text table of agreement, for people."""
     who = "annotators not named" if report.n_annotators is None else f"{report.n_annotators:,} annotators"
     lines = [f"{report.n_cases:,} cases, {report.n_labels:,} labels, {who}"]
     ordinal = report.level == "ordinal"
@@ -348,7 +344,6 @@ def _shortened(lines: list[str]) -> list[str]:
 
 
 def _answer_table(answer: "FindingAudit") -> str:
-    """Text table of one finding, with the comparison if there is one."""
     text = answer.evaluation.summary()
     return text if answer.comparison is None else f"{text}\n\n{answer.comparison.summary()}"
 

@@ -2,15 +2,13 @@
 
 import sys
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from ml.cli.shared import Device, Json, emit, progress_bars, say_where
-
-if TYPE_CHECKING:
-    from ml.scoring.pool import Run
 
 commands = typer.Typer()
 
@@ -26,7 +24,7 @@ def score(
     ],
     shard: Annotated[str | None, typer.Option(help="Only part i of n, such as 3/8; the first is 1/8.")] = None,
     engine: Annotated[
-        Literal["local", "processes", "ray"] | None,
+        Literal["local", "ray"] | None,
         typer.Option(help="Run all shards that are missing: by one process per core (local), or by Ray."),
     ] = None,
     ray_address: Annotated[
@@ -57,14 +55,16 @@ def score(
                 release,
                 images,
                 out,
-                "ray" if engine == "ray" else "local",
+                engine,
                 observe,
                 tta=tta,
                 seed=seed,
                 ray_address=ray_address,
                 device=device,
             )
-        _say_run(run, out, as_json)
+        counts = _counts(run.n_predictions, run.n_errors)
+        text = f"{run.n_run:,} of {run.n_shards:,} shards were missing and have been run, in all {counts}\n"
+        emit(asdict(run), as_json, f"{text}to join them: secondread score-finish {out}")
     elif shard is not None:
         _score_shard(release, images, out, shard, tta, seed, device, as_json)
 
@@ -94,16 +94,6 @@ def _score_shard(
         part = score_shard(release, images, out, numbers, observe, tta=tta, seed=seed, device=device)
     counts = _counts(part["n_predictions"], part["n_errors"])
     emit(part, as_json, f"shard {numbers[0]} of {numbers[1]}: {counts}")
-
-
-def _say_run(run: "Run", out: Path, as_json: bool) -> None:
-    document = {"n_shards": run.n_shards, "n_run": run.n_run}
-    document |= {"n_predictions": run.n_predictions, "n_errors": run.n_errors}
-    text = (
-        f"{run.n_run:,} of {run.n_shards:,} shards were missing and have been run, in all "
-        f"{_counts(run.n_predictions, run.n_errors)}\nto join them: secondread score-finish {out}"
-    )
-    emit(document, as_json, text)
 
 
 @commands.command("score-finish")

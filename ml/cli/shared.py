@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ml.metrics.jackknife import EstimateDocument
 
-#: What to install for a command, best first; the first that brings the missing package is named.
+#: Extras for a command, best first.
 _FOR_COMMAND = {
     "adapt": ("cpu", "train"),
     "audit": ("report",),
@@ -36,7 +36,7 @@ _DISTRIBUTIONS = {"argon2": "argon2-cffi", "PIL": "pillow", "vl_convert": "vl-co
 
 
 def missing_extra(module: str, command: str) -> str | None:
-    """One line saying what to install for a module that a command could not import."""
+    """Advice on what to install for a module that is missing."""
     top = module.split(".")[0]
     package = _normal(_DISTRIBUTIONS.get(top, top))
     bringing = {extra for extra, packages in _packages_of_extras().items() if package in packages}
@@ -49,7 +49,6 @@ def missing_extra(module: str, command: str) -> str | None:
 
 
 def _packages_of_extras() -> dict[str, set[str]]:
-    """Packages of each extra, as the installed distribution declares them."""
     try:
         declared = requires("secondread") or []
     except PackageNotFoundError:
@@ -74,7 +73,7 @@ def _normal(name: str) -> str:
 
 
 def version_line() -> str:
-    """Version, and the commit where it is known: written at build time, or that of the checkout."""
+    """Version and, if available, the commit."""
     import subprocess
     from pathlib import Path
 
@@ -112,7 +111,7 @@ def say(message: str) -> None:
 
 
 class Observer(Protocol):
-    """Takes how much of a part of the work is done, of how much in all if that is known."""
+    """Progress observer: part of the work, done, and total or None."""
 
     def __call__(self, done: int, total: int | None = None, part: str | None = None) -> None:
         """Show it."""
@@ -120,7 +119,7 @@ class Observer(Protocol):
 
 @contextmanager
 def progress_bars(what: str, *, shown: bool = True) -> Iterator[Observer]:
-    """Show a bar on stderr for each part of the work, from its first report on; nothing where it is no terminal."""
+    """Show a progress bar on a terminal for each part of the work."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -156,7 +155,7 @@ def figure(metric: "EstimateDocument", sign: str = "", digits: int = 4) -> str:
 
 
 def say_where(device: Literal["auto", "cpu", "cuda"]) -> None:
-    """Say so where ``auto`` runs networks on the CPU though the ONNX Runtime for GPUs is installed."""
+    """Report a CPU fallback despite the ONNX Runtime for GPUs."""
     from ml.release.device import fallen_back
 
     fault = fallen_back(device)
@@ -165,7 +164,7 @@ def say_where(device: Literal["auto", "cpu", "cuda"]) -> None:
 
 
 def _explain(exc: Exception) -> str | None:
-    """One line for an error that a person can fix, None for a defect."""
+    """One line for an error that a person can fix, else None."""
     if isinstance(exc, ModuleNotFoundError):
         command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
         return missing_extra(exc.name or "", command)
@@ -173,11 +172,7 @@ def _explain(exc: Exception) -> str | None:
 
 
 def run_command(command: typer.Typer, explain: Callable[[Exception], str | None] = lambda exc: None) -> None:
-    """Run the command line; a failure is one line on stderr and exit status 1.
-
-    Raises:
-        SystemExit: always, with the exit status.
-    """
+    """Run the command line; a failure is one line on stderr and exit status 1."""
     try:
         command()
     except KeyboardInterrupt as exc:

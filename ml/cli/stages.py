@@ -1,8 +1,4 @@
-"""Commands train, calibrate, export, predict and score, with progress bars.
-
-Thin: parses arguments, shows progress on stderr, prints results on stdout. Heavy packages are imported by
-the command that needs them, so that ``--help`` answers at once.
-"""
+"""Commands train, calibrate, export and predict; each imports what it needs."""
 
 import time
 from pathlib import Path
@@ -19,7 +15,6 @@ if TYPE_CHECKING:
 
     from ml.charts.rows import EpochMetrics, ShiftPoint
     from ml.datasets.base import ImageDataset
-    from ml.images.preprocess import Pixels
     from ml.release.artifact import Release
     from ml.release.card import DisagreementDocument
     from ml.release.score import ImagePrediction
@@ -32,7 +27,7 @@ _LINE_SECONDS = 0.5
 
 
 class TrainingBar:
-    """Progress on stderr: epoch, loss, images a second, time left; a line an epoch where it is no terminal."""
+    """Training progress on stderr: epoch, loss, speed, time left."""
 
     def __init__(self, epochs: int) -> None:
         self.epochs, self.next_line = epochs, 0.0
@@ -52,7 +47,7 @@ class TrainingBar:
         """Show where training stands."""
         done, last = report.epoch * report.steps + report.step, report.step == report.steps
         self.bar.update(self.task, total=self.epochs * report.steps, completed=done)
-        if not last and time.monotonic() < self.next_line:  # to read the loss is to wait for a GPU
+        if not last and time.monotonic() < self.next_line:  # reading waits for a GPU
             return
         self.next_line = time.monotonic() + _LINE_SECONDS
         line = (
@@ -69,7 +64,7 @@ commands = typer.Typer()
 def data_options(
     data: str, cases: int | None, valid_labels: int | None, size: int | None, crop: int | None, seed: int
 ) -> dict[str, int]:
-    """Arguments of the data set's loader; an option it does not know is refused there by name."""
+    """Arguments of the data set's loader; it refuses unknown ones."""
     options = {"count": cases, "valid_labels": valid_labels, "size": size, "crop": crop}
     given = {name: value for name, value in options.items() if value is not None}
     return given if data in {"mix_mnist", "mix_cifar10", "pbc_nucleus"} else given | {"seed": seed}
@@ -128,6 +123,7 @@ def train(
     """Train a network on images and label histograms (stage 1); started by torchrun, several processes share it."""
     import torch
 
+    from ml.datasets.registry import load_dataset
     from ml.training.data import EPOCHS, augmentation_for, batch_for, passes_for
     from ml.training.processes import started_processes
     from ml.training.run_folder import TrainConfig
@@ -138,7 +134,10 @@ def train(
     options = data_options(data, cases, valid_labels, size, crop, seed)
     with started_processes() as processes:
         where = processes.device(choose_device(device))
-        dataset = _load_dataset(data, options, processes)
+        if processes.first:
+            say(f"loading data set {data}")
+        with progress_bars("decoding images", shown=processes.first) as observer:
+            dataset = load_dataset(data, options, observer)
         n_images, n_epochs = dataset.rows("train").size, epochs or EPOCHS
         batch = batch_size or batch_for(n_images)
         wide_or_light = augmentation or augmentation_for(dataset.orientation)
@@ -165,16 +164,6 @@ def train(
         _train(dataset, config, out, where, processes, as_json)
 
 
-def _load_dataset(data: str, options: dict[str, int], processes: "Processes") -> "ImageDataset":
-    """A data set; the first process says so, and shows what is decoded."""
-    from ml.datasets.registry import load_dataset
-
-    if processes.first:
-        say(f"loading data set {data}")
-    with progress_bars("decoding images", shown=processes.first) as observer:
-        return load_dataset(data, options, observer)
-
-
 def _train(
     dataset: "ImageDataset",
     config: "TrainConfig",
@@ -183,6 +172,7 @@ def _train(
     processes: "Processes",
     as_json: bool,
 ) -> None:
+    from ml.training.data import describe_shortages
     from ml.training.run_folder import RunFolder
     from ml.training.train import train as run
 
@@ -191,25 +181,15 @@ def _train(
         return
     together = "" if processes.size == 1 else f", {processes.size} processes together"
     n_images = dataset.rows("train").size
-    _announce_training(
-        dataset, f"training {config.network} on {n_images:,} images, {device}, {config.precision}{together}"
-    )
+    for sentence in describe_shortages(dataset):
+        say(f"small: {sentence}")
+    say(f"training {config.network} on {n_images:,} images, {device}, {config.precision}{together}")
     with TrainingBar(config.epochs) as bar:
         best = run(dataset, config, RunFolder(out), device=device, observer=bar.update, processes=processes)
     _report(best, out, as_json)
 
 
-def _announce_training(dataset: "ImageDataset", what: str) -> None:
-    """Announce the training, and warn of too small parts."""
-    from ml.training.data import describe_shortages
-
-    for sentence in describe_shortages(dataset):
-        say(f"small: {sentence}")
-    say(what)
-
-
 def _report(best: "EpochMetrics", out: Path, as_json: bool) -> None:
-    """The best epoch, and the network beside the simple baseline."""
     from ml.release.card import baseline_verdict
     from ml.training.report import trained_beside_baseline
     from ml.training.run_folder import RunFolder
@@ -232,7 +212,9 @@ def _decay_epochs(decay: str, epochs: int) -> tuple[int, ...]:
 @commands.command()
 def calibrate(
     run: Annotated[Path, typer.Argument(help="Finished run folder.")],
-    method: Annotated[str, typer.Option(help="none, temperature, vector or matrix.")] = "temperature",
+    method: Annotated[
+        Literal["none", "temperature", "vector", "matrix"], typer.Option(help="none, temperature, vector or matrix.")
+    ] = "temperature",
     alpha: Annotated[bool, typer.Option("--alpha/--no-alpha", help="Fit the concentration head.")] = True,
     mc_dropout: Annotated[
         int | None, typer.Option(min=1, help="Members of a Monte-Carlo dropout ensemble, usually 20.")
@@ -241,13 +223,10 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """Fit temperature and concentration head on cached outputs (stage 2)."""
-    from ml.calibration.scaling import METHODS
     from ml.release.card import refinement_sentence
     from ml.training.calibrate import calibrate_run
     from ml.training.run_folder import RunFolder
 
-    if method not in METHODS:
-        raise typer.BadParameter(f"--method must be one of {', '.join(METHODS)}, got {method!r}")
     report = calibrate_run(RunFolder(run), method=method, alpha=alpha, seed=seed, mc_dropout=mc_dropout)
     lines = [f"{report['n_held_out']:,} held-out cases".ljust(26) + "  ".join(f"{m:>9}" for m in _CARD_COLUMNS)]
     for step, metrics in report["held_out"].items():
@@ -262,7 +241,6 @@ def calibrate(
 
 
 def _on_disagreement(judged: "DisagreementDocument | None") -> list[str]:
-    """Lines on the disagreement probability's held-out performance."""
     if judged is None:
         return ["the disagreement probability was not judged: no held-out case has two labels"]
     if judged["constant"] is not None:
@@ -276,6 +254,8 @@ def _on_disagreement(judged: "DisagreementDocument | None") -> list[str]:
     return [f"the disagreement probability is {judged['verdict'].removesuffix(' so far')} than a constant{end}"]
 
 
+#: Images of another data set that are tried out.
+_OTHER_IMAGES = 500
 _CARD_COLUMNS = ("agreement", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D")
 
 
@@ -297,30 +277,34 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a release: ONNX network, calibration and card, after a parity check (stage 3)."""
+    from ml.release.artifact import read_release
+    from ml.release.triton import write_repository
+
     if triton is not None and out is None:
-        _serve_elsewhere(run, triton, as_json=as_json)
+        release = read_release(run)
+        model = write_repository(release, triton)
+        document = {"model": model, "network_sha256": release.network_sha256}
+        emit(document, as_json, f"model {model} in {triton}")
         return
     if out is None:
         raise typer.BadParameter("--out is missing: the release folder to make")
+    from ml.datasets.registry import load_dataset
     from ml.training.export import export_run
     from ml.training.release_checks import ShiftTrial
     from ml.training.run_folder import RunFolder
 
     say("exporting to ONNX")
-    pixels = None if other is None else _other_pixels(other)
+    pixels = None if other is None else load_dataset(other, {}).pixels[:_OTHER_IMAGES]
     with progress_bars("standard shifts", shown=shifts) as observe:
         trial = ShiftTrial(pixels, observe) if shifts else None
         release = export_run(RunFolder(run), out, fused=fused, name=name, shifts=trial)
     _draw_shifts(release.card.get("shifts", []), run)
     emit(release.card, as_json, _export_text(release, out))
     if triton is not None:
-        from ml.release.triton import write_repository
-
         say(f"model {write_repository(release, triton)} in {triton}")
 
 
 def _export_text(release: "Release", out: Path) -> str:
-    """Summary text of an export."""
     text, parity = f"release {release.card['name']} in {out}", release.card["parity"]
     if parity is not None:
         text += (
@@ -328,27 +312,6 @@ def _export_text(release: "Release", out: Path) -> str:
             f"logits within {parity['max_relative_logit_difference']:.1e}"
         )
     return text + "".join(f"\n{line}" for line in _on_disagreement(release.card.get("disagreement")))
-
-
-def _serve_elsewhere(path: Path, triton: Path, *, as_json: bool) -> None:
-    """Put the network of a release that is there into a model repository."""
-    from ml.release.artifact import read_release
-    from ml.release.triton import write_repository
-
-    release = read_release(path)
-    model = write_repository(release, triton)
-    document = {"model": model, "network_sha256": release.network_sha256}
-    emit(document, as_json, f"model {model} in {triton}")
-
-
-#: Images of another data set that are tried out.
-_OTHER_IMAGES = 500
-
-
-def _other_pixels(name: str) -> "Pixels":
-    from ml.datasets.registry import load_dataset
-
-    return load_dataset(name, {}).pixels[:_OTHER_IMAGES]
 
 
 def _draw_shifts(rows: "list[ShiftPoint]", run: Path) -> None:

@@ -1,8 +1,4 @@
-"""Simulated annotators: independent draws from the true label distribution, or habits that break that.
-
-Calibration rests on labels being independent given the image. Copying and biased annotators break it on
-purpose, so that every estimator and test can be tried on data whose truth is known.
-"""
+"""Simulated annotators: independent, copying or biased."""
 
 from dataclasses import dataclass
 
@@ -14,11 +10,7 @@ from ml.util.arrays import FloatArray, IntArray
 
 @dataclass(frozen=True)
 class AnnotatorPool:
-    """A pool of simulated annotators.
-
-    A share ``copying`` of second and later labels copies the case's first one; annotator ``biased`` moves a share
-    ``bias`` of each class's probability to the next class.
-    """
+    """Pool of simulated annotators."""
 
     size: int = 6
     copying: float = 0.0
@@ -34,11 +26,7 @@ class AnnotatorPool:
     def read(
         self, true_probs: FloatArray, n_labels: npt.ArrayLike, rng: np.random.Generator
     ) -> tuple[IntArray, IntArray]:
-        """Annotators and labels, (N, max n_labels) each, −1 for none, of cases with label distributions (N, K).
-
-        Raises:
-            ValueError: more labels per case than annotators.
-        """
+        """Annotators and labels (N, max n_labels) of N cases, −1 for none."""
         labels_per_case = np.broadcast_to(np.asarray(n_labels, dtype=np.int64), len(true_probs))
         if labels_per_case.max(initial=0) > self.size:
             raise ValueError(f"{labels_per_case.max()} labels per case need as many annotators, there are {self.size}")

@@ -14,7 +14,7 @@ from ml.util.arrays import FloatArray, IntArray
 
 T = TypeVar("T")
 
-#: train: fits the network; valid: stops it; calibration: fits the calibrators; test: is held out.
+#: They fit the network, stop it, fit the calibrators, and are held out.
 PARTITIONS = ("train", "valid", "calibration", "test")
 
 
@@ -24,7 +24,7 @@ class DatasetMissingError(ValueError):
 
 @dataclass(frozen=True)
 class ClassInfo:
-    """One class of a reading task; ``shortcut`` is a key on the keyboard, ``group`` a heading, both may be empty."""
+    """A class; ``shortcut`` is a key, ``group`` a heading, both may be empty."""
 
     code: str
     name: str
@@ -39,7 +39,7 @@ class ClassInfo:
 
 @dataclass(frozen=True)
 class ImageDataset:
-    """Images (N, H, W, C) after crop and resize, with label histograms (N, K) and one of ``PARTITIONS`` each.
+    """Images (N, H, W, C) with label histograms (N, K) and partitions.
 
     ``orientation``: ``any`` (cells lie any way up), ``upright`` (small turns, mirrored) or ``fixed``. ``pixel_digests``
     are of the pictures as they were decoded, of ``pixels`` if left out; ``patient_hmacs`` are digests of the service
@@ -67,7 +67,7 @@ class ImageDataset:
         return np.flatnonzero(np.isin(self.partition, partitions))
 
     def thinned(self, at_most: int) -> "ImageDataset":
-        """The first ``at_most`` cases of each partition, in their order: a small version for quick looks."""
+        """The first ``at_most`` cases of each partition, in order."""
         kept = np.sort(np.concatenate([self.rows(name)[:at_most] for name in PARTITIONS]))
         return replace(
             self,
@@ -83,7 +83,7 @@ class ImageDataset:
 
     @property
     def calibration_partition(self) -> str:
-        """Where calibrators are fitted: ``calibration``, or ``valid`` in data that set none aside."""
+        """The partition ``calibration``, or ``valid`` if there is none."""
         return "calibration" if (self.partition == "calibration").any() else "valid"
 
 
@@ -92,11 +92,7 @@ def _picked(values: list[T] | None, rows: npt.NDArray[np.intp]) -> list[T] | Non
 
 
 def datasets_folder(name: str, where: str) -> Path:
-    """Folder of a real data set below ``SECONDREAD_DATASETS``.
-
-    Raises:
-        DatasetMissingError: the variable is unset or the folder is not there.
-    """
+    """Folder of a real data set below ``SECONDREAD_DATASETS``."""
     root = os.environ.get("SECONDREAD_DATASETS")
     if not root:
         raise DatasetMissingError(

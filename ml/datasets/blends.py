@@ -1,13 +1,13 @@
-"""Mixed digits and objects with known label distributions (mix-MNIST, mix-CIFAR-10).
+"""Mixed digits and objects with known label distributions.
 
-A blend r · first + (1 − r) · second has the true label distribution r on the first original's class and 1 − r on
-the second's (paper §6.1). The paper's "half of the images mixed" means one third of the instances.
+A blend r · first + (1 − r) · second has the first class with probability r
+and the second with 1 − r (paper §6.1). One third of the instances are mixed.
 """
 
 import gzip
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ VALID_LABELS = (1, 2, 5)
 
 
 def load_digits(numbers: IntArray) -> tuple[Pixels, IntArray]:
-    """All digits (70000, 28, 28) and their classes, training part first, whichever numbers will be used."""
+    """All digits (70000, 28, 28) and their classes, training part first."""
     folder = datasets_folder("mnist", "storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz")
     with np.load(folder / "mnist.npz") as data:
         images = np.concatenate([data["x_train"], data["x_test"]])
@@ -32,10 +32,7 @@ def load_digits(numbers: IntArray) -> tuple[Pixels, IntArray]:
 
 @dataclass(frozen=True)
 class BlendSource:
-    """Where the originals and the split tables of one family of blends come from.
-
-    ``originals`` loads the images and classes of all originals, of which those with the given numbers will be used.
-    """
+    """Originals and split tables of one family of blends."""
 
     title: str
     table: str
@@ -60,7 +57,7 @@ BLENDS = {
 
 @dataclass(frozen=True)
 class BlendTable:
-    """A split table: numbers of the originals (N, 2), equal if an image is not mixed, and weight r of the first."""
+    """Split table: originals (N, 2), and weight r of the first."""
 
     case_ids: npt.NDArray[np.str_]
     ids: IntArray
@@ -69,7 +66,7 @@ class BlendTable:
     partition: npt.NDArray[np.str_]
 
     def thinned(self, at_most: int) -> "BlendTable":
-        """So many cases of each partition: those whose originals come first, so that few files are needed."""
+        """The first ``cases`` of each partition, ordered by originals."""
         early = np.argsort(self.ids.max(axis=1), kind="stable")
         rows = np.sort(np.concatenate([early[self.partition[early] == name][:at_most] for name in PARTITIONS]))
         return BlendTable(*(column[rows] for column in vars(self).values()))
@@ -77,12 +74,7 @@ class BlendTable:
 
 @lru_cache(maxsize=2)
 def read_blend_table(name: str, valid_labels: int) -> BlendTable:
-    """Read the table with ``valid_labels`` labels per validation image; images are the same in all.
-
-    Raises:
-        DatasetMissingError: the tables are not on this machine.
-        ValueError: ``valid_labels`` is not 1, 2 or 5.
-    """
+    """Read the table with ``valid_labels`` labels per validation image."""
     if valid_labels not in VALID_LABELS:
         raise ValueError(f"valid_labels must be 1, 2 or 5, got {valid_labels}")
     source = BLENDS[name]
@@ -105,12 +97,7 @@ def read_blend_table(name: str, valid_labels: int) -> BlendTable:
 
 
 def load_blend(name: str, valid_labels: int = 2, cases: int | None = None) -> ImageDataset:
-    """Blended images with so many labels per validation image; ``cases`` of each partition for quick looks.
-
-    Raises:
-        DatasetMissingError: the tables or the originals are not on this machine.
-        ValueError: ``valid_labels`` is not 1, 2 or 5.
-    """
+    """Load blended images; ``cases`` limits each partition."""
     source, table = BLENDS[name], read_blend_table(name, valid_labels)
     if cases is not None:
         table = table.thinned(cases)
@@ -137,11 +124,5 @@ def load_blend(name: str, valid_labels: int = 2, cases: int | None = None) -> Im
     )
 
 
-def load_mix_mnist(valid_labels: int = 2, cases: int | None = None) -> ImageDataset:
-    """Mix-MNIST, as ``load_blend``."""
-    return load_blend("mix_mnist", valid_labels, cases)
-
-
-def load_mix_cifar10(valid_labels: int = 2, cases: int | None = None) -> ImageDataset:
-    """Mix-CIFAR-10, as ``load_blend``."""
-    return load_blend("mix_cifar10", valid_labels, cases)
+load_mix_mnist = partial(load_blend, "mix_mnist")
+load_mix_cifar10 = partial(load_blend, "mix_cifar10")

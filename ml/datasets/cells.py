@@ -1,10 +1,8 @@
-"""Simulated stained white cells with a known label distribution: the demo's fallback and the test bed.
+"""Simulated stained white cells with a known label distribution.
 
-Cells lie on real continua: a granulocyte's nucleus goes from round over kidney and horseshoe to separate lobes
-(immature granulocyte ↔ band ↔ segmented), mononuclear cells from small and dense over large and pale (lymphocyte ↔
-monocyte) or large and open (↔ blast), granules from fine to orange (eosinophil) or dark (basophil). Experts' label
-distribution q is a softmax of distances along these axes; poor focus flattens it. Stains absorb light (Beer–Lambert), a
-microscope blurs, a camera adds noise; the field of view is 24 µm wide at every image size.
+Cells lie on continua of nucleus, size and granules. Experts' label distribution
+q is a softmax of distances along them; poor focus flattens it. Stains absorb
+light (Beer–Lambert); the field of view is 24 µm wide at every image size.
 """
 
 from concurrent.futures import ProcessPoolExecutor
@@ -21,14 +19,13 @@ from scipy.special import expit, softmax
 
 from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.base import ClassInfo, ImageDataset
-from ml.images.pixel_digest import pixel_digest
-from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation
+from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation, pixel_digest
 from ml.util.arrays import FloatArray
-from ml.util.cores import cores
+from ml.util.files import cores
 from ml.util.splits import split_partitions
 
 CELLS_PER_PATIENT = 10
-#: Cells for which it is worth to start a process, which takes about as long as drawing a hundred.
+#: Cells that are worth a process.
 CELLS_PER_PROCESS = 500
 RENDER_SIZE = 96
 INPUT_SIZE = 48
@@ -54,7 +51,7 @@ CLASSES = (
 
 @dataclass(frozen=True)
 class Morphology:
-    """Morphology of a simulated cell, all visible in its image: shares from 0 to 1, radius and defocus in µm."""
+    """Morphology of a simulated cell; radius and defocus in µm."""
 
     granulocyte: bool
     maturity: float
@@ -68,7 +65,7 @@ class Morphology:
 
 
 def draw_morphology(rng: np.random.Generator) -> Morphology:
-    """Draw one cell: about 60 % granulocytes, of which a quarter eosinophil or basophil."""
+    """Draw one cell: about 60 % granulocytes."""
     granulocyte = bool(rng.random() < 0.62)
     maturity = float(rng.beta(1.1, 0.9)) if granulocyte else 0.0
     orange = dark = monocytic = blastic = 0.0
@@ -112,7 +109,7 @@ def true_class_probs(cell: Morphology) -> FloatArray:
 
 @dataclass(frozen=True)
 class Stain:
-    """Stain of a patient's smear: optical density (4, 3) of eosin, azure, methylene blue and granules; light (3,)."""
+    """Stain of a smear: optical densities (4, 3) and light (3,)."""
 
     vectors: FloatArray
     light: FloatArray
@@ -128,14 +125,14 @@ def draw_stain(rng: np.random.Generator, spread: float = 1.0) -> Stain:
 
 @lru_cache(maxsize=4)
 def _noise_tile(scale: int) -> FloatArray:
-    """Smooth noise of unit variance, 512 × 512, that wraps around."""
+    """Smooth periodic noise (512, 512) of unit variance."""
     noise = np.random.default_rng(7_000 + scale).normal(size=(512, 512))
     smooth = gaussian_filter(noise, scale / 4, mode="wrap")
     return np.asarray((smooth - smooth.mean()) / smooth.std())
 
 
 class _Canvas:
-    """Pixel grid in µm with the random helpers that the parts of a cell share."""
+    """Pixel grid in µm with random helpers."""
 
     def __init__(self, size: int, rng: np.random.Generator) -> None:
         self.size, self.rng = size, rng
@@ -194,7 +191,6 @@ def _ends(inside: npt.NDArray[np.bool_]) -> tuple[int, int]:
 
 
 def _red_cells(canvas: _Canvas, white_radius: float) -> FloatArray:
-    """Eosin density of the red cells around the white cell."""
     density = np.zeros_like(canvas.x)
     placed: list[tuple[float, float]] = []
     for _ in range(int(canvas.rng.integers(14, 30))):
@@ -212,7 +208,7 @@ def _red_cells(canvas: _Canvas, white_radius: float) -> FloatArray:
 
 
 def _nucleus(canvas: _Canvas, cell: Morphology) -> FloatArray:
-    """Signed distance to the nucleus: discs along a spine that bends, thins and is tied off into lobes."""
+    """Signed distance to the nucleus, a chain of discs."""
     rng, radius = canvas.rng, cell.radius
     if cell.granulocyte:
         bend = np.clip((cell.maturity - 0.08) / 0.5, 0, 1)
@@ -247,7 +243,6 @@ def _nucleus(canvas: _Canvas, cell: Morphology) -> FloatArray:
 def _granules(
     canvas: _Canvas, cell: Morphology, cytoplasm: FloatArray, body: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Density of azure and of orange eosin in granules."""
     eosin, azure = np.zeros_like(body), np.zeros_like(body)
     if cell.granulocyte:
         fine = max(0.0, 1 - cell.orange - cell.dark)
@@ -264,7 +259,7 @@ def _granules(
 
 
 def _chromatin(canvas: _Canvas, cell: Morphology, nucleus: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Azure and blue density of the nucleus: clumped when mature, fine and with nucleoli when blastic."""
+    """Azure and blue density of the nucleus."""
     openness = cell.blastic if not cell.granulocyte else 0.5 * float(np.clip(1 - 2 * cell.maturity, 0, 1))
     loose = max(openness, 0.45 * cell.monocytic)
     clumps = canvas.texture(0.9) * (1 - loose) + canvas.texture(0.35) * loose
@@ -276,7 +271,6 @@ def _chromatin(canvas: _Canvas, cell: Morphology, nucleus: FloatArray) -> tuple[
 
 
 def _cytoplasm_colour(cell: Morphology) -> tuple[float, float]:
-    """Eosin and methylene-blue density of the cytoplasm."""
     if cell.granulocyte:
         young = float(np.clip(1 - cell.maturity / 0.45, 0, 1))
         return 0.20 + 0.05 * cell.orange - 0.06 * young, 0.05 + 0.24 * young
@@ -311,7 +305,7 @@ def render(cell: Morphology, stain: Stain, size: int, rng: np.random.Generator) 
 
 @dataclass(frozen=True)
 class SimulatedCell:
-    """One simulated cell: its picture, its patient and the label distribution of all experts."""
+    """Simulated cell: picture, patient, label distribution."""
 
     case_id: str
     patient: str
@@ -330,10 +324,7 @@ def patient_name(index: int) -> str:
 
 
 def simulate_cell(index: int, *, seed: int, size: int = RENDER_SIZE, stain_spread: float = 1.0) -> SimulatedCell:
-    """Simulate the cell with this number; the same number and seed give the same cell.
-
-    ``size`` is the side of the picture in px; a ``stain_spread`` above 1 is a drift.
-    """
+    """Simulate the cell with this number, the same for the same seed."""
     patient = index // CELLS_PER_PATIENT
     rng = np.random.default_rng([seed, 1, index])
     cell = draw_morphology(rng)
@@ -343,7 +334,7 @@ def simulate_cell(index: int, *, seed: int, size: int = RENDER_SIZE, stain_sprea
 
 
 def simulate_cells(count: int, seed: int, size: int = RENDER_SIZE) -> list[SimulatedCell]:
-    """Simulate the first ``count`` cells; many are drawn by several processes, which changes no pixel."""
+    """Simulate the first ``count`` cells, in parallel if many."""
     draw = partial(simulate_cell, seed=seed, size=size)
     processes = min(cores(), count // CELLS_PER_PROCESS)
     if processes < 2:
@@ -353,11 +344,7 @@ def simulate_cells(count: int, seed: int, size: int = RENDER_SIZE) -> list[Simul
 
 
 def load_cells(count: int = 6000, seed: int = 0, annotators: AnnotatorPool | None = None) -> ImageDataset:
-    """Simulated cells as a data set: split by patient, one label in training, 2, 3 and 5 elsewhere.
-
-    Raises:
-        ValueError: fewer than 200 cells, too few for four partitions of patients.
-    """
+    """Load simulated cells, split by patient."""
     if count < 20 * CELLS_PER_PATIENT:
         raise ValueError(f"at least {20 * CELLS_PER_PATIENT} simulated cells are needed, got {count}")
     cells = simulate_cells(count, seed)

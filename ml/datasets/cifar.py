@@ -22,7 +22,7 @@ PART_SIZE = 10_000
 
 @functools.lru_cache(maxsize=len(PARTS))
 def _part(folder: Path, part: str) -> Pixels:
-    """Photographs (10000, 32, 32, 3) of a part: 30 MB, which take three seconds to unpack."""
+    """Photographs (10000, 32, 32, 3) of a part."""
     with lzma.open(folder / f"images_{part}.npy.xz") as stream:
         pixels = np.asarray(np.lib.format.read_array(stream, allow_pickle=False), dtype=np.uint8)
     pixels.flags.writeable = False
@@ -30,7 +30,7 @@ def _part(folder: Path, part: str) -> Pixels:
 
 
 def load_photographs(numbers: IntArray) -> tuple[Pixels, IntArray]:
-    """Photographs (60000, 32, 32, 3) and classes, training part first; parts without any of the numbers stay black."""
+    """Photographs (60000, 32, 32, 3) and classes; unused parts are black."""
     folder = datasets_folder("cifar10", "www.cs.toronto.edu/~kriz/cifar.html")
     table: pa.Table = csv.read_csv(folder / "labels.csv.gz")
     classes = np.asarray(table.column("label").to_numpy(), dtype=np.int64)
@@ -41,15 +41,8 @@ def load_photographs(numbers: IntArray) -> tuple[Pixels, IntArray]:
 
 
 def load_cifar10h(train_labels: int = 3, seed: int = 0, cases: int | None = None) -> ImageDataset:
-    """Train on human labels of the training photographs (CIFAR-10N), test on about 51 a photograph (CIFAR-10H).
-
-    Training photographs carry one label or three, validation photographs always three, without which no concentration
-    can be learned. With ``cases`` only that many of each partition are kept, of the first training part.
-
-    Raises:
-        DatasetMissingError: a data set is not on this machine.
-        ValueError: another number of labels.
-    """
+    """Train on CIFAR-10N labels, test on CIFAR-10H labels."""
+    # Validation photographs have three labels, without which no concentration is learned.
     if train_labels not in {1, 3}:
         raise ValueError(f"train_labels must be 1 or 3, got {train_labels}")
     folder = datasets_folder("cifar10", "www.cs.toronto.edu/~kriz/cifar.html")

@@ -52,7 +52,6 @@ def _classes(folder: Path, codes: list[str]) -> tuple[ClassInfo, ...]:
 
 
 def _inside(folder: Path, name: str, table_path: Path) -> Path:
-    """A file by its path in the folder."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise TableError(f"{table_path}: {name!r} must be a path inside {folder}")
     return folder / name
@@ -76,7 +75,7 @@ def _image_paths(folder: Path, labels: Annotations, table_path: Path) -> list[Pa
 def _read_pixels(
     folder: Path, paths: list[Path], preprocessing: Preprocessing, observer: Observer
 ) -> tuple[Pixels, list[bytes]]:
-    """Network pixels of each image, with the digest of its decoded pixels."""
+    """Network pixels and picture digest of each image."""
     cache = os.environ.get("SECONDREAD_CACHE")
     # what else lies in a folder that a user names is none of ours
     store = PackStore(Path(cache) / "secondread-decoded" if cache else folder / ".decoded")
@@ -88,7 +87,7 @@ def _read_pixels(
 
 
 def own_partitions(groups: list[str], label_counts: IntArray, seed: int) -> npt.NDArray[np.str_]:
-    """Partition of each case (N,) if none is given: 60/10/10/20 by patient, and alike in each class."""
+    """Split by patient, 60/10/10/20, stratified by class (N,)."""
     return stratified_partitions(groups, label_counts, SHARES, seed)
 
 
@@ -103,7 +102,6 @@ def _partition(labels: Annotations, groups: list[str], path: Path, seed: int) ->
 
 
 def _patient_hmacs(labels: Annotations, path: Path) -> list[str] | None:
-    """Digests of the patients, where a service exported them."""
     if "patient_hmac" not in labels.columns:
         return None
     given = [str(text) for text in case_column(labels, "patient_hmac", path)]
@@ -125,13 +123,7 @@ def load_folder(
     seed: int = 0,
     observer: Observer = ignore_progress,
 ) -> ImageDataset:
-    """Read a folder of images with a LABELS table; what was decoded before is not decoded again.
-
-    ``size`` is the side of the network's input, ``crop`` that of the central square to keep, in px of the images.
-
-    Raises:
-        TableError: the folder, the table or an image cannot be used; the message says which and why.
-    """
+    """Read a folder of images with a LABELS table, with a pixel cache."""
     if not folder.is_dir():
         raise TableError(f"{folder}: no such folder")
     path = _labels_path(folder)

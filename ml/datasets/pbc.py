@@ -1,10 +1,7 @@
-"""Real peripheral blood cells: 8 cell types with one label, and nucleus shape labelled twice on 1,000.
+"""Real peripheral blood cells: 8 types, and nucleus shape labelled twice.
 
-Images are 48 × 48 averages of the central 240 × 240 px of the original photographs, so the release card
-makes the service crop and average a raw upload in the same way.
-
-200 of the cells labelled twice are those of the demo, drawn at random; they are in no data set that is trained, fitted
-or tested on.
+Images are 48 × 48 averages of the central 240 × 240 px of the photographs.
+The demo's 200 cells labelled twice are in no other data set.
 """
 
 import zipfile
@@ -23,7 +20,7 @@ from ml.util.splits import split_partitions
 
 _WHERE = "Acevedo et al. 2020, Mendeley Data snkd93bnjr, and WBCAtt, github.com/apple2373/wbcatt"
 _CROP, _SIZE = 240, 48
-#: Cells of the demo: how many of the source's test part that are labelled twice, and the seed of their draw.
+#: Number of the demo's cells, and the seed of their draw.
 DEMO_CELLS, DEMO_SEED = 200, 2026
 
 CELL_TYPES = (
@@ -64,7 +61,7 @@ def _dataset(
     partition: npt.NDArray[np.str_],
     source: str,
 ) -> ImageDataset:
-    """Rows of the label table with their images, which the archive names by their numbers."""
+    """Rows of the label table with their images."""
     with zipfile.ZipFile(datasets_folder("pbc_wbcatt", _WHERE) / "pbc_images_48.zip") as archive:
         pixels = np.stack([np.asarray(Image.open(BytesIO(archive.read(f"{row:05d}.jpg")))) for row in rows])
     mean, std = fit_normalisation(pixels[partition == "train"])
@@ -84,7 +81,7 @@ def _dataset(
 
 
 def _labelled_twice(table: pa.Table, part: str) -> npt.NDArray[np.intp]:
-    """Rows that both annotators of the attributes labelled, of the source's test part or of the others."""
+    """Rows labelled by both annotators, of the test part or the others."""
     inside = _text(table, "wbcatt_split") == "test"
     return np.flatnonzero((inside if part == "test" else ~inside) & (_text(table, "a2_nucleus_shape") != ""))
 
@@ -96,11 +93,7 @@ def demo_rows(table: pa.Table) -> npt.NDArray[np.intp]:
 
 
 def demo_cells() -> list[dict[str, str]]:
-    """The demo's cells: file, cell type and nucleus shape by either annotator.
-
-    Raises:
-        DatasetMissingError: the data set is not on this machine.
-    """
+    """The demo's cells: file, cell type and nucleus shape by either annotator."""
     table = _table()
     names = {
         "file": "file",
@@ -113,13 +106,8 @@ def demo_cells() -> list[dict[str, str]]:
 
 
 def load_pbc(seed: int = 0) -> ImageDataset:
-    """16,892 cells of 8 types, one label each, split 70/10/20 within each type; those of the demo are left out.
-
-    The other 104 doubly annotated cells whose original photographs are at hand always fall into the test part.
-
-    Raises:
-        DatasetMissingError: the data set is not on this machine.
-    """
+    """Load 16,892 cells of 8 types, one label each; without the demo's."""
+    # Doubly annotated cells whose photographs are at hand are in the test part.
     table = _table()
     types = np.asarray(table.column("cell_type_id").to_numpy(), dtype=np.int64)
     files = _text(table, "file").tolist()
@@ -135,7 +123,7 @@ def load_pbc(seed: int = 0) -> ImageDataset:
 def _swap_into_test(
     partition: npt.NDArray[np.str_], reserved: npt.NDArray[np.bool_], types: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.str_]:
-    """Move reserved cases to the test part, each for another test case of its type: shares stay."""
+    """Move reserved cases to the test part, type for type."""
     result = partition.copy()
     for value in np.unique(types):
         inside = types == value
@@ -147,15 +135,9 @@ def _swap_into_test(
 
 
 def load_pbc_nucleus(cases: int | None = None) -> ImageDataset:
-    """Nucleus shape of 10,098 white cells, of which 800 carry a second label by other annotators.
-
-    Trained on cells labelled once. Of the 304 cells of the source's test part that are labelled twice 200 are the
-    demo's and left out. As many of the 696 of its other parts, drawn at random, take their place: 304 cells labelled
-    twice test, and the calibrators are fitted on the other 496.
-
-    Raises:
-        DatasetMissingError: the data set is not on this machine.
-    """
+    """Load nucleus shapes of 10,098 white cells; 800 have two labels."""
+    # 200 of the 304 twice labelled cells of the source's test part are the demo's. As many
+    # others take their place in the test part; the calibrators are fitted on the other 496.
     table = _table()
     first, second = _text(table, "a1_nucleus_shape"), _text(table, "a2_nucleus_shape")
     demo = demo_rows(table)

@@ -21,11 +21,7 @@ DATASET_NAMES = tuple(_LOADERS)
 
 
 def load_dataset(data: str, options: dict[str, int], observer: Observer = ignore_progress) -> ImageDataset:
-    """Load a data set by name, or a folder by path, with further arguments of its loader.
-
-    Raises:
-        ValueError: neither a data set nor a folder, or an option that this data set does not take.
-    """
+    """Load a data set by name, or a folder by path."""
     if data not in _LOADERS and not Path(data).is_dir():
         raise ValueError(f"{data!r} is neither a folder nor one of the data sets {', '.join(DATASET_NAMES)}")
     module, function = _LOADERS.get(data, ("folder", "load_folder"))

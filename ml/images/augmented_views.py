@@ -1,8 +1,4 @@
-"""Test-time augmentation in NumPy with the same seeded views in every batch.
-
-Cells that lie any way up are turned by quarters and mirrored; upright images are mirrored, and turned, shifted and
-scaled a little; colours of RGB images vary as in training. Each view is one member of an ensemble.
-"""
+"""Test-time augmentation in NumPy with the same seeded views in every batch."""
 
 import math
 
@@ -13,7 +9,7 @@ from ml.images.preprocess import Orientation
 
 Inputs = npt.NDArray[np.float32]
 
-#: Largest turn (degrees), shift (share of the side) and change of scale of upright images.
+#: Largest turn (degrees), shift (share of the side) and zoom, upright.
 UPRIGHT_TURN, UPRIGHT_SHIFT, UPRIGHT_ZOOM = 20.0, 5 / 32, 0.2
 #: Standard deviation of gain and offset per channel, in units of the normalised input.
 COLOUR_GAIN, COLOUR_OFFSET = 0.08, 0.10
@@ -38,13 +34,12 @@ def views(inputs: Inputs, orientation: Orientation, *, samples: int, seed: int =
 
 
 def _turned(inputs: Inputs, symmetry: int) -> Inputs:
-    """One of the eight symmetries of the square."""
     turned = np.rot90(inputs, symmetry % 4, (2, 3))
     return np.asarray(turned[..., ::-1] if symmetry >= 4 else turned, dtype=np.float32)
 
 
 def _moved(inputs: Inputs, rng: np.random.Generator) -> Inputs:
-    from scipy.ndimage import affine_transform  # loading it takes longer than loading most of the service
+    from scipy.ndimage import affine_transform  # slow to load
 
     angle, zoom, down, right = rng.uniform(-1, 1, 4)
     angle, scale = math.radians(UPRIGHT_TURN) * angle, 1 + UPRIGHT_ZOOM * zoom

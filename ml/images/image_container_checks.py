@@ -1,9 +1,8 @@
-"""Container checks of image files: structure and declared sizes, without decoding.
+"""Container checks of image files: structure and declared sizes, undecoded.
 
-What it takes to decode such a file follows from its pixels. Decoders follow whatever a file says, though: ten kilobytes
-may name the same packed tile a thousand times, a marker of two bytes may stand there a million times, and to open such
-a file is as slow as to decode it. So every step here goes forward, there are few of them, and what is out of the
-ordinary in any way is not plain: it may still be a picture, but a process that can be ended has to find out.
+A small file may name one tile a thousand times, so that opening it is as slow
+as decoding it. So checks only go forward, in few steps. A file that is unusual
+in any way is not plain, and is decoded in a process that can be ended.
 """
 
 import struct
@@ -11,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
-# 42, or 43 where numbers are longer, and what is read though its bytes are turned round
+# 42, or 43 with longer numbers, in either order of bytes
 _TIFF_ORDERS, _TIFF_VERSIONS = {b"II", b"MM"}, {b"*\0", b"\0*", b"+\0", b"\0+"}
 #: Bytes of a file that are not packed pixels: profiles, previews, notes.
 BESIDE_PIXELS = 512 * 1024
@@ -21,17 +20,17 @@ CHUNKS = 2048
 #: Chunks that are unpacked, a megabyte each at most: colour profiles and notes.
 PACKED_CHUNKS = 8
 _PACKED_KINDS = {b"iCCP", b"zTXt", b"iTXt"}
-#: Segments of a JPEG before its pixels; and scans, each of which goes over all blocks and may take 34 bytes.
+#: Segments of a JPEG before its pixels, and scans, each over all blocks.
 SEGMENTS, SCANS = 512, 64
-# markers that are followed by a length: frames, tables and scans, what applications add, remarks
+# markers with a length: frames, tables, scans, applications, remarks
 _SEGMENT_KINDS = ({*range(0xC0, 0xF0)} - {0xC8, *range(0xD0, 0xDA)}) | {0xFE}
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _SCAN = 0xDA
 #: Entries of a TIFF's directory, and strips or tiles.
 ENTRIES, PARTS = 256, 16_384
-#: Pixels of all tiles together, which may reach beyond the picture: as many times the picture's, or of a large tile.
+#: Pixels of all tiles: as many times the picture's, or of a large tile.
 TILED, TILE = 4, 2**18
-#: None, LZW, deflate by both of its numbers, runs. Others unpack to whatever they say, or need more memory to do it.
+#: None, LZW, both deflates, runs; others unpack to any size.
 _PACKINGS = {1, 5, 8, 32946, 32773}
 _SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4}
 _WHOLE = {3: "H", 4: "I"}
@@ -48,7 +47,7 @@ class FileFacts:
 
     width: int = 0  # in px; 0 where it was not found
     height: int = 0  # in px; 0 where it was not found
-    plain: bool = False  # whether it is put together as usual, of samples of 8 bits or fewer
+    plain: bool = False  # of usual structure, at most 8 bits
 
 
 def file_facts(data: bytes) -> FileFacts | None:
@@ -88,7 +87,7 @@ def _jpeg_facts(data: bytes) -> FileFacts:
             break
         mark, kind, length = struct.unpack_from(">BBH", data, at)
         if mark != 0xFF or kind not in _SEGMENT_KINDS:
-            break  # padding, or what has no place here: to read on would be byte by byte
+            break  # padding is read byte by byte
         if kind in _FRAMES:
             height, width = struct.unpack_from(">HH", data, at + 5)
         at += 2 + length
@@ -100,7 +99,7 @@ def _jpeg_facts(data: bytes) -> FileFacts:
 
 def _tiff_facts(data: bytes) -> FileFacts:
     width, height, plain = 0, 0, False
-    # it ends early, lacks what it must have, has other numbers than it may, or tiles of no size
+    # it is short, incomplete, or has wrong numbers
     with suppress(struct.error, KeyError, ValueError, ZeroDivisionError):
         directory = _Directory(data)
         (width,), (height,) = directory.numbers(_WIDTH), directory.numbers(_HEIGHT)
@@ -109,7 +108,6 @@ def _tiff_facts(data: bytes) -> FileFacts:
 
 
 def _is_plain_tiff(directory: "_Directory", width: int, height: int) -> bool:
-    """Whether its parts are those of the picture, and none is named twice."""
     (samples,) = directory.numbers(_SAMPLES, (1,))
     if samples > _MOST_SAMPLES or max(directory.numbers(_BITS, (1,))) > _DEEP:
         return False
@@ -127,14 +125,12 @@ def _is_plain_tiff(directory: "_Directory", width: int, height: int) -> bool:
     if packing not in _PACKINGS or number > PARTS or pixels > max(TILED * width * height, TILE):
         return False
     places, lengths = (directory.numbers(kind) for kind in kinds)
-    # whatever else there is may be directories of thousands of entries, which turning the picture goes through
+    # the rest may be directories of thousands of entries
     beside = directory.size - sum(lengths)
     return len(places) == len(lengths) == number and 0 <= beside <= BESIDE_PIXELS
 
 
 class _Directory:
-    """The first directory of a TIFF."""
-
     def __init__(self, data: bytes) -> None:
         self._data, self.size = data, len(data)
         self._order = "<" if data[:2] == b"II" else ">"

@@ -1,7 +1,6 @@
-"""Image quality features: position and size of the object, focus, grain and stain.
+"""Image quality features: position and size of the object, focus, grain, stain.
 
-All are smooth functions of the pixels that the network sees, none depends on which way up a cell lies, and none needs
-a network: they notice what a network learns not to see.
+They are smooth functions of the network's pixels and ignore orientation.
 """
 
 from collections.abc import Mapping
@@ -20,21 +19,19 @@ _RINGS = 6
 #: Darkness of an image's ground: this quantile of its optical densities.
 _GROUND = 0.1
 _OCTAVES = 3
-# the finest octave tells how a file was stored: averages of photographs that were kept as JPEG and those made when an
-# image arrives differ there in every image, and a network reads both alike
+# the finest octave shows only how a file was stored
 _HALVED_FROM = 8
 # images at once, to bound memory
 _CHUNK = 256
 
 
-#: Optical density of a pixel of each value: a file has one byte per sample, so that its logarithm is looked up.
+#: Optical density of each pixel value.
 _DENSITY = -np.log10((np.arange(256, dtype=np.float64) + 1) / _WHITE)
 
 
 @cache
 def _moments(height: int, width: int) -> FloatArray:
-    """Weights (H · W, 3 + R) of the pixel moments."""
-    # Row, column and squared distance from the middle, in sides, and each ring as a share of its area.
+    # Row, column, squared radius (in sides), and rings per area.
     middle = np.array([height - 1, width - 1])[:, None, None] / 2
     y, x = (np.mgrid[:height, :width] - middle) / min(height, width)
     radius = np.hypot(y, x)
@@ -45,7 +42,7 @@ def _moments(height: int, width: int) -> FloatArray:
 
 @cache
 def _places(n_pixels: int) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
-    """Where the quantiles of ``Densities.ends`` lie among so many pixels in order."""
+    """Positions of the quantiles of ``Densities.ends`` in sorted pixels."""
     at = np.array([_GROUND, 1 - _GROUND]) * (n_pixels - 1)
     below = np.floor(at).astype(int)
     above = np.minimum(below + 1, n_pixels - 1)
@@ -54,14 +51,13 @@ def _places(n_pixels: int) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
 
 @cache
 def _pairs(channels: int) -> tuple[IntArray, IntArray]:
-    """First and second channel of each pair."""
     first, second = np.triu_indices(channels, 1)
     return first, second
 
 
 @dataclass(frozen=True)
 class Densities:
-    """Optical densities (N, C, H, W) of images, and what several checks ask of them, computed once."""
+    """Optical densities (N, C, H, W), with cached statistics."""
 
     planes: FloatArray
 
@@ -72,7 +68,7 @@ class Densities:
 
     @cached_property
     def ends(self) -> tuple[FloatArray, FloatArray]:
-        """Ground and darkest tenth, (N, C) each: quantiles, interpolated between neighbours."""
+        """Ground and darkest tenth, (N, C) each."""
         below, above, share, neighbours = _places(self.flat.shape[-1])
         # pixels in a row are ordered only as far as these four need it
         ordered = np.partition(self.flat, neighbours, axis=-1)
@@ -82,7 +78,7 @@ class Densities:
 
     @cached_property
     def moments(self) -> FloatArray:
-        """Means of ``_moments`` (N, C, 3 + R), weighted by the share of the stain, dark pixels above all."""
+        """Means of ``_moments`` (N, C, 3 + R), weighted by stain."""
         weight = self.flat - self.ends[0][..., None]
         np.maximum(weight, 0, out=weight)
         weight *= weight
@@ -92,36 +88,34 @@ class Densities:
 
 
 def stain_position(density: Densities) -> FloatArray:
-    """Distance of the stain's centre from the middle (N, C), in sides, by channel."""
+    """Distance (N, C) of the stain from the middle, in sides."""
     return np.asarray(np.hypot(density.moments[..., 0], density.moments[..., 1]))
 
 
 def stain_extent(density: Densities) -> FloatArray:
-    """Spread of the stain (N, F): root mean square radius by channel, and profile by rings."""
+    """Spread of the stain (N, F): radius by channel, profile by rings."""
     spread, profile = np.sqrt(density.moments[..., 2]), np.log(density.moments[..., 3:] + 0.01)
     return np.concatenate([spread, profile.reshape(len(profile), -1)], axis=1)
 
 
 def _halved(planes: FloatArray) -> FloatArray:
-    """Means of blocks of 2 × 2; a last odd row or column is left out."""
+    """Means of blocks of 2 × 2, without a last odd row or column."""
     even = planes[..., : planes.shape[-2] // 2 * 2, : planes.shape[-1] // 2 * 2]
     rows = even[..., ::2, :] + even[..., 1::2, :]
     return np.asarray((rows[..., ::2] + rows[..., 1::2]) / 4)
 
 
 def _differences(planes: FloatArray) -> FloatArray:
-    """Second differences along the last axis."""
     first = planes[..., 1:] - planes[..., :-1]
     return np.asarray(first[..., 1:] - first[..., :-1])
 
 
 def _mean_square(planes: FloatArray) -> FloatArray:
-    """Mean square of each plane (N, C)."""
     return np.asarray(np.einsum("nchw,nchw->nc", planes, planes) / (planes.shape[2] * planes.shape[3]))
 
 
 def focus_energies(density: Densities) -> FloatArray:
-    """Energy of second differences by octave, along and across (N, F): focus, grain, compression, magnification."""
+    """Energy of second differences by octave, along and across (N, F)."""
     energies, edges = [], []
     level = density.planes
     if min(level.shape[2:]) >= _HALVED_FROM:
@@ -139,7 +133,7 @@ def focus_energies(density: Densities) -> FloatArray:
 
 
 def stain_statistics(density: Densities) -> FloatArray:
-    """Mean, spread, background, darkest tenth and channel correlations of optical density (N, F)."""
+    """Moments and channel correlations of optical density (N, F)."""
     _, channels, n_pixels = density.flat.shape
     mean = density.flat.mean(axis=-1)
     centred = density.flat - mean[..., None]
@@ -158,7 +152,7 @@ CHECKS = {"place": stain_position, "size": stain_extent, "focus": focus_energies
 
 
 def compute_quality_features(pixels: Pixels) -> npt.NDArray[np.float32]:
-    """Statistics (N, F) of images (N, H, W, C), uint8: those of each check, one after the other."""
+    """Quality features (N, F) of images (N, H, W, C), uint8."""
     parts = []
     for start in range(0, max(len(pixels), 1), _CHUNK):
         planes = np.ascontiguousarray(np.moveaxis(pixels[start : start + _CHUNK], -1, 1))
@@ -169,7 +163,7 @@ def compute_quality_features(pixels: Pixels) -> npt.NDArray[np.float32]:
 
 @cache
 def feature_columns(side: int, channels: int) -> Mapping[str, slice]:
-    """Where the statistics of each check stand among those of images of a side and number of channels."""
+    """Columns of each check among the features."""
     blank = Densities(np.zeros((1, channels, side, side)))
     lengths = [check(blank).shape[1] for check in CHECKS.values()]
     ends = np.cumsum(lengths)
@@ -177,7 +171,7 @@ def feature_columns(side: int, channels: int) -> Mapping[str, slice]:
 
 
 def optical_density(pixels: Pixels) -> tuple[float, float, float]:
-    """Mean optical density of red, green and blue, −log10((v + 1) / 256): 0 for white, 2.4 for black."""
+    """Mean optical density by channel, −log10((v + 1) / 256)."""
     density = _DENSITY.take(pixels).reshape(-1, pixels.shape[-1]).mean(axis=0)
     red, green, blue = np.broadcast_to(density, (3,))
     return float(red), float(green), float(blue)

@@ -1,7 +1,7 @@
-"""Stored form of an uploaded image, the cost of decoding it, and its decoding in a process with limits.
+"""Stored form of an uploaded image, and its decoding in a limited process.
 
-The process gets the file on stdin and answers with a line of JSON, the network's pixels and the PNG: nothing that could
-be run. Whatever a decoder does in it, the service goes on, and its memory is given back.
+The process reads the file on stdin and answers with a line of JSON, the
+network's pixels and the PNG.
 """
 
 import json
@@ -12,12 +12,18 @@ import numpy as np
 from PIL import Image
 
 from ml.images.image_container_checks import file_facts
-from ml.images.pixel_digest import pixel_digest
-from ml.images.preprocess import MAX_PIXELS, ImageRejectedError, Pixels, Preprocessing, decode_image, encode_png
+from ml.images.preprocess import (
+    MAX_PIXELS,
+    ImageRejectedError,
+    Pixels,
+    Preprocessing,
+    decode_image,
+    encode_png,
+    pixel_digest,
+)
 from ml.util.sandbox import LimitError, limit_this_process, run_limited
 
-#: Bytes of memory per pixel: 27 at most of any kind while it is decoded, laid on white, converted and packed (measured,
-#: transparent TIFF), and its PNG twice where it is handed over.
+#: Bytes per pixel: at most 27 while decoding (transparent TIFF), and the PNG twice.
 BYTES_PER_PIXEL = 36
 #: A picture of at most so many pixels of 8 bits is cheap, if its file is plain.
 CHEAP_PIXELS = 1_000_000
@@ -30,10 +36,10 @@ class Picture:
 
     width: int  # in px
     height: int  # in px
-    pixels: Pixels  # what the network sees of it, uint8 (size, size, C)
-    image_hash: int = 0  # difference hash; 0 where no PNG was asked for
-    digest: bytes = b""  # SHA-256 of the decoded pixels (``pixel_digest``); empty if no PNG was asked for
-    png: bytes = b""  # its pixels as a PNG without metadata; empty if no PNG was asked for
+    pixels: Pixels  # network pixels (size, size, C)
+    image_hash: int = 0  # only with a PNG
+    digest: bytes = b""  # of the decoded pixels; only with a PNG
+    png: bytes = b""  # without metadata
 
 
 @dataclass(frozen=True)
@@ -41,15 +47,15 @@ class DecodingCost:
     """Cost of decoding an image."""
 
     memory: int  # bytes
-    cheap: bool  # whether it is little enough for a process that serves others meanwhile
+    cheap: bool  # enough for the serving process
 
 
 def estimate_decoding_cost(data: bytes) -> DecodingCost:
-    """Estimate an image's decoding cost from its file header; a file that is no image costs nothing."""
+    """Estimate an image's decoding cost from its header; 0 for no image."""
     facts = file_facts(data)
     if facts is None:
         return DecodingCost(0, True)  # decoding says so
-    n_pixels = min(facts.width * facts.height or MAX_PIXELS, MAX_PIXELS)  # more are refused before they are decoded
+    n_pixels = min(facts.width * facts.height or MAX_PIXELS, MAX_PIXELS)  # more are refused
     return DecodingCost(BYTES_PER_PIXEL * n_pixels, facts.plain and 0 < n_pixels <= CHEAP_PIXELS)
 
 
@@ -64,10 +70,7 @@ def read_picture(data: bytes, preprocessing: Preprocessing, *, png: bool) -> Pic
 
 
 def difference_hash(image: Image.Image) -> int:
-    """64-bit perceptual hash: which of 8 × 8 coarse cells is darker than its right neighbour.
-
-    Source: N. Krawetz, "Kind of like that", 2013 (difference hash).
-    """
+    """64-bit difference hash of 8 × 8 coarse cells (Krawetz 2013)."""
     coarse = np.asarray(image.convert("L").resize((_HASH_SIDE + 1, _HASH_SIDE), Image.Resampling.BOX), dtype=np.int16)
     bits = (coarse[:, 1:] > coarse[:, :-1]).ravel()
     return int.from_bytes(np.packbits(bits).tobytes(), "big", signed=True)
@@ -84,7 +87,7 @@ def hash_distance(first: int, other: int) -> int:
 
 @dataclass(frozen=True)
 class _Header:
-    """First line of the answer: what is wrong, or the picture without its bytes."""
+    """First line of the answer: an error, or the picture's shape."""
 
     reason: str = ""
     message: str = ""

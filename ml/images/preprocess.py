@@ -1,10 +1,10 @@
-"""Preprocessing from an encoded image to the network's input, shared by training and serving.
+"""Preprocessing from an encoded image to the network's input.
 
-Decoding turns any accepted file into plain 8-bit pixels, grey or RGB: EXIF rotation applied, transparency
-laid on white, 16-bit grey scaled to 8, CMYK converted. Decoding a PNG of decoded pixels gives them back,
-so that a stored case gives its prediction again bit for bit.
+Decoding gives 8-bit pixels, grey or RGB: upright, opaque, 16-bit grey scaled to
+8. A PNG of decoded pixels decodes to the same pixels, bit for bit.
 """
 
+import hashlib
 import zlib
 from dataclasses import dataclass
 from io import BytesIO
@@ -18,15 +18,18 @@ from ml.documents import from_document, to_document
 from ml.util.arrays import FloatArray
 
 Pixels = npt.NDArray[np.uint8]
-#: Ways up an image may be turned without another meaning: ``any``, ``upright`` (small turns, mirrored) or ``fixed``.
+#: Meaningless turns of an image: ``any``, ``upright`` (small, mirrored), ``fixed``.
 Orientation = Literal["upright", "any", "fixed"]
 
-#: Version of what ``decode_image`` and ``Preprocessing`` do; raised when pixels or inputs would change.
+#: Version of decoding and preprocessing; raised when pixels would change.
 PREPROCESSING_VERSION = 1
 ALLOWED_FORMATS = ("PNG", "JPEG", "TIFF")
 MAX_PIXELS = 25_000_000
 MAX_SIDE = 8192
 MIN_SIDE = 8
+DIGEST_BYTES = 32
+#: Step of the first look for colour.
+_APART = 16
 _GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"}
 
 Reason = Literal["empty", "format", "broken", "frames", "too-large", "too-small"]
@@ -55,7 +58,7 @@ def decode_image(data: bytes) -> Image.Image:
         raise ImageRejectedError("format", f"not a readable {', '.join(ALLOWED_FORMATS)} file") from exc
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
         raise ImageRejectedError("too-large", f"larger than {MAX_PIXELS:,} pixels") from exc
-    except Exception as exc:  # decoders raise whatever a broken file makes them trip over
+    except Exception as exc:  # decoders raise anything
         raise ImageRejectedError("broken", f"the image is damaged: {type(exc).__name__}") from exc
 
 
@@ -75,7 +78,6 @@ def _check_header(image: Image.Image) -> None:
 
 
 def _plain(image: Image.Image) -> Image.Image:
-    """Mode L or RGB, upright, opaque."""
     ImageOps.exif_transpose(image, in_place=True)
     upright = image
     mode = upright.mode
@@ -91,14 +93,14 @@ def _plain(image: Image.Image) -> Image.Image:
         upright = Image.alpha_composite(white, layered)
     target = "L" if mode in _GREY_MODES else "RGB"
     plain = upright.convert(target)  # a copy in any case
-    plain.info.clear()  # the only metadata that goes along into a copy, and from there into a file
+    plain.info.clear()  # metadata of a copy
     return plain
 
 
 def encode_png(image: Image.Image) -> bytes:
     """Lossless PNG of decoded pixels, without metadata."""
     buffer = BytesIO()
-    # of photographs nothing but runs repeats itself: to look for more takes twice the time, and gives 3 % more bytes
+    # in photographs only runs repeat; a full search takes twice the time
     image.save(buffer, "PNG", compress_type=zlib.Z_RLE)
     return buffer.getvalue()
 
@@ -120,7 +122,7 @@ class Preprocessing:
 
     channels: int  # 1 (grey) or 3 (RGB)
     crop: int | None
-    size: int  # side in px of the network's input, reached by area averaging, or bicubic enlargement
+    size: int  # side of the network's input in px
     mean: tuple[float, ...]  # one per channel, of pixels scaled to [0, 1]
     std: tuple[float, ...]  # one per channel
     version: int = PREPROCESSING_VERSION  # of this code
@@ -159,14 +161,14 @@ class Preprocessing:
         return np.asarray(image, dtype=np.uint8).reshape(self.size, self.size, self.channels)
 
     def scale_and_offset(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Factors (C, 1, 1) so that input = pixel · scale + offset, for arrays and tensors alike."""
+        """Factors (C, 1, 1) of input = pixel · scale + offset."""
         mean, std = np.array(self.mean)[:, None, None], np.array(self.std)[:, None, None]
         return (1 / (255 * std)).astype(np.float32), (-mean / std).astype(np.float32)
 
     def normalise(self, pixels: Pixels) -> npt.NDArray[np.float32]:
         """Network input float32 (N, C, H, W) of uint8 pixels (N, H, W, C)."""
         scale, offset = self.scale_and_offset()
-        # into one array, laid out as the network reads it: each step is the same float32 operation as without it
+        # into one array, laid out as the network reads it
         planes = np.empty((*pixels.shape[:-3], self.channels, *pixels.shape[-3:-1]), dtype=np.float32)
         np.multiply(np.moveaxis(pixels, -1, -3), scale, out=planes)
         planes += offset
@@ -178,11 +180,10 @@ class Preprocessing:
 
 
 def _block_means(pixels: Pixels, factor: int) -> Pixels:
-    """Means of blocks of ``factor`` × ``factor`` pixels, rounded half up."""
     if factor == 1:
         return pixels
     side, channels, area = len(pixels) // factor, pixels.shape[-1], factor**2
-    # whole numbers, so that the order of summing changes nothing; down first: long rows are summed twenty times as fast
+    # whole numbers: sums are exact; down first: long rows are summed fast
     wide = np.uint16 if 255 * area + area // 2 <= np.iinfo(np.uint16).max else np.uint32
     columns = pixels.reshape(side, factor, -1).sum(axis=1, dtype=wide).reshape(side, side, factor, channels)
     sums = np.einsum("hwfc->hwc", columns)
@@ -190,10 +191,25 @@ def _block_means(pixels: Pixels, factor: int) -> Pixels:
 
 
 def fit_normalisation(pixels: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel of uint8 pixels (N, H, W, C), scaled to [0, 1]."""
+    """Mean and standard deviation per channel of pixels (N, H, W, C)."""
     flat = pixels.reshape(-1, pixels.shape[-1])
     counts = [np.bincount(flat[:, c], minlength=256) for c in range(flat.shape[1])]
     values = np.arange(256) / 255
     means: list[FloatArray] = [(c * values).sum() / c.sum() for c in counts]
     stds = [np.sqrt((c * (values - m) ** 2).sum() / c.sum()) for c, m in zip(counts, means, strict=True)]
     return tuple(round(float(m), 4) for m in means), tuple(max(round(float(s), 4), 1e-3) for s in stds)
+
+
+def pixel_digest(image: Image.Image | Pixels) -> bytes:
+    """SHA-256 of a decoded picture, equal for every lossless file of it."""
+    pixels = np.asarray(image, dtype=np.uint8)
+    if pixels.ndim == 3 and _is_grey(pixels[::_APART, ::_APART]) and _is_grey(pixels):
+        pixels = pixels[..., 0]
+    height, width = pixels.shape[:2]
+    digest = hashlib.sha256(f"secondread pixels {width} {height} {pixels.ndim}\n".encode())
+    digest.update(np.ascontiguousarray(pixels).data)
+    return digest.digest()
+
+
+def _is_grey(pixels: Pixels) -> bool:
+    return bool((pixels == pixels[..., :1]).all())

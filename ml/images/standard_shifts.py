@@ -1,8 +1,7 @@
-"""Standard image shifts that imitate another microscope, stain, camera or preparation.
+"""Standard image shifts that imitate another microscope, stain or camera.
 
-Each kind is a pure function of pixels, a strength and a seed. Strength 0 leaves the image as it is, 1 is the standard
-shift that release cards report, and a larger one goes on in the same way. What comes into view at the edges is folded
-from the rim of the image: its surroundings, without a second cell.
+Strength 0 changes nothing, 1 is the standard shift of release cards. Margins
+are folded from the rim of the image.
 """
 
 from collections.abc import Callable
@@ -17,8 +16,8 @@ from ml.images.preprocess import Pixels
 from ml.util.arrays import FloatArray
 
 Rng = np.random.Generator
-#: Standard shifts: share of the side by which an image is off centre, and of the side that is the σ of defocus (10 px
-#: of 240); turn of the hue; relative change of optical density and of brightness; σ of noise in grey levels.
+#: Standard shifts: offset and σ of defocus (shares of the side), turn of the
+#: hue, changes of density and brightness, σ of noise in grey levels.
 OFF_CENTRE, DEFOCUS, HUE, DENSITY, BRIGHTNESS, NOISE = 0.25, 1 / 24, 0.08, 0.25, 0.25, 20.0
 #: Quality of JPEG at strength 0 (which compresses nothing) and 1.
 _QUALITY = (95, 15)
@@ -44,7 +43,7 @@ class StandardShift:
 
 
 def _rim_index(length: int, before: int, after: int) -> npt.NDArray[np.intp]:
-    """Positions of an axis with margins before and after it that fold back and forth over its rim."""
+    """Indices of an axis with reflected margins."""
     rim = max(length // _RIM, 1)
     wave = np.concatenate([np.arange(rim), np.arange(rim)[::-1]])
     left = wave[np.arange(before) % (2 * rim)][::-1]
@@ -52,17 +51,11 @@ def _rim_index(length: int, before: int, after: int) -> npt.NDArray[np.intp]:
     return np.concatenate([left, np.arange(length), right])
 
 
-def _surrounded(pixels: Pixels, margin: int) -> Pixels:
-    """An image with a margin on all sides."""
-    rows, columns = (_rim_index(length, margin, margin) for length in pixels.shape[:2])
-    return np.asarray(pixels[np.ix_(rows, columns)])
-
-
 def _magnified(pixels: Pixels, factor: float) -> Pixels:
-    """The central part of an image, or the image with its surroundings, on the pixels that it had."""
+    """Image magnified or reduced about its centre, size unchanged."""
     height, width = pixels.shape[:2]
     margin = int(np.ceil(max(0.0, 1 / factor - 1) * max(height, width) / 2))
-    wide = _surrounded(pixels, margin)
+    wide = pixels[np.ix_(_rim_index(height, margin, margin), _rim_index(width, margin, margin))]
     y, x = wide.shape[0] / 2, wide.shape[1] / 2
     box = (x - width / factor / 2, y - height / factor / 2, x + width / factor / 2, y + height / factor / 2)
     planes = [
@@ -86,7 +79,7 @@ def _to_pixels(values: FloatArray) -> Pixels:
 
 
 def _defocused(pixels: Pixels, strength: float, _rng: Rng) -> Pixels:
-    from scipy.ndimage import gaussian_filter  # loading it takes longer than loading most of the service
+    from scipy.ndimage import gaussian_filter  # slow to load
 
     sigma = DEFOCUS * strength * min(pixels.shape[:2])
     return _to_pixels(gaussian_filter(pixels.astype(np.float64), (sigma, sigma, 0), mode="nearest"))
@@ -96,15 +89,8 @@ def _sign(rng: Rng) -> float:
     return float(rng.choice([-1.0, 1.0]))
 
 
-def _hue(pixels: Pixels, strength: float, rng: Rng) -> Pixels:
-    return turned_hue(pixels, _sign(rng) * HUE * strength)
-
-
 def turned_hue(pixels: Pixels, turn: float) -> Pixels:
-    """Colours with another hue (HSV) and the same saturation and value.
-
-    Source: A. R. Smith, "Color gamut transform pairs", SIGGRAPH 1978.
-    """
+    """Colours with another hue (HSV; Smith, SIGGRAPH 1978)."""
     rgb = pixels.astype(np.float64)
     value, chroma = rgb.max(axis=-1), np.ptp(rgb, axis=-1)
     leading, safe = rgb.argmax(axis=-1), np.maximum(chroma, 1e-9)
@@ -142,11 +128,15 @@ STANDARD_SHIFTS = (
     StandardShift("double magnification", "twice as large", lambda pixels, s, _: _magnified(pixels, 2**s)),
     StandardShift("off centre", "moved by a quarter of the side", _off_centre),
     StandardShift("defocus", "blurred, σ of a 24th of the side", _defocused),
-    StandardShift("hue", "hue turned by .08", _hue, colour=True),
+    StandardShift("hue", "hue turned by .08", lambda pixels, s, rng: turned_hue(pixels, _sign(rng) * HUE * s), True),
     StandardShift("stain density", "optical density × or ÷ 1.25", _density),
     StandardShift("brightness", "× or ÷ 1.25", _brightness),
     StandardShift("compression", "JPEG of quality 15", _compressed),
-    StandardShift("noise", "σ of 20 grey levels", _noisy),
+    StandardShift(
+        "noise",
+        "σ of 20 grey levels",
+        _noisy,
+    ),
 )
 
 

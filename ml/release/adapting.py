@@ -1,8 +1,4 @@
-"""Adaptation of a release to a laboratory's annotators from double-read images, without a service.
-
-What the release was made with teaches and judges nothing here; the index of the new release names the images that
-taught it.
-"""
+"""Adaptation of a release to a laboratory's annotators, without a service."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +11,7 @@ import numpy.typing as npt
 from ml.annotations import Annotations
 from ml.calibration.calibration import Calibration
 from ml.calibration.domain_adaptation import Adaptation, AdaptationDocument, recalibrate_for_annotators, require_head
-from ml.images.pixel_digest import pixel_digest
+from ml.images.preprocess import pixel_digest
 from ml.metrics import evaluate
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.paired_difference import paired_change
@@ -51,8 +47,6 @@ class AdaptReport(TypedDict):
 
 @dataclass(frozen=True)
 class _Cases:
-    """Network outputs of N labelled images."""
-
     # (N, K) float32, of the network
     logits: npt.NDArray[np.float32]
     features: npt.NDArray[np.float32]
@@ -88,7 +82,7 @@ def adapt_release(
     fuse: Callable[[Release, Calibration], bytes] | None = None,
     observer: Callable[[int, int], None] = lambda done, total: None,
 ) -> AdaptReport:
-    """Write a release for the annotators of a LABELS table; ``fuse`` makes its ``fused.onnx``."""
+    """Write a release for the annotators of a LABELS table."""
     release = read_release(source)
     require_empty(out)
     require_head(release.calibration)
@@ -123,7 +117,7 @@ def adapt_release(
 def _read(
     release: Release, images: Path, labels: Path, cluster: str | None, observer: Callable[[int, int], None]
 ) -> tuple[_Cases, int]:
-    """Labelled images as the network sees them, and how many images have no label."""
+    """Read labelled images, and count those without a label."""
     predictor = Predictor(release)
     names, paths, hmacs = listed_images(images)
     table = read_labels(labels, release.classes)
@@ -155,7 +149,6 @@ def _read(
 
 
 def _patients(labels: Annotations, column: str | None, path: Path) -> list[str] | None:
-    """Patient of each case; None if no column names them."""
     if column is None and "patient" not in labels.columns:
         return None
     named = column or "patient"
@@ -178,7 +171,6 @@ def _write(
     name: str,
     fuse: Callable[[Release, Calibration], bytes] | None,
 ) -> Release:
-    """Write the release: the same network and checks, the new calibration, card and index."""
     parent: CardContents = release.card
     card: CardContents = {
         **parent,
@@ -190,7 +182,7 @@ def _write(
         "held_out": figures,
         "n_held_out": len(cases.digests),
     }
-    card.pop("recalibration", None)  # another calibration's, and what a gate found of it
+    card.pop("recalibration", None)  # of another calibration
     files = {}
     if release.training is not None:
         index = release.training.with_calibration(cases.digests, cases.hmacs)

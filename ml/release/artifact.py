@@ -1,9 +1,9 @@
-"""Release folder of network, calibration and card, with digests verified at each load.
+"""Release folder of network, calibration and card, verified at each load.
 
-network.onnx: image (N, C, H, W) to logits (N, K) and features (N, D). calibration.json: parameters in float64.
-card.json and README.md: the card. fused.onnx: one graph to the final probabilities. head.safetensors: the layers after
-the backbone with S dropout masks. feature_distance.safetensors, familiarity.safetensors: what flags unlike images.
-training.index: digests of the images that it was made with. Identical inputs give identical bytes.
+network.onnx: image (N, C, H, W) to logits (N, K) and features (N, D).
+fused.onnx: one graph to the final probabilities. head.safetensors: layers after
+the backbone with S dropout masks. training.index: digests of training images.
+Identical inputs give identical bytes.
 """
 
 import shutil
@@ -31,7 +31,7 @@ _REQUIRED = ("network.onnx", "calibration.json", "README.md")
 HEAD_FILE = "head.safetensors"
 DISTANCE_FILE = "feature_distance.safetensors"
 FAMILIARITY_FILE = "familiarity.safetensors"
-#: Files that belong to the network: a release with another calibration of it keeps them.
+#: Files of the network, which a recalibrated release keeps.
 KEPT_FILES = (HEAD_FILE, DISTANCE_FILE, FAMILIARITY_FILE)
 _ALLOWED = {*_REQUIRED, "fused.onnx", *KEPT_FILES, INDEX_FILE}
 
@@ -64,11 +64,11 @@ class Release:
 
     @property
     def network_sha256(self) -> str:
-        """Digest of the network file: releases of one network share what it makes of an image."""
+        """Digest of the network file, shared by recalibrated releases."""
         return str(self.card["files"]["network.onnx"])
 
     def by_members(self, logits: npt.ArrayLike, features: npt.ArrayLike) -> tuple[npt.ArrayLike, npt.ArrayLike]:
-        """Logits and features (N, …) as they are, or (S, N, …) of the members of a dropout ensemble."""
+        """Logits and features, (S, N, …) of a dropout ensemble or (N, …)."""
         return (logits, features) if self.head is None else self.head(np.asarray(features, dtype=np.float32))
 
 
@@ -81,7 +81,7 @@ def require_empty(path: Path) -> None:
 def write_release(
     path: Path, files: Mapping[str, bytes], calibration: Calibration, card: CardContents, readme: str | None = None
 ) -> Release:
-    """Write a release into an empty folder, card last, and read it back; its README is the card if none is given."""
+    """Write a release into an empty folder, card last, and read it back."""
     require_empty(path)
     path.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
@@ -98,7 +98,7 @@ def write_release(
 def write_recalibrated(
     path: Path, parent: Release, calibration: Calibration, card: CardContents, files: Mapping[str, bytes] | None = None
 ) -> Release:
-    """Write a release of the parent's network and checks with another calibration; ``files`` are added or replaced."""
+    """Write the parent's network and checks with another calibration."""
     kept = ("network.onnx", *KEPT_FILES, INDEX_FILE)
     of_parent = {name: (parent.path / name).read_bytes() for name in kept if name in parent.card["files"]}
     # recall, baseline and shifts are of the parent as it was trained
@@ -107,16 +107,12 @@ def write_recalibrated(
 
 
 def read_release(path: Path) -> Release:
-    """Read a release folder and verify every file against the card.
-
-    Raises:
-        ReleaseError: a file is missing, unlisted, altered, a link or too large, or the card is not readable.
-    """
+    """Read a release folder and verify every file against the card."""
     card_path = path / "card.json"
     if not card_path.is_file() or card_path.is_symlink():
         raise ReleaseError(f"{path}: not a release (no card.json)")
     try:
-        card = cast(Card, read_json(card_path))  # a key that is missing is an error where it is read
+        card = cast(Card, read_json(card_path))  # missing keys fail when read
         _verify_files(path, card)
         classes = tuple(str(info["code"]) for info in card["classes"])
         if len(set(classes)) != len(classes) or len(classes) < 2:
@@ -150,7 +146,7 @@ def read_release(path: Path) -> Release:
 
 
 def _part(path: Path, card: Card, name: str, read: Callable[[bytes], T]) -> T | None:
-    """An optional file of a release, None if it has none."""
+    """An optional file, None if missing."""
     return read((path / name).read_bytes()) if name in card["files"] else None
 
 

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 
 class ProcessesDocument(TypedDict):
-    """Epochs by number of training processes, with the source of batch normalisation statistics.
-
-    ``batch_norm`` is ``per-process`` (each one's part of a batch), or None: one process, or a network without any.
-    """
+    """Epochs by number of training processes."""
 
     processes: int
     batch_norm: str | None
@@ -30,7 +27,7 @@ class ProcessesDocument(TypedDict):
 
 
 def processes_of(history: list[EpochMetrics]) -> list[ProcessesDocument]:
-    """Which processes trained how many epochs, in their order; nothing where no epoch was trained by several."""
+    """Epochs by processes, empty if only one process trained."""
     rows: list[ProcessesDocument] = []
     for epoch in history:
         count, norm = epoch.get("processes", 1), epoch.get("batch_norm")
@@ -41,20 +38,14 @@ def processes_of(history: list[EpochMetrics]) -> list[ProcessesDocument]:
 
 
 class SourceDocument(TypedDict):
-    """The release that another one was made from, without a service: its name and the digest of its card."""
+    """Parent release: name and digest of the card."""
 
     name: str
     card_sha256: str
 
 
 class QuantizedDocument(TypedDict):
-    """Quantisation of a release, and its effect on held-out cells.
-
-    ``weight_bits``: of weights, with their sign; activations have eight. ``ranges``: how those of activations were
-    found, on ``n_range_images`` images of the calibration partition. ``changes``: of L, L_D and agreement from the
-    source to this release, paired. ``harms``: what the gate calls harm, a sentence each, where somebody made it all
-    the same.
-    """
+    """Quantisation of a release, with paired changes and the gate's harms."""
 
     kind: Literal["int8"]
     source: SourceDocument
@@ -67,7 +58,7 @@ class QuantizedDocument(TypedDict):
 
 
 class ClassDocument(TypedDict):
-    """A class of the reading task: code, name for people, key on the keyboard, heading in the list of classes."""
+    """A class: code, name, keyboard shortcut and heading."""
 
     code: str
     name: str
@@ -76,11 +67,7 @@ class ClassDocument(TypedDict):
 
 
 class DataDocument(TypedDict):
-    """Where a release's cells come from: cases of each partition, and whether these were split by patient or case.
-
-    ``class_counts``: cells of each class (in the order of the classes) by partition. ``annotators``: who labelled them,
-    null where their names are not known.
-    """
+    """Origin of a release's cells: partitions, and split by patient or case."""
 
     name: str
     source: str
@@ -95,10 +82,7 @@ RecallDocument = TypedDict("RecallDocument", {"class": str, "recall": float | No
 
 
 class BaselineDocument(TypedDict):
-    """The simple baseline beside the network on the same cells; ``change`` is network minus baseline.
-
-    ``judged_on`` is ``test``, or ``valid`` where no cell was held out.
-    """
+    """The baseline on the same cells; ``change`` is network − baseline."""
 
     name: str
     judged_on: str
@@ -116,11 +100,7 @@ class DropoutDocument(TypedDict):
 
 
 class DisagreementDocument(TypedDict):
-    """Held-out performance of the disagreement probability, and the constant that may replace it.
-
-    ``verdict`` compares the network's own with a constant: better, no better so far, worse. ``constant`` is None where
-    the network's own is served.
-    """
+    """Held-out verdict on the disagreement probability."""
 
     verdict: Verdict
     constant: float | None
@@ -135,11 +115,7 @@ class ParityDocument(TypedDict):
 
 
 class ReferenceDocument(TypedDict):
-    """Reference statistics of training data: stain colours, class shares, squared feature distances.
-
-    ``false_alarm_rate``: expected share of such images that are flagged as unlike the release's.
-    Distances are None where there were too few cells.
-    """
+    """Reference statistics of the training data, None with too few cells."""
 
     stain_mean: list[float]
     stain_sd: list[float]
@@ -153,10 +129,7 @@ class ReferenceDocument(TypedDict):
 
 
 class RecalibrationDocument(TypedDict):
-    """Recalibration of a candidate; the gate's result is the service's (``app.releases.gate_verdicts``).
-
-    ``kept_for_sets``: cases of the calibration partition that neither this fit nor an earlier one has seen.
-    """
+    """Recalibration of a candidate, with the gate's verdict."""
 
     label_snapshot: str
     change_plan_sha256: str
@@ -166,11 +139,7 @@ class RecalibrationDocument(TypedDict):
 
 
 class CardContents(TypedDict):
-    """A release's card before its files are listed.
-
-    ``held_out`` has metrics by name, for each step of the calibration, or for champion and candidate. Keys that may be
-    missing belong to some releases only.
-    """
+    """A release's card without its files; ``held_out`` is by step."""
 
     name: str
     classes: list[ClassDocument]
@@ -202,7 +171,7 @@ class CardContents(TypedDict):
 
 
 class Card(CardContents):
-    """card.json: digests of all other files of a release, and what it says of itself."""
+    """card.json: description of a release, and digests of its files."""
 
     version: int
     files: dict[str, str]

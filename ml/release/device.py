@@ -1,6 +1,6 @@
-"""Device selection for inference, CPU or CUDA, without silent fallback; batches of fixed sizes on a device.
+"""Device selection for inference, CPU or CUDA, and batches of fixed sizes.
 
-ONNX Runtime is loaded with the first network: many processes that could run one never do.
+ONNX Runtime is loaded with the first network.
 """
 
 import ctypes
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Device = Literal["auto", "cpu", "cuda"]
 _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
-#: Products in float32, and one algorithm of convolution for batches of every size: results have to be those of the CPU
-#: to rounding. The default would round products to ten bits, and choose an algorithm by the clock.
+#: Products in float32 and one algorithm of convolution: results are those of
+#: the CPU to rounding.
 _CUDA_OPTIONS = {"device_id": "0", "use_tf32": "0", "cudnn_conv_algo_search": "DEFAULT"}
 #: The smallest network, y = max(x, 0) of one number.
 _SMALLEST = bytes.fromhex(
@@ -49,7 +49,7 @@ class DeviceError(ValueError):
 
 
 def runs_on_cuda(device: Device) -> bool:
-    """Whether networks run on CUDA on this device; ``auto`` takes it if it can be used, ``cuda`` raises if not."""
+    """Choose CUDA or CPU; ``cuda`` raises if unusable."""
     if device == "cpu":
         return False
     fault = cuda_fault()
@@ -59,7 +59,7 @@ def runs_on_cuda(device: Device) -> bool:
 
 
 def fallen_back(device: Device) -> str | None:
-    """Why ``auto`` has taken the CPU though the ONNX Runtime for GPUs is installed; None if nothing went wrong."""
+    """Reason for a CPU fallback by ``auto``; None without one."""
     import onnxruntime
 
     return cuda_fault() if device == "auto" and _CUDA in onnxruntime.get_available_providers() else None
@@ -67,7 +67,7 @@ def fallen_back(device: Device) -> str | None:
 
 @cache
 def cuda_fault() -> str | None:
-    """Why CUDA cannot be used, with what to do; None if it can: a network has run on it, once per process."""
+    """Check CUDA once per process; the fault and a remedy, or None."""
     import onnxruntime
 
     if _CUDA not in onnxruntime.get_available_providers():
@@ -75,7 +75,7 @@ def cuda_fault() -> str | None:
             "the installed ONNX Runtime is the one for CPUs; run `pip uninstall onnxruntime` and "
             "`pip install 'secondread[gpu]'`"
         )
-    onnxruntime.set_default_logger_severity(_FATAL)  # what is wrong is said once, and in words
+    onnxruntime.set_default_logger_severity(_FATAL)  # the fault is reported in words
     try:
         with redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore"):
             onnxruntime.preload_dlls()  # CUDA that was installed by pip
@@ -89,7 +89,7 @@ def cuda_fault() -> str | None:
 
 
 def _missing_library() -> str | None:
-    """Which library CUDA lacks, and what to do; None if all can be loaded."""
+    """A missing CUDA library with a remedy, or None."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -106,7 +106,7 @@ def _missing_library() -> str | None:
 
 
 def open_session(network: bytes | str, threads: int = 0, *, device: Device = "auto") -> "onnxruntime.InferenceSession":
-    """Open an ONNX network, given by its bytes or path, on a device; no thread stands for all cores."""
+    """Open an ONNX network from bytes or path; 0 threads: all cores."""
     cuda = runs_on_cuda(device)
     session = _session(network, threads, _ERROR, cuda=cuda)
     if cuda and _CUDA not in session.get_providers():
@@ -116,7 +116,7 @@ def open_session(network: bytes | str, threads: int = 0, *, device: Device = "au
 
 @cache
 def clips_sums() -> bool:
-    """Whether this processor clips sums of products of whole numbers: those of x86 without VNNI do."""
+    """Detect x86 without VNNI, which clips integer dot products."""
     session = _session(_PRODUCT, 1, _ERROR, cuda=False, exact=False)
     largest, smallest = np.full((4, 64), 255, dtype=np.uint8), np.full((64, 16), -128, dtype=np.int8)
     return bool((session.run(None, {"x": largest, "w": smallest})[0] != 64 * 255 * -128).any())
@@ -132,15 +132,15 @@ def _session(
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = severity
-    if exact and clips_sums():  # a slower way, with which an int8 network is the same on every processor
+    if exact and clips_sums():  # slower, and equal on every processor
         options.add_session_config_entry("session.x64quantprecision", "1")
     providers = [*([(_CUDA, _CUDA_OPTIONS)] if cuda else []), _CPU]
-    # with the fallback, a failure of the provider would be printed, and the network run on the CPU
+    # without a silent fallback to the CPU
     return onnxruntime.InferenceSession(network, options, providers=providers, enable_fallback=0)
 
 
 def worth_taking(waiting: int) -> int:
-    """Number of waiting images for the next run: whole batches, since padding takes as long as images do."""
+    """Number of waiting images for the next run, in whole batches."""
     # up to the second size a run is hardly longer for more images
     if waiting <= SIZES[1]:
         return waiting
@@ -149,7 +149,7 @@ def worth_taking(waiting: int) -> int:
 
 @dataclass(frozen=True)
 class _Buffers:
-    """Host, input and output buffers of one batch size and image size."""
+    """Buffers of one batch and image size."""
 
     host: Images
     binding: "onnxruntime.IOBinding"
@@ -158,7 +158,7 @@ class _Buffers:
 
 
 class PaddedRuns:
-    """Runs of a session in padded batches of a few sizes, with reused buffers; one at a time."""
+    """Runs of a session in padded batches, one at a time."""
 
     # A device prepares every new size of a batch, which takes far longer than the run.
 
@@ -168,7 +168,7 @@ class PaddedRuns:
         self._one_at_a_time = threading.Lock()
 
     def __call__(self, images: Images) -> tuple[Images, Images]:
-        """Logits (N, K) and features (N, D) of images (N, C, H, W), N of any size."""
+        """Logits (N, K) and features (N, D) of images (N, C, H, W)."""
         with self._one_at_a_time:
             blocks = [images[start : start + SIZES[-1]] for start in range(0, max(len(images), 1), SIZES[-1])]
             logits, features = zip(*[self._run(block) for block in blocks], strict=True)
@@ -190,7 +190,7 @@ class PaddedRuns:
         return logits, features
 
     def _allocate(self, shape: tuple[int, ...]) -> _Buffers:
-        """Buffers for a shape of input; a first run allocates those of the outputs, whose shapes the network knows."""
+        """Allocate buffers for an input shape by a first run."""
         import onnxruntime
 
         host = np.zeros(shape, dtype=np.float32)

@@ -1,8 +1,4 @@
-"""Monte-Carlo dropout of a network's head in numpy: one pass of the backbone, S seeded heads.
-
-The masks are drawn once and travel with the release, so that a case gets the same members on every machine.
-Dropout inside the backbone stays off: it would need S passes.
-"""
+"""Monte-Carlo dropout of a network's head in NumPy, with stored masks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +30,7 @@ class HeadLayer:
 
     @cached_property
     def masked(self) -> Floats32:
-        """Transposed weights with the masks in them (S, in, out): no mask is applied to the inputs then."""
+        """Transposed weights (S, in, out) with the masks applied."""
         return np.ascontiguousarray((self.weight * self.mask[:, None, :]).transpose(0, 2, 1))
 
     def __call__(self, inputs: Floats32) -> Floats32:
@@ -84,7 +80,7 @@ class DropoutHead:
         )
 
     def __call__(self, pooled: Floats32) -> tuple[Floats32, Floats32]:
-        """Logits (S, N, K) and features before the last dropout (S, N, D), of pooled vectors (N, P)."""
+        """Logits (S, N, K) and features (S, N, D) of pooled vectors (N, P)."""
         if pooled.ndim != 2 or pooled.shape[1] != self.layers[0].weight.shape[1]:
             raise ValueError(f"pooled must be (N, {self.layers[0].weight.shape[1]}), got {pooled.shape}")
         hidden = np.broadcast_to(pooled.astype(np.float32, copy=False), (self.samples, *pooled.shape))

@@ -1,8 +1,9 @@
-"""Out-of-distribution detector from several checks, with a stated false alarm rate; distance of features for drift.
+"""Out-of-distribution detector from several checks, and feature distance.
 
-Each check is the logarithm of the Mahalanobis distance from the mean of the class that the network names (Lee et al.
-2018), with covariances of classes shrunk towards the common one (Friedman 1989). The score of an image is the maximum
-over its checks; it is flagged above an order statistic of held-out images (Vovk et al. 2005).
+A check is the logarithm of the Mahalanobis distance from the mean of the named
+class (Lee et al. 2018), with covariances shrunk towards the common one (Friedman
+1989). An image's score is the maximum over checks; it is flagged above an order
+statistic of held-out images (Vovk et al. 2005).
 """
 
 import math
@@ -21,7 +22,7 @@ T = TypeVar("T")
 FALSE_ALARM_RATE = 0.01
 #: Share of familiar held-out images within the threshold of a feature distance.
 FAMILIAR_SHARE = 0.995
-#: The check of the network's features; the others are those of ``ml.images.image_quality_features``.
+#: The check of the network's features; others are of image quality.
 FEATURES = "features"
 VERSION = 1
 _MIN_IMAGES, _MIN_OF_CLASS = 20, 5
@@ -31,7 +32,7 @@ _ARRAYS = ("means", "whitening", "scale")
 
 
 def read_tensors(data: bytes, what: str, build: Callable[[dict[str, npt.NDArray[Any]]], T]) -> T:
-    """Build something from the arrays of a safetensors file; a ValueError names it if they do not fit."""
+    """Build an object from the arrays of a safetensors file."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -47,9 +48,9 @@ class Check:
 
     # (K, F) of known images, by the class that the network names
     means: FloatArray
-    # (K, F, F), or (1, F, F) for all classes: W with WᵀW the inverse of their shrunk covariance
+    # (K, F, F), or (1, F, F) for all classes: W with WᵀW = Σ⁻¹, shrunk
     whitening: FloatArray
-    # (2,) logarithms of the distance that are 0 and 1: 80 % and 99 % quantiles of held-out images
+    # (2,) log distances of score 0 and 1: held-out 80 % and 99 % quantiles
     scale: FloatArray
 
     def __post_init__(self) -> None:
@@ -61,7 +62,7 @@ class Check:
             raise ValueError("not a check of familiarity: not finite")
 
     def __call__(self, values: npt.ArrayLike, named: IntArray) -> FloatArray:
-        """Scores (N,) of statistics (N, F) and the classes (N,) that the network names; infinite if not finite."""
+        """Scores (N,) of features (N, F), infinite if not finite."""
         given = np.asarray(values, dtype=np.float64)
         if given.ndim != 2 or given.shape[1] != self.means.shape[1]:
             raise ValueError(f"statistics must be (N, {self.means.shape[1]}), got {given.shape}")
@@ -103,12 +104,11 @@ class OodDetector:
 
     @property
     def limit(self) -> float:
-        """Score beyond which an image is flagged; exchangeable images exceed it with a probability of 1 %."""
+        """Score that 1 % of exchangeable images exceed."""
         return float(self.held_out[self._rank - 1]) if len(self.held_out) else 1.0
 
     @property
     def _rank(self) -> int:
-        """Rank of the limit; with fewer than 99 held-out images it is the largest of them."""
         m = len(self.held_out)
         return min(math.ceil((m + 1) * (1 - FALSE_ALARM_RATE)), m)
 
@@ -120,7 +120,7 @@ class OodDetector:
     def strangeness(
         self, features: npt.ArrayLike, named: IntArray, appearance: npt.ArrayLike | None, columns: Mapping[str, slice]
     ) -> dict[str, FloatArray]:
-        """Scores (N,) by check, of features (N, D), classes (N,) and statistics (N, F) in columns; NaN is unknown."""
+        """Scores (N,) by check, NaN if unknown."""
         scores = {FEATURES: self.checks[FEATURES](features, named)}
         if appearance is not None and self.reads_pixels:
             seen = np.asarray(appearance, dtype=np.float64)
@@ -170,7 +170,7 @@ class OodDetector:
 
 @dataclass(frozen=True)
 class FeatureDistance:
-    """Mahalanobis distance of features (N, D) from those of known cells, with a shrunk covariance."""
+    """Mahalanobis distance of features (N, D), shrunk covariance."""
 
     # (D,) of known cells
     mean: FloatArray
@@ -193,9 +193,9 @@ class FeatureDistance:
         return np.asarray(np.sqrt(np.square((values - self.mean) @ self.whitening.T).mean(axis=1)))
 
     def as_detector(self, n_classes: int) -> "OodDetector":
-        """Detector that flags images beyond the threshold, for a release without checks."""
+        """Detector of a release without checks, by distance alone."""
         far = math.log(max(self.threshold, _TINY))
-        # the logarithm of a distance of 1, that of a typical known cell, is the lower end
+        # a distance of 1 is that of a typical cell
         scale = np.array([min(0.0, far - 1.0), far])
         return OodDetector(
             {FEATURES: Check(np.tile(self.mean, (n_classes, 1)), self.whitening[None], scale)}, np.empty(0)
@@ -217,7 +217,7 @@ class FeatureDistance:
 
 @dataclass(frozen=True)
 class DetectorInputs:
-    """Features (N, D) and logits (N, K) of N images, and statistics (N, F) of their pixels."""
+    """Features (N, D), logits (N, K) and statistics (N, F) of N images."""
 
     features: npt.NDArray[np.float32]
     logits: npt.NDArray[np.float32]
@@ -232,7 +232,7 @@ class DetectorInputs:
 def fit_ood_detector(
     familiar: DetectorInputs, held_out: DetectorInputs, columns: Mapping[str, slice]
 ) -> OodDetector | None:
-    """Fit the checks on known images, and scale them by held-out ones; None with fewer than 20 on either side."""
+    """Fit and scale the checks; None with fewer than 20 images."""
     # not on images that the network was fitted to: their features lie closer together
     if min(len(familiar.features), len(held_out.features)) < _MIN_IMAGES:
         return None
@@ -251,9 +251,8 @@ def fit_ood_detector(
 
 
 def _fit(values: npt.ArrayLike, named: IntArray, n_classes: int, *, by_class: bool) -> Check:
-    """One check, its distances not yet on the common scale."""
-    # The common covariance is shrunk towards its diagonal by F / (F + N), and that of each class towards the common one
-    # by 3 F / (3 F + N_k): a class with few images borrows it.
+    # The common covariance is shrunk towards its diagonal by F / (F + N), that of a
+    # class towards the common one by 3 F / (3 F + N_k).
     inner = np.asarray(values, dtype=np.float64)
     n, length = inner.shape
     sizes = np.bincount(named, minlength=n_classes)
@@ -274,9 +273,8 @@ def _fit(values: npt.ArrayLike, named: IntArray, n_classes: int, *, by_class: bo
 
 
 def fit_feature_distance(familiar: npt.ArrayLike, held_out: npt.ArrayLike) -> FeatureDistance | None:
-    """Fit on known cells, and set the threshold on held-out ones; None with fewer than 20 on either side."""
-    # The covariance is shrunk towards its diagonal by D / (D + N), which keeps it invertible however few cells there
-    # are; features that never vary get the smallest variance that does.
+    """Fit distance and threshold; None with fewer than 20 images."""
+    # The covariance is shrunk towards its diagonal by D / (D + N), and stays invertible.
     inner, outer = np.asarray(familiar, dtype=np.float64), np.asarray(held_out, dtype=np.float64)
     if min(len(inner), len(outer)) < _MIN_IMAGES:
         return None
@@ -287,13 +285,12 @@ def fit_feature_distance(familiar: npt.ArrayLike, held_out: npt.ArrayLike) -> Fe
 
 
 def _floor(covariance: FloatArray) -> float:
-    """The smallest variance that is not zero."""
     variances = np.diag(covariance)
     return float(max(variances[variances > 0].min(initial=1.0), _TINY))
 
 
 def _whitening(covariance: FloatArray, share: float, floor: float) -> FloatArray:
-    """W with WᵀW the inverse of a covariance that is shrunk towards its diagonal, of variances not below a floor."""
+    """W with WᵀW the inverse of a shrunk covariance."""
     shrunk = (1 - share) * covariance
     np.fill_diagonal(shrunk, np.maximum(np.diag(covariance), floor))
     return np.asarray(np.linalg.inv(np.linalg.cholesky(shrunk)))

@@ -30,7 +30,7 @@ class Prediction:
     distribution: PredictiveDistribution
     # (N, K) of the network
     logits: Floats
-    # (N, D) of the network; in a release with a dropout head the pooled vectors before it
+    # (N, D) of the network, or pooled vectors before a dropout head
     features: Floats
     # (N,) from the training cells, NaN if the release has no distance
     feature_distance: npt.NDArray[np.float64]
@@ -92,7 +92,7 @@ class LocalNetwork:
 
 
 class Predictor:
-    """A loaded release: images in, predictive distributions out; without a ``network`` it runs in this process."""
+    """A loaded release: images in, predictive distributions out."""
 
     def __init__(
         self, release: Release, threads: int = 0, *, device: Device = "auto", network: Network | None = None
@@ -127,11 +127,11 @@ class Predictor:
         return np.zeros((1, channels, side, side), dtype=np.float32)
 
     def core_seconds(self, enough: float = math.inf) -> float:
-        """Processor time of a run for one image, the least of three or the first of ``enough`` seconds."""
+        """Processor seconds per image of one run."""
         blank = self._blank()
         seconds: list[float] = []
         for _ in range(3):
-            started = time.thread_time()  # of this thread alone, however busy the processor is
+            started = time.thread_time()  # of this thread alone
             self.run(blank)
             seconds.append(time.thread_time() - started)
             if seconds[-1] >= enough:
@@ -141,7 +141,7 @@ class Predictor:
     def predict_augmented(
         self, images: Sequence[Image.Image], *, samples: int, seed: int = 0
     ) -> PredictiveDistribution:
-        """Predict decoded images by an ensemble of augmented views, each through the release's calibration."""
+        """Predict decoded images by an ensemble of augmented views."""
         if not images:
             raise ValueError("no image to predict")
         if self.release.head is not None:
@@ -162,7 +162,7 @@ class Predictor:
         return prediction_of(self.release, *self.outputs(pixels), appearance)
 
     def pixels(self, images: Sequence[Image.Image | Pixels]) -> list[Pixels]:
-        """Network pixels, uint8 (size, size, C) each, of decoded images or of what is network pixels already."""
+        """Network pixels, uint8 (size, size, C) each, of decoded images."""
         if not images:
             raise ValueError("no image to predict")
         return [
@@ -178,13 +178,12 @@ class Predictor:
 
 
 def quality_features_for_release(release: Release, pixels: Pixels) -> Floats | None:
-    """Statistics (N, F) of network pixels (N, size, size, C), None if the release's detector reads no pixels."""
+    """Quality features (N, F), None if the detector needs none."""
     detector = release.detector
     return compute_quality_features(pixels) if detector is not None and detector.reads_pixels else None
 
 
 def _ood_scores(release: Release, logits: Floats, features: Floats, appearance: Floats | None) -> OodScores:
-    """Scores of N images by the release's detector; without one nothing is flagged."""
     if release.detector is None:
         unknown = np.full(len(logits), np.nan)
         return OodScores(np.zeros(len(logits), dtype=bool), unknown, unknown, [[] for _ in logits])
@@ -194,7 +193,7 @@ def _ood_scores(release: Release, logits: Floats, features: Floats, appearance: 
 
 
 def prediction_of(release: Release, logits: Floats, features: Floats, appearance: Floats | None = None) -> Prediction:
-    """Prediction of a network's outputs (N, K) and (N, D), now or stored; without an appearance by features alone."""
+    """Prediction from network outputs (N, K) and (N, D)."""
     distance = np.full(len(logits), np.nan) if release.distance is None else release.distance(features)
     unlikeness = _ood_scores(release, logits, features, appearance)
     distribution = release.calibration.apply(*release.by_members(logits, features))

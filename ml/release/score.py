@@ -13,6 +13,7 @@ from ml.release.device import Device
 from ml.release.ood_detector import OodScores
 from ml.release.predictor import Predictor
 from ml.tables.reading import Column, TableError, fail_at, read_table, text_column
+from ml.util.number_format import finite
 
 #: Column of a manifest with digests of patients, as exports have it.
 PATIENTS = "patient_hmac"
@@ -28,16 +29,6 @@ def decode_file(path: Path) -> Image.Image:
         return decode_image(path.read_bytes())
     except (OSError, ImageRejectedError) as exc:
         raise ValueError(f"{path}: {exc}") from exc
-
-
-def _predict(
-    predictor: Predictor, images: list[Image.Image], tta: int | None, seed: int
-) -> tuple[PredictiveDistribution, OodScores]:
-    """Predictions of images, by augmented views where these are asked for, and how unlike the images themselves are."""
-    plain = predictor.predict(images)
-    if tta is None:
-        return plain.distribution, plain.unlikeness
-    return predictor.predict_augmented(images, samples=tta, seed=seed), plain.unlikeness
 
 
 class ImagePrediction(TypedDict):
@@ -64,11 +55,15 @@ class ImagePrediction(TypedDict):
 def predict_files(
     release: Path, paths: list[Path], *, tta: int | None = None, seed: int = 0, device: Device = "auto"
 ) -> list[ImagePrediction]:
-    """Predict image files, by ``tta`` augmented views each or by the image itself; one document per file."""
+    """Predict image files, by ``tta`` augmented views or as they are."""
     predictor = Predictor(read_release(release), device=device)
     rows: list[ImagePrediction] = []
     for path in paths:
-        distribution, unlike = _predict(predictor, [decode_file(path)], tta, seed)
+        images = [decode_file(path)]
+        plain = predictor.predict(images)
+        distribution, unlike = plain.distribution, plain.unlikeness
+        if tta is not None:
+            distribution = predictor.predict_augmented(images, samples=tta, seed=seed)
         phi, flagged = float(distribution.disagreement_probs[0]), bool(unlike.flagged[0])
         a = distribution.log_concentration if isinstance(distribution, DirichletCpe) else None
         rows.append(
@@ -82,21 +77,17 @@ def predict_files(
                 "disagreement_constant": distribution.stated_disagreement is not None,
                 "out_of_distribution": flagged,
                 "reasons": unlike.reasons[0],
-                "distance": _finite(unlike.distance[0]),
-                "distance_percentile": _finite(unlike.percentile[0]),
+                "distance": finite(float(unlike.distance[0])),
+                "distance_percentile": finite(float(unlike.percentile[0])),
             }
         )
     return rows
 
 
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
 def prediction_columns(
     case_ids: list[str], classes: tuple[str, ...], distribution: PredictiveDistribution, unlike: OodScores
 ) -> dict[str, Column]:
-    """Columns of a PREDICTIONS table; ``disagreement_prob`` of an image unlike those of the release is left empty."""
+    """Columns of a PREDICTIONS table; unlike images have no disagreement."""
     columns: dict[str, Column] = {"case_id": case_ids}
     columns |= {f"prob:{name}": distribution.class_probs[:, k] for k, name in enumerate(classes)}
     if isinstance(distribution, DirichletCpe):
@@ -112,7 +103,7 @@ def prediction_columns(
 
 
 def listed_images(images: Path) -> tuple[list[str], list[Path], list[str] | None]:
-    """Names and files of cases in a folder or manifest, and digests of their patients if a manifest has them."""
+    """Case names, files and patient digests of a folder or manifest."""
     hmacs = None
     if images.is_dir():
         paths = sorted(path for path in images.iterdir() if path.suffix.lower() in SUFFIXES)

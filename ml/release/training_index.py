@@ -1,9 +1,8 @@
-"""Digests of a release's training images and patients, for their exclusion from evaluation.
+"""Digests of a release's training images and patients.
 
-``training.index`` is one line that says what it is, one line of JSON with the sizes, and four blocks of sorted digests
-of 32 bytes each, which are looked up by bisection where they lie on the disk. An image is known by the digest of its
-decoded pixels, so that another name or another lossless container does not hide it. A patient is known by an HMAC that
-the service which exported their cells computed with a key of its own: without that key names cannot be tried out.
+``training.index`` is a line of text, a line of JSON with sizes, and four blocks
+of sorted digests of 32 bytes, searched on the disk. Images have the digest of
+their decoded pixels, patients an HMAC by a key of the exporting service.
 """
 
 import json
@@ -15,11 +14,10 @@ from typing import Literal, NotRequired, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from ml.images.pixel_digest import DIGEST_BYTES
+from ml.images.preprocess import DIGEST_BYTES
 
 INDEX_FILE = "training.index"
-#: What an image was used for. ``network``: its weights were fitted or stopped by it; ``calibration``: only what comes
-#: after the network was fitted to it, so that a later calibration may be fitted to it again.
+#: Use of an image: it fitted or stopped the network, or only calibrated it.
 Use = Literal["network", "calibration"]
 USES: tuple[Use, ...] = ("network", "calibration")
 Digests = npt.NDArray[np.bytes_]
@@ -31,7 +29,7 @@ _NONE = np.empty(0, dtype=_TYPE)
 
 
 class TrainingDocument(TypedDict):
-    """Card section on the index: numbers of images and patients; patients null where unknown."""
+    """Card section on the index; unknown patients are null."""
 
     n_images: int
     n_patients: int | None
@@ -39,7 +37,7 @@ class TrainingDocument(TypedDict):
 
 
 class _Header(TypedDict):
-    """Second line of the file: digests of each block, in their order, and the keys of the patients' digests."""
+    """Second line of the file: sizes of the blocks, and patient keys."""
 
     images: dict[str, int]
     patients: dict[str, int]
@@ -52,7 +50,7 @@ def as_digests(values: Iterable[bytes]) -> Digests:
 
 
 def parse_patient_hmac(text: str) -> tuple[str, bytes]:
-    """Key and digest of a value of the column ``patient_hmac``, which is ``key:hexadecimal``."""
+    """Key and digest of a ``patient_hmac``, ``key:hexadecimal``."""
     key, _, digest = text.partition(":")
     try:
         value = bytes.fromhex(digest)
@@ -65,7 +63,7 @@ def parse_patient_hmac(text: str) -> tuple[str, bytes]:
 
 @dataclass(frozen=True)
 class TrainingIndex:
-    """Digests of the images and patients that a release was made with, for each use, sorted, each once."""
+    """Sorted digests of training images and patients by use."""
 
     images: dict[Use, Digests]
     patients: dict[Use, Digests]
@@ -74,7 +72,7 @@ class TrainingIndex:
 
     @classmethod
     def of(cls, images: Sequence[bytes], uses: Sequence[str], patient_hmacs: Sequence[str] | None) -> "TrainingIndex":
-        """Index of N cases by their digests, uses (others than of ``USES`` leave them out) and patients."""
+        """Index of N cases; uses other than ``USES`` are left out."""
         parsed = [parse_patient_hmac(text) for text in patient_hmacs or ()]
         of_use = {use: [row for row, other in enumerate(uses) if other == use] for use in USES}
         used = {row for rows in of_use.values() for row in rows}
@@ -92,7 +90,7 @@ class TrainingIndex:
         return {"n_images": n_images, "n_patients": n_patients, "patient_keys": list(self.patient_keys)}
 
     def uses(self, images: Digests, patients: Digests | None = None) -> npt.NDArray[np.str_]:
-        """Use (N,) of each case, an empty text for none; an empty digest is not looked up."""
+        """Use (N,) of each case, empty for none."""
         use_by_case = np.full(len(images), "", dtype="U11")
         for use in reversed(USES):  # whatever the network was fitted to, stays that
             was_used = _is_among(images, self.images[use])
@@ -102,7 +100,7 @@ class TrainingIndex:
         return use_by_case
 
     def uses_of(self, images: Sequence[bytes], patient_hmacs: Sequence[str] | None) -> npt.NDArray[np.str_]:
-        """Use (N,) of each case, as ``uses``, by values of the column ``patient_hmac`` under any key."""
+        """Use (N,) of each case, by values of ``patient_hmac``."""
         patients = None
         if patient_hmacs is not None:
             parsed = [parse_patient_hmac(text) for text in patient_hmacs]
@@ -115,7 +113,7 @@ class TrainingIndex:
         return TrainingIndex(kept[0], kept[1], self.patient_keys)
 
     def with_calibration(self, images: Sequence[bytes], patient_hmacs: Sequence[str] | None) -> "TrainingIndex":
-        """The same, with cases that only the calibration was fitted to; arguments as of ``uses_of``."""
+        """Add cases of the calibration."""
         more = TrainingIndex.of(images, ["calibration"] * len(images), patient_hmacs)
         both = [
             {use: np.unique(np.concatenate([mine[use], new[use]])) for use in USES}
@@ -156,7 +154,7 @@ class TrainingIndex:
 
 
 def _is_among(digests: Digests, ordered: Digests) -> npt.NDArray[np.bool_]:
-    """Mask of the digests (N,) that are among sorted ones; an empty digest never is."""
+    """Mask (N,) of digests among sorted ones; empty ones never match."""
     if not len(ordered):
         return np.zeros(len(digests), dtype=bool)
     order = np.argsort(digests)  # so that bisection walks through the file once

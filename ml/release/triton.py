@@ -23,7 +23,7 @@ def network_name(network_sha256: str) -> str:
 
 
 def write_repository(release: Release, folder: Path) -> str:
-    """Write the network of a release into a model repository, next to other networks; return the model's name."""
+    """Write a release's network into a model repository; return its name."""
     name = network_name(release.network_sha256)
     model = folder / name
     if model.exists():
@@ -36,7 +36,6 @@ def write_repository(release: Release, folder: Path) -> str:
 
 
 def _model_config(release: Release, n_features: int) -> str:
-    """Text of config.pbtxt."""
     side, channels = release.preprocessing.size, release.preprocessing.channels
     return f"""name: "{network_name(release.network_sha256)}"
 backend: "onnxruntime"

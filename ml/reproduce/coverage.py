@@ -1,9 +1,7 @@
-"""Simulation study with known truth: bias of every estimator, coverage of every interval.
+"""Simulation study: bias of every estimator, coverage of every interval.
 
-Four panels: independent cases and cases of patients who share an error, all read twice or more; and cases of patients
-of which a service reads a fifth twice, by the all-or-audit design and by the graded one, weighted back. Predictions are
-overconfident and noisy, so that no loss is zero; the candidate of a paired comparison is another prediction of the same
-cases.
+Panels: independent cases, cases by patient, and two designs of a service that
+has a fifth read twice. Predictions are overconfident and noisy.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,7 +44,7 @@ READ_TWICE, AUDIT_RATE = 0.2, 0.1
 
 @dataclass(frozen=True)
 class Simulated:
-    """Simulated cases; ``candidate`` predicts them too, ``weights2`` are inverse probabilities of a second label."""
+    """Simulated cases with two predictions of them."""
 
     true_probs: FloatArray
     prior: DirichletCpe
@@ -71,10 +69,7 @@ Design = Callable[[FloatArray], FloatArray]
 
 
 def draw(n_cases: int, rng: np.random.Generator, *, clustered: bool, design: Design | None = None) -> Simulated:
-    """Draw cases with two, three or five labels, or with one and by a design a second.
-
-    ``clustered``: ten cases of each patient, whose true class probabilities shift together.
-    """
+    """Draw cases with two, three or five labels, or by a design."""
     seen = rng.normal(0, 1.5, (n_cases, K))
     patients = np.arange(n_cases) // CASES_PER_PATIENT if clustered else None
     shift = rng.normal(0, 0.8, (n_cases, K))
@@ -149,7 +144,7 @@ def estimate_service_design(sample: Simulated) -> Mapping[str, Estimate | ModelA
 
 
 def truths(large: Simulated) -> dict[str, float]:
-    """True value of each estimator's target, from many cases with known probabilities."""
+    """True value of each estimator's target."""
     exact, other = (
         exact_metrics(large.true_probs, side.class_probs, side.disagreement_probs, n_bins=N_BINS)
         for side in (large.prior, large.candidate)
@@ -173,7 +168,7 @@ Estimates = Mapping[str, Estimate | ModelAssisted]
 
 @dataclass
 class Tally:
-    """Estimates of one estimator in run after run, and on which side their intervals missed."""
+    """Estimates of one estimator over runs, with missed truths."""
 
     values: list[float] = field(default_factory=list)
     low: int = 0
@@ -205,7 +200,7 @@ def simulate(
     aims: Mapping[str, float],
     observer: Observer,
 ) -> list[CoverageRow]:
-    """Estimate everything in run after run of N cases that ``one`` draws; ``aims`` are the truths."""
+    """Estimate everything in repeated runs of N cases."""
     tallies: dict[str, Tally] = {}
     for done in range(runs):
         for name, estimate in estimates(one()).items():
@@ -215,7 +210,7 @@ def simulate(
 
 
 def run(seed: int = 0, *, quick: bool = False, observer: Observer = show_nothing) -> list[CoverageRow]:
-    """Simulate every estimator at every size: without patients, with them, and by both designs of a service."""
+    """Simulate every estimator in every panel and size."""
     runs, large = (QUICK_RUNS, QUICK_LARGE) if quick else (RUNS, LARGE)
     rows, aims = [], {}
     for clustered, panel in ((False, "independent cases"), (True, "by patient")):

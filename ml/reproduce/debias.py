@@ -1,8 +1,4 @@
-"""Paper's Figure 2: debiased estimators find EL = CL = 0 for a perfect predictor.
-
-True class probabilities q ~ U(0, 1) are predicted exactly and labelled n times. The plug-in estimators then
-measure the noise of the labels; the debiased ones scatter around zero.
-"""
+"""Paper's Figure 2: debiased EL and CL of a perfect predictor are 0."""
 
 from dataclasses import asdict
 from typing import Any
@@ -55,7 +51,7 @@ def run(seed: int = 0, *, quick: bool = False, observer: Observer = show_nothing
 
 
 def reproduce(setting: Setting) -> Reproduction:
-    """Simulate and draw Figure 2: means with their distance from zero in Monte-Carlo standard errors."""
+    """Simulate and draw Figure 2."""
     rows = run(setting.seeds[0], quick=setting.quick, observer=setting.observer)
     lines: dict[tuple[int, int], list[str]] = {}
     for row in rows:

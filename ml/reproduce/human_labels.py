@@ -1,8 +1,4 @@
-"""Real human labels: trained on one or three a photograph (CIFAR-10N), tested on about 51 (CIFAR-10H).
-
-What the paper does with its private data (MDS-1 and MDS-full). Because the test photographs carry 51 labels each,
-estimates from two, three or five of them can be compared with the answer from all.
-"""
+"""Real human labels: trained on CIFAR-10N (one or three), tested on CIFAR-10H."""
 
 from typing import Any
 
@@ -77,8 +73,6 @@ def thin(counts: IntArray, n_labels: int, seed: int) -> IntArray:
 
 
 class _HumanRow(ScoredRow):
-    """A method trained on that many labels per photograph."""
-
     train_labels: int
     seed: int
 

@@ -33,7 +33,7 @@ def show_nothing(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Setting:
-    """One call of ``secondread reproduce``; ``out`` also keeps what an interrupted run resumes from."""
+    """One call of ``secondread reproduce``; ``out`` keeps runs to resume."""
 
     name: str
     out: Path
@@ -47,7 +47,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """Results: a heading, rows, Markdown below the heading, charts by file name, and more entries of the document."""
+    """Results: heading, rows, Markdown, charts, further entries."""
 
     what: str
     rows: Sequence[Mapping[str, object]]
@@ -68,11 +68,7 @@ def versions() -> dict[str, str]:
 
 
 def reproduce(setting: Setting) -> Mapping[str, object]:
-    """Reproduce a figure or table by its name.
-
-    Raises:
-        ValueError: an unknown name, or data that are not on this machine.
-    """
+    """Reproduce a figure or table by its name."""
     if setting.name not in NAMES:
         raise ValueError(f"unknown reproduction {setting.name!r}; there are {', '.join(NAMES)}")
     run: Callable[[Setting], Reproduction] = import_module(f"ml.reproduce.{MODULES[setting.name]}").reproduce
@@ -80,7 +76,7 @@ def reproduce(setting: Setting) -> Mapping[str, object]:
 
 
 def run_and_write(setting: Setting, run: Callable[[Setting], Reproduction]) -> Mapping[str, object]:
-    """Write ``<name>.md``, ``<name>.json`` and the figures of a reproduction, and return the JSON document."""
+    """Write documents and figures of a reproduction; return the JSON."""
     setting.out.mkdir(parents=True, exist_ok=True)
     result, used = run(setting), versions()
     document: Mapping[str, object] = {

@@ -24,7 +24,7 @@ class ScoredRow(TypedDict):
     metrics: dict[str, EstimateDocument]
 
 
-#: Row of the calibration that a release has: temperature and head, refined where that helps out of fold.
+#: Row of the calibration that a release has.
 SERVED = "Raw+ts+α served"
 METRICS = ("agreement", "L", "skill", "EL", "CE", "DL", "L_D", "skill_D", "CE_D")
 _STEPS: dict[str, Method] = {"+ts": "temperature", "+vector": "vector", "+matrix": "matrix"}
@@ -33,7 +33,7 @@ _STEPS: dict[str, Method] = {"+ts": "temperature", "+vector": "vector", "+matrix
 def calibration_steps(
     logits: npt.ArrayLike, features: npt.ArrayLike, counts: IntArray, groups: list[str]
 ) -> dict[str, Calibration]:
-    """Raw, each scaling with the concentration head and without it, and what is served, fitted on the given cases."""
+    """Fit every calibration step on the given cases."""
     calibrations = {"Raw": Calibration(Scaling(), None)}
     calibrations["Raw+α"] = calibrate(logits, features, counts, groups, method="none", refined=False).calibration
     for step, method in _STEPS.items():
@@ -87,7 +87,7 @@ def _cell(estimate: EstimateDocument | None) -> str:
 def triage_rows(
     counts: IntArray, distribution: PredictiveDistribution, cluster: npt.ArrayLike | None
 ) -> list[TriagePoint]:
-    """Operating curves of the disagreement probability and of the two simple rules."""
+    """Operating curves of φ and of the two simple rules."""
     capacities = np.linspace(0, 1, 41)
     scores = {"disagreement probability": distribution.disagreement_probs}
     scores |= uncertainty_scores(distribution.class_probs)

@@ -1,11 +1,9 @@
-"""Synthetic experiment of the paper, with ensemble members: Tables 1 and 2 and what goes beyond them.
+"""Synthetic experiment of the paper: Tables 1 and 2, with ensembles.
 
-One network a seed; its calibrators are fitted on validation images with two or five labels each. Serving draws dropout
-in the head only (``ml.release.dropout_head``); here whole passes are stochastic, as in the paper. Rows named MCDO and
-TTA use calibrators fitted on the ensemble's own likelihood. ``per member`` rows feed each member through the
-deterministic network's calibrators, as the paper does. ``moment-matched`` rows are the single Dirichlet with the
-mixture's mean and DPE. Rows ending in ``+φ`` map the DPEs once more by themselves, which the
-paper does not do. Rows ending in ``served`` are what a release has.
+MCDO and TTA rows use calibrators fitted on the ensemble's likelihood; ``per
+member`` rows the deterministic network's, as the paper does. ``moment-matched``
+is the Dirichlet with the mixture's mean and DPE, ``+φ`` maps DPEs once more,
+``served`` is what a release has.
 """
 
 import csv
@@ -58,8 +56,8 @@ _TRAINING = {
 }
 #: Seeds on which the training was chosen, with their test curves in view.
 CHOSEN_ON: dict[str, tuple[int, ...]] = {"mix-mnist": (0,)}
-#: What is done to a network's outputs: nothing, the concentration head, temperature scaling, both, and both refined
-#: by summaries of the logits and by a map of φ where these help out of fold, which is what a release has.
+#: Calibrations: none, concentration head, temperature, both, and both refined
+#: as in a release.
 STEPS = ("", "+α", "+ts", "+ts+α", "+ts+α served")
 METRICS = ("agreement", "accuracy", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D")
 #: The paper's form, to compare with its tables, and the unbiased one.
@@ -68,7 +66,7 @@ _FORMS: tuple[tuple[Debias, str], ...] = (("paper", ""), ("pair", "_pair"))
 
 @dataclass(frozen=True)
 class Row:
-    """One method on one seed: metrics by name, CE and CE_D in the paper's form, with ``_pair`` in the unbiased one."""
+    """One method on one seed; ``_pair`` marks the unbiased form."""
 
     method: str
     labels: int
@@ -93,7 +91,7 @@ Cells = dict[tuple[str, int, str], list[float]]
 
 @dataclass(frozen=True)
 class Outputs:
-    """Logits (N, K) and features (N, D) of a network, or (S, N, K) and (S, N, D) of its members."""
+    """Logits and features, (N, …) or (S, N, …) of an ensemble."""
 
     logits: Floats32
     features: Floats32
@@ -137,7 +135,7 @@ def network_outputs(
     device: torch.device,
     observer: Callable[[int, int], None],
 ) -> Outputs:
-    """Run the network over cases in float32: once (``Raw``), or once a member with dropout or augmented images."""
+    """Run the network once (``Raw``), or by dropout or augmented images."""
     network.eval()
     for layer in network.modules():
         if isinstance(layer, nn.Dropout):
@@ -166,7 +164,7 @@ def network_outputs(
 
 
 def seed_outputs(setting: Setting, seed: int) -> "SeedOutputs":
-    """Train one seed (or resume), and run the network once, with dropout and, for photographs, augmented."""
+    """Train one seed (or resume) and compute its outputs."""
     device = choose_device(setting.device)
     dataset = load_blend(setting.name.replace("-", "_"), cases=QUICK_CASES if setting.quick else None)
     chosen = config(setting.name, seed, setting.quick, choose_precision("auto", device))
@@ -207,7 +205,7 @@ def seed_outputs(setting: Setting, seed: int) -> "SeedOutputs":
 
 @dataclass(frozen=True)
 class SeedOutputs:
-    """One seed's network on validation and test images (rows ``cases``), by kind ``Raw``, ``MCDO`` and ``TTA``."""
+    """One seed's network on validation and test images, by kind."""
 
     dataset: ImageDataset
     cases: npt.NDArray[np.intp]
@@ -255,7 +253,7 @@ class SeedOutputs:
                     yield self._row(labels, truth, f"{kind}{step} [moment-matched]", moment_matched(distribution))
 
     def calibrations(self, kind: str, labels: int) -> dict[str, Calibration]:
-        """Calibrators fitted on the validation images with that many labels each, by step; kept to resume from."""
+        """Fit calibrators for each step, or resume them."""
         path = self.folder / f"calibrations_{kind.lower()}_{labels}.json"
         if not path.is_file():
             valid = self.part(kind, "valid")
@@ -272,14 +270,14 @@ class SeedOutputs:
         return {step: Calibration.from_dict(document[step]) for step in STEPS}
 
     def _valid_labels(self, labels: int) -> tuple[IntArray, list[str]]:
-        """Label histograms of the validation images with that many labels each, and the images' names."""
+        """Label histograms and names of validation images."""
         table = read_blend_table(self.dataset.name, labels)
         by_case = dict(zip(table.case_ids, table.label_counts, strict=True))
         names = [self.dataset.case_ids[row] for row in self.dataset.rows("valid")]
         return np.array([by_case[name] for name in names]), names
 
     def _mapped(self, labels: int, truth: Truth, method: str, kind: str, calibration: Calibration) -> Row:
-        """Disagreement after a map of its own, fitted on the validation images too."""
+        """Disagreement after its own map, fitted on validation images."""
         counts, names = self._valid_labels(labels)
         valid, test = (
             calibration.apply(part.logits, part.features)
@@ -312,10 +310,8 @@ class SeedOutputs:
 
 
 def authors_posterior_loss(counts: IntArray, true_probs: FloatArray, prior: EnsembleCpe) -> float:
-    """Posterior EL by the weights of the authors' code, Σ_k f_k^{y_k}: after one label c they are f_c + K − 1.
-
-    They must be the product Π_k f_k^{y_k} = f_c, and the sum hardly moves: an erratum, shown with numbers.
-    """
+    """Posterior EL by the weights of the authors' code, Σ_k f_k^{y_k}."""
+    # The product Π_k f_k^{y_k} = f_c would be right: an erratum of the code.
     members, totals = prior.member_class_probs, counts.sum(axis=1)
     loss = np.zeros(len(counts))
     for label in range(counts.shape[1]):
@@ -360,7 +356,7 @@ def _seed_rows(setting: Setting, outputs: SeedOutputs) -> list[Row]:
 
 
 def paper_numbers(name: str) -> list[tuple[str, str, int, str, float]]:
-    """Numbers of the paper (AISTATS 2021): table 1, 2 or CPE, method, labels per validation image, metric, value."""
+    """Numbers of the paper (AISTATS 2021)."""
     with (Path(__file__).parent / "paper.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["data"] == name]
     return [(row["table"], row["method"], int(row["labels"]), row["metric"], float(row["value"])) for row in rows]
@@ -376,7 +372,7 @@ def gathered(rows: list[Row]) -> Cells:
 
 
 def verdicts(name: str, rows: list[Row]) -> tuple[str, dict[str, list[ComparedNumber]]]:
-    """The comparison with the paper over all seeds, and over those that had no part in choosing the training."""
+    """Comparison over all seeds, and over seeds unused in tuning."""
     text, compared = compare_with_paper(name, gathered(rows))
     further = {"compared_with_paper": compared}
     chosen_on = CHOSEN_ON.get(name, ())
@@ -390,7 +386,7 @@ def verdicts(name: str, rows: list[Row]) -> tuple[str, dict[str, list[ComparedNu
 
 
 def compare_with_paper(name: str, cells: Cells) -> tuple[str, list[ComparedNumber]]:
-    """Ours next to every number of the paper's that we have too: in a sentence, and as rows."""
+    """Compare with every number of the paper, in words and rows."""
     compared: list[ComparedNumber] = []
     worse_ones: list[str] = []
     for method, labels, metric, paper in dict.fromkeys(number[1:] for number in paper_numbers(name)):

@@ -1,7 +1,6 @@
 """Sharded evaluation of long tables on any machine, safe to repeat.
 
-A part is a file of sums over groups of patients (``ml.metrics.accumulator``): 10⁹ labels become a few megabytes a part,
-and the metrics with their intervals follow from the parts together. As with images, a part that is there is left.
+A part is a file of sums over groups of patients.
 """
 
 import hashlib
@@ -40,7 +39,7 @@ class EvaluatedShard:
 
 
 def index_digest(path: Path) -> str:
-    """Digest of a Parquet file's length and footer, which names every row group with its size, place and range."""
+    """Digest of a Parquet file's length and footer."""
     try:
         size, footer = path.stat().st_size, parquet.read_metadata(path).serialized_size
         with path.open("rb") as stream:
@@ -93,7 +92,6 @@ def _file(folder: Path, shard: int, n_shards: int) -> Path:
 
 
 def _write(path: Path, job: str, sums: tuple[GroupSums, GroupSums]) -> None:
-    """Write sums of one part where none are."""
     arrays = {"job": np.array(job)}
     for order, part in zip(_ORDERS, sums, strict=True):
         arrays |= {f"{order}/{name}": array for name, array in part.to_arrays().items()}
@@ -104,7 +102,6 @@ def _write(path: Path, job: str, sums: tuple[GroupSums, GroupSums]) -> None:
 
 
 def _read(path: Path, job: str) -> tuple[GroupSums, GroupSums]:
-    """Sums of one part, those of order 1 first."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             written = str(arrays["job"])

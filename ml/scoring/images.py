@@ -1,7 +1,7 @@
-"""Streamed list of the images to predict, from a folder or a manifest, in a fixed order.
+"""Streamed list of the images to predict, from a folder or a manifest.
 
-Every row has a number, from 0, by which shards divide the list. A folder is walked with the folders in it, in the order
-of the bytes of the names. Names and case ids that do not fit in memory are sorted in temporary files.
+Rows are numbered from 0, folders sorted by the bytes of the names. What does
+not fit in memory is sorted in temporary files.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from ml.release.score import PATIENTS, SUFFIXES
 from ml.tables.reading import Place, TableError, count_rows, read_rows, text_column
 from ml.util.files import file_sha256
 
-#: Images a run of the network. Shards are whole blocks, so that an image is always predicted beside the same ones.
+#: Images of a run. Shards are whole blocks: an image has the same neighbours.
 BLOCK = 64
 #: Names and digests of case ids that are sorted in memory.
 _IN_MEMORY = 200_000
@@ -35,7 +35,7 @@ class Rows:
     case_ids: list[str]  # of the images
     names: list[str]  # their files as the list has them
     paths: list[Path]  # their files
-    hmacs: list[str] | None  # digests of their patients, None where the list has none
+    hmacs: list[str] | None  # of their patients
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class ImageList:
     source: Path  # the folder, or the manifest
     rows: int  # number of images
     sha256: str  # digest of the manifest, or of the names in the folder
-    read: Callable[[int, int], Iterator[Rows]]  # gives the rows from one number up to another in blocks
+    read: Callable[[int, int], Iterator[Rows]]  # blocks of a range
 
 
 def open_list(images: Path, *, names_in_memory: int = _IN_MEMORY) -> ImageList:
-    """Count the images of a folder or a manifest, and digest their list; in one pass."""
+    """Count and digest a list of images in one pass."""
     if not images.exists():
         raise TableError(f"{images}: there is no such file or folder")
     if images.is_dir():
@@ -71,16 +71,13 @@ def _open_folder(images: Path, names_in_memory: int) -> ImageList:
     def read(first: int, stop: int) -> Iterator[Rows]:
         names = islice(_sorted(_walk(os.fsencode(images)), names_in_memory), first, stop)
         for start in range(first, stop, BLOCK):
-            yield _folder_rows(images, start, list(islice(names, min(BLOCK, stop - start))))
+            block = list(islice(names, min(BLOCK, stop - start)))
+            # a name that is no UTF-8 is displayed with its bytes, and opened as it is
+            shown_as = [name.decode("utf-8", "backslashreplace") for name in block]
+            paths = [images / os.fsdecode(name) for name in block]
+            yield Rows(start, [name.rpartition(".")[0] for name in shown_as], shown_as, paths, None)
 
     return ImageList(images, count, digest.hexdigest(), read)
-
-
-def _folder_rows(images: Path, first: int, names: list[bytes]) -> Rows:
-    # a name that is no UTF-8 is displayed with its bytes, and opened as it is
-    display_names = [name.decode("utf-8", "backslashreplace") for name in names]
-    paths = [images / os.fsdecode(name) for name in names]
-    return Rows(first, [name.rpartition(".")[0] for name in display_names], display_names, paths, None)
 
 
 def _manifest_rows(manifest: Path, first: int, stop: int) -> Iterator[Rows]:
@@ -94,7 +91,7 @@ def _manifest_rows(manifest: Path, first: int, stop: int) -> Iterator[Rows]:
 
 
 def _walk(folder: bytes, inside: bytes = b"") -> Iterator[bytes]:
-    """Names of the images in a folder and the folders in it, relative to it, in no order; links to folders are left."""
+    """Image and folder names in a folder, unordered, without links."""
     with os.scandir(os.path.join(folder, inside)) as entries:
         for entry in entries:
             name = os.path.join(inside, entry.name)
@@ -105,7 +102,7 @@ def _walk(folder: bytes, inside: bytes = b"") -> Iterator[bytes]:
 
 
 def _sorted(entries: Iterator[bytes], in_memory: int) -> Iterator[bytes]:
-    """The same in their order, with a limited number of them in memory and the others in temporary files."""
+    """Sort in bounded memory, with temporary files."""
     spilled: list[IO[bytes]] = []
     try:
         while chunk := sorted(islice(entries, in_memory)):
@@ -133,7 +130,7 @@ def _unspill(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def repeated_row(identifiers: Iterable[list[str]], *, in_memory: int = _IN_MEMORY) -> int | None:
-    """The first row, from 0, whose identifier stands in an earlier one; None if every identifier is another."""
+    """First row, from 0, with a repeated identifier; else None."""
     digests = (
         hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).digest() + row.to_bytes(_NUMBER_BYTES, "big")
         for row, name in enumerate(chain.from_iterable(identifiers))

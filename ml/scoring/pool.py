@@ -1,6 +1,6 @@
-"""All missing shards of a job: by processes of this machine, or as tasks of a Ray cluster.
+"""Missing shards of a job, by processes of this machine or tasks of Ray.
 
-Ray stores no results and may run a task more than once: a shard is a file, and its files are whole or not there.
+Ray may run a task more than once: files of a shard are whole or missing.
 """
 
 import logging
@@ -32,7 +32,7 @@ from ml.scoring.shards import (
     write_shard,
 )
 from ml.scoring.table import Observer, Scorer
-from ml.util.cores import cores
+from ml.util.files import cores
 
 Engine = Literal["local", "ray"]
 #: Makes the shard with a number; picklable.
@@ -67,7 +67,7 @@ def run_missing(
     ray_address: str | None = None,
     device: Device = "auto",
 ) -> Run:
-    """Run the shards of a job that are missing; a folder without a job is given one of at least a shard a core."""
+    """Run missing shards; a new job has at least one shard per core."""
     scorer, listed = Scorer(release, tta=tta, seed=seed, device=device), open_list(images)
     with connect_to_ray(ray_address) if engine == "ray" else nullcontext(cores()) as n_cores:
         n_shards = max(min(n_cores, -(-listed.rows // BLOCK)), -(-listed.rows // SHARD_IMAGES))
@@ -80,7 +80,7 @@ def run_missing(
         if engine == "ray":
             parts = run_on_ray(work, missing)
         elif scorer.predictor.on_gpu or min(n_cores, len(missing)) < 2:
-            # a GPU has one queue for all processes, and one process has all cores for its only shard
+            # a GPU has one queue, and a single shard has all cores
             parts = (write_shard(scorer, listed, job, shard) for shard in missing)
         else:
             parts = run_in_processes(work, missing, n_cores)
@@ -102,7 +102,7 @@ def run_missing(
 
 @dataclass(frozen=True)
 class ShardWork:
-    """Work order of a job that was begun, for other processes; called with a shard's number, it makes that shard."""
+    """Work order of a job for other processes, called with a shard."""
 
     release: Path  # absolute, like the other paths
     images: Path
@@ -127,13 +127,13 @@ class ShardWork:
 def _open_release_and_list(
     release: Path, images: Path, tta: int | None, seed: int, device: Device
 ) -> tuple[Scorer, ImageList]:
-    """Release and list, which a process keeps from one shard to the next: it is there for one run only."""
+    """Open release and list once per process."""
     # one thread: the other cores have shards to work on
     return Scorer(release, tta=tta, seed=seed, threads=1, device=device), open_list(images)
 
 
 def run_in_processes(work: Work, shards: list[int], n_processes: int) -> Iterator[PartDocument]:
-    """Make shards by processes of this machine, which end with this one; their documents, in the order they end."""
+    """Make shards by local processes; yield their documents."""
     count = min(n_processes, len(shards))
     pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_end_with_parent)
     try:
@@ -146,7 +146,7 @@ def run_in_processes(work: Work, shards: list[int], n_processes: int) -> Iterato
 
 
 def _end_with_parent() -> None:
-    """End when the parent process has ended, even if it was killed."""
+    """End with the parent process, however it ends."""
     parent = parent_process()
 
     def watch() -> None:
@@ -158,7 +158,7 @@ def _end_with_parent() -> None:
 
 
 def run_on_ray(work: Work, shards: list[int]) -> Iterator[PartDocument]:
-    """Make shards by tasks of the connected Ray cluster, one core each; their documents, in the order they end."""
+    """Make shards by Ray tasks, one core each; yield their documents."""
     import ray
     from ray.exceptions import RayError, RayTaskError
 
@@ -194,13 +194,13 @@ def _make(work: Work, shard: int) -> PartDocument:
 
 @contextmanager
 def connect_to_ray(address: str | None) -> Iterator[int]:
-    """Connect to the Ray of an address or of this program, or start one here that ends with it; yield its cores."""
+    """Connect to Ray, or start it here; yield its number of cores."""
     # before Ray is imported, which reads them then
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_raylet_start_wait_time_s", _START_S)
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if address == "local" and "RAY_AUTH_MODE" not in os.environ:
-        # other users who reach its ports cannot use it, and no token is left in the home of this user
+        # no other user can use its ports, and no token is left in the home
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     import ray
 

@@ -1,9 +1,8 @@
-"""Shards of an image list, safe to predict on any machine and more than once, and the tables that they make together.
+"""Shards of an image list, safe to predict anywhere and more than once.
 
-Shards are made of whole blocks in the order of the list, and every run gives the same bytes: a second run leaves the
-files that exist, and a shard whose process was killed is made again. The folder of a job contains ``job.json``, which
-pins what the parts belong to, and of each part its predictions, its errors and, written last, its document. All are
-written beside and linked into place, so that they are whole or not there.
+A job's folder contains ``job.json`` and, for each part, predictions, errors and,
+written last, a document. Files are linked into place, whole or not at all.
+Shards are whole blocks of the list, and every run gives the same bytes.
 """
 
 import os
@@ -45,7 +44,7 @@ class ShardError(ValueError):
 
 
 class JobDocument(TypedDict):
-    """Document shared by all parts; without ``device`` the CPU predicts, with other last bits."""
+    """Document of a job, shared by its parts."""
 
     version: int
     release_sha256: str
@@ -59,7 +58,7 @@ class JobDocument(TypedDict):
 
 
 class EvaluationJob(TypedDict):
-    """Document shared by the shards of an evaluation, with digests of the tables' indexes."""
+    """Document of a sharded evaluation, with digests of the tables."""
 
     version: int
     labels: str
@@ -96,7 +95,7 @@ class Job:
         return self.document["n_shards"]
 
     def file(self, shard: int, what: str) -> Path:
-        """A file of a part, counted from 1: ``predictions.parquet``, ``errors.parquet`` or ``json``."""
+        """A file of a part, counted from 1."""
         return self.folder / f"shard-{shard:05d}-of-{self.n_shards:05d}.{what}"
 
     def part(self, shard: int) -> PartDocument | None:
@@ -148,7 +147,7 @@ def rows_of(shard: int, n_shards: int, n_rows: int) -> tuple[int, int]:
 
 
 def create_file(path: Path, target: Path) -> None:
-    """Move a written file to a free place in its folder, or keep an identical file that is there."""
+    """Move a file into a free place, or keep an identical one."""
     sync_file(path)
     try:
         os.link(path, target)
@@ -169,7 +168,7 @@ def create_json(path: Path, document: JobDocument | EvaluationJob | PartDocument
 
 
 def begin_job(path: Path, document: JobDocument | EvaluationJob, words: Mapping[str, str]) -> str:
-    """Write the document of a job where none is, or check that it is this one, in words for each field; its digest."""
+    """Write or compare the document of a job; return its digest."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         with suppress(ShardError):  # another process was first
@@ -250,7 +249,7 @@ def score_shard(
 def write_shard(
     scorer: Scorer, listed: ImageList, job: Job, shard: int, observer: Observer = lambda done, total: None
 ) -> PartDocument:
-    """Predict one shard of a job that is open, unless it is there: what every process and engine does."""
+    """Predict a missing shard of an open job."""
     existing = job.part(shard)
     if existing is not None:
         return existing
@@ -300,7 +299,7 @@ class MergedShards:
 
 
 def merge_job_shards(folder: Path) -> MergedShards:
-    """Join the parts of a job into ``predictions.parquet`` and ``errors.parquet``, byte for byte those of one run."""
+    """Join the parts of a job, byte for byte those of one run."""
     job = read_job(folder)
     parts = _checked_parts(job)
     again = repeated_row(_cases(job))
@@ -322,7 +321,6 @@ def merge_job_shards(folder: Path) -> MergedShards:
 
 
 def _checked_parts(job: Job) -> list[PartDocument]:
-    """Documents of all parts, checked."""
     require_all(job.folder, job.missing(), job.n_shards)
     parts = job.parts()
     for part in parts:

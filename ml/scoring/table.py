@@ -1,6 +1,6 @@
 """Prediction of many images into one table, block by block.
 
-The bytes of a table depend on its rows alone, never on the number of rows that were added together.
+The bytes of a table depend on its rows alone.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,7 @@ import pyarrow as pa
 from PIL import Image
 from pyarrow import csv, parquet
 
-from ml.images.pixel_digest import pixel_digest
-from ml.images.preprocess import ImageRejectedError, Pixels, decode_image
+from ml.images.preprocess import ImageRejectedError, Pixels, decode_image, pixel_digest
 from ml.release.artifact import read_release
 from ml.release.device import Device
 from ml.release.predictor import Predictor
@@ -91,7 +90,7 @@ class Scorer:
         self.schema: pa.Schema = self._predictions(["probe"], [probe], [pixel_digest(probe)], None).schema
 
     def __call__(self, rows: Rows) -> tuple[pa.Table, pa.Table]:
-        """Predictions of the images that can be read, and errors of those that cannot."""
+        """Predictions of readable images, and errors of the others."""
         kept: list[int] = []
         images: list[Image.Image | Pixels] = []
         digests: list[bytes] = []
@@ -104,7 +103,7 @@ class Scorer:
                 continue
             kept.append(at)
             digests.append(pixel_digest(image))
-            # augmented views are made of the image itself; else its pixels need not be kept
+            # augmented views need the image itself
             images.append(image if self.tta is not None else self.predictor.pixels([image])[0])
         errors = {
             "row": [rows.first + at for at, _, _ in wrong],
@@ -129,20 +128,17 @@ class Scorer:
             distribution = self.predictor.predict_augmented(pictures, samples=self.tta, seed=self.seed)
         columns = prediction_columns(cases, release.classes, distribution, plain.unlikeness)
         columns["release_sha256"] = [self.release_sha256] * len(cases)
-        columns[TRAINED_ON] = self._trained_on(digests, hmacs)
+        index = release.training
+        uses = ["unknown"] * len(digests)
+        if index is not None:
+            uses = ["yes" if use else "no" for use in index.uses_of(digests, hmacs)]
+        columns[TRAINED_ON] = uses
         filled: dict[str, Column] = {name: empty_where_nan(np.asarray(columns[name])) for name in MAY_BE_EMPTY}
         return pa.table(dict(columns | filled))
 
-    def _trained_on(self, digests: list[bytes], hmacs: list[str] | None) -> list[str]:
-        """Training status of each image or its patient: yes, no, or unknown."""
-        index = self.predictor.release.training
-        if index is None:
-            return ["unknown"] * len(digests)
-        return ["yes" if use else "no" for use in index.uses_of(digests, hmacs)]
-
 
 def _unreadable_reason(exc: OSError | ValueError) -> tuple[str, str]:
-    """Reason and message of a file that cannot be read, without its path on this machine."""
+    """Reason and message of an unreadable file, without its path."""
     if isinstance(exc, ImageRejectedError):
         return exc.reason, str(exc)
     reason = "missing" if isinstance(exc, FileNotFoundError) else "unreadable"
@@ -169,7 +165,7 @@ def score_images(
     seed: int = 0,
     device: Device = "auto",
 ) -> ScoredTable:
-    """Predict a folder of images, or a manifest with columns case_id and file, into a PREDICTIONS table."""
+    """Predict a folder or manifest of images into a PREDICTIONS table."""
     kind = out.suffix.lower()
     if kind not in {".csv", ".parquet"}:
         raise TableError(f"{out}: the extension must be .csv or .parquet")
@@ -194,7 +190,7 @@ def write_rows(
     *,
     as_csv: bool = False,
 ) -> tuple[int, int]:
-    """Predict rows from one number up to another into two files, of predictions and of errors; the number of each."""
+    """Predict a range of rows into predictions and errors; their numbers."""
     with ExitStack() as stack:
         good = stack.enter_context(TableWriter(files[0], scorer.schema, as_csv=as_csv))
         bad = stack.enter_context(TableWriter(files[1], ERRORS, as_csv=as_csv))
@@ -209,7 +205,6 @@ def write_rows(
 
 
 def _check_cases(listed: ImageList) -> None:
-    """Every case stands once."""
     again = repeated_row(rows.case_ids for rows in listed.read(0, listed.rows))
     if again is not None:
         start = again // BLOCK * BLOCK

@@ -38,7 +38,7 @@ class Comparison:
         return {"n_cases": self.first.n_cases, "left_out": list(self.left_out)} | estimates
 
     def summary(self) -> str:
-        """Return a table of both values and their change, with intervals, as text."""
+        """Return both values and their change as a text table."""
         lines = [f"compared on {self.first.n_cases:,} cases that both predict; change: second less first"]
         others = any(row.low_new is not None for row in self.changes.values())
         head = f"{'for new annotators':>24}" if others else ""
@@ -54,7 +54,7 @@ class Comparison:
         return "\n".join(lines)
 
     def to_frame(self) -> Any:
-        """Return a pandas table of the changes: a row per metric, with both values before the change's numbers.
+        """Return a pandas table of the changes, a row per metric.
 
         Raises:
             ImportError: pandas is not installed.
@@ -120,14 +120,7 @@ def compare(
 
 
 def compare_matched(cases: Cases, options: EvaluationOptions) -> Comparison:
-    """Compare matched predictions with their baseline.
-
-    Errors of the changes are those of the paired differences, whole patients left out where they are named: both
-    predictions are judged by the same labels, so a change is known better than either value.
-
-    Raises:
-        TableError: there is no rival.
-    """
+    """Compare matched predictions with their baseline."""
     rival = cases.rival
     if rival is None:
         raise TableError("there are no other predictions to compare with")

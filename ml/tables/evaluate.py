@@ -36,7 +36,7 @@ def evaluate(
     level: Level = "nominal",
     renormalise: bool = False,
 ) -> Evaluation:
-    """Every metric with its interval: of tables matched by ``case_id`` and class name, or of arrays.
+    """Compute every metric with its interval, from tables or arrays.
 
     Args:
         labels: LABELS, long or wide (a file, or a table of pandas, polars, Arrow or a mapping of columns), or label
@@ -105,7 +105,7 @@ def evaluate(
 def evaluate_findings(
     labels: TableSource, predictions: TableSource, options: EvaluationOptions | None = None
 ) -> dict[str, Evaluation]:
-    """Evaluate several findings of one pair of tables, each on its own, by the column ``finding`` of both.
+    """Evaluate each finding of a pair of tables, by ``finding``.
 
     Args:
         labels: LABELS with a column ``finding``; a file or a table in memory.
@@ -161,7 +161,7 @@ def evaluate_cases(cases: Cases, options: EvaluationOptions) -> Evaluation:
 
 
 def write_diagrams(evaluation: Evaluation, folder: Path) -> list[Path]:
-    """Draw reliability diagrams of every class and of disagreement as SVG, and return their paths."""
+    """Draw reliability diagrams as SVG, and return their paths."""
     from ml.charts.reliability import reliability_diagram, write_chart
 
     charts = {

@@ -1,8 +1,8 @@
-"""Label and prediction tables, on disk (CSV or Parquet by extension) or in memory, checked cell by cell.
+"""Label and prediction tables, on disk or in memory, checked cell by cell.
 
-LABELS come long (``case_id, annotator, label``) or wide (``case_id, count:<class>…``); PREDICTIONS have
-``case_id, prob:<class>…`` and optionally ``log_concentration`` or ``disagreement_prob``. Columns are found by name,
-in any order.
+LABELS are long (``case_id, annotator, label``) or wide (``case_id,
+count:<class>…``); PREDICTIONS have ``case_id, prob:<class>…`` and optionally
+``log_concentration`` or ``disagreement_prob``.
 """
 
 from collections.abc import Sequence
@@ -34,9 +34,9 @@ from ml.util.arrays import ROW_SUM_TOLERANCE, EqualByValue, FloatArray, IntArray
 
 #: Where the documents say what to do with tied and shared answers.
 _TIES = "docs/reference/tables.md, 'Ties and fractional counts'"
-#: Distance from 1 of a row's sum that rounding explains (six decimals, float16), with a little for its own rounding.
+#: Distance from 1 of a row's sum that rounding explains (float16).
 ROUNDING = 1e-3 + 1e-9
-#: Of images unlike those of a release the second is empty, and the first is what it would have said.
+#: The second is empty for images unlike those of a release.
 _DISAGREEMENT = ("disagreement_prob_raw", "disagreement_prob")
 #: Columns that are not handed on as further columns of a table.
 _OF_LABELS = {"case_id", "annotator", "label"}
@@ -45,7 +45,7 @@ _OF_PREDICTIONS = {"case_id", "log_concentration", *_DISAGREEMENT}
 
 @dataclass(frozen=True, eq=False)
 class Predictions(EqualByValue):
-    """Predictions of cases: probabilities (N, K), disagreement probabilities (N,), further columns of the table.
+    """Class and disagreement probabilities (N, K), (N,) of cases.
 
     ``renormalised`` has the distances (R,) from 1 of the sums of the R rows that were divided by them; None if R = 0.
     """
@@ -87,7 +87,7 @@ def read_predictions(source: TableSource, *, complement: str | None = None, reno
 def check_predictions(
     table: pa.Table, where: Where, *, complement: str | None = None, renormalise: bool = False
 ) -> Predictions:
-    """Check a PREDICTIONS table, or a part of one; arguments and errors as in ``read_predictions``."""
+    """Check a PREDICTIONS table as ``read_predictions`` does."""
     names = probability_columns(table, where, binary=complement is not None)
     case_ids = text_column(table, "case_id", where)
     fail_at(where, find_repeats(case_ids), "case_id", "duplicated case", case_ids)
@@ -125,17 +125,12 @@ def _check_probability(where: Where, name: str, values: FloatArray) -> None:
 
 
 def _further_columns(table: pa.Table, others: set[str]) -> dict[str, list[Any]]:
-    """Columns of a table that are none of these and no counts."""
     names = [name for name in table.column_names if name not in others and not name.startswith("count:")]
     return table.select(names).to_pydict()  # type: ignore[no-any-return]
 
 
 def probability_columns(table: pa.Table, where: Where, *, binary: bool = False) -> list[str]:
-    """Names of the columns ``prob:<class>``.
-
-    Raises:
-        TableError: another number of them.
-    """
+    """Names of the columns ``prob:<class>``."""
     names = [name for name in table.column_names if name.startswith("prob:")]
     if not names:
         if is_wide(table) or {"annotator", "label"} & set(table.column_names):
@@ -168,7 +163,7 @@ def read_labels(source: TableSource, classes: Sequence[str] | None = None) -> An
 
 
 def read_annotations(source: TableSource, classes: Sequence[str] | None = None) -> Annotations:
-    """Read a LABELS table that names annotators: a file, or a table of pandas, polars, Arrow or NumPy columns.
+    """Read a LABELS table with annotators, a file or in memory.
 
     Args:
         source: the file, or a table in memory.
@@ -199,18 +194,14 @@ def is_wide(table: pa.Table) -> bool:
 
 
 def classes_of_labels(table: pa.Table, where: Where) -> list[str]:
-    """Classes of a LABELS table: those that occur, sorted, in a long one; the columns, in their order, in a wide one.
-
-    Raises:
-        TableError: a label is missing.
-    """
+    """Classes of a LABELS table: sorted, or in the order of its columns."""
     if is_wide(table):
         return [name.removeprefix("count:") for name in table.column_names if name.startswith("count:")]
     return sorted(set(text_column(table, "label", where)))
 
 
 def check_labels(table: pa.Table, where: Where, classes: Sequence[str] | None = None) -> Annotations:
-    """Check a LABELS table, or a part of one; arguments and errors as in ``read_labels``."""
+    """Check a LABELS table as ``read_labels`` does."""
     case_ids = text_column(table, "case_id", where)
     if is_wide(table):
         return _wide_labels(table, case_ids, where, classes)
@@ -239,7 +230,7 @@ def check_labels(table: pa.Table, where: Where, classes: Sequence[str] | None = 
 
 
 def _spelled_alike(name: str, names: Sequence[str]) -> str:
-    """The end of a message about an unknown name that differs from one of the names only in ways hard to see."""
+    """Hint at a name that differs only in ways hard to see."""
     for other in names:
         if other.strip() == name.strip():
             return f"; it differs from {other!r} in spaces"
@@ -273,11 +264,7 @@ def _wide_labels(table: pa.Table, case_ids: list[str], where: Where, classes: Se
 
 
 def case_column(labels: Annotations, name: str, where: Where) -> npt.NDArray[Any]:
-    """A further column of LABELS, one value per case (N,).
-
-    Raises:
-        TableError: no such column, a missing value, or one that varies within a case.
-    """
+    """A further column of LABELS, one value per case (N,)."""
     if name not in labels.columns:
         others = ", ".join(labels.columns) or "only the columns that every table of LABELS has"
         raise TableError(f"{where}: column {name!r} is missing; there are {others}")
@@ -298,11 +285,7 @@ def case_column(labels: Annotations, name: str, where: Where) -> npt.NDArray[Any
 
 
 def align(labels: Annotations, predictions: Predictions, where: Where, *, drop: bool) -> tuple[IntArray, list[str]]:
-    """Number (N_predictions,) of each prediction's case in LABELS, −1 without a label; and cases not predicted.
-
-    Raises:
-        TableError: a label without a prediction, and these are not dropped.
-    """
+    """Match predictions (N,) to cases, −1 for none; unpredicted cases."""
     predicted = set(predictions.case_ids)
     stray = [case for case in labels.case_ids if case not in predicted]
     if stray and not drop:

@@ -23,7 +23,7 @@ from ml.tables.files import (
     classes_of_labels,
     probability_columns,
 )
-from ml.tables.reading import Place, TableError, TableSource, fail_at, open_table, positions, text_column
+from ml.tables.reading import Place, TableError, TableSource, fail_at, is_number, open_table, positions, text_column
 from ml.util.arrays import FloatArray, IntArray, require_whole
 
 Level = Literal["nominal", "ordinal"]
@@ -31,7 +31,7 @@ Level = Literal["nominal", "ordinal"]
 Missing = Literal["error", "drop"]
 #: Column of LABELS with the number of the planned read that a label answers.
 PLANNED_READ = "planned_read"
-#: Column of PREDICTIONS that ``secondread score`` and exports write: yes, no or unknown.
+#: Column of PREDICTIONS: yes, no or unknown.
 TRAINED_ON = "trained_on"
 #: Names in a warning; the document lists all.
 _NAMED = 5
@@ -40,7 +40,7 @@ _Table = tuple[pa.Table, Place]
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """Options of an evaluation of LABELS and PREDICTIONS, from the command line to the engine.
+    """Options of an evaluation of LABELS and PREDICTIONS.
 
     Attributes:
         n_bins: equal-width bins of [0, 1].
@@ -85,7 +85,7 @@ class EvaluationOptions:
 
 @dataclass(frozen=True)
 class Rival:
-    """Other predictions of the M cases that both predict, with classes in the order of the first."""
+    """Other predictions of the M cases that both predict."""
 
     predictions: Predictions
     #: (M,) positions among the cases of the first predictions
@@ -99,11 +99,11 @@ class Rival:
 class Cases:
     """Predictions of N cases with the labels of each case, of one finding."""
 
-    #: LABELS without the cells that a release was trained on, and what messages call them
+    #: LABELS without training cells, and their place
     labels: Annotations
     place: Place
     predictions: Predictions
-    #: (N, K), zero rows without a label; ``first_counts`` are those of the answers to the first planned reads, if named
+    #: (N, K), zero rows without a label; ``first_counts``: of first planned reads
     counts: IntArray
     first_counts: IntArray | None
     #: (N,) of order 1 and of order 2, and the patients
@@ -114,17 +114,17 @@ class Cases:
     left_out: tuple[str, ...]
     finding: str | None = None
     rival: Rival | None = None
-    #: about rows that were renormalised, and about cells that a release was trained on, which are left out
+    #: on renormalised rows, and on training cells left out
     notes: tuple[str, ...] = ()
 
     @cached_property
     def annotations(self) -> Annotations | None:
-        """Labels with their annotators, in the order of the cases of LABELS; None in a wide table."""
+        """Labels in the order of LABELS; None in a wide table."""
         return self.labels.by_case() if self.labels.annotators else None
 
     @cached_property
     def readings(self) -> Readings | None:
-        """Labels of the predicted cases, as metrics take them; None in a wide table."""
+        """Labels of the predicted cases; None in a wide table."""
         annotations, labels = self.annotations, self.labels
         if annotations is None:
             return None
@@ -144,7 +144,6 @@ class Cases:
 
 
 def _case_names(cases: Sequence[str]) -> str:
-    """Cases by number and name, the first ones where there are many."""
     names = ", ".join(repr(case) for case in cases[:_NAMED])
     more = f" and {len(cases) - _NAMED} more" if len(cases) > _NAMED else ""
     return f"{len(cases)} case{'' if len(cases) == 1 else 's'} ({names}{more})"
@@ -153,11 +152,7 @@ def _case_names(cases: Sequence[str]) -> str:
 def match_tables(
     labels: TableSource, predictions: TableSource, options: EvaluationOptions, against: TableSource | None = None
 ) -> list[Cases]:
-    """Match LABELS and PREDICTIONS by case; one entry, or one per finding where both tables have such a column.
-
-    Raises:
-        TableError: a table cannot be used, or they do not fit each other; the message names file, row and column.
-    """
+    """Match LABELS and PREDICTIONS by case, and by finding if named."""
     in_order = options.level == "ordinal"
     tables = [
         open_table(labels, "LABELS", in_order=in_order),
@@ -190,11 +185,7 @@ def match_one(
     *,
     hint: str,
 ) -> Cases:
-    """Match tables of one finding.
-
-    Raises:
-        TableError: as ``match_tables``, or the tables have a column ``finding``; the hint says what to do.
-    """
+    """Match tables of one finding."""
     matched = match_tables(labels, predictions, options, against)
     if len(matched) != 1 or matched[0].finding is not None:
         raise TableError(f"the tables have a column 'finding': {hint}")
@@ -225,14 +216,9 @@ def _match(finding: str | None, tables: list[_Table], options: EvaluationOptions
 def align_tables(
     labels: Annotations, place: Place, predictions: Predictions, options: EvaluationOptions, *, drop: bool
 ) -> Cases:
-    """Labels, weights and patients of each prediction.
-
-    Of a case without labels the patient is in the column of the same name in PREDICTIONS; without one it is its own
-    cluster. It matters for the Horvitz–Thompson form of CL, which counts the pairs of all cases.
-
-    Raises:
-        TableError: a label without a prediction that is not dropped, or a column that cannot be used.
-    """
+    """Labels, weights and patients of each prediction."""
+    # Of a case without labels the patient is in PREDICTIONS, or the case is its own cluster: the
+    # Horvitz–Thompson form of CL counts the pairs of all cases.
     rows, left_out = align(labels, predictions, place, drop=drop)
     histograms, cluster, first_counts = [labels.counts()], None, None
     if PLANNED_READ in labels.columns and labels.annotators:
@@ -248,7 +234,7 @@ def align_tables(
             if name is not None:
                 values = case_column(labels, name, place)
                 given = labels.columns[name]
-                wrong = [not _is_weight(value) for value in given]
+                wrong = [not (is_number(value) and float(value) > 0) for value in given]
                 fail_at(place, wrong, name, "weights must be positive numbers:", given)
                 # the filler is never used
                 weights[order] = np.where(rows >= 0, values[rows], values[0]).astype(np.float64)
@@ -260,20 +246,8 @@ def align_tables(
     return Cases(labels, place, predictions, counts, first_counts, first, second, cluster, tuple(left_out))
 
 
-def _is_weight(value: Any) -> bool:
-    """Whether a value is a positive finite number."""
-    try:
-        return bool(np.isfinite(float(value))) and float(value) > 0
-    except (TypeError, ValueError):
-        return False
-
-
 def _answers_to_first_reads(labels: Annotations, place: Place) -> npt.NDArray[np.bool_]:
-    """Mask of the labels (M,) that answer a first planned read: those whose column ``planned_read`` is 1.
-
-    Raises:
-        TableError: a number of a planned read is missing, or is none.
-    """
+    """Mask (M,) of labels of planned first reads."""
     values = labels.columns[PLANNED_READ]
     problem = "not the number of a planned read (1, 2, …; 0 of none):"
     fail_at(place, [not str(value).isdecimal() for value in values], PLANNED_READ, problem, values)
@@ -281,7 +255,7 @@ def _answers_to_first_reads(labels: Annotations, place: Place) -> npt.NDArray[np
 
 
 def renormalised_note(missed: FloatArray | None, n_rows: int, where: Place | Path) -> list[str]:
-    """A sentence about rows that were divided by their sums, which were so far (R,) from 1."""
+    """Note on rows divided by their sums (R,)."""
     if missed is None or not missed.size:
         return []
     share = f"{missed.size:,} of {n_rows:,} rows"
@@ -289,7 +263,6 @@ def renormalised_note(missed: FloatArray | None, n_rows: int, where: Place | Pat
 
 
 def _complement(labels: _Table, predictions: _Table) -> str:
-    """Name of the class that the only column of probabilities is not about."""
     (column,) = probability_columns(*predictions, binary=True)
     named_class = column.removeprefix("prob:")
     others = [name for name in classes_of_labels(*labels) if name != named_class]
@@ -303,7 +276,7 @@ def _complement(labels: _Table, predictions: _Table) -> str:
 
 
 def _trained_cells(predictions: Predictions, place: Place, notes: list[str]) -> list[str]:
-    """Cells that the release was trained on, by its column; a note is added where that is unknown."""
+    """Training cells, with a note if some are unknown."""
     given = predictions.columns.get(TRAINED_ON)
     if given is None:
         return []
@@ -317,7 +290,7 @@ def _trained_cells(predictions: Predictions, place: Place, notes: list[str]) -> 
 def _without(
     trained: set[str], labels: Annotations, place: Place, judged: list[Predictions], of: Place
 ) -> tuple[Annotations, Place, list[Predictions], str]:
-    """Tables without the cells that a release was trained on, and a note: a cell of one release judges none."""
+    """Tables without training cells, and a note."""
     n_cells, n_trained = len(judged[0].case_ids), len(trained.intersection(judged[0].case_ids))
     if n_trained == n_cells:
         raise TableError(f"{of}: the release was trained on all {n_trained:,} cells: none is left to judge it by")
@@ -339,7 +312,6 @@ def _without(
 
 
 def _rival(cases: Cases, other: Predictions, places: tuple[Place, Place], drop: bool, notes: tuple[str, ...]) -> Rival:
-    """Other predictions, in the order of the first."""
     first = cases.predictions
     if set(other.classes) != set(first.classes):
         ours, theirs = (", ".join(table.classes) for table in (first, other))
@@ -358,13 +330,8 @@ def _rival(cases: Cases, other: Predictions, places: tuple[Place, Place], drop: 
 
 
 def by_finding(table: pa.Table, place: Place) -> dict[str, _Table]:
-    """Part a table by its column ``finding``, in order of first appearance; each part with its name for messages.
-
-    Columns of classes that are empty in all rows of a finding are left out there: findings may have other classes.
-
-    Raises:
-        TableError: a finding is missing.
-    """
+    """Part a table by ``finding``, in order of appearance."""
+    # Findings may have other classes: columns that are empty in all rows are left out.
     names = text_column(table, "finding", place)
     distinct = list(dict.fromkeys(names))
     number, parts = positions(names, distinct), {}

@@ -1,8 +1,4 @@
-"""Arrow tables from CSV, Parquet or memory, with error messages that name the cell.
-
-Every error names the file or table, the first offending row (as people count lines of a file; from 0 in memory, as
-data frames count) and column, and how many there are.
-"""
+"""Arrow tables from CSV, Parquet or memory; errors name table, row, column."""
 
 import csv as text_csv
 import gzip
@@ -69,7 +65,7 @@ class Place:
 
     @classmethod
     def of_file(cls, path: Path) -> "Place":
-        """Name a file, or anything in memory that is called by a path without an extension."""
+        """Place of a file, or of a table in memory."""
         kind = table_kind(path)
         return cls(str(path), {".csv": 2, ".parquet": 1}.get(kind, 0), file=path if kind == ".csv" else None)
 
@@ -87,7 +83,7 @@ Where = Path | Place
 
 
 def table_kind(path: Path) -> str:
-    """Return ``.csv`` (also for ``.csv.gz``), ``.parquet``, or the extension as it is."""
+    """Extension of a table; ``.csv`` also for ``.csv.gz``."""
     return ".csv" if path.name.lower().endswith(".csv.gz") and path.suffix == ".gz" else path.suffix.lower()
 
 
@@ -101,7 +97,7 @@ def place_of(source: TableSource, name: str) -> Place:
 
 
 def read_table(source: TableSource, *, in_order: bool = False) -> pa.Table:
-    """Read a CSV or Parquet file, or take a table in memory; identifiers and labels in files stay text.
+    """Read a CSV or Parquet file, or take a table in memory.
 
     Args:
         source: the table.
@@ -128,11 +124,7 @@ def read_table(source: TableSource, *, in_order: bool = False) -> pa.Table:
 
 
 def open_table(source: TableSource, name: str, *, in_order: bool = False) -> tuple[pa.Table, Place]:
-    """Read a table as ``read_table`` does, with its name for messages; a file without rows is a failed export.
-
-    Raises:
-        TableError: as ``read_table``, or a file has a header and no rows.
-    """
+    """Read a table, and its name for messages; refuse an empty file."""
     table = read_table(source, in_order=in_order)
     if isinstance(source, str | Path) and not table.num_rows:
         raise TableError(f"{source}: the table has columns ({', '.join(table.column_names)}) and no rows")
@@ -148,7 +140,7 @@ def _require_distinct(table: pa.Table, where: str) -> pa.Table:
 
 @contextmanager
 def explaining(path: Path) -> Iterator[None]:
-    """Raise a ``TableError`` about a file that Arrow cannot read, with row and column if they can be named."""
+    """Raise a ``TableError`` with row and column if Arrow fails."""
     try:
         yield
     except (pa.ArrowInvalid, OSError) as exc:
@@ -161,7 +153,7 @@ def explaining(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _csv_rows(path: Path) -> Iterator[tuple[Any, list[str]]]:
-    """A reader of the rows of a CSV file, whose ``line_num`` counts as people do, and the header."""
+    """Reader of a CSV file's rows, and its header."""
     with (
         _open_bytes(path) as raw,
         TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="") as text,
@@ -171,7 +163,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[Any, list[str]]]:
 
 
 def _fault_of_text(path: Path) -> str | None:
-    """The first row of a CSV file that is not UTF-8, or has more or fewer cells than the header."""
+    """First row of a CSV file that is not UTF-8, or of another length."""
     with _csv_rows(path) as (rows, header):
         for cells in rows:
             broken = [place for place, cell in enumerate(cells) if not cell.isascii() and _is_broken(cell)]
@@ -186,12 +178,10 @@ def _fault_of_text(path: Path) -> str | None:
 
 
 def _is_broken(cell: str) -> bool:
-    """Whether bytes of a cell were no UTF-8."""
     return any("\udc80" <= character <= "\udcff" for character in cell)
 
 
 def _of_columns(source: Mapping[str, Any]) -> pa.Table:
-    """A table of a mapping of columns."""
     columns = list[Any]()
     for name, values in source.items():
         try:
@@ -201,16 +191,12 @@ def _of_columns(source: Mapping[str, Any]) -> pa.Table:
     return pa.table(dict(zip(source, columns, strict=True)))
 
 
-#: Rows that are read at once of a file of which some columns are wanted, and about how long a line of it is.
+#: Rows read at once, and about how long a line is.
 _STREAMED_ROWS, _LINE_BYTES = 8192, 200
 
 
 def read_batches(path: Path, rows: int, groups: Iterable[int] | None = None) -> Iterator[pa.Table]:
-    """Read a CSV or Parquet file, or some row groups of it, in batches of about that many rows.
-
-    Raises:
-        TableError: as ``read_table``.
-    """
+    """Read a CSV or Parquet file, or row groups of it, in batches."""
     _check_file(path)
     with explaining(path):
         for batch in _batches(path, rows, None, groups):
@@ -220,7 +206,7 @@ def read_batches(path: Path, rows: int, groups: Iterable[int] | None = None) -> 
 def _batches(
     path: Path, rows: int, columns: Sequence[str] | None, groups: Iterable[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """All columns of a file, or some; these of CSV as text, whatever the others contain."""
+    """Batches of some or all columns; some columns of CSV as text."""
     if table_kind(path) == ".parquet":
         with parquet.ParquetFile(path) as file:
             # one group after the other: `iter_batches` keeps all it is asked for
@@ -234,17 +220,12 @@ def _batches(
 
 
 def require_rows(path: Path) -> None:
-    """Refuse a file that has a header and no rows, of which the first batch is read.
-
-    Raises:
-        TableError: as ``read_table``, or the file has no rows.
-    """
+    """Refuse a file that has a header and no rows, of which the first batch is read."""
     if not any(table.num_rows for table in islice(read_batches(path, _STREAMED_ROWS), 1)):
         raise TableError(f"{path}: the table has columns ({', '.join(_names_in(path))}) and no rows")
 
 
 def _names_in(path: Path) -> list[str]:
-    """Names of a file's columns."""
     if table_kind(path) == ".parquet":
         return list(parquet.read_schema(path).names)
     with csv.open_csv(path, convert_options=_convert()) as reader:
@@ -252,11 +233,7 @@ def _names_in(path: Path) -> list[str]:
 
 
 def count_rows(path: Path) -> int:
-    """Rows of a CSV or Parquet file, which is read as a stream.
-
-    Raises:
-        TableError: as ``read_table``.
-    """
+    """Rows of a CSV or Parquet file, which is read as a stream."""
     _check_file(path)
     with explaining(path):
         if table_kind(path) == ".parquet":
@@ -267,11 +244,7 @@ def count_rows(path: Path) -> int:
 def read_rows(
     path: Path, required: Sequence[str], optional: Sequence[str], first: int, stop: int, rows: int
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Read some columns of some rows of a CSV or Parquet file, in parts; memory does not grow with the file.
-
-    Raises:
-        TableError: as ``read_table``, or a column is missing.
-    """
+    """Read some columns and rows of a file in bounded memory."""
     _check_file(path)
     with explaining(path):
         names = _names_in(path)
@@ -291,7 +264,7 @@ def read_rows(
 
 
 def _from_row(path: Path, columns: Sequence[str], first: int) -> Iterator[pa.Table]:
-    """The columns from a row on, in parts of whatever length; of Parquet only the row groups that are needed."""
+    """Columns from a row on, skipping Parquet row groups."""
     groups, left = None, first
     if table_kind(path) == ".parquet":
         metadata = parquet.read_metadata(path)
@@ -305,7 +278,7 @@ def _from_row(path: Path, columns: Sequence[str], first: int) -> Iterator[pa.Tab
 
 
 def _convert(columns: Sequence[str] | None = None) -> csv.ConvertOptions:
-    """Read identifiers as text; of some columns, all as text."""
+    """Read identifiers as text; selected columns all as text."""
     texts = _TEXT_COLUMNS if columns is None else columns
     return csv.ConvertOptions(
         column_types=dict.fromkeys(texts, pa.string()),
@@ -325,7 +298,7 @@ def _check_file(path: Path) -> None:
 
 
 def _check_header(path: Path) -> None:
-    """Refuse a file without a header in UTF-8, or with columns that no commas separate, as many spreadsheets write."""
+    """Refuse a header that is not UTF-8, or without commas."""
     try:
         with _open_bytes(path) as file:
             start = file.readline(_LONGEST_HEADER)
@@ -379,11 +352,7 @@ def write_table(columns: Mapping[str, Column], path: Path) -> None:
 def fail_at(
     where: Where, bad: npt.ArrayLike, column: str, problem: str, values: Sequence[Any] | FloatArray, hint: str = ""
 ) -> None:
-    """Raise a ``TableError`` naming the first true row of ``bad``, if there is one.
-
-    Raises:
-        TableError: ``bad`` is true somewhere.
-    """
+    """Raise a ``TableError`` naming the first true row of ``bad``, if there is one."""
     rows = np.flatnonzero(bad)
     if rows.size:
         place = where if isinstance(where, Place) else Place.of_file(where)
@@ -397,7 +366,7 @@ def fail_at(
 
 
 def _shown(value: Any) -> str:
-    """A value as people wrote it; Arrow reads an empty cell and NaN alike as nothing, which in memory stays nothing."""
+    """A value for messages; None may be NaN or empty."""
     if value is None:
         return "NaN or nothing"
     if value == "":
@@ -408,7 +377,7 @@ def _shown(value: Any) -> str:
 
 
 def _written(file: Path, position: int) -> tuple[int, dict[str, str]]:
-    """Line of a row in a CSV file, as people count, and its cells as they are written."""
+    """Line number and cells of a row in a CSV file."""
     with _csv_rows(file) as (rows, header):
         # Arrow leaves out lines without any character
         filled = ((rows.line_num, cells) for cells in rows if cells)
@@ -417,11 +386,7 @@ def _written(file: Path, position: int) -> tuple[int, dict[str, str]]:
 
 
 def text_column(table: pa.Table, name: str, where: Where) -> list[str]:
-    """Values of a required text column, none empty.
-
-    Raises:
-        TableError: the column is missing, or a value is.
-    """
+    """Values of a required text column, none empty."""
     if name not in table.column_names:
         raise TableError(f"{where}: column {name!r} is missing; there are {', '.join(table.column_names)}")
     values: list[str] = text_cells(table, name, where)
@@ -431,11 +396,7 @@ def text_column(table: pa.Table, name: str, where: Where) -> list[str]:
 
 
 def text_cells(table: pa.Table, name: str, where: Where) -> list[Any]:
-    """Values of a column as text, None in empty cells.
-
-    Raises:
-        TableError: the cells are structs, lists or bytes that are no text.
-    """
+    """Values of a column as text, None in empty cells."""
     column = table.column(name)
     try:
         return list(column.cast(pa.string()).to_pylist())
@@ -447,25 +408,22 @@ def text_cells(table: pa.Table, name: str, where: Where) -> list[Any]:
 
 
 def number_column(table: pa.Table, name: str, where: Where) -> FloatArray:
-    """Values of a numeric column as float64, none missing.
-
-    Raises:
-        TableError: text, a missing value, NaN or infinity.
-    """
+    """Values of a numeric column as float64, none missing."""
     column = table.column(name)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         values = text_cells(table, name, where)
-        fail_at(where, np.array([not _is_number(v) for v in values], dtype=bool), name, "not a number:", values)
+        fail_at(where, np.array([not is_number(v) for v in values], dtype=bool), name, "not a number:", values)
         return np.array([float(v or "nan") for v in values], dtype=np.float64)
     numbers = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
     fail_at(where, ~np.isfinite(numbers), name, "not a finite number:", column.to_pylist())
     return numbers
 
 
-def _is_number(text: str | None) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a cell reads as a finite number."""
     try:
-        return text is not None and bool(np.isfinite(float(text)))
-    except ValueError:
+        return bool(np.isfinite(float(value)))
+    except (TypeError, ValueError):
         return False
 
 

@@ -25,14 +25,8 @@ _GROUP_ROWS = 122_880
 def sort_table(
     table: Path, out: Path, *, memory: str | None = None, observer: Callable[[int], None] = lambda rows: None
 ) -> int:
-    """Sort LABELS or PREDICTIONS as ``evaluate --stream`` and its shards take them.
-
-    The table is read as everything here reads it: an identifier such as 007 stays text, and the order is that of its
-    bytes. What does not fit into memory lies next to ``out`` meanwhile.
-
-    Raises:
-        TableError: the table cannot be read, or DuckDB cannot sort it: the disk is full, say.
-    """
+    """Sort LABELS or PREDICTIONS as ``evaluate --stream`` and its shards take them."""
+    # Identifiers such as 007 stay text, in the order of their bytes.
     import duckdb
 
     if out.suffix.lower() != ".parquet":
@@ -60,13 +54,13 @@ def sort_table(
 
 
 def _sort(engine: "DuckDBPyConnection", names: list[str], read: "_Counted", written: Path) -> None:
-    """Sort batches into a file, with columns known by their places: DuckDB takes A and a for one name."""
+    """Sort batches into a file; columns by number, as A and a differ."""
     places = [f"c{place}" for place in range(len(names))]
     case = places[names.index("case_id")]
     engine.execute("SET enable_progress_bar = false")  # which it draws on stdout
     given = pa.RecordBatchReader.from_batches(pa.schema(_named(read.schema, places)), read.batches(places))
     engine.register("given", given)
-    # the further columns settle the order of a case's rows, so that the same rows give the same bytes
+    # further columns order a case's rows: equal rows give equal bytes
     query = f"SELECT CAST({case} AS VARCHAR) AS {case}, * EXCLUDE ({case}) FROM given ORDER BY ALL"  # noqa: S608
     rows = engine.sql(query).to_arrow_reader(_GROUP_ROWS)
     names = ["case_id", *(name for place, name in zip(places, names, strict=True) if place != case)]
@@ -80,7 +74,7 @@ def _named(schema: pa.Schema, names: list[str]) -> list[pa.Field]:
 
 
 class _Counted:
-    """Batches of a table while another program reads them, which hides what went wrong."""
+    """Batches of a table, counted, with the first error kept."""
 
     def __init__(self, schema: pa.Schema, tables: Iterator[pa.Table], observer: Callable[[int], None]) -> None:
         self.schema, self.tables, self.observer = schema, tables, observer

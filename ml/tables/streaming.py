@@ -1,12 +1,11 @@
 """Streaming evaluation of tables larger than memory.
 
-Both tables must be sorted by ``case_id`` (ascending, as ``sort`` under LC_ALL=C does): they are then merged batch by
-batch into sums over groups of patients, and a case that stands twice or in the wrong place is seen. Without patients
-values equal those of the evaluation in memory; with them the pair form of CL pairs no two cases of one group.
+Tables sorted by ``case_id`` are merged batch by batch into sums over groups of
+patients. Without patients values equal those of the evaluation in memory; with
+them the pair form of CL pairs no two cases of one group.
 
-A span is a range of predictions with its labels: those after the last case of the span before it, up to its own last
-case; the last span has all that follow. So a label without a prediction is in some span, and nothing is read twice but
-the edges of Parquet's row groups.
+A span is a range of predictions with the labels after the last case of the span
+before it; the last span has all that follow.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,11 +44,7 @@ WHOLE = Span(0, None, "", None)
 
 
 def span_of(predictions: Path, shard: int, n_shards: int) -> Span:
-    """One n-th of the tables, numbered from 1.
-
-    Raises:
-        TableError: there are fewer cases than parts.
-    """
+    """One n-th of the tables, numbered from 1."""
     rows = count_rows(predictions)
     if rows < n_shards:
         raise TableError(f"{predictions}: has {rows:,} cases, which cannot be divided into {n_shards:,} shards")
@@ -59,13 +54,11 @@ def span_of(predictions: Path, shard: int, n_shards: int) -> Span:
 
 
 def _case(predictions: Path, row: int) -> str:
-    """The case of one row."""
     (row_part,) = (part for _, part in read_rows(predictions, ["case_id"], [], row, row + 1, 1))
     return str(row_part.column("case_id")[0].as_py())
 
 
 def _predictions_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
-    """Predictions of a part in batches."""
     if span.stop is None:
         yield from read_batches(path, rows)
         return
@@ -74,11 +67,7 @@ def _predictions_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
 
 
 def labels_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
-    """Labels of a part in batches; those of other parts are left out, and not read where Parquet says where they are.
-
-    Raises:
-        TableError: the file cannot be read, or its row groups are not sorted.
-    """
+    """Labels of a part in batches, by row groups of Parquet."""
     whole = not span.after and span.until is None
     groups = None if whole or table_kind(path) != ".parquet" else _row_groups(span, path)
     for table in read_batches(path, rows, groups):
@@ -94,7 +83,6 @@ def labels_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
 
 
 def _row_groups(span: Span, path: Path) -> list[int]:
-    """Numbers of the row groups that may have labels of a part."""
     with explaining(path):
         metadata = parquet.read_metadata(path)
     names, groups, before = metadata.schema.names, [], ""
@@ -124,7 +112,7 @@ class _SortedLabels:
         self.last = span.after
 
     def up_to(self, case: str | None) -> tuple[Annotations, Place]:
-        """Labels of all cases up to this one, or of all that are left, and their name in messages."""
+        """Labels up to this case, or all that are left, and their place."""
         while self.held is None or case is None or self.last <= case:
             batch = next(self.batches, None)
             if batch is None:
@@ -143,12 +131,12 @@ class _SortedLabels:
 
 
 def _part(path: Path, start: int, count: int) -> Place:
-    """Name some rows of a file for messages, by their positions in the whole file."""
+    """Place of some rows of a file."""
     return Place.of_file(path).part(np.arange(start, start + count))
 
 
 def _sorted_ids(table: pa.Table, path: Path, last: str, *, strictly: bool) -> list[str]:
-    """Identifiers of a batch, checked to continue in order from the last one."""
+    """Identifiers of a batch, checked for order."""
     if "case_id" not in table.column_names:
         raise TableError(f"{path}: column 'case_id' is missing; there are {', '.join(table.column_names)}")
     if "finding" in table.column_names:
@@ -207,11 +195,7 @@ class Streaming:
         batch_rows: int = BATCH_ROWS,
         renormalised: list[FloatArray] | None = None,
     ) -> tuple[GroupSums, GroupSums]:
-        """Sums over groups of patients, by the weights (and the labels) of order 1 and of order 2.
-
-        Raises:
-            TableError: a table cannot be used or is not sorted.
-        """
+        """Sums over patients, of order 1 and of order 2."""
         sums: list[GroupSums] = []
         options = self.options
         joined = _joined(self.labels, self.predictions, span, batch_rows, renormalised is not None)
@@ -242,14 +226,8 @@ def evaluate_stream(
     batch_rows: int = BATCH_ROWS,
     observer: Callable[[int], None] = lambda cases: None,
 ) -> MetricsDocument:
-    """Evaluate sorted tables in one pass, in memory that does not grow with their length.
-
-    The document is that of ``ml.metrics.evaluate`` without reliability tables and intervals for new readers; standard
-    errors are by leaving out each of 400 groups of patients, or of cases where patients are not named.
-
-    Raises:
-        TableError: a table cannot be used or is not sorted.
-    """
+    """Evaluate sorted tables in one pass, in bounded memory."""
+    # Standard errors leave out each of 400 groups of patients, or of cases without patients.
     options = options or EvaluationOptions()
     missed: list[FloatArray] | None = [] if options.renormalise else None
     stream = Streaming(labels, predictions, options)

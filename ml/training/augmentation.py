@@ -1,8 +1,7 @@
-"""Augmentation on the device: light, and wide with other laboratories' stain, magnification, focus and framing.
+"""Augmentation on the device: light, and wide with stain and optics.
 
-Of the wide augmentation about half of the images stay as they are, so that a network learns those that nothing has
-interpolated as well as without the others; in each way about two thirds of the others are changed. Random numbers are
-drawn on the CPU, so that a seed means the same on every device.
+The wide augmentation leaves about half of the images as they are. Random
+numbers are drawn on the CPU, so that a seed means the same on every device.
 """
 
 import math
@@ -36,7 +35,7 @@ def augment(images: Tensor, orientation: Orientation, generator: Generator) -> T
 
 
 def shift(images: Tensor, pixels: int, generator: Generator) -> Tensor:
-    """Move each image of a batch (N, C, H, W) by whole pixels, down or up, right or left, repeating its edge."""
+    """Shift images (N, C, H, W) by whole pixels, repeating edges."""
     if pixels == 0:
         return images
     corner = torch.randint(0, 2 * pixels + 1, (2, len(images), 1), generator=generator)[..., 0].T.to(images.device)
@@ -49,7 +48,7 @@ def shift(images: Tensor, pixels: int, generator: Generator) -> Tensor:
 
 
 def _turned(images: Tensor, turn: Tensor) -> Tensor:
-    """One of the eight symmetries of the square for each image: each pixel is read where the symmetry has it."""
+    """One of the eight symmetries of the square for each image."""
     count, channels, side = images.shape[:3]
     number = torch.arange(side * side, device=images.device).view(side, side)
     quarters = [torch.rot90(number, quarter, (0, 1)) for quarter in range(4)]
@@ -60,7 +59,7 @@ def _turned(images: Tensor, turn: Tensor) -> Tensor:
 
 
 def _matrices(count: int, generator: Generator) -> Tensor:
-    """Maps of upright images: mirrored, turned, scaled and moved a little."""
+    """Random affine maps of upright images."""
     uniform = 2 * torch.rand((count, 5), generator=generator) - 1
     angle = uniform[:, 0] * math.radians(UPRIGHT_TURN)
     scale = 1 + uniform[:, 1] * UPRIGHT_ZOOM
@@ -71,8 +70,8 @@ def _matrices(count: int, generator: Generator) -> Tensor:
     return torch.stack([first, second], dim=1)
 
 
-#: Largest change: factor of magnification, shift of the centre (share of the side), σ of defocus (share of the side),
-#: factor of optical density, turn of the hue (1 for the whole circle), and σ of each channel's own density.
+#: Largest factor of magnification, shift and defocus (shares of the side),
+#: factor of density, turn of the hue (1 for all), σ of a channel's density.
 MAGNIFICATION, FRAMING, FOCUS, DENSITY, HUE, CHANNEL = 1.3, 0.12, 1 / 40, 1.3, 0.09, 0.05
 #: Share of images that vary at all, and of those the share in which each way does.
 _VARIED, _EACH = 0.5, 2 / 3
@@ -82,7 +81,7 @@ _REACH = 3
 def augment_stain_and_optics(
     images: Tensor, preprocessing: Preprocessing, orientation: Orientation, generator: Generator
 ) -> Tensor:
-    """Augment stain, magnification, focus and framing of normalised images (N, C, H, W)."""
+    """Augment stain and optics of normalised images (N, C, H, W)."""
     if orientation == "fixed":
         return images
 
@@ -102,7 +101,7 @@ def _uniform(shape: tuple[int, ...], generator: Generator) -> Tensor:
 def _change_some_images(
     images: Tensor, share: float, generator: Generator, change: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Images of which about a share are changed; in a small batch that may be none."""
+    """Change about a share of the images."""
     rows = (torch.rand(len(images), generator=generator) < share).nonzero().flatten().to(images.device)
     result = images.clone()
     if len(rows):
@@ -111,7 +110,7 @@ def _change_some_images(
 
 
 def reframe_images(images: Tensor, generator: Generator) -> Tensor:
-    """Magnified or reduced, and off centre; what comes into view mirrors the image."""
+    """Magnify and move images, with mirrored edges."""
 
     def change(chosen: Tensor) -> Tensor:
         uniform = _uniform((len(chosen), 3), generator)

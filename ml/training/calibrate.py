@@ -20,7 +20,7 @@ from ml.util.files import write_bytes_atomically, write_json
 def calibrate_run(
     folder: RunFolder, *, method: Method, alpha: bool, seed: int = 0, mc_dropout: int | None = None
 ) -> CalibrationReport:
-    """Fit calibrators on a finished run and write ``calibration.json`` and its report."""
+    """Fit calibrators to a finished run, and write them with a report."""
     outputs = folder.read_outputs()
     config = folder.read_config()["dataset"]
     partition = str(config["calibration_partition"])
@@ -57,21 +57,21 @@ def calibrate_run(
 def fit_and_judge(
     part: CachedOutputs, held_out: CachedOutputs, head: DropoutHead | None, *, method: Method, alpha: bool, seed: int
 ) -> tuple[FitReport, Calibration, DisagreementDocument | None]:
-    """Fit calibrators to the calibration part, and judge the disagreement probability on held-out cases."""
+    """Fit calibrators, and judge disagreement on held-out cases."""
     logits, features = member_outputs(part, head)
     fitted = calibrate(logits, features, part.label_counts, part.groups.tolist(), method=method, alpha=alpha, seed=seed)
     return fitted, *with_judged_disagreement(fitted.calibration, part, held_out, head)
 
 
 def member_outputs(outputs: CachedOutputs, head: DropoutHead | None) -> tuple[Floats32, Floats32]:
-    """Logits and features of the network (N, …), or of the members of its dropout ensemble (S, N, …)."""
+    """Logits and features (N, …), or (S, N, …) of a dropout ensemble."""
     return (outputs.logits, outputs.features) if head is None else head(outputs.pooled)
 
 
 def with_judged_disagreement(
     calibration: Calibration, fitted_on: CachedOutputs, held_out: CachedOutputs, head: DropoutHead | None
 ) -> tuple[Calibration, DisagreementDocument | None]:
-    """A calibration that serves the rate of disagreement instead of its own φ where that is worse on held-out cases."""
+    """Calibration with a constant φ if its own is worse held out."""
     if not (held_out.label_counts.sum(axis=1) >= 2).any():
         return calibration, None
     predicted = calibration.apply(*member_outputs(held_out, head)).disagreement_probs
@@ -91,7 +91,7 @@ def clusters_of(outputs: CachedOutputs) -> npt.NDArray[Any] | None:
 def held_out_metrics(
     outputs: CachedOutputs, calibration: Calibration, head: DropoutHead | None = None
 ) -> dict[str, EstimateDocument]:
-    """Metrics of a calibration on cached outputs, by patient where there are several cells of one."""
+    """Metrics of a calibration on cached outputs, by patient."""
     if len(outputs.case_ids) == 0:
         return {}
     distribution = calibration.apply(*member_outputs(outputs, head))

@@ -22,7 +22,7 @@ class DeviceData:
         self._scale, self._offset = torch.from_numpy(scale).to(device), torch.from_numpy(offset).to(device)
 
     def inputs(self, rows: npt.NDArray[np.intp]) -> Tensor:
-        """Network inputs of cases: the same numbers as ``Preprocessing.normalise`` gives in serving."""
+        """Network inputs of cases, as ``Preprocessing.normalise``."""
         pixels = torch.from_numpy(self.dataset.pixels[rows]).to(self.device)
         images = pixels.permute(0, 3, 1, 2).float() * self._scale + self._offset
         return images.contiguous(memory_format=torch.channels_last)
@@ -38,11 +38,11 @@ Augmentation = Literal["light", "wide"]
 MIN_STEPS = 600
 EPOCHS = 13
 _BATCHES_PER_PASS, _SMALLEST_BATCH, _LARGEST_BATCH = 8, 16, 128
-#: Cells of a class below which its figures say next to nothing, by partition.
+#: Cells of a class below which its figures mean little.
 FEW_CELLS = {"train": 10, "test": 10}
 #: Labelled cases below which ``ml.calibration.calibrate`` refuses to fit anything.
 MIN_CALIBRATION = 10
-#: Cells of a partition below which what is fitted or judged on it says next to nothing.
+#: Cells of a partition below which its figures mean little.
 FEW_IN_PARTITION = {"train": 100, "valid": 20, "calibration": 50, "test": 50}
 _PURPOSE = {
     "train": "the network is fitted to them",
@@ -53,7 +53,7 @@ _PURPOSE = {
 
 
 def class_counts(dataset: ImageDataset) -> dict[str, list[int]]:
-    """Cells of each class in each partition that has any; a cell counts for every class that it was called."""
+    """Cells by partition and class, counted for each of their labels."""
     called = dataset.label_counts > 0
     return {name: called[rows].sum(axis=0).tolist() for name in PARTITIONS if (rows := dataset.rows(name)).size}
 
@@ -64,18 +64,18 @@ def batch_for(n_images: int) -> int:
 
 
 def augmentation_for(orientation: Orientation) -> Augmentation:
-    """``wide`` for cells, which lie any way up; ``light`` for others, on which wide augmentation was not measured."""
+    """``wide`` for cells that lie any way up, ``light`` for others."""
     return "wide" if orientation == "any" else "light"
 
 
 def passes_for(n_images: int, batch_size: int, augmentation: Augmentation) -> int:
-    """Passes per image in each of ``EPOCHS`` epochs that give ``MIN_STEPS`` steps; 1 in a large set."""
+    """Passes per image for ``MIN_STEPS`` steps in ``EPOCHS`` epochs."""
     steps = max(1, math.ceil(n_images / batch_size))
     return math.ceil(MIN_STEPS / (EPOCHS * steps)) * (2 if augmentation == "wide" else 1)
 
 
 def describe_shortages(dataset: ImageDataset) -> list[str]:
-    """Sentences on parts too small for meaningful figures, with their sizes and advice."""
+    """Warnings about parts too small for meaningful figures."""
     return [*_partitions_too_small(dataset), *_classes_too_small(dataset)]
 
 

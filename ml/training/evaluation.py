@@ -1,7 +1,6 @@
-"""Network outputs in float32 without dropout, and their quality on the validation part.
+"""Network outputs in float32 without dropout, and validation.
 
-A GPU rounds factors of convolutions to ten bits (TF32) while it validates, which only chooses among epochs; whatever
-is kept is computed without that.
+On a GPU validation uses TF32; outputs that are kept do not.
 """
 
 import warnings
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ml.training.data import DeviceData
-from ml.training.losses import count_weighted_nll
+from ml.training.learner import count_weighted_nll
 from ml.training.networks import Network
 from ml.training.processes import ALONE, Processes
 from ml.training.run_folder import CachedOutputs
@@ -29,7 +28,7 @@ def full_precision_convolutions(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    with warnings.catch_warnings(action="ignore"):  # of a newer way to say it, which not all versions know
+    with warnings.catch_warnings(action="ignore"):  # deprecated in newer versions
         before = torch.backends.cudnn.allow_tf32
         torch.backends.cudnn.allow_tf32 = False
         try:
@@ -52,7 +51,7 @@ def batch_outputs(
 
 
 class Validation(TypedDict):
-    """Validation loss in nats per label, and share of a case's labels that name the most probable class."""
+    """Loss in nats per label, and share of labels on the leading class."""
 
     valid_loss: float
     valid_agreement: float
@@ -61,17 +60,16 @@ class Validation(TypedDict):
 def validate(
     network: Network, data: DeviceData, rows: npt.NDArray[np.intp], processes: Processes = ALONE
 ) -> Validation:
-    """Validation loss in nats per label, and agreement, a mean over cases with labels."""
+    """Compute validation loss and agreement over labelled cases."""
     processes.take_buffers(network)
     sums = torch.zeros(4, dtype=torch.float64, device=data.device)
     for logits, _, _, counts in batch_outputs(network, data, processes.part(rows)):
         sums += _sums(logits, counts)
-    loss, agreeing, labels, labelled = processes.total(sums).tolist()  # the host waits for the device once
+    loss, agreeing, labels, labelled = processes.total(sums).tolist()  # one wait
     return {"valid_loss": loss / max(labels, 1.0), "valid_agreement": agreeing / max(labelled, 1.0)}
 
 
 def _sums(logits: Tensor, counts: Tensor) -> Tensor:
-    """Loss and agreement of a batch, summed over labels and cases, with how many of them there are."""
     n_labels = counts.sum().double()
     totals = counts.sum(1, keepdim=True)
     leading = logits.argmax(1, keepdim=True)

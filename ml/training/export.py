@@ -28,7 +28,7 @@ from ml.training.run_folder import CalibrationReport, RunDocument, RunFolder
 from ml.training.train import load_trained
 from ml.util.files import read_json
 
-#: Largest difference of class probabilities, and of logits as a share of the largest |logit|.
+#: Largest differences; of logits as a share of the largest |logit|.
 PROBABILITY_TOLERANCE, LOGIT_TOLERANCE = 1e-5, 1e-4
 OPSET = 18
 
@@ -38,7 +38,7 @@ class ParityError(ValueError):
 
 
 class _Tapped(nn.Module):
-    """Logits, and instead of the features the pooled vectors that a dropout head starts from."""
+    """Network with pooled vectors in place of the features."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def to_onnx(network: nn.Module, example: Tensor | dict[str, Tensor], outputs: li
     if program is None:
         raise ParityError("torch.onnx.export returned nothing")
     model: Any = program.model_proto
-    # stack traces name files of this machine, and would make equal inputs give different bytes
+    # stack traces name files of this machine
     model.ClearField("metadata_props")
     graphs = [model.graph, *model.functions]
     for graph in graphs:

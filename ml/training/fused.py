@@ -1,7 +1,6 @@
-"""Fused network: class probabilities, concentration and disagreement in one graph.
+"""Fused network: class probabilities, concentration and φ in one graph.
 
-Computed in float32, as ``ml.calibration`` does it in float64: scaling, temperature by summaries of the logits,
-concentration head, and a map of φ put back into concentration and class probabilities.
+Computed in float32, as ``ml.calibration`` does it in float64.
 """
 
 import numpy as np
@@ -22,24 +21,21 @@ def _buffer(values: FloatArray) -> Tensor:
 
 
 def _differ(probs: Tensor) -> Tensor:
-    """1 − Σf² (N,) of sorted probabilities, without cancellation: one minus the largest is the sum of the others."""
+    """1 − Σf² (N,) of sorted probabilities, without cancellation."""
     rest = probs[:, 1:]
     return probs[:, 0] * rest.sum(dim=1) + (rest * (1 - rest)).sum(dim=1)
 
 
 def _log_sigmoid(values: Tensor) -> Tensor:
-    """Logarithm of σ(x), exact also where ONNX Runtime's own sigmoid is zero (from −18 on)."""
+    """Exact log σ(x), also below −18."""
     return values.clamp(max=0.0) - torch.log1p(torch.exp(-values.abs()))
 
 
 def _sorted(values: Tensor) -> Tensor:
-    """Each row (N, K), largest first."""
     return torch.topk(values, values.shape[1]).values
 
 
 class _SummariesGraph(nn.Module):
-    """``ml.calibration.calibration`` of logits (N, K)."""
-
     centre: Tensor
     spread: Tensor
     low: Tensor
@@ -60,8 +56,6 @@ class _SummariesGraph(nn.Module):
 
 
 class _MapGraph(nn.Module):
-    """A map of disagreement probabilities, and how it is put back."""
-
     slopes: Tensor
 
     def __init__(self, mapped: AnyMap) -> None:
@@ -85,7 +79,7 @@ class _MapGraph(nn.Module):
         return torch.stack(terms, dim=1) @ self.slopes + self.offset
 
     def forward(self, logits: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Calibrated logits and log concentrations that match φ′ (``match_disagreement``)."""
+        """Calibrated logits and log concentrations that match φ′."""
         below = _sorted(logits)
         below = below - below[:, :1]
         differ = _differ(torch.softmax(below, dim=1))
@@ -101,9 +95,8 @@ class _MapGraph(nn.Module):
 
 
 def _sharpness(below: Tensor, wanted: Tensor) -> Tensor:
-    """Inverse temperature (N,), at most 1, that gives the wanted 1 − Σf², by bisection."""
-    # Where two classes lead together 1 − Σf² is nearly level, then steep: steps along its slope would leave the
-    # interval.
+    """Inverse temperature (N,), at most 1, by bisection."""
+    # With two leading classes 1 − Σf² is level, then steep: Newton steps would overshoot.
     low, high = torch.zeros_like(wanted), torch.ones_like(wanted)
     for _ in range(_STEPS):
         middle = (low + high) / 2
@@ -113,7 +106,7 @@ def _sharpness(below: Tensor, wanted: Tensor) -> Tensor:
 
 
 class Calibrated(nn.Module):
-    """Calibration: logits and features to class probabilities, log concentration where there is one, and φ."""
+    """Calibration graph: logits and features to probabilities and φ."""
 
     scale: Tensor
     offset: Tensor
@@ -122,7 +115,7 @@ class Calibrated(nn.Module):
 
     def __init__(self, calibration: Calibration, n_classes: int) -> None:
         super().__init__()
-        # W and b of the scaling, read off from what it makes of zero and of the unit vectors
+        # W and b of the scaling, from its values at zero and the unit vectors
         offset = calibration.scaling(np.zeros((1, n_classes)))[0]
         self.register_buffer("scale", _buffer((calibration.scaling(np.eye(n_classes)) - offset).T))
         self.register_buffer("offset", _buffer(offset))
@@ -158,7 +151,7 @@ class Calibrated(nn.Module):
 
 
 class Fused(nn.Module):
-    """Network and calibration: image to class probabilities, log concentration where there is one, and φ."""
+    """Fused graph: image to probabilities and φ."""
 
     def __init__(self, network: nn.Module, calibration: Calibration, n_classes: int) -> None:
         super().__init__()
@@ -172,6 +165,6 @@ class Fused(nn.Module):
 
 
 def output_names(calibration: Calibration) -> list[str]:
-    """Outputs of a fused graph, in their order; no concentration where there is no head."""
+    """Outputs of a fused graph, in order."""
     head = ["log_concentration"] if calibration.concentration is not None else []
     return ["class_probs", *head, "disagreement_prob"]

@@ -1,7 +1,4 @@
-"""One training step, the moving average of weights, and validation.
-
-Losses are added up on the device, and read when somebody asks for them.
-"""
+"""Training step, its loss, and the moving average of weights."""
 
 import time
 from collections.abc import Callable
@@ -12,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.optim.optimizer import StateDict
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ml.training.augmentation import augment, augment_stain_and_optics, shift
 from ml.training.data import DeviceData
-from ml.training.losses import balancing_weights, count_weighted_nll
 from ml.training.networks import Network, build_network, read_backbone_weights
 from ml.training.processes import ALONE, Processes
 from ml.training.run_folder import TrainConfig
@@ -25,11 +22,37 @@ from ml.training.run_folder import TrainConfig
 Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
+#: Largest weight of a class; the smallest is its inverse.
+_MOST = 10.0
+
+
+def count_weighted_nll(
+    logits: Tensor, label_counts: Tensor, log_weights: Tensor | None = None, whole: Tensor | None = None
+) -> Tensor:
+    """Mean of −Σ_k y_ik log f_ik per label (paper §6.1)."""
+    counts, all_counts = (c.to(logits.dtype) for c in (label_counts, label_counts if whole is None else whole))
+    if log_weights is not None:
+        # the logits stay those of the true probabilities (Menon et al. 2021, eq. 10)
+        weights = log_weights.exp()
+        logits, counts, all_counts = logits + log_weights, counts * weights, all_counts * weights
+    total = all_counts.sum().clamp(min=1)
+    return -(counts * functional.log_softmax(logits, dim=1)).sum() / total
+
+
+def balancing_weights(label_counts: npt.ArrayLike, exponent: float) -> npt.NDArray[np.float64]:
+    """Class weights (mean count / count)^exponent, at most 10."""
+    counts = np.asarray(label_counts, dtype=np.float64).sum(axis=0)
+    present = counts > 0
+    relative = np.ones(len(counts))
+    relative[present] = counts[present].mean() / counts[present]
+    return np.clip(relative, 1 / _MOST, _MOST) ** exponent
+
+
 def average_weights(network: Network, decay: float) -> AveragedModel:
-    """Moving average of a network's weights, and of the statistics that its normalisation keeps."""
+    """Moving average of a network's weights and buffers."""
 
     def update(averages: Tensors, current: Tensors, steps: Tensor | int) -> None:
-        # over all steps while these are few: a short run is averaged over a tenth of itself, not over its random start
+        # a short run is averaged over a tenth of itself, not over its random start
         get_ema_multi_avg_fn(min(decay, (1 + int(steps)) / (10 + int(steps))))(averages, current, steps)
 
     return AveragedModel(network, multi_avg_fn=update, use_buffers=True)
@@ -42,13 +65,13 @@ class StepReport:
     epoch: int  # from 0
     step: int  # done, of ``steps``
     steps: int  # of the epoch
-    images_per_second: float  # since the epoch began, as far as the host has come; a GPU may be some steps behind
-    total: Tensor  # loss of the images so far, added up, where it was computed
+    images_per_second: float  # since the epoch began, by the host
+    total: Tensor  # summed loss, on the device
     seen: int  # how many images
 
     @property
     def loss(self) -> float:
-        """Mean loss of the epoch so far; to read it is to wait until the device has come here."""
+        """Mean loss of the epoch; waits for the device."""
         return float(self.total) / max(self.seen, 1)
 
 
@@ -56,7 +79,7 @@ Observer = Callable[[StepReport], None]
 
 
 class LearnerState(TypedDict):
-    """Weights, state of the optimiser, and the average of weights where there is one."""
+    """Weights, optimiser state, average of weights."""
 
     network: dict[str, Tensor]
     optimiser: StateDict
@@ -75,7 +98,7 @@ class Learner:
         self.network: Network = network.to(data.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         shared = processes.averaging(self.network)
         self._forward: Callable[[Tensor], tuple[Tensor, Tensor]] = torch.compile(shared) if config.compiled else shared
-        if data.device.type == "cuda":  # sizes stay the same: the fastest convolutions are looked for once
+        if data.device.type == "cuda":  # sizes stay the same
             torch.backends.cudnn.benchmark = True
         self.optimiser = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
         decay = config.weight_averaging
@@ -85,7 +108,7 @@ class Learner:
         self._log_weights = self._class_weights()
 
     def _class_weights(self) -> Tensor | None:
-        """Logarithms of the weights of the K classes, None where all weigh the same."""
+        """Logarithms of the K class weights, None if all are one."""
         if self.config.class_balance == 0:
             return None
         dataset = self.data.dataset
@@ -93,7 +116,7 @@ class Learner:
         return torch.log(torch.tensor(weights, dtype=torch.float32)).to(self.data.device)
 
     def train_epoch(self, epoch: int, rows: npt.NDArray[np.intp], observer: Observer) -> float:
-        """Train on each row ``passes`` times, in an order that depends on seed and epoch only."""
+        """Train on each row ``passes`` times, in a seeded order."""
         config = self.config
         batches = self._batches(epoch, rows)
         torch.manual_seed(self.processes.seed(config.seed, epoch))
@@ -110,7 +133,6 @@ class Learner:
         return float(total) / max(seen, 1)
 
     def _batches(self, epoch: int, rows: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
-        """Rows of each batch of an epoch, in their order."""
         rng, size = np.random.default_rng([self.config.seed, epoch]), self.config.batch_size
         order = np.concatenate([rng.permutation(rows) for _ in range(self.config.passes)])
         batches = [order[start : start + size] for start in range(0, len(order), size)]
@@ -118,7 +140,7 @@ class Learner:
         return [batch for batch in batches if len(batch) > 1]
 
     def _step(self, batch: npt.NDArray[np.intp]) -> Tensor:
-        """Change weights and average once, and return the loss of the whole batch before."""
+        """Change the weights once; return the loss before."""
         part = self.processes.part(batch)
         images = self._augmented(part)
         with torch.autocast(self.data.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
@@ -127,14 +149,13 @@ class Learner:
                 logits.float(), self.data.counts(part), self._log_weights, self.data.counts(batch)
             )
         self.optimiser.zero_grad(set_to_none=True)
-        (loss * self.processes.size).backward()  # the mean over processes is then the loss of the whole batch
+        (loss * self.processes.size).backward()  # averaged over processes
         self.optimiser.step()
         if self.average is not None:
             self.average.update_parameters(self.network)
         return self.processes.total(loss.detach())
 
     def _augmented(self, rows: npt.NDArray[np.intp]) -> Tensor:
-        """Augmented images of cases, in float32."""
         images, config, dataset = self.data.inputs(rows), self.config, self.data.dataset
         if not len(images):  # this process has no part of a small batch
             return images

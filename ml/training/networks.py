@@ -1,6 +1,6 @@
-"""Networks: image (N, C, H, W) → logits (N, K) and penultimate features (N, D).
+"""Networks: image (N, C, H, W) → logits (N, K) and features (N, D).
 
-The features are the tensor before the last linear layer, without dropout: what the concentration head reads.
+Features are the input of the last linear layer, without dropout.
 """
 
 from itertools import pairwise
@@ -11,15 +11,15 @@ from torch.nn import functional
 
 
 class Network(nn.Module):
-    """A backbone, pooled to a vector, and a head of linear layers with dropout before each."""
+    """Pooled backbone, and a head of linear layers with dropout."""
 
     backbone: nn.Module  # images (N, C, H, W) → maps
-    dense: nn.Sequential | None  # pooled vector → features, or None where the pooled vector is the features
+    dense: nn.Sequential | None  # pooled vector → features; None: identity
     dropout: nn.Dropout  # before the last layer
     head: nn.Linear  # features (N, D) → logits (N, K)
 
     def pooled(self, images: Tensor) -> Tensor:
-        """Pooled vectors (N, P) of images (N, C, H, W), before the head's first dropout."""
+        """Pooled vectors (N, P) of images (N, C, H, W), before dropout."""
         maps: Tensor = self.backbone(images)
         return maps.mean(dim=(2, 3))
 
@@ -33,7 +33,7 @@ class Network(nn.Module):
         return self.head(self.dropout(features)), features
 
     def head_layers(self) -> list[tuple[float, nn.Linear]]:
-        """Dropout rate before each linear layer of the head, and the layer; ReLU lies between them."""
+        """Dropout rate and linear layer of each stage; ReLU between."""
         layers = [] if self.dense is None else list(self.dense)
         rates = [float(layer.p) for layer in (*layers, self.dropout) if isinstance(layer, nn.Dropout)]
         linear = [layer for layer in (*layers, self.head) if isinstance(layer, nn.Linear)]
@@ -66,7 +66,7 @@ class CompactNetwork(Network):
 
 
 class Cnn3Network(Network):
-    """The paper's Mix-MNIST network (§6.1), with the Dense-128 and convolution dropout of the authors' code."""
+    """The paper's Mix-MNIST network (§6.1)."""
 
     def __init__(self, channels: int, n_classes: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Cnn3Network(Network):
 
 
 class Vgg16Network(Network):
-    """VGG16 convolutions, global max pooling, Dense-128: the paper's network for photographs (§6.1, §6.2)."""
+    """The paper's network for photographs, VGG16 (§6.1, §6.2)."""
 
     def __init__(self, channels: int, n_classes: int, backbone_weights: dict[str, Tensor] | None = None) -> None:
         from ml.util.torchvision_ops import models
@@ -125,7 +125,7 @@ def build_network(
 
 
 def read_backbone_weights(path: str) -> dict[str, Tensor]:
-    """Read weights from a ``.safetensors`` or a PyTorch state file, never running code from it."""
+    """Read ``.safetensors`` or a PyTorch state, without its code."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

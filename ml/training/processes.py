@@ -1,7 +1,7 @@
-"""Data-parallel training under ``torchrun``; the only user of the process group.
+"""Data-parallel training under ``torchrun``.
 
-Each step's batch is divided among them, gradients are averaged before the weights change (``DistributedDataParallel``),
-and the first process alone writes. ``torchrun`` ends the others when one has ended; the first to fail names the reason.
+Each step's batch is divided, gradients are averaged, and the first process
+writes. ``torchrun`` ends the others when one has ended.
 """
 
 import atexit
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
-# its functions keep whatever process group is there when they are defined; averaging would import it, too late
+# imported before a process group exists: its functions keep the one they find
 import torch.distributed.nn.functional  # noqa: F401
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import Store
@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 #: Set by ``torchrun`` and by whatever else starts several processes.
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-#: Longer than any process has to wait for another: for one that loads its data from a slow disk, for example.
+#: Longer than any process waits for another, such as one on a slow disk.
 _TIMEOUT = timedelta(minutes=10)
 #: How often a process looks whether what started it is still there.
 _PARENT_SECONDS = 1.0
@@ -44,7 +44,7 @@ _ENDED = (
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a training, as one of them sees them; by default there is one."""
+    """Processes of a training; one by default."""
 
     rank: int = 0  # number of this one, from 0
     size: int = 1  # how many there are
@@ -55,7 +55,7 @@ class Processes:
         return self.rank == 0
 
     def device(self, device: torch.device) -> torch.device:
-        """The device of this process: of several GPUs the one with its number on this machine."""
+        """Device of this process, by its number on this machine."""
         if self.size == 1 or device.type != "cuda":
             return device
         number, there = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
@@ -67,21 +67,21 @@ class Processes:
         return torch.device("cuda", number)
 
     def batch_norm_of(self, network: nn.Module) -> str | None:
-        """Sharing of a network's batch normalisation; None without it, or with one process."""
+        """Sharing of batch normalisation; None without it or alone."""
         if self.size == 1 or not any(isinstance(module, _NORMS) for module in network.modules()):
             return None
         return "per-process"  # statistics of each process's part of a batch
 
     def part(self, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-        """Part of some rows that this process takes: sizes differ by one at most, and only the first is never empty."""
+        """Part of some rows for this process; the first is never empty."""
         return np.array_split(rows, self.size)[self.rank]
 
     def seed(self, seed: int, epoch: int) -> int:
-        """Seed of augmentation and dropout in an epoch: the first process has that of a process alone."""
+        """Seed of augmentation and dropout in an epoch."""
         return seed * 100_003 + epoch + self.rank * _SEEDS_APART
 
     def averaging(self, network: nn.Module) -> nn.Module:
-        """Wrap a network so that backward passes average the gradients of all processes."""
+        """Wrap a network to average gradients of all processes."""
         if self.size == 1:
             return network
         device = next(network.parameters()).device
@@ -123,7 +123,7 @@ ALONE = Processes()
 
 @contextmanager
 def started_processes() -> Iterator[Processes]:
-    """The processes that ``torchrun`` has started, or this one alone; what ``averaging`` returned ends with it."""
+    """The processes that ``torchrun`` has started, or this one."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE
         return
@@ -148,28 +148,28 @@ def started_processes() -> Iterator[Processes]:
         if isinstance(exc, dist.DistError) or (isinstance(exc, RuntimeError) and "gloo" in str(exc)):
             raise ValueError(_ENDED) from exc
         raise
-    # A thread of gloo that lets go of its last work when Python ends takes the whole process down. The threads end with
-    # the last reference to the process group; what averages gradients has one, and may be part of a cycle.
+    # A gloo thread that is left when Python ends aborts the process. Threads end with the last reference
+    # to the process group, which may be part of a cycle.
     dist.destroy_process_group()
     gc.collect()
 
 
 def _end_with(parent: int) -> None:
-    """End soon after the process that started this one, which can then end nothing itself."""
+    """End soon after the parent process."""
     while os.getppid() == parent:
         time.sleep(_PARENT_SECONDS)
     os._exit(1)
 
 
 def _exit_without_cleanup() -> None:
-    """End without taking down libraries, of which one that has lost another process may abort."""
+    """End at once: libraries may abort after a lost process."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
 
 
 def _is_first_to_fail(store: Store) -> bool:
-    """Whether no other process has failed before; true if that cannot be found out."""
+    """Claim the first failure; true if that cannot be checked."""
     try:
         return int(store.add("failed", 1)) == 1
     except RuntimeError:

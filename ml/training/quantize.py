@@ -1,15 +1,13 @@
-"""Quantised release: convolutions in whole numbers, recalibrated, and compared with its source.
+"""Quantised release: convolutions in whole numbers, recalibrated, compared.
 
-Weights have eight bits and a scale per output channel, activations eight (0 to 255) and one scale. The linear layers
-behind them, which make logits and features, stay in float32. Images of the calibration partition show how far
-activations reach, and calibration and checks of familiarity are fitted to the quantised network's outputs. The gate
-(``ml.metrics.paired_difference``) judges on the test partition: a faster release has to be no worse, not better.
+Weights have eight bits and a scale per output channel, activations eight and
+one scale. Linear layers stay in float32. The gate judges on the test partition.
 
-x86 processors without VNNI clip 2 · 255 · 127 to sixteen bits; ``ml.release.device`` makes ONNX Runtime compute in a
-slower, exact way there. Weights of seven bits (2 · 255 · 64 fits) are for other servers on such processors.
+x86 processors without VNNI clip 2 · 255 · 127 to sixteen bits; ONNX Runtime
+then computes in a slower, exact way. Weights of seven bits are for other
+servers on such processors.
 
-Source: B. Jacob et al., "Quantization and training of neural networks for efficient integer-arithmetic-only inference",
-CVPR 2018; ONNX Runtime, "Quantize ONNX models" (``reduce_range``, U8S8).
+Source: B. Jacob et al., CVPR 2018; ONNX Runtime, "Quantize ONNX models".
 """
 
 import io
@@ -29,8 +27,7 @@ from ml.calibration.calibrators import Calibration, FitReport
 from ml.calibration.scaling import METHODS, Method
 from ml.datasets.base import ImageDataset
 from ml.images.image_quality_features import compute_quality_features
-from ml.images.pixel_digest import pixel_digest
-from ml.images.preprocess import Pixels
+from ml.images.preprocess import Pixels, pixel_digest
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.paired_difference import describe_regressions, paired_change, paired_changes
 from ml.release.artifact import HEAD_FILE, Release, ReleaseError, read_release, require_empty, write_release
@@ -44,12 +41,12 @@ from ml.training.run_folder import CachedOutputs
 from ml.util.arrays import IntArray
 
 Images = npt.NDArray[np.float32]
-#: How far an activation's range goes: where the histogram in 128 levels diverges least from the finer one, to the
-#: 99.999 % quantile, or to the ends.
+#: End of an activation's range: least divergence of the histogram in 128
+#: levels, the 99.999 % quantile, or the extreme.
 Ranges = Literal["entropy", "percentile", "minmax"]
 #: Bits of a weight, its sign included.
 WeightBits = Literal[7, 8]
-#: What is computed in whole numbers; activations and poolings between convolutions are of them.
+#: Operators in whole numbers.
 _OPERATORS = ["Conv", "MaxPool", "Relu"]
 
 
@@ -60,8 +57,8 @@ def quantize_graph(
     weight_bits: WeightBits = 8,
     observer: Callable[[int], None] = lambda n: None,
 ) -> tuple[bytes, int]:
-    """The network with its convolutions in whole numbers, with ranges from its inputs, and how many these are."""
-    import onnxruntime  # after ml.release, which keeps it from telling its maker about models
+    """Quantise convolutions with ranges from inputs; count them."""
+    import onnxruntime  # after ml.release, which disables telemetry
     from onnxruntime.quantization import CalibrationMethod, QDQQuantizer, QuantType, create_calibrator
 
     if any(node.op_type == "DequantizeLinear" for node in onnx.load(network).graph.node):
@@ -74,7 +71,7 @@ def quantize_graph(
     # ONNX Runtime prints how it goes on
     with TemporaryDirectory() as temporary, redirect_stdout(io.StringIO()):
         folded, augmented = (str(Path(temporary) / name) for name in ("folded.onnx", "augmented.onnx"))
-        # with batch normalisations in the weights of their convolutions, as every run computes it anyway
+        # with batch normalisations folded into convolutions
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.optimized_model_filepath = folded
@@ -83,7 +80,7 @@ def quantize_graph(
         calibrator = create_calibrator(
             Path(folded), _OPERATORS, augmented_model_path=augmented, calibrate_method=methods[ranges]
         )
-        for batch in batches:  # one by one: a calibrator keeps every activation of what it is given at once
+        for batch in batches:  # a calibrator keeps all activations of a call
             calibrator.collect_data(_OneBatch(batch))
             observer(len(batch))
         quantizer = QDQQuantizer(
@@ -104,8 +101,6 @@ def quantize_graph(
 
 
 class _OneBatch:
-    """A reader of one batch, as ONNX Runtime calls it."""
-
     def __init__(self, batch: Images) -> None:
         self._inputs = iter([{"image": batch}])
 
@@ -115,7 +110,7 @@ class _OneBatch:
 
 
 def _plain_model(model: Any, network: Path) -> tuple[bytes, int]:
-    """A checked model without what it does not use, and its number of convolutions whose weights are whole."""
+    """Checked model without unused parts; number of quantised layers."""
     model.ClearField("metadata_props")
     used = {node.domain for node in model.graph.node}
     kept = [entry for entry in model.opset_import if entry.domain in used]
@@ -132,7 +127,7 @@ def _plain_model(model: Any, network: Path) -> tuple[bytes, int]:
 
 
 class LeftOutDocument(TypedDict):
-    """Cases that were left out because of what the release was made with: of those that calibrate, and that judge."""
+    """Left-out cases of calibration and test."""
 
     calibration: int
     test: int
@@ -147,10 +142,10 @@ class Cases:
     partition: npt.NDArray[np.str_]  # (N,) ``valid``, ``calibration`` or ``test``
     calibrates: str  # name of the partition that calibrates
     case_ids: npt.NDArray[np.str_]  # (N,)
-    groups: npt.NDArray[np.str_]  # (N,) patient, or the case itself where there is none
+    groups: npt.NDArray[np.str_]  # (N,) patient or case
     digests: list[bytes]  # N of the decoded pictures
-    hmacs: list[str] | None  # N digests of patients by the service that exported them, None where none did
-    uses: npt.NDArray[np.str_]  # (N,) what the release used each case for, the empty text for nothing
+    hmacs: list[str] | None  # of patients, by the exporting service
+    uses: npt.NDArray[np.str_]  # (N,) use in the release, empty for none
     left_out: LeftOutDocument  # what was left out
 
     def rows(self, *partitions: str) -> npt.NDArray[np.intp]:
@@ -178,14 +173,9 @@ class Cases:
 
 
 def cases_for(release: Release, dataset: ImageDataset) -> Cases:
-    """The cases of a data set that may calibrate and judge a release: not those that it was made with.
-
-    Left out are cases of ``test`` that the release was made with or whose picture or patient calibrates here, and those
-    of ``calibration`` that fitted its network, unless they calibrated it as well (pictures that its source has twice).
-
-    Raises:
-        ValueError: no case that calibrates, or none that judges, is left.
-    """
+    """Cases of a data set that may calibrate and judge a release."""
+    # Left out are test cases that the release was made with or that calibrate here, and
+    # calibration cases that fitted its network, unless they calibrated it as well.
     _require_same_images(release, dataset)
     rows = dataset.rows("valid", "calibration", "test")
     counts, partition = _counts(release, dataset)[rows], dataset.partition[rows]
@@ -201,7 +191,7 @@ def cases_for(release: Release, dataset: ImageDataset) -> Cases:
     cases = np.array(dataset.case_ids)[rows]
     groups = cases if dataset.patients is None else np.array(dataset.patients)[rows]
     calibrates = (partition == dataset.calibration_partition) & ~fitted_before
-    # whatever a table says of its partitions: no picture and no patient may both calibrate and judge
+    # no picture and no patient may both calibrate and judge
     known_digests, known_groups = {own[row] for row in np.flatnonzero(calibrates)}, set(groups[calibrates])
     alike = np.array([own[row] in known_digests or groups[row] in known_groups for row in range(len(rows))], dtype=bool)
     judged_before |= (partition == "test") & alike
@@ -229,7 +219,6 @@ def cases_for(release: Release, dataset: ImageDataset) -> Cases:
 
 
 def _require_same_images(release: Release, dataset: ImageDataset) -> None:
-    """Refuse images that are not what the release's network sees."""
     seen, given = release.preprocessing, dataset.preprocessing
     for what in ("channels", "size", "crop"):
         given_value, expected = getattr(given, what), getattr(seen, what)
@@ -241,7 +230,6 @@ def _require_same_images(release: Release, dataset: ImageDataset) -> None:
 
 
 def _counts(release: Release, dataset: ImageDataset) -> IntArray:
-    """Labels (N, K) in the order of the release's classes."""
     unknown = [info.code for info in dataset.classes if info.code not in release.classes]
     if unknown:
         raise ValueError(
@@ -255,7 +243,7 @@ def _counts(release: Release, dataset: ImageDataset) -> IntArray:
 
 #: Names of the two networks on the card: both on the same cells.
 BEFORE, AFTER = "float32", "int8"
-#: Images on which ranges of activations are found, unless somebody asks for another number.
+#: Images for the ranges of activations, by default.
 RANGE_IMAGES = 256
 # pixels of a batch whose activations are in memory at once, and images of it at most
 _RANGE_PIXELS, _RANGE_BATCH = 200_000, 32
@@ -273,11 +261,11 @@ class QuantizeReport(TypedDict):
     release: str
     card_sha256: str
     quantized: QuantizedDocument
-    figures: dict[str, dict[str, EstimateDocument]]  # metrics by name of both networks on the same held-out cells
+    figures: dict[str, dict[str, EstimateDocument]]  # by network and metric
     n_calibration: int
     n_held_out: int
     left_out: LeftOutDocument
-    trained_on: str  # ``known``, or ``unknown`` for a release without digests of its images
+    trained_on: str  # ``known``, or ``unknown`` without digests
     network_bytes: dict[str, int]
 
 
@@ -286,11 +274,11 @@ class QuantizationRequest:
     """Options of a quantisation."""
 
     ranges: Ranges = "percentile"
-    n_images: int = RANGE_IMAGES  # at most, on which ranges of activations are found
+    n_images: int = RANGE_IMAGES  # at most, for the ranges
     seed: int = 0  # of which images these are, and of the shifts
-    name: str | None = None  # of the new release; the old one's with ``int8`` if None
-    despite_gate: bool = False  # make it although it is worse than the gate allows
-    shifts: bool = True  # whether standard shifts are tried out for the card
+    name: str | None = None  # of the new release
+    despite_gate: bool = False  # accept a worse network
+    shifts: bool = True  # try standard shifts
     weight_bits: WeightBits = 8
 
 
@@ -301,7 +289,7 @@ def quantize_release(
     wish: QuantizationRequest,
     observer: Observer = lambda what, done, total: None,
 ) -> QuantizeReport:
-    """Write a release whose network computes in whole numbers; the same inputs give the same bytes."""
+    """Write an int8 release; equal inputs give equal bytes."""
     release = read_release(source)
     require_empty(out)
     _require_own_calibration(release)
@@ -344,7 +332,6 @@ def quantize_release(
 
 
 def _progress(observer: Observer, what: str, total: int) -> Callable[[int], None]:
-    """Something to be called with each number of images that is done."""
     done = 0
 
     def advance(n: int) -> None:
@@ -370,7 +357,7 @@ def require_pairs(cases: Cases) -> None:
 
 
 def _require_own_calibration(release: Release) -> None:
-    """Refuse a release that was adapted: a calibration that is fitted anew would lose it."""
+    """Refuse an adapted release: refitting would lose its calibration."""
     if "adaptation" in release.card["calibration"]:
         raise ReleaseError(
             f"{release.path}: was adapted to other annotators, which a new calibration would lose: quantise the "
@@ -386,7 +373,6 @@ def _require_own_calibration(release: Release) -> None:
 def _quantized_network(
     release: Release, cases: Cases, wish: QuantizationRequest, observer: Observer
 ) -> tuple[bytes, QuantizedDocument]:
-    """The quantised network, and how it was made."""
     drawn = np.random.default_rng(wish.seed).permutation(cases.rows(cases.calibrates))[: wish.n_images]
     size = max(1, min(_RANGE_BATCH, _RANGE_PIXELS // release.preprocessing.size**2))
 
@@ -411,7 +397,7 @@ def _quantized_network(
 def _outputs(
     release: Release, cases: Cases, files: dict[str, bytes], observer: Observer
 ) -> tuple[CachedOutputs, CachedOutputs]:
-    """Outputs of the quantised network for all cases, and of its source for those that judge, as they are served."""
+    """Served outputs of the quantised network and of its source."""
     rows, held_out = np.arange(len(cases.counts)), cases.rows("test")
     done = _progress(observer, "predicting with both networks", len(rows) + len(held_out))
     with TemporaryDirectory() as temporary:
@@ -421,7 +407,6 @@ def _outputs(
 
 
 def _contents(release: Release) -> CardContents:
-    """A release's card without what belongs to its own files."""
     card: CardContents = release.card.copy()
     card.pop("training", None)
     return card
@@ -430,11 +415,11 @@ def _contents(release: Release) -> CardContents:
 def _calibrated(
     release: Release, cases: Cases, outputs: CachedOutputs
 ) -> tuple[FitReport, Calibration, DisagreementDocument | None]:
-    """Fit the calibration to the quantised network as that of its source was fitted."""
+    """Refit the calibration as that of the source was fitted."""
     method: Method = next((name for name in METHODS if name in release.card["calibration"]), "none")
     alpha = release.calibration.concentration is not None
     dropout = release.card.get("mc_dropout")
-    seed = 0 if dropout is None else dropout["seed"]  # as `calibrate` has it, so that the fits differ in nothing else
+    seed = 0 if dropout is None else dropout["seed"]  # as `calibrate` has it
     part, held_out = (outputs.take(outputs.partition == name) for name in (cases.calibrates, "test"))
     return fit_and_judge(part, held_out, release.head, method=method, alpha=alpha, seed=seed)
 
@@ -442,7 +427,7 @@ def _calibrated(
 def _compared(
     release: Release, before: CachedOutputs, calibration: Calibration, after: CachedOutputs
 ) -> tuple[dict[str, EstimateDocument], list[str]]:
-    """Paired changes from the source to the quantised network on held-out cases, and what the gate calls harm."""
+    """Paired changes on held-out cases, and the harms for the gate."""
     distributions = (
         release.calibration.apply(*member_outputs(before, release.head)),
         calibration.apply(*member_outputs(after, release.head)),
@@ -457,7 +442,6 @@ def _compared(
 def _card(
     release: Release, name: str, calibration: Calibration, before: CachedOutputs, after: CachedOutputs
 ) -> CardContents:
-    """The source's card with the new name, and figures of both networks on held-out cases."""
     probs = calibration.apply(*member_outputs(after, release.head)).class_probs
     return {
         **_contents(release),
@@ -479,7 +463,7 @@ def _card(
 def _add_checks_and_index(
     release: Release, cases: Cases, outputs: CachedOutputs, files: dict[str, bytes], card: CardContents
 ) -> None:
-    """Add the checks of familiarity, and the digests of what the release was made with now, to its files and card."""
+    """Add familiarity checks and the training index to files and card."""
     appearance = compute_quality_features(cases.pixels)
     card["reference"] = with_checks(card["reference"], outputs, appearance, release.preprocessing, files)
     if release.training is not None:

@@ -13,20 +13,21 @@ from ml.calibration.calibrators import Calibration
 from ml.charts.rows import ShiftPoint
 from ml.images.image_quality_features import feature_columns, optical_density
 from ml.images.preprocess import Pixels, Preprocessing
+from ml.images.standard_shifts import shifted, shifts_for
+from ml.metrics.cases import agreement_terms
 from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, HEAD_FILE, write_release
 from ml.release.card import CardContents, ReferenceDocument
 from ml.release.ood_detector import DetectorInputs, fit_feature_distance, fit_ood_detector
-from ml.release.predictor import Predictor
-from ml.release.shift_suite import shift_suite
+from ml.release.predictor import Prediction, Predictor
 from ml.training.run_folder import CachedOutputs, RunFolder
-from ml.util.arrays import IntArray
+from ml.util.arrays import FloatArray, IntArray
 
 #: Held-out images of the test part on which shifts are tried.
 SHIFTED_IMAGES = 500
 
 
 def add_checks(folder: RunFolder, preprocessing: Preprocessing, files: dict[str, bytes]) -> ReferenceDocument:
-    """Add distance and checks of familiarity of a finished run to a release's files; what familiar data look like."""
+    """Add distance and checks of a finished run to a release's files."""
     outputs = folder.read_outputs()
     stain = np.array([optical_density(image) for image in folder.read_examples()])
     counts = outputs.label_counts[outputs.partition == "test"].sum(axis=0)
@@ -47,7 +48,7 @@ def with_checks(
     preprocessing: Preprocessing,
     files: dict[str, bytes],
 ) -> ReferenceDocument:
-    """Fit distance and checks to cases that stopped or calibrated the network; held-out cases give their scale."""
+    """Fit distance and checks, and scale them on held-out cases."""
     features = outputs.pooled if HEAD_FILE in files else outputs.features
     held_out = outputs.partition == "test"
     reference: ReferenceDocument = {**seen, "distance_sq_mean": None, "distance_sq_sd": None, "n_distance": None}
@@ -72,8 +73,8 @@ def with_checks(
 class ShiftTrial:
     """Options of a shift trial."""
 
-    other: Pixels | None = None  # pixels of another data set, (N, H, W, C) uint8 of any size, or None
-    observer: Callable[[int, int], None] = lambda done, total: None  # called with the rows done and in all
+    other: Pixels | None = None  # of another data set, any size
+    observer: Callable[[int, int], None] = lambda done, total: None  # rows done and in all
 
 
 def try_shifts(
@@ -84,7 +85,7 @@ def try_shifts(
     card: CardContents,
     trial: ShiftTrial,
 ) -> list[ShiftPoint]:
-    """Answers to shifted images of the release that these parts would make, by the path that serves them."""
+    """Answers of these parts to shifted images."""
     if not len(pixels):
         return []
     with TemporaryDirectory() as temporary:
@@ -94,3 +95,64 @@ def try_shifts(
         if other is not None:  # as the network would see them
             other = np.stack([draft.preprocessing.pixels(Image.fromarray(image.squeeze())) for image in other])
         return shift_suite(predictor, pixels, label_counts, other, trial.observer)
+
+
+#: Strengths by the word that names them: 1 is the standard shift.
+STRENGTHS = {"mild": (0.1, 0.5), "standard": (1.0, 1.0)}
+UNSHIFTED, OTHER = "unshifted", "another data set"
+
+
+def _terms(label_counts: IntArray, prediction: Prediction) -> tuple[FloatArray, FloatArray]:
+    """Agreement and squared error per label of labelled cases (N,)."""
+    labelled = label_counts.sum(axis=1) > 0
+    counts, probs = label_counts[labelled], prediction.distribution.class_probs[labelled]
+    freqs = counts / counts.sum(axis=1, keepdims=True)
+    loss = 1 + np.square(probs).sum(axis=1) - 2 * (freqs * probs).sum(axis=1)
+    return agreement_terms(freqs, probs), loss
+
+
+def _row(kind: str, strength: str, prediction: Prediction) -> ShiftPoint:
+    return {
+        "kind": kind,
+        "strength": strength,
+        "n": len(prediction.logits),
+        "flagged": float(prediction.out_of_distribution.mean()),
+        "agreement": None,
+        "agreement_change": None,
+        "agreement_change_se": None,
+        "loss": None,
+        "mean_disagreement": float(prediction.distribution.disagreement_probs.mean()),
+    }
+
+
+def shift_suite(
+    predictor: Predictor,
+    pixels: Pixels,
+    label_counts: IntArray,
+    other: Pixels | None = None,
+    observer: Callable[[int, int], None] = lambda done, total: None,
+) -> list[ShiftPoint]:
+    """Predict pixels (N, H, W, C) plain, shifted, and of another data set."""
+    shifts, rows, plain = shifts_for(pixels.shape[-1]), list[ShiftPoint](), None
+    total = 1 + len(shifts) * len(STRENGTHS) + (other is not None)
+    series = [(number, shift, *part) for number, shift in enumerate(shifts) for part in STRENGTHS.items()]
+    for number, shift, word, strengths in [(0, None, "none", (0.0, 0.0)), *series]:
+        images = pixels if shift is None else shifted(pixels, shift, strengths, number)[0]
+        prediction = predictor.predict(list(images))
+        row = _row(UNSHIFTED if shift is None else shift.name, word, prediction)
+        agreement, loss = _terms(label_counts, prediction)
+        if len(agreement):
+            row["agreement"], row["loss"] = float(agreement.mean()), float(loss.mean())
+            if plain is None:
+                plain = agreement
+            else:
+                change = agreement - plain
+                row["agreement_change"] = float(change.mean())
+                if len(change) > 1:
+                    row["agreement_change_se"] = float(change.std(ddof=1) / np.sqrt(len(change)))
+        rows.append(row)
+        observer(len(rows), total)
+    if other is not None:
+        rows.append(_row(OTHER, "none", predictor.predict(list(other))))
+        observer(len(rows), total)
+    return rows

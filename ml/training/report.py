@@ -29,7 +29,7 @@ _BLOCK = 256
 
 @dataclass(frozen=True)
 class Baseline:
-    """A fitted baseline: standardisation of D features, weights (D + 1, K), the last row for the intercept."""
+    """Baseline: standardisation and weights (D + 1, K), intercept last."""
 
     mean: FloatArray
     scale: FloatArray
@@ -41,7 +41,7 @@ class Baseline:
 
 
 def histograms(pixels: Pixels) -> FloatArray:
-    """Square roots of the shares of colours: 8 shades of each channel, and of RGB images 4 × 4 × 4 colours together."""
+    """Square roots of colour shares, by channel and jointly for RGB."""
     blocks = [_histograms(pixels[start : start + _BLOCK]) for start in range(0, len(pixels), _BLOCK)]
     return np.sqrt(np.concatenate(blocks or [_histograms(pixels)]))
 
@@ -57,7 +57,6 @@ def _histograms(pixels: Pixels) -> FloatArray:
 
 
 def _shares(values: IntArray, n_values: int) -> FloatArray:
-    """Share of each value among the columns of each row (N, n_values)."""
     offset = np.arange(len(values))[:, None] * n_values
     counts = np.bincount((values + offset).ravel(), minlength=len(values) * n_values)
     return np.asarray(counts.reshape(len(values), n_values) / values.shape[1])
@@ -68,7 +67,7 @@ def _columns(features: FloatArray, mean: FloatArray, scale: FloatArray) -> Float
 
 
 def fit_baseline(dataset: ImageDataset) -> Baseline:
-    """Fit to the partition ``train`` by L-BFGS, with the penalty under which ``valid`` is most likely."""
+    """Fit by L-BFGS on ``train``; ``valid`` chooses the penalty."""
     train, valid = dataset.rows("train"), dataset.rows("valid")
     features = histograms(dataset.pixels[train])
     mean, scale = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-3)
@@ -83,12 +82,11 @@ def fit_baseline(dataset: ImageDataset) -> Baseline:
 
 
 def _nll(logits: FloatArray, counts: IntArray | FloatArray) -> float:
-    """Mean negative log-likelihood of a label."""
     return -float((counts * log_softmax(logits, axis=1)).sum()) / max(float(counts.sum()), 1.0)
 
 
 def _fitted(columns: FloatArray, counts: FloatArray, penalty: float, start: FloatArray) -> FloatArray:
-    """Weights (D + 1, K) that minimise the mean loss of a label and half the penalty times their squares."""
+    """Weights (D + 1, K) of least penalised loss."""
     total, shape = max(float(counts.sum()), 1.0), start.shape
     n_labels = counts.sum(axis=1, keepdims=True)
     free = np.ones((shape[0], 1))
@@ -107,7 +105,7 @@ def _fitted(columns: FloatArray, counts: FloatArray, penalty: float, start: Floa
 def compare_with_baseline(
     label_counts: IntArray, baseline: FloatArray, network: FloatArray, judged_on: str, cluster: Sequence[str]
 ) -> BaselineDocument:
-    """The baseline beside the network on the same N cells, with intervals by patient of both and of the difference."""
+    """Compare with the baseline on N cells, intervals by patient."""
     probs = [(values, 1 - np.square(values).sum(axis=1)) for values in (baseline, network)]
     clusters = np.array(cluster) if len(set(cluster)) < len(cluster) else None
     changes = paired_changes(label_counts, *probs, cluster=clusters)
@@ -125,7 +123,7 @@ def compare_with_baseline(
 
 
 def class_recalls(label_counts: IntArray, class_probs: FloatArray, classes: list[str]) -> list[RecallDocument]:
-    """Share of each class's labels on cells where it is the most probable class; equal leaders share."""
+    """Label recall by class; equal leaders share."""
     leads = class_probs == class_probs.max(axis=1, keepdims=True, initial=0.0)
     share = leads / np.maximum(leads.sum(axis=1, keepdims=True), 1)
     n_labels, n_cells = label_counts.sum(axis=0), (label_counts > 0).sum(axis=0)
@@ -144,7 +142,7 @@ def class_recalls(label_counts: IntArray, class_probs: FloatArray, classes: list
 def report_classes(
     folder: RunFolder, calibration: Calibration, head: DropoutHead | None = None
 ) -> tuple[list[RecallDocument], BaselineDocument | None]:
-    """Recall on held-out cells, and the network beside the baseline there, or on ``valid`` where none was held out."""
+    """Report recall by class and the baseline on held-out cells."""
     outputs = folder.read_outputs()
     classes = [info["code"] for info in folder.read_config()["dataset"]["classes"]]
     judged_on = "test" if (outputs.partition == "test").sum() >= 2 else "valid"

@@ -26,7 +26,7 @@ DataOptions = dict[str, int]
 
 
 class TrainDocument(TypedDict):
-    """A ``TrainConfig`` as JSON values, by its fields: those that other steps read."""
+    """Fields of ``TrainConfig`` that other steps read."""
 
     data_options: DataOptions
     network: str
@@ -34,7 +34,7 @@ class TrainDocument(TypedDict):
 
 
 class DatasetDocument(TypedDict):
-    """Data set section of a run; classes, preprocessing, sizes of its parts, source."""
+    """Data set section of a run."""
 
     name: str
     classes: list[ClassDocument]
@@ -50,7 +50,7 @@ class DatasetDocument(TypedDict):
 
 
 class RunDocument(TypedDict):
-    """config.json: what a run was asked, on which data, and versions of what its numbers depend on."""
+    """config.json: request, data and versions of a run."""
 
     train: TrainDocument
     dataset: DatasetDocument
@@ -58,7 +58,7 @@ class RunDocument(TypedDict):
 
 
 class CalibrationReport(TypedDict):
-    """calibration_report.json: how a run was calibrated, and held-out metrics by name for each step."""
+    """calibration_report.json: calibration, and held-out metrics by step."""
 
     fit: FitDocument
     partition: str
@@ -72,7 +72,7 @@ class CalibrationReport(TypedDict):
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that decides what a run trains; two runs with equal configs give equal weights on a CPU."""
+    """Settings of a training; equal ones give equal weights on a CPU."""
 
     data: str  # name of a data set, or a folder
     data_options: DataOptions  # further arguments of its loader
@@ -89,7 +89,7 @@ class TrainConfig:
     backbone_weights: str | None  # file with pretrained weights, or None
     weight_averaging: float = 0.0
     shift: int = 0  # pixels by which training images are moved at most, each way
-    passes: int = 1  # times that an epoch shows each training image: more than once in small sets
+    passes: int = 1  # showings of an image per epoch
     class_balance: float = 0.0
     augmentation: str = "light"
 
@@ -118,7 +118,7 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class CachedOutputs:
-    """Outputs of the trained network for calibration, early stopping and test cases."""
+    """Network outputs for calibration, early stopping and test."""
 
     logits: npt.NDArray[np.float32]  # (N, K) float32
     features: npt.NDArray[np.float32]  # (N, D) float32
@@ -126,7 +126,7 @@ class CachedOutputs:
     label_counts: IntArray  # (N, K) int64
     partition: npt.NDArray[np.str_]  # (N,)
     case_ids: npt.NDArray[np.str_]  # (N,)
-    groups: npt.NDArray[np.str_]  # (N,) patient, or the case itself where there is none
+    groups: npt.NDArray[np.str_]  # (N,) patient or case
 
     def take(self, rows: npt.NDArray[Any]) -> "CachedOutputs":
         """Pick cases by position or mask."""
@@ -137,8 +137,8 @@ class CachedOutputs:
 class HeldOutImages:
     """Stored pixels of cases that are not trained on."""
 
-    appearance: npt.NDArray[np.float32]  # (N, F) float32 statistics of all whose outputs are cached, in their order
-    rows: npt.NDArray[np.intp]  # (M,) which of them, of the test part, are kept as pixels
+    appearance: npt.NDArray[np.float32]  # (N, F) of all cached outputs
+    rows: npt.NDArray[np.intp]  # (M,) those kept as pixels
     pixels: npt.NDArray[np.uint8]  # (M, H, W, C) uint8
 
 
@@ -174,7 +174,7 @@ class RunFolder:
         return cast(RunDocument, read_json(self.config))
 
     def claim(self, document: RunDocument) -> None:
-        """Write the config, or check that the folder contains a run of exactly this one."""
+        """Write the config, or require an equal one in the folder."""
         self.path.mkdir(parents=True, exist_ok=True)
         if self.config.is_file():
             held = self.read_config()
@@ -200,7 +200,7 @@ class RunFolder:
         return cast(CalibrationReport, read_json(self.report))
 
     def write_head_layers(self, layers: list[HeadArrays]) -> None:
-        """Keep the head's layers as (dropout rate, weight, bias), for Monte-Carlo dropout without torch."""
+        """Keep the head's layers as (dropout rate, weight, bias)."""
         arrays = {f"{name}{i}": a for i, layer in enumerate(layers) for name, a in zip(_LAYER, layer, strict=True)}
         np.savez(self.head_layers, allow_pickle=False, **cast(Any, arrays))
 

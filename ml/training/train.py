@@ -1,8 +1,7 @@
-"""Stage 1: images and label histograms → network weights, learning curves, cached logits and features.
+"""Stage 1: images and label histograms → weights, curves, cached outputs.
 
-A run can be killed at any time and started again with the same arguments: it resumes after the last whole
-epoch, and on a CPU in float32 ends with the same weights as an uninterrupted one. Several processes may share it
-(``ml.training.processes``): the first one writes.
+A killed run resumes after the last whole epoch, and on a CPU in float32 ends
+with the same weights as an uninterrupted one.
 """
 
 import hashlib
@@ -21,7 +20,7 @@ from ml.charts.reliability import learning_curves, write_chart
 from ml.charts.rows import EpochMetrics
 from ml.datasets.base import ImageDataset
 from ml.images.image_quality_features import compute_quality_features
-from ml.images.pixel_digest import pixel_digest
+from ml.images.preprocess import pixel_digest
 from ml.release.training_index import TrainingIndex
 from ml.training.data import DeviceData, class_counts, require_two
 from ml.training.evaluation import cached_outputs, validate
@@ -33,11 +32,11 @@ from ml.training.report import fit_baseline
 from ml.training.run_folder import DatasetDocument, HeldOutImages, RunFolder, TrainConfig
 from ml.util.files import write_bytes_atomically
 
-#: A checkpoint of more bytes is written again only after so many times the time that writing it took.
+#: A larger checkpoint (bytes) is written after so many times its writing time.
 LARGE, _AT_LEAST = 64_000_000, 60.0
 #: Attributes of ``Progress`` that a checkpoint contains beside the weights.
 _STATE = ("epoch", "best_loss", "best_epoch", "history")
-#: Held-out images kept in the run, on which the exported network must agree with the trained one.
+#: Held-out images for the parity check of an export.
 EXPORT_EXAMPLES = 256
 #: What the cases of each partition are used for; those of ``test`` for nothing.
 _USES = {"train": "network", "valid": "network", "calibration": "calibration"}
@@ -52,7 +51,7 @@ def train(
     observer: Observer = lambda report: None,
     processes: Processes = ALONE,
 ) -> EpochMetrics:
-    """Train a network, or resume where an interrupted run of the same config stopped."""
+    """Train a network, or resume a run of the same config."""
     require_two(dataset)
     processes.require_equal("settings", lambda: json.dumps(config.to_dict()))
     processes.require_equal("images or labels", lambda: digest_of(dataset))
@@ -72,14 +71,14 @@ def train(
 
 
 def _claim_run_folder(folder: RunFolder, dataset: ImageDataset, config: TrainConfig) -> bytes:
-    """Rows of the epochs, as JSON, of a run that is finished already; an empty list where there is something to do."""
+    """Claim a folder; a finished run's epochs as JSON, else an empty list."""
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
     folder.claim({"train": config.to_dict(), "dataset": describe_dataset(dataset), "versions": versions})
     return json.dumps(folder.read_metrics() if folder.finished else []).encode()
 
 
 def digest_of(dataset: ImageDataset) -> str:
-    """SHA-256 of all images, label counts and partitions of a data set, in its order."""
+    """SHA-256 of a data set's images, label counts and partitions."""
     digest = hashlib.sha256(json.dumps([list(dataset.case_ids), dataset.partition.tolist()]).encode())
     for array in (dataset.label_counts, dataset.pixels):
         digest.update(np.ascontiguousarray(array).data)
@@ -95,13 +94,8 @@ class Progress:
     best_epoch: int = -1  # its number
     history: list[EpochMetrics] = field(default_factory=list)  # rows of ``metrics.jsonl``
     best: dict[str, Tensor] = field(default_factory=dict)  # weights of the best epoch
-    written: int = -1  # how many epochs the checkpoint contains that this process has written; −1 before the first
-    not_before: float = 0.0  # when it may be written again, in seconds of the monotonic clock
-
-    @property
-    def worth_writing(self) -> bool:
-        """Whether enough time has passed since it was last written."""
-        return time.monotonic() >= self.not_before
+    written: int = -1  # epochs in the checkpoint of this process
+    not_before: float = 0.0  # time of the next checkpoint, monotonic
 
     def keep(self, loss: float, learner: Learner) -> None:
         """Remember the current weights as the best."""
@@ -110,7 +104,7 @@ class Progress:
 
 
 def _run_epochs(learner: Learner, progress: Progress, folder: RunFolder, observer: Observer) -> None:
-    """Train epoch by epoch, each with the time since the one before."""
+    """Train epoch by epoch, and write checkpoints."""
     config, processes, began = learner.config, learner.processes, time.perf_counter()
 
     def write() -> None:
@@ -124,13 +118,13 @@ def _run_epochs(learner: Learner, progress: Progress, folder: RunFolder, observe
         progress.epoch += 1
         ended = time.perf_counter()
         progress.history[-1]["seconds"], began = round(ended - began, 4), ended
-        if progress.worth_writing:
+        if time.monotonic() >= progress.not_before:
             write()
     write()
 
 
 def _run_epoch(learner: Learner, progress: Progress, observer: Observer) -> float:
-    """Train and validate once; returns the validation loss."""
+    """Train and validate once; return the validation loss."""
     epoch, dataset = progress.epoch, learner.data.dataset
     training = dataset.rows("train")
     started = time.perf_counter()
@@ -169,7 +163,7 @@ def save_checkpoint(folder: RunFolder, learner: Learner, progress: Progress) -> 
 
 
 def load_checkpoint(folder: RunFolder, learner: Learner) -> Progress:
-    """Put a learner where the checkpoint left it; the start where there is none. The first process reads it for all."""
+    """Load the checkpoint into a learner, read by the first process."""
     checkpoint = learner.processes.from_first(
         lambda: folder.checkpoint.read_bytes() if folder.checkpoint.is_file() else b""
     )
@@ -183,7 +177,7 @@ def load_checkpoint(folder: RunFolder, learner: Learner) -> Progress:
 def _write_trained(
     folder: RunFolder, network: Network, weights: dict[str, Tensor], data: DeviceData, seed: int
 ) -> None:
-    """Write weights, examples for the export, layers of the head, index, baseline and, last, cached outputs."""
+    """Write network and data for later stages, cached outputs last."""
     write_bytes_atomically(folder.network, save({name: tensor.contiguous().cpu() for name, tensor in weights.items()}))
     held_out = data.dataset.rows("valid", "calibration", "test")
     chosen = np.random.default_rng(seed).permutation(held_out)[:EXPORT_EXAMPLES]
@@ -203,14 +197,14 @@ def _write_trained(
 def index_of(dataset: ImageDataset) -> TrainingIndex:
     """Digests of everything that a training on this data set uses."""
     uses = [_USES.get(str(name), "") for name in dataset.partition]
-    if dataset.calibration_partition == "valid":  # then ``valid`` calibrates too, but it has stopped the network
+    if dataset.calibration_partition == "valid":  # ``valid`` stopped the network
         uses = ["network" if use else "" for use in uses]
     digests = dataset.pixel_digests or [pixel_digest(pixels) for pixels in dataset.pixels]
     return TrainingIndex.of(digests, uses, dataset.patient_hmacs)
 
 
 def describe_dataset(dataset: ImageDataset) -> DatasetDocument:
-    """Data set section of a run: classes, preprocessing, sizes of the parts, source, licence."""
+    """Data set section of a run."""
     return {
         "name": dataset.name,
         "classes": [info.to_dict() for info in dataset.classes],
@@ -253,7 +247,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_precision(name: str, device: torch.device) -> str:
-    """``float32`` or ``bf16``; ``auto`` takes bf16 where the hardware multiplies it natively."""
+    """``float32`` or ``bf16``; ``auto`` prefers native bf16."""
     if name in {"float32", "bf16"}:
         return name
     if name != "auto":

@@ -1,4 +1,4 @@
-"""File utilities: JSON documents, atomic writes, digests."""
+"""Files and cores: JSON documents, atomic writes, digests."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def write_bytes_atomically(path: Path, data: bytes | memoryview) -> None:
-    """Write a file so that a reader or a crash sees the old or the new one, never a part."""
+    """Write a file atomically."""
     with temporary_path(path) as temporary:
         temporary.write_bytes(data)
         replace_file(temporary, path)
@@ -19,11 +19,7 @@ def write_bytes_atomically(path: Path, data: bytes | memoryview) -> None:
 
 @contextmanager
 def temporary_path(target: Path) -> Iterator[Path]:
-    """Yield a temporary path beside a file, removed at the end; two writers never share one.
-
-    Raises:
-        OSError: the file cannot be written, which is named also if the disk is full.
-    """
+    """Yield a unique temporary path next to a file, removed at the end."""
     path = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
         yield path
@@ -59,17 +55,13 @@ def sync_file(path: Path) -> None:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write a JSON document, sorted and indented, so that identical content gives identical bytes."""
+    """Write sorted, indented JSON: equal content gives equal bytes."""
     text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
     write_bytes_atomically(path, (text + "\n").encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        ValueError: the file is missing or contains no JSON object.
-    """
+    """Read a JSON object."""
     try:
         document = json.loads(path.read_text())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as exc:
@@ -83,3 +75,8 @@ def file_sha256(path: Path) -> str:
     """Hexadecimal SHA-256 of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

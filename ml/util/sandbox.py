@@ -1,7 +1,4 @@
-"""Sandboxed subprocess for untrusted input: limited memory and CPU time, no files, no secrets.
-
-Whatever a file makes of it, the caller goes on, and its memory is given back by the system when it ends.
-"""
+"""Sandboxed subprocess for untrusted input: limited, without files or secrets."""
 
 import os
 import resource
@@ -26,11 +23,7 @@ class LimitError(Exception):
 
 
 def run_limited(module: str, argument: str, *, data: bytes = b"", seconds: int) -> bytes:
-    """Run a module that calls ``limit_this_process`` once it has been imported.
-
-    Raises:
-        LimitError: it failed, or went beyond a limit.
-    """
+    """Run a module that calls ``limit_this_process`` once it has been imported."""
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ} | _ONE_THREAD
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     command = [sys.executable, "-m", module, argument]
@@ -46,7 +39,7 @@ def run_limited(module: str, argument: str, *, data: bytes = b"", seconds: int) 
 
 
 def limit_this_process(memory: int, seconds: int) -> None:
-    """Bound this process from now on: memory beyond what it has already, computing time, and no file."""
+    """Limit memory and processor time of this process; forbid files."""
     os.nice(_NICE)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + memory + _SLACK

@@ -35,7 +35,7 @@ def split_folds(groups: Sequence[str], seed: int, n_folds: int = 5) -> npt.NDArr
 
 
 def held_out_folds(fold: npt.NDArray[np.int64]) -> Iterator[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:
-    """For each fold the masks (N,) of the cases to fit on and of those that the fit has not seen."""
+    """Masks (N,) of fitted and held-out cases by fold."""
     for k in np.unique(fold):
         yield fold != k, fold == k
 
@@ -43,12 +43,8 @@ def held_out_folds(fold: npt.NDArray[np.int64]) -> Iterator[tuple[npt.NDArray[np
 def stratified_partitions(
     groups: Sequence[str], label_counts: npt.ArrayLike, shares: dict[str, float], seed: int
 ) -> npt.NDArray[np.str_]:
-    """Split cases by group so that each partition gets its share of each class, as well as whole groups allow.
-
-    Classes are taken from the rarest on, and of each the groups with the most of it first; a group goes where most of
-    this class is still lacking. (Iterative stratification: Sechidis, Tsoumakas and Vlahavas 2011, here of groups.) Then
-    groups move as long as that brings the shares of all classes nearer to what is wanted, in squares.
-    """
+    """Split cases by group, stratified by class as far as groups allow."""
+    # Iterative stratification (Sechidis, Tsoumakas and Vlahavas 2011) of groups, rarest class first.
     names, number = np.unique(np.array(groups), return_inverse=True)
     amounts = np.zeros((len(names), np.shape(label_counts)[1] + 2))
     np.add.at(amounts, number, _class_shares(np.asarray(label_counts, dtype=np.float64)))
@@ -68,14 +64,14 @@ def stratified_partitions(
 
 
 def _class_shares(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Shares of the classes in each case (N, K + 2); the last columns are cases without labels, and all cases."""
+    """Class shares (N, K + 2); last: unlabelled and all cases."""
     total = counts.sum(axis=1, keepdims=True)
     shares = np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
     return np.hstack([shares, total == 0, np.ones_like(total)])
 
 
 def _fill_empty(chosen: npt.NDArray[np.int64], sizes: npt.NDArray[np.float64], n_parts: int) -> None:
-    """Give each empty partition the smallest group of the one with the most groups, while it has one to spare."""
+    """Give each empty partition a spare smallest group."""
     for part in range(n_parts):
         counts = np.bincount(chosen, minlength=n_parts)
         if counts[part] == 0 and counts.max() > 1:
@@ -86,7 +82,7 @@ def _fill_empty(chosen: npt.NDArray[np.int64], sizes: npt.NDArray[np.float64], n
 def _level(
     chosen: npt.NDArray[np.int64], amounts: npt.NDArray[np.float64], shares: FloatArray, order: npt.NDArray[np.intp]
 ) -> None:
-    """Move groups while that lessens the sum of squares of what is lacking, and empties no partition."""
+    """Move groups while that lessens the squared shortage."""
     lacking = shares[:, None] * amounts.sum(axis=0)
     np.subtract.at(lacking, chosen, amounts)
     sizes = np.bincount(chosen, minlength=len(shares))

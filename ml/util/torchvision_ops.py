@@ -1,8 +1,7 @@
 """Compatibility of torchvision with a CPU build of torch.
 
-A torchvision wheel built for CUDA cannot load its compiled operators next to torch for CPUs, and its import
-then fails because two operators are undeclared. Declaring them, when and only when they are missing, is
-enough for models and transforms.
+A wheel built for CUDA cannot load its operators next to torch for CPUs; two
+declarations are enough for models and transforms.
 """
 
 import sys

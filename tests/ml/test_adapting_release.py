@@ -13,8 +13,7 @@ from ml.calibration.domain_adaptation import recalibrate_for_annotators
 from ml.cli.releases import _adaptation_text
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cells
-from ml.images.pixel_digest import pixel_digest
-from ml.images.preprocess import decode_image
+from ml.images.preprocess import decode_image, pixel_digest
 from ml.release.artifact import read_release
 from ml.release.predictor import Predictor
 from ml.release.training_index import TrainingIndex

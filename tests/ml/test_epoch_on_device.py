@@ -15,8 +15,7 @@ from ml.training import train as training
 from ml.training.augmentation import augment
 from ml.training.data import DeviceData
 from ml.training.evaluation import validate
-from ml.training.learner import Learner, StepReport
-from ml.training.losses import count_weighted_nll
+from ml.training.learner import Learner, StepReport, count_weighted_nll
 from ml.training.run_folder import RunFolder
 from ml.training.train import train
 from tests.support.configs import quick_config

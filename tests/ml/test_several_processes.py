@@ -19,7 +19,7 @@ from ml.release.card import processes_of
 from ml.training import processes
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run
-from ml.training.losses import count_weighted_nll
+from ml.training.learner import count_weighted_nll
 from ml.training.networks import build_network
 from ml.training.processes import ALONE, Processes, started_processes
 from ml.training.run_folder import RunFolder

@@ -16,9 +16,8 @@ from ml.metrics import evaluate
 from ml.release.artifact import read_release
 from ml.release.card import readme_text
 from ml.release.predictor import Predictor
-from ml.release.shift_suite import OTHER, UNSHIFTED, shift_suite
 from ml.training.export import export_run
-from ml.training.release_checks import ShiftTrial
+from ml.training.release_checks import OTHER, UNSHIFTED, ShiftTrial, shift_suite
 from ml.training.run_folder import RunFolder
 from tests.support.tiny_release import with_familiarity
 

@@ -25,7 +25,7 @@ from ml.training.data import (
     passes_for,
     require_two,
 )
-from ml.training.losses import balancing_weights, count_weighted_nll
+from ml.training.learner import balancing_weights, count_weighted_nll
 from ml.training.report import Baseline, class_recalls, compare_with_baseline, fit_baseline, histograms, report_classes
 from ml.training.run_folder import RunFolder
 from tests.support.command import run_here

@@ -27,8 +27,7 @@ from ml.training.augmentation import augment, shift
 from ml.training.calibrate import calibrate_run
 from ml.training.data import DeviceData
 from ml.training.export import ParityError, check_parity, export_run, to_onnx
-from ml.training.learner import StepReport, average_weights
-from ml.training.losses import count_weighted_nll
+from ml.training.learner import StepReport, average_weights, count_weighted_nll
 from ml.training.networks import NETWORK_NAMES, build_network
 from ml.training.run_folder import RunFolder
 from ml.training.train import train

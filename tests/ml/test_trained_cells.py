@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml.datasets.cells import simulate_cells
-from ml.images.pixel_digest import pixel_digest
+from ml.images.preprocess import pixel_digest
 from ml.release.training_index import TrainingIndex
 from ml.scoring.table import score_images
 from ml.tables import evaluate as evaluate_tables

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ml.images.pixel_digest import pixel_digest
-from ml.images.preprocess import decode_image
+from ml.images.preprocess import decode_image, pixel_digest
 from ml.release.artifact import ReleaseError, read_release
 from ml.release.training_index import INDEX_FILE, TrainingIndex, as_digests, parse_patient_hmac
 from ml.util.files import file_sha256, read_json, write_json

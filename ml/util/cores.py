@@ -1,8 +1,0 @@
-"""Number of available CPU cores."""
-
-import os
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
