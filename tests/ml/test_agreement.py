@@ -30,7 +30,7 @@ def labels(seed: int, n: int = 80, annotators: int = 4, k: int = 4, absent: floa
     return np.where(rng.random((n, annotators)) < absent, -1, given)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("level", ["nominal", "ordinal"])
 def test_alpha_equals_an_independent_implementation(seed: int, level: Any) -> None:
     matrix = labels(seed)
@@ -38,7 +38,7 @@ def test_alpha_equals_an_independent_implementation(seed: int, level: Any) -> No
     assert krippendorff_alpha(count_matrix(matrix, 4), level=level).value == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_fleiss_and_cohen_equal_statsmodels(seed: int) -> None:
     matrix = labels(seed, absent=0.0)
     counts = count_matrix(matrix, 4)
@@ -93,31 +93,6 @@ def test_jackknife_intervals_cover() -> None:
         found = krippendorff_alpha(count_matrix(many[start : start + 100], 3))
         covered += int((found.low or 0) <= truth <= (found.high or 0))
     assert 0.90 <= covered / 300 <= 0.985
-
-
-def test_relabelling_classes_changes_nothing_nominal() -> None:
-    matrix = labels(2)
-    order = np.array([2, 0, 3, 1])
-    renamed = np.where(matrix < 0, -1, order[matrix])
-    first, second = (krippendorff_alpha(count_matrix(m, 4)).value for m in (matrix, renamed))
-    assert first == pytest.approx(second, abs=1e-14)
-
-
-def _long(people: Any, given: Any) -> tuple[Any, Any, Any]:
-    """Case, annotator and label of each reading."""
-    return np.repeat(np.arange(len(given)), given.shape[1]), np.asarray(people).ravel(), np.asarray(given).ravel()
-
-
-def test_like_annotators_pass_the_marginal_test_and_a_biased_one_fails() -> None:
-    rng = np.random.default_rng(0)
-    q = rng.dirichlet([4, 1, 1], 400)  # a class that leads, so that moving labels to the next shows in the shares
-    biased = _long(*AnnotatorPool(4, biased=2, bias=0.5).read(q, 2, rng))
-    assert marginal_homogeneity_test(*biased, permutations=199).p_value <= 0.01
-    rejected = 0
-    for seed in range(60):
-        fair = _long(*AnnotatorPool(4).read(q[:120], 2, np.random.default_rng(seed)))
-        rejected += marginal_homogeneity_test(*fair, permutations=99, seed=seed).p_value <= 0.05
-    assert rejected <= 9, "at level 0.05 more than 9 of 60 happen once in a thousand"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from ml.calibration.concentration import ConcentrationHead
 from ml.calibration.scaling import Scaling
 from ml.distributions import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe
 from ml.distributions.decisions import further_labels_expected
-from ml.release.card import readme_text
 from ml.training.calibrate import held_out_metrics, with_judged_disagreement
 from ml.training.run_folder import CachedOutputs
 
@@ -60,20 +58,6 @@ def test_a_calibration_keeps_its_constant_and_says_so_to_older_readers(head: Any
     assert "constant_disagreement" not in plain.to_dict()
     with pytest.raises(ValueError, match="constant_disagreement"):
         Calibration.from_dict(calibration.to_dict() | {"constant_disagreement": 1.5})
-
-
-@pytest.mark.parametrize(
-    ("judged", "words"),
-    [
-        (None, "learned from cells that several experts had labelled."),
-        ({"verdict": "no better so far", "constant": None}, "no better than a constant so far"),
-        ({"verdict": "worse", "constant": None}, "worse than a constant for all cells"),
-        ({"verdict": "worse", "constant": P}, "is 0.170 for every cell"),
-    ],
-)
-def test_the_card_says_what_the_labels_say(judged: Any, words: str, tiny_release: Path) -> None:
-    card = json.loads((tiny_release / "card.json").read_text())
-    assert words in readme_text({**card, "disagreement": judged})
 
 
 def outputs(seed: int, turned: bool) -> CachedOutputs:

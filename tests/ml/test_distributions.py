@@ -1,7 +1,5 @@
 """Laws of predictive distributions."""
 
-from typing import Any
-
 import mpmath
 import numpy as np
 import pytest
@@ -126,13 +124,6 @@ def test_ensemble_posterior_multiplies_likelihoods() -> None:
     np.testing.assert_allclose(after.class_probs[0], expected, rtol=1e-14)
 
 
-def test_mixture_of_one_is_the_dirichlet() -> None:
-    single = DirichletCpe(F, np.array([0.3, 2.0]))
-    mixture = DirichletMixtureCpe(F[None], np.array([[0.3, 2.0]]))
-    np.testing.assert_allclose(mixture.posterior(Y).class_probs, single.posterior(Y).class_probs, rtol=1e-14)
-    np.testing.assert_allclose(mixture.log_likelihood(Y), single.log_likelihood(Y), rtol=1e-13)
-
-
 @pytest.mark.parametrize(
     ("f", "a"),
     [
@@ -147,12 +138,6 @@ def test_mixture_of_one_is_the_dirichlet() -> None:
 def test_bad_parameters_are_named(f: list[object], a: list[float]) -> None:
     with pytest.raises(ValueError, match=r"class_probs|log_concentration"):
         DirichletCpe(np.array(f, dtype=float), np.array(a))
-
-
-@pytest.mark.parametrize("y", [[[1, 1]], [[-1, 1, 0], [0, 0, 0]], [[0.5, 0, 0], [0, 0, 0]]])
-def test_bad_counts_are_named(y: Any) -> None:
-    with pytest.raises(ValueError, match="label_counts"):
-        DirichletCpe(F, np.zeros(2)).posterior(y)
 
 
 def test_intervals_are_beta_quantiles_and_limits_beyond() -> None:

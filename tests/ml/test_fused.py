@@ -66,9 +66,6 @@ RAISED = DisagreementMap(1.0, 1.0, 1.0)
 FLOOR = PiecewiseMap(np.array([-3.0, -1.0, 0.0]), np.array([0.0, 0.5, 1.0, 1.0]), -2.0)
 
 
-SLOW = {(3, "none"), (8, "temperature")}
-
-
 def unlike(n_classes: int, n: int = 50) -> Any:
     """Images (8 n, 1, 1, K + 1) whose leading logits are equal, almost, near or more than 70 apart; a ~ N(1.5, 1)."""
     rng = np.random.default_rng(n_classes)
@@ -107,15 +104,8 @@ def test_whatever_the_leading_logits_the_graph_says_what_is_served(n_classes: in
     says_the_same([tensor.numpy() for tensor in results], calibration.apply(logits, features))
 
 
-#: K, map and scaling: two that are slow, because a graph of 30 halvings takes seconds to export; the others are heavy.
-EXPORTED: list[Any] = [
-    pytest.param(k, mapped, method, marks=pytest.mark.slow if (k, method) in SLOW else pytest.mark.heavy)
-    for k in range(2, 9)
-    for mapped, method in ((RAISED, "none"), (FLOOR, "temperature"))
-]
-
-
-@pytest.mark.parametrize(("n_classes", "mapped", "method"), EXPORTED)
+@pytest.mark.slow
+@pytest.mark.parametrize(("n_classes", "mapped", "method"), [(3, RAISED, "none"), (8, FLOOR, "temperature")])
 def test_onnx_runtime_says_so_too(n_classes: int, mapped: Any, method: Any) -> None:
     images, calibration = unlike(n_classes, 1000), flattening(method, mapped)
     names = ["class_probs", "log_concentration", "disagreement_prob"]

@@ -45,35 +45,6 @@ def alike(found: Estimate, expected: Estimate, part: str) -> bool:
     return bool(np.isclose(one, other, rtol=1e-8, atol=1e-11, equal_nan=True))
 
 
-@given(st.integers(0, 10**6), st.sampled_from(FORMS), st.booleans(), st.sampled_from([12, 40, 400]))
-@settings(max_examples=25, deadline=None)
-def test_groups_of_patients_are_what_clusters_are_in_memory(
-    seed: int, debias: Debias, weighted: bool, n_groups: int
-) -> None:
-    columns = laboratory(seed)
-    weight = np.random.default_rng(seed).uniform(1, 4, 300) if weighted else None
-    found = of_groups(columns, debias, weight=weight, by_patient=True, n_groups=n_groups)
-    counts, probs, dpe, patients = columns
-    groups = group_numbers(patients.tolist(), n_groups)
-    options: dict[str, Any] = {"disagreement_probs": dpe, "debias": debias, "sample_weight": weight}
-    expected = evaluate(counts, probs, cluster=groups, **options)
-    assert found.metrics.keys() == expected.metrics.keys()
-    for name, estimate in found.metrics.items():
-        for part in PARTS:
-            assert alike(estimate, expected.metrics[name], part), (name, part)
-
-
-@given(st.integers(0, 10**6), st.sampled_from(FORMS), st.booleans())
-@settings(max_examples=10, deadline=None)
-def test_cases_that_stand_for_themselves_have_the_values_of_memory(seed: int, debias: Debias, weighted: bool) -> None:
-    columns = laboratory(seed)
-    weight = np.random.default_rng(seed).uniform(1, 4, 300) if weighted else None
-    found = of_groups(columns, debias, weight=weight, by_patient=False).metrics
-    expected = evaluate(*columns[:2], disagreement_probs=columns[2], debias=debias, sample_weight=weight).metrics
-    for name, estimate in found.items():
-        assert alike(estimate, expected[name], "value"), name
-
-
 @pytest.mark.parametrize("debias", FORMS)
 def test_the_error_is_that_of_leaving_each_group_out(debias: Debias) -> None:
     counts, probs, dpe, units = laboratory(3)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from ml.metrics import calibration_loss, evaluate
-from ml.metrics.binned import Binned, PairCounts
+from ml.metrics.binned import Binned
 from ml.metrics.cases import select_sample
 from tests.ml.test_metrics import draw
 
@@ -84,18 +84,3 @@ def test_what_pairs_add_to_the_error_is_their_enumeration_and_counts_once(cluste
     assert jackknife is not None
     assert binned.estimate("pair").se == pytest.approx(max(jackknife**2 - variance, variance) ** 0.5, rel=1e-9)
     assert variance > 0.05 * jackknife**2
-
-
-@pytest.mark.parametrize("clustered", [False, True])
-def test_pairs_are_counted_from_cells_as_from_cases(clustered: bool) -> None:
-    rng = np.random.default_rng(0)
-    n = 400
-    given, counts = rng.dirichlet(np.full(3, 0.5), n), np.eye(3)[rng.integers(0, 3, n)]
-    cluster = rng.integers(0, n // 3, n) if clustered else None
-    everyone = select_sample(np.ones(n, dtype=bool), np.where(rng.random(n) < 0.4, 2.5, 0.0), cluster)
-    probs = everyone.take(given)
-    binned = Binned.of(everyone.take(counts), probs, everyone, 7, "uniform", "pair")
-    found, expected = PairCounts.of_binned(binned), PairCounts.of(probs, everyone, 7)
-    assert found.n_cases == expected.n_cases
-    np.testing.assert_array_equal(found.cases, expected.cases)
-    np.testing.assert_array_equal(found.pairs, expected.pairs)

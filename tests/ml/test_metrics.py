@@ -131,8 +131,7 @@ def test_standard_errors_are_the_delete_one_jackknife(debias: Debias, clustered:
     assert epistemic_loss(y, f, cluster=cluster).se == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("clustered", [False, True])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("seed", "clustered"), [(0, False), (1, True)])
 def test_standard_errors_are_the_jackknife_also_where_weights_are_zero(seed: int, clustered: bool) -> None:
     """Where all but one of a bin's cells weigh nothing, no pair is left, whatever rounding says."""
     y, f = draw(seed + 60, n=60, low=2)
@@ -251,22 +250,6 @@ def test_disagreement_metrics_by_hand() -> None:
     assert disagreement_calibration_loss(y, phi, n_bins=1).value == pytest.approx(pairs / 6, abs=1e-15)
 
 
-@pytest.mark.parametrize("debias", ["pair", "paper", "none"])
-def test_accumulators_merge_into_the_whole_and_survive_json(debias: Debias) -> None:
-    y, f = draw(9, n=400, k=4)
-    w = np.random.default_rng(9).uniform(0.5, 2, 400)
-    phi = np.random.default_rng(8).uniform(0, 1, 400)
-    parts = []
-    for part in (slice(0, 100), slice(100, 101), slice(101, 400)):
-        acc = Accumulator(4, n_bins=7)
-        acc.update(y[part], f[part], phi[part], w[part])
-        parts.append(Accumulator.from_dict(json.loads(json.dumps(acc.to_dict()))))
-    merged = parts[0].merge(parts[1]).merge(parts[2]).compute(debias)
-    whole = evaluate(y, f, phi, n_bins=7, debias=debias, sample_weight=(w, w)).to_dict()["metrics"]
-    for name, row in whole.items():
-        assert merged[name] == pytest.approx(row["value"], rel=1e-11, abs=1e-13), name
-
-
 def test_accumulator_refuses_other_shapes_and_stays_as_it_was() -> None:
     acc = Accumulator(3)
     before = acc.to_dict()
@@ -306,40 +289,18 @@ def test_order_two_weights_apply_to_order_two_metrics_only() -> None:
     assert any("order-1" in text for text in evaluate(y, f, sample_weight=w2).to_dict()["warnings"])
 
 
-@pytest.mark.parametrize(
-    ("y", "f", "what"),
-    [
-        ([[1, 0]], [[0.5, 0.6]], "sum to 1"),
-        ([[1, 0]], [[np.nan, 1.0]], r"lie in \[0, 1\]"),
-        ([[1, 0]], [[1.5, 0.5]], r"lie in \[0, 1\]"),
-        ([[1, 0], [1, 0]], [[0.5, 0.5], [1.5, -0.5]], r"lie in \[0, 1\]: first at row 1"),
-        ([[1, 0]], [[np.inf, 0.0]], r"lie in \[0, 1\]"),
-        ([[1, 0]], [[0.5, 0.25, 0.25]], "one shape"),
-        ([[-1, 2]], [[0.5, 0.5]], "negative"),
-        ([[0.5, 0.5]], [[0.5, 0.5]], "whole numbers"),
-        ([1, 0], [[0.5, 0.5]], "shape"),
-    ],
-)
-def test_bad_input_is_named(y: object, f: object, what: str) -> None:
-    with pytest.raises(ValueError, match=what):
-        epistemic_loss(y, f)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("chunk", [None, 500], ids=["one chunk", "several"])
 def test_an_accumulator_with_clusters_equals_the_clustered_estimators_and_merges(
-    weighted: bool, chunk: int | None, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if chunk is not None:  # (case, slot) pairs, so that clusters are parted
-        monkeypatch.setattr("ml.metrics.accumulator.SUMMED", chunk)
+    monkeypatch.setattr("ml.metrics.accumulator.SUMMED", 500)  # (case, slot) pairs, so that clusters are parted
     y, f = draw(20, n=300)
     rng = np.random.default_rng(20)
     patient = np.array([f"patient {p}" for p in rng.integers(0, 25, 300)])
-    w = rng.uniform(0.5, 3, 300) if weighted else None
+    w = rng.uniform(0.5, 3, 300)
     whole, left, right = Accumulator(3), Accumulator(3), Accumulator(3)
     whole.update(y, f, sample_weight=w, cluster=patient)
     for part, rows in ((left, slice(0, 90)), (left, slice(90, 130)), (right, slice(130, 300))):
-        part.update(y[rows], f[rows], sample_weight=None if w is None else w[rows], cluster=patient[rows])
+        part.update(y[rows], f[rows], sample_weight=w[rows], cluster=patient[rows])
     merged = Accumulator.from_dict(json.loads(json.dumps(left.to_dict()))).merge(right)
     document = evaluate(y, f, sample_weight=(w, w), cluster=patient).to_dict()["metrics"]
     for acc in (whole, merged):

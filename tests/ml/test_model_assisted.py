@@ -104,27 +104,6 @@ def test_useless_features_cost_nothing_and_good_ones_help() -> None:
     assert gains[1] < 0.95
 
 
-@pytest.mark.parametrize("clustered", [False, True])
-def test_evaluate_shows_it_beside_the_weighted_mean(clustered: bool) -> None:
-    rng = np.random.default_rng(5)
-    n = 400
-    f = rng.dirichlet(np.ones(3), n)
-    twice = rng.random(n) < 0.3
-    y = np.array([rng.multinomial(1 + both, row) for both, row in zip(twice, f, strict=True)])
-    weights = np.where(twice, 1 / 0.3, 1.0)
-    cluster = np.arange(n) // 4 if clustered else None
-    metrics = evaluate(y, f, sample_weight=(None, weights), cluster=cluster).metrics
-    assert {name for name, row in metrics.items() if row.model_assisted is not None} == {"EL", "EL_plugin", "L_D"}
-    for name in ("EL", "L_D"):
-        assisted = metrics[name].model_assisted
-        assert assisted is not None
-        assert assisted.low < assisted.value < assisted.high
-        assert assisted.se < 1.01 * metrics[name].se
-    assert all(row.model_assisted is None for row in evaluate(y, f, cluster=cluster).metrics.values())
-    partly = evaluate(np.where(rng.random(n)[:, None] < 0.2, 0, y), f, sample_weight=(np.full(n, 1.25), weights))
-    assert partly.metrics["L"].model_assisted is not None
-
-
 def test_the_change_of_el_is_what_first_labels_say_of_l() -> None:
     """L and EL change by the same, and L is known of everybody: nothing is left for second labels to estimate."""
     rng = np.random.default_rng(6)

@@ -86,15 +86,6 @@ def test_annotators_who_say_what_they_think_give_the_posterior_of_counts(kind: s
     np.testing.assert_allclose(named.log_likelihood, prior.log_likelihood(counts_of(long)), rtol=0, atol=1e-10)
 
 
-def test_intervals_of_annotators_who_say_what_they_think_are_todays() -> None:
-    rng = np.random.default_rng(1)
-    prior, long = dirichlet(20, 4, rng), long_labels([[(0, 1), (1, 2)]] * 20, 2, 4)
-    answers = answer_distribution(Opinions.of(prior), long, np.tile(np.eye(4), (2, 1, 1)), np.eye(4))
-    alike = prior.posterior(counts_of(long))
-    np.testing.assert_allclose(answers.class_probs, alike.class_probs, atol=1e-12)
-    np.testing.assert_allclose(class_intervals(answers), class_intervals(alike), atol=1e-8)
-
-
 def _brute_force(f: FloatArray, alpha: float, given: list[tuple[int, int]], confusions: FloatArray) -> list[FloatArray]:
     """Likelihood, E[q] and E[q qᵀ] by all opinions z."""
     k = len(f)
@@ -126,27 +117,6 @@ def test_it_is_what_all_opinions_give(seed: int) -> None:
     np.testing.assert_allclose(found.opinion_products[0], products, atol=1e-13)
     together = 1 - sum((confusions[0].T @ products @ confusions[1])[y, y] for y in range(k))
     assert found.disagreement_probs(confusions[0], confusions[1])[0] == pytest.approx(together, abs=1e-13)
-
-
-def test_the_order_of_labels_does_not_matter() -> None:
-    rng = np.random.default_rng(2)
-    confusions, prior = some_confusions(4, 4, rng), Opinions.of(dirichlet(1, 4, rng))
-    given = [(0, 1), (3, 1), (2, 0)]
-    forth = named_posterior(prior, long_labels([given], 4, 4), confusions)
-    back = named_posterior(prior, long_labels([given[::-1]], 4, 4), confusions)
-    np.testing.assert_allclose(forth.opinion_products, back.opinion_products, atol=1e-14)
-
-
-def test_permuting_classes_permutes() -> None:
-    rng = np.random.default_rng(3)
-    k, order = 4, np.array([2, 0, 3, 1])
-    inverse = np.argsort(order)
-    prior, long, confusions = dirichlet(50, k, rng), some_labels(50, 3, k, rng), some_confusions(3, k, rng)
-    found = named_posterior(Opinions.of(prior), long, confusions)
-    renamed = Annotations(long.case, long.annotator, inverse[long.label], 50, 3, k)
-    moved = DirichletCpe(prior.class_probs[:, order], prior.log_concentration)
-    other = named_posterior(Opinions.of(moved), renamed, confusions[:, order][:, :, order])
-    np.testing.assert_allclose(other.opinion_probs, found.opinion_probs[:, order], atol=1e-13)
 
 
 def test_the_prior_is_the_mean_of_what_labels_will_say() -> None:

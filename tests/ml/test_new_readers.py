@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from experiments.worlds.reader_worlds import Study, crossed, service, worlds
-from ml.audit.sentences import _skill_sentences
 from ml.metrics import evaluate, paired_changes
 from ml.metrics.binned import Binned
 from ml.metrics.cases import class_frequencies, epistemic_terms, select_sample
@@ -15,7 +14,6 @@ from ml.metrics.jackknife import NO_READERS, Estimate
 from ml.metrics.losses import calibration_loss
 from ml.metrics.ordinal import ordinal_metrics
 from ml.metrics.reader_variance import GROUPS, CrossedEffects, LeftOut, Readings, calibration_of
-from ml.tables import evaluate as evaluate_any
 from ml.util.arrays import FloatArray, IntArray
 
 LEANING = worlds()[0]
@@ -223,29 +221,6 @@ def test_many_readers_are_left_out_in_groups() -> None:
     assert metrics["CL"].high_new > metrics["CL"].high
 
 
-def test_tables_with_annotators_say_what_the_arrays_say() -> None:
-    study = small()
-    classes, names = ["a", "b", "c"], [f"case {case}" for case in range(len(study.patient))]
-    labels = {
-        "case_id": [names[case] for case in study.case],
-        "annotator": [f"reader {reader}" for reader in study.reader],
-        "label": [classes[label] for label in study.label],
-        "patient": study.patient[study.case].tolist(),
-    }
-    backwards = slice(None, None, -1)
-    predictions: dict[str, Any] = {"case_id": names[backwards]}
-    predictions |= {f"prob:{name}": study.before[0][backwards, k] for k, name in enumerate(classes)}
-    predictions["disagreement_prob"] = study.before[1][backwards]
-    found = evaluate_any(labels, predictions, cluster="patient").metrics
-    options: dict[str, Any] = {"cluster": study.patient, "readings": readings_of(study)}
-    for name, estimate in evaluate(study.counts(), *study.before, **options).metrics.items():
-        assert found[name].low_new == pytest.approx(estimate.low_new, rel=1e-9, abs=1e-12), name
-    wide = {"case_id": names, **{f"count:{name}": study.counts()[:, k] for k, name in enumerate(classes)}}
-    counted = evaluate_any(wide, predictions)
-    assert {estimate.low_new for estimate in counted.metrics.values()} == {None}
-    assert not [text for text in counted.warnings if "three annotators" in text]
-
-
 def test_readers_who_read_one_site_only_count_the_site_as_theirs() -> None:
     """Sites that differ cannot be told from readers who do, and the interval is the longer."""
     rng = np.random.default_rng(11)
@@ -272,16 +247,6 @@ def test_without_patients_in_common_nothing_is_added() -> None:
     found = CrossedEffects.of(Readings(np.arange(4), np.arange(4), np.zeros(4, dtype=np.int64)), sample, 4)
     assert found is not None
     assert found.part(np.arange(4.0)) == NO_READERS
-
-
-def test_the_page_says_what_other_annotators_might_turn() -> None:
-    estimate = Estimate(0.1, 0.02, 0.06, 0.14, 100, 0, 100.0, low_new=-0.05, high_new=0.25)
-    (text,) = _skill_sentences(estimate, "the class probabilities", "a constant")
-    assert text.endswith("by these annotators; for new annotators like these −5.0 % to 25.0 %, which decides nothing.")
-    (text,) = _skill_sentences(replace(estimate, low_new=0.01), "the class probabilities", "a constant")
-    assert "new annotators" not in text
-    (text,) = _skill_sentences(replace(estimate, low_new=None, high_new=None), "the class probabilities", "a constant")
-    assert text.endswith("(95 % interval 6.0 % to 14.0 %).")
 
 
 def test_ranks_of_two_classes_are_half_of_the_squared_loss() -> None:

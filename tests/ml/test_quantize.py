@@ -344,19 +344,6 @@ def test_a_release_without_digests_is_made_and_says_that_nothing_is_known(small_
     assert read_release(tmp_path / "out").training is None
 
 
-def test_scores_and_the_repository_of_triton_are_of_the_int8_network(
-    made: tuple[Path, dict[str, Any]], faint: Path, tmp_path: Path
-) -> None:
-    release = read_release(made[0])
-    done = run_here("score", made[0], "--images", faint / "images", "--out", tmp_path / "p.csv")
-    assert done.returncode == 0, done.stderr
-    assert len((tmp_path / "p.csv").read_text().splitlines()) == 91
-    done = run_here("export", made[0], "--triton", tmp_path / "models", "--json")
-    assert done.returncode == 0, done.stderr
-    model = tmp_path / "models" / json.loads(done.stdout)["model"]
-    assert (model / "1" / "model.onnx").read_bytes() == release.network.read_bytes()
-
-
 @pytest.mark.slow
 def test_an_ensemble_is_quantised_before_its_head(dropout_release: Path, cells: ImageDataset, tmp_path: Path) -> None:
     done = quantize(dropout_release, tmp_path / "out", "--despite-gate")

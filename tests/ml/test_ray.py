@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 
 from ml.scoring.pool import ShardWork, connect_to_ray, run_missing, run_on_ray
-from ml.scoring.shards import PartDocument, ShardError, score_shard
+from ml.scoring.shards import PartDocument, ShardError
 from ml.tables.reading import TableError
-from ml.util.files import read_json
 from tests.support.ray_settings import set_up
-from tests.support.shards import joined, manifest, one_run, write_images
-
-COUNTS = ("n_predictions", "n_errors")
+from tests.support.shards import manifest, write_images
 
 
 @pytest.fixture(scope="module")
@@ -33,20 +30,6 @@ def ray_here() -> Iterator[None]:
         ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
         yield
         ray.shutdown()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("ray_here")
-def test_ray_runs_what_is_missing(tiny_release: Path, images: Path, tmp_path: Path) -> None:
-    listed, job = manifest(images, 700, "missing.parquet"), tmp_path / "job"
-    score_shard(tiny_release, listed, job, (2, 4))
-    seen: list[tuple[int, int]] = []
-    run = run_missing(tiny_release, listed, job, "ray", lambda done, total: seen.append((done, total)))
-    assert (run.n_shards, run.n_run, run.n_predictions + run.n_errors) == (4, 3, 700)
-    assert seen[0][0] == 0
-    assert seen[-1][0] == seen[-1][1] == 700 - sum(read_json(job / "shard-00002-of-00004.json")[n] for n in COUNTS)
-    assert joined(job) == one_run(tiny_release, listed, tmp_path / "one.parquet")
-    assert run_missing(tiny_release, listed, job, "ray").n_run == 0
 
 
 @pytest.mark.slow

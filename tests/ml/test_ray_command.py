@@ -1,6 +1,5 @@
 """`score --engine ray` as a command: Ray begins and ends with it, machines die, and what is not there is said."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.scoring.shards import score_shard
 from tests.support.command import run_here
-from tests.support.ray_settings import set_up
 from tests.support.shards import joined, left_over, manifest, one_run, write_images
 
 MARK = "SECONDREAD_TEST_OF_RAY"
@@ -83,41 +80,6 @@ def test_ray_ends_with_the_command_that_was_killed(tiny_release: Path, images: P
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     gone(mark, 120)  # Ray's agents take a minute
-
-
-@pytest.mark.heavy
-def test_of_a_cluster_with_two_raylets_one_is_killed(
-    tiny_release: Path, images: Path, tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_up(monkeypatch)
-    from ray.cluster_utils import Cluster
-
-    listed, job = manifest(images, 12_000, "cluster.parquet"), tmp_path / "job"
-    for shard in (1, 2):
-        score_shard(tiny_release, listed, job, (shard, 8))
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    try:
-        nodes = [cluster.add_node(wait=False, num_cpus=1) for _ in range(2)]
-        cluster.wait_for_nodes(timeout=300)
-        options = ["--images", str(listed), "--out", str(job), "--engine", "ray", "--ray-address", cluster.address]
-        process = subprocess.Popen(
-            [*COMMAND, "score", str(tiny_release), *options, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        # one core each: two shards that are being written are on two machines
-        while process.poll() is None and len({name.split("-")[1] for name in left_over(job)}) < 2:
-            time.sleep(0.005)
-        assert process.poll() is None
-        before = {path.name for path in job.glob("*.json")}
-        cluster.remove_node(nodes[0], allow_graceful=False)
-        said, errors = process.communicate()
-        assert process.returncode == 0, errors
-        assert json.loads(said)["n_run"] == 6
-        assert len({path.name for path in job.glob("*.json")} - before) >= 2
-    finally:
-        cluster.shutdown()
-    gone(mark)
-    assert joined(job) == one_run(tiny_release, listed, tmp_path / "one.parquet")
-    assert left_over(job)
 
 
 def test_without_ray_one_line_says_what_to_install(tiny_release: Path, images: Path, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_no_metric_depends_on_the_order_of_the_classes(seed: int, order: list[in
     assert before == pytest.approx(after, abs=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_agreement_and_accuracy_equal_enumeration(seed: int) -> None:
     y, f, phi = tied(seed)
     agreement, accuracy = [], []
@@ -76,15 +76,6 @@ def test_agreement_from_one_label_is_on_average_that_of_all() -> None:
     kept = [[np.eye(3, dtype=int)[label] for label in np.repeat(np.arange(3), counts)] for counts in y]
     values = [evaluate(np.array(case), f, phi).metrics["agreement"].value for case in itertools.product(*kept)]
     assert np.mean(values) == pytest.approx(evaluate(y, f, phi).metrics["agreement"].value, abs=1e-12)
-
-
-def test_the_known_truth_gives_what_many_labels_give() -> None:
-    rng = np.random.default_rng(3)
-    y = rng.multinomial(60, [0.3, 0.3, 0.4], 40)
-    f, phi = rng.dirichlet(np.ones(3), 40), rng.uniform(0, 1, 40)
-    exact, counted = exact_metrics(y / 60, f, phi), evaluate(y, f, phi).metrics
-    for name in ("agreement", "accuracy", "L", "skill"):
-        assert exact[name].value == pytest.approx(counted[name].value, abs=1e-12), name
 
 
 @pytest.mark.parametrize("clustered", [False, True])

@@ -33,8 +33,7 @@ def shuffled(path: Path, out: Path, seed: int) -> Path:
     return out
 
 
-@pytest.mark.parametrize("kind", [".csv", ".parquet"])
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize(("kind", "wide"), [(".csv", False), (".parquet", True)])
 def test_shards_of_sorted_tables_say_what_memory_says(tmp_path: Path, kind: str, wide: bool) -> None:
     whole = tables(tmp_path, ".parquet", wide=wide)
     given = [shuffled(path, tmp_path / f"{path.stem} as given{kind}", seed=3) for path in whole]

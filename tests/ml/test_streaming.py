@@ -1,6 +1,5 @@
 """Streaming over sorted tables gives what the evaluation in memory gives."""
 
-import json
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from ml.tables import evaluate as evaluate_tables
 from ml.tables.reading import TableError, read_batches, write_table
 from ml.tables.streaming import Span, evaluate_stream, labels_of
 from tests.ml.test_metrics import draw
-from tests.support.command import run_here
 
 
 def tables(folder: Path, suffix: str, *, wide: bool, n: int = 400) -> tuple[Path, Path]:
@@ -44,9 +42,10 @@ def tables(folder: Path, suffix: str, *, wide: bool, n: int = 400) -> tuple[Path
     return labels, predictions
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-@pytest.mark.parametrize("wide", [True, False])
-@pytest.mark.parametrize("columns", [{}, {"weights": "w1", "weights2": "w2", "cluster": "who"}])
+@pytest.mark.parametrize(
+    ("suffix", "wide", "columns"),
+    [(".csv", True, {}), (".parquet", False, {"weights": "w1", "weights2": "w2", "cluster": "who"})],
+)
 def test_streaming_equals_memory(tmp_path: Path, suffix: str, wide: bool, columns: dict[str, str]) -> None:
     """To the end of intervals where groups of patients are the clusters in memory too."""
     labels, predictions = tables(tmp_path, suffix, wide=wide)
@@ -94,19 +93,6 @@ def test_unsorted_doubled_and_stray_cases_are_refused(tmp_path: Path) -> None:
     write_table({"case_id": ["a", "z"], "count:a": [1, 0], "count:b": [0, 2]}, labels)
     with pytest.raises(TableError, match="'z' has a label but no prediction"):
         evaluate_stream(labels, predictions)
-
-
-def test_streaming_from_the_command_line(tmp_path: Path) -> None:
-    labels, predictions = tables(tmp_path, ".csv", wide=True)
-    command = ["evaluate", "--stream"]
-    command += ["--labels", str(labels), "--predictions", str(predictions)]
-    done = run_here(*command, "--json")
-    assert done.returncode == 0, done.stderr
-    expected = evaluate_tables(labels, predictions).to_dict()["metrics"]["EL"]["value"]
-    assert json.loads(done.stdout)["metrics"]["EL"]["value"] == pytest.approx(expected, abs=1e-12)
-    refused = run_here(*command, "--plots", tmp_path)
-    assert refused.returncode == 2
-    assert "--plots" in refused.stderr
 
 
 @pytest.mark.parametrize("part", [False, True])
