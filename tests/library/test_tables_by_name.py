@@ -23,7 +23,6 @@ KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "mapping": dict,
 }
 LOSSES = ["expected_squared_loss", "epistemic_loss", "calibration_loss", "dispersion_loss"]
-kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def columns(values: Any, prefix: str = "", order: tuple[int, ...] = (0, 1, 2)) -> dict[str, Any]:
@@ -88,15 +87,6 @@ def test_tables_with_cases_meet_by_case_and_class(kind: str, order: tuple[int, .
         {"patient": patient, **columns(Y, "count:", order[::-1]), "case_id": [f"c{case}" for case in range(40)]}
     )
     same(secondread.evaluate(wide, predictions, cluster="patient"), expected_of_tables())
-
-
-@kinds
-def test_agreement_of_a_table_in_memory_is_that_of_the_file(kind: str, tmp_path: Path) -> None:
-    long = long_labels()
-    secondread.tables.write_table(long, tmp_path / "labels.csv")
-    in_memory = secondread.measure_agreement(KINDS[kind]({name: long[name] for name in reversed(long)}))
-    assert in_memory.to_dict() == secondread.measure_agreement(tmp_path / "labels.csv").to_dict()
-    assert in_memory.krippendorff_alpha.value == pytest.approx(secondread.krippendorff_alpha(Y).value, abs=1e-12)
 
 
 def test_typed_columns_of_data_frames_are_read() -> None:
