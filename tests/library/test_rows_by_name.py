@@ -179,7 +179,7 @@ EXEMPT = {
         "one table": (
             "calibration.mixture_log_likelihood tables.rank_second_reads tables.read_table tables.write_table"
         ),
-        "what a reader of tables returns: rows with their case_id": "tables.Labels tables.Predictions",
+        "what a reader of tables returns: rows with their case_id": "tables.Predictions",
         "rows are named by case_id": "tables.read_annotations",
         "parameters": "calibration.Calibration calibration.Calibrator",
         "an error": "calibration.FitError tables.TableError",
