@@ -3,9 +3,8 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.golden.comparing import Difference
+from tests.golden.comparing import Difference, listed, renew_documents, renew_numbers
 from tests.golden.documents import GROUPS
-from tests.golden.files import listed, renew_documents, renew_numbers
 from tests.golden.numbers import numbers_of
 from tests.golden.worlds import WORLDS
 

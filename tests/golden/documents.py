@@ -10,6 +10,8 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 from pydantic import SecretStr
 
 from app.audit.installation import claim_database
@@ -20,8 +22,16 @@ from app.settings import Settings
 from ml.agreement import measure_agreement
 from ml.audit.evaluate_findings import audit_findings
 from ml.audit.page import FileRecord, ProvenanceRecord, render_audit_page
+from ml.calibration import Calibration
+from ml.images.preprocess import Preprocessing
+from ml.metrics import Estimate
+from ml.metrics.jackknife import ModelAssisted
+from ml.release.artifact import DISTANCE_FILE, HEAD_FILE, write_release
+from ml.release.card import CARD_METRICS
+from ml.release.dropout_head import DropoutHead, HeadLayer
+from ml.release.ood_detector import FeatureDistance
+from ml.release.training_index import INDEX_FILE, TrainingIndex
 from ml.tables.matching import EvaluationOptions
-from tests.golden.releases import CLASSES, SIDE, write_full_release, write_plain_release, write_served_release
 from tests.golden.worlds import WORLDS, World, uniforms, write_csv
 from tests.support.command import run_here
 from tests.support.homes import process
@@ -173,3 +183,216 @@ GROUPS: dict[str, Callable[[Path], Iterator[tuple[str, bytes]]]] = {
     "evaluations": evaluation_documents,
     "service": service_documents,
 }
+
+
+SIDE, FEATURES = 8, 6
+CLASSES = ("lymphocyte", "monocyte", "blast")
+
+
+def write_full_release(path: Path) -> Path:
+    """Write a release with every optional file and key."""
+    distance = FeatureDistance(np.arange(FEATURES) / 8, np.eye(FEATURES) * 2, 1.5)
+    head = DropoutHead((HeadLayer(*(_float32(13 + n, *shape) for n, shape in enumerate(_HEAD))),))
+    training = TrainingIndex.of([bytes([n]) * 32 for n in range(3)], ["network", "network", "calibration"], None)
+    files = {
+        "network.onnx": b"a network that nothing here runs",
+        DISTANCE_FILE: distance.to_bytes(),
+        HEAD_FILE: head.to_bytes(),
+        INDEX_FILE: training.to_bytes(),
+    }
+    card = {**_card("all that a card can have"), **_more(), "training": training.document()}
+    return write_release(path, files, Calibration.from_dict(_calibration(refined=True)), card).path
+
+
+def write_plain_release(path: Path, network: bytes = b"a network that nothing here runs") -> Path:
+    """Write a release with the least that a release has."""
+    card = _card("the least")
+    files = {"network.onnx": network}
+    return write_release(path, files, Calibration.from_dict(_calibration(refined=False)), card).path
+
+
+def write_served_release(path: Path) -> Path:
+    """Write the plain release with a network that runs, and gives the same numbers on every machine."""
+    return write_plain_release(path, network())
+
+
+def network() -> bytes:
+    """A network that only picks pixels, and multiplies them by four."""
+    picked = np.arange(FEATURES, dtype=np.int64) * 29
+    initial = [
+        numpy_helper.from_array(picked, "picked"),
+        numpy_helper.from_array(np.array([0, 1, 2], dtype=np.int64), "named"),
+        numpy_helper.from_array(np.array(4, dtype=np.float32), "four"),
+    ]
+    nodes = [
+        helper.make_node("Flatten", ["image"], ["flat"]),
+        helper.make_node("Gather", ["flat", "picked"], ["features"], axis=1),
+        helper.make_node("Gather", ["features", "named"], ["first"], axis=1),
+        helper.make_node("Mul", ["first", "four"], ["logits"]),
+    ]
+    shapes = {"image": ["batch", 3, SIDE, SIDE], "logits": ["batch", len(CLASSES)], "features": ["batch", FEATURES]}
+    infos = {key: helper.make_tensor_value_info(key, TensorProto.FLOAT, shape) for key, shape in shapes.items()}
+    graph = helper.make_graph(nodes, "picking", [infos["image"]], [infos["logits"], infos["features"]], initial)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+_HEAD = ((3, FEATURES), (3,), (2, FEATURES))
+
+
+def _float32(seed: int, *shape: int) -> np.ndarray[Any, Any]:
+    return (uniforms(seed, *shape) - 0.5).astype(np.float32)
+
+
+def _calibration(*, refined: bool) -> dict[str, Any]:
+    scaling = {"method": "temperature", "log_temperature": 0.25, "weight": None, "bias": None}
+    weight = [0.5, -0.25, 0.125, 0.75, -0.5, 0.25]
+    if not refined:
+        return {"version": 1, **scaling, "concentration": {"weight": weight, "bias": 0.5}}
+    summaries = {"centre": [0.5, 1.0, 0.75, 0.5], "spread": [1.0, 2.0, 0.5, 1.0]}
+    summaries |= {"low": [-2.0, -1.0, -2.0, -1.0], "high": [2.0, 3.0, 1.5, 2.0]}
+    return {
+        "version": 3,
+        **scaling,
+        "concentration": {"weight": [*weight, 0.1, -0.05, 0.2, 0.15], "bias": 0.5},
+        "constant_disagreement": None,
+        "refinement": {
+            "summaries": summaries,
+            "temperature_weight": [0.05, -0.02, 0.04, 0.01],
+            "disagreement_map": {"kind": "beta", "low": 0.9, "high": 1.1, "offset": -0.05},
+        },
+    }
+
+
+def _estimate(number: int, *, whole: bool = False) -> Any:
+    """Estimates that nothing was estimated for, with an exact value each."""
+    value = number / 64 - 0.0625
+    if not whole:
+        return Estimate(value, None, None, None, n=number, dropped=0, ess=float(number)).to_dict()
+    assisted = ModelAssisted(value, 0.0078125, value - 0.015625, value + 0.015625)
+    new = {"low_new": value - 0.0625, "high_new": value + 0.0625}
+    ends = (value, 0.015625, value - 0.03125, value + 0.03125)
+    rest = {"clipped": True, "singleton_mass": 0.125, "horvitz_thompson": value + 0.25, "largest_weight": 3.5}
+    return Estimate(*ends, n=90, dropped=10, ess=80.5, model_assisted=assisted, **new, **rest).to_dict()
+
+
+def _estimates(names: tuple[str, ...], *, whole: bool) -> dict[str, Any]:
+    return {name: _estimate(number, whole=whole) for number, name in enumerate(names, start=1)}
+
+
+def _card(name: str) -> Any:
+    return {
+        "name": name,
+        "classes": [{"code": code, "name": code.title(), "shortcut": code[0]} for code in CLASSES],
+        "preprocessing": Preprocessing(3, None, SIDE, (0.0,) * 3, (1.0,) * 3).to_dict(),
+        "network": "picked pixels",
+        "seed": 5,
+        "data": {
+            "name": "cells",
+            "source": "no cells",
+            "partitions": {"train": 1200, "test": 60},
+            "split_by": "case",
+            "class_counts": {"train": [500, 400, 300], "test": [20, 25, 15]},
+            "annotators": None,
+        },
+        "licence": "Apache-2.0",
+        "calibration": {"n_fit": 48, "n_cv": 12},
+        "disagreement_calibrated": True,
+        "held_out": {"with concentration head": _estimates(CARD_METRICS, whole=False)},
+        "n_held_out": 60,
+        "parity": None,
+        "versions": {},
+        "limits_of_use": ["For tests.", "For nothing else."],
+    }
+
+
+def _more() -> dict[str, Any]:
+    """What a card may have beside."""
+    source = {"name": "another", "card_sha256": "0123456789abcdef" * 4}
+    losses = ("L", "L_D", "agreement")
+    recall = [{"class": code, "recall": 0.75, "n_cells": 20, "n_labels": 41} for code in CLASSES]
+    recall[1]["recall"] = None
+    steps = ("network", "with temperature", "with concentration head")
+    shift = {"kind": "defocus", "strength": "mild", "n": 60, "flagged": 0.125, "mean_disagreement": 0.25}
+    measured = {"agreement": 0.75, "agreement_change": -0.0625, "agreement_change_se": 0.03125, "loss": 0.375}
+    return {
+        "orientation": "any",
+        "processes": [
+            {"processes": 2, "batch_norm": "per-process", "epochs": 3},
+            {"processes": 1, "batch_norm": None, "epochs": 2},
+        ],
+        "data": {
+            "name": "cells",
+            "source": "no cells",
+            "partitions": {"train": 1200, "valid": 100, "calibration": 120, "test": 60},
+            "split_by": "patient",
+            "class_counts": {"train": [400, 500, 300], "calibration": [40, 50, 30], "test": [20, 20, 20]},
+            "annotators": ["anna", "ben"],
+        },
+        "calibration": {
+            "n_fit": 96,
+            "n_cv": 24,
+            "joint": {"kept": True, "cv_before": 1.25, "cv_after": 1.125, "temperature": 1.5},
+            "refinement": {"variant": "head and temperature", "map": "beta"},
+            "adaptation": {
+                "n_double_reads": 1234,
+                "seen": 0.25,
+                "mean_before": 0.125,
+                "mean_after": 0.25,
+                "temperature_before": 1.0,
+                "temperature_after": 1.125,
+                "rise": -0.5,
+                "slope": 0.75,
+                "level": 0.25,
+                "constant": None,
+            },
+        },
+        "mc_dropout": {"samples": 2, "seed": 3},
+        "disagreement": {"verdict": "no better so far", "constant": None},
+        "held_out": {step: _estimates(CARD_METRICS, whole=step != "network") for step in steps},
+        "parity": {"n": 64, "max_probability_difference": 2.0**-20, "max_relative_logit_difference": 2.0**-19},
+        "parent": "fedcba9876543210" * 4,
+        "reference": {
+            "stain_mean": [0.25, 0.5, 0.75],
+            "stain_sd": [0.125, 0.125, 0.0625],
+            "n_stain": 120,
+            "label_share": [0.5, 0.25, 0.25],
+            "n_labels": 180,
+            "false_alarm_rate": 0.015625,
+            "distance_sq_mean": 1.5,
+            "distance_sq_sd": 0.5,
+            "n_distance": 60,
+        },
+        "shifts": [
+            shift | measured,
+            shift | dict.fromkeys(measured) | {"kind": "noise", "strength": "standard"},
+        ],
+        "recall": recall,
+        "baseline": {
+            "name": "colours and shapes",
+            "judged_on": "test",
+            "n_cells": 60,
+            "baseline": _estimates(losses, whole=True),
+            "network": _estimates(losses, whole=True),
+            "change": _estimates(losses, whole=True),
+        },
+        "recalibration": {
+            "label_snapshot": "89abcdef01234567" * 4,
+            "change_plan_sha256": "76543210fedcba98" * 4,
+            "gate": {"passed": True},
+            "method": "temperature",
+            "kept_for_sets": 30,
+        },
+        "adapted_from": source,
+        "quantized": {
+            "kind": "int8",
+            "source": source,
+            "weight_bits": 7,
+            "ranges": "percentiles",
+            "n_range_images": 24,
+            "n_layers": 2,
+            "changes": _estimates(losses, whole=True),
+            "harms": ["L rose by 0.01"],
+        },
+    }

@@ -8,9 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.comparing import Difference, differences, differing_json, differing_texts, same
+from tests.golden.comparing import (
+    HOW_TO_RENEW,
+    Difference,
+    compare_documents,
+    compare_numbers,
+    differences,
+    differing_json,
+    differing_texts,
+    listed,
+    same,
+)
 from tests.golden.documents import GROUPS
-from tests.golden.files import HOW_TO_RENEW, compare_documents, compare_numbers, listed
 from tests.golden.numbers import numbers_of
 from tests.golden.worlds import WORLDS, World
 

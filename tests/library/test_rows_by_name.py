@@ -128,6 +128,7 @@ OTHERS: dict[str, Any] = {
 }
 #: Tables that a function needs in another shape.
 OWN: dict[str, dict[str, Any]] = {
+    "calibration.calibrate": {"refined": False},
     "annotators.drift_paths": {"excess": [DPE - 0.3, OTHER_DPE - 0.3], "day": [np.arange(N), np.arange(N)]},
     "agreement.fleiss_kappa": {"label_counts": np.stack([RNG.multinomial(3, f) for f in TRUTH])},
 }
@@ -155,55 +156,39 @@ OBJECTS: dict[str, Callable[[], Any]] = {
 HAVE_ROWS = {"DirichletCpe", "DirichletMixtureCpe", "EnsembleCpe", "PointCpe"}
 #: Names without the law, and why.
 EXEMPT = {
-    "annotators.Choice": "a result",
-    "annotators.HeldOutGain": "a result",
-    "annotators.Annotations": "numbers of rows, annotators and classes",
-    "annotators.NamedPosterior": "a result",
-    "annotators.Opinions": "made of a distribution",
-    "annotators.ReaderModel": "parameters, one matrix per annotator",
-    "annotators.WeekBand": "a result",
-    "annotators.describe_annotator_habit": "no table",
-    "conformal.SetQuality": "a result",
-    "conformal.Thresholds": "a result",
-    "conformal.fewest_patients": "no table",
-    "plot_reliability": "a result is drawn",
-    "tables.Comparison": "a result",
-    "tables.EvaluationOptions": "names of columns, and choices",
-    "tables.compare": "rows are matched by case_id",
-    "tables.rank_second_reads": "one table",
-    "tables.evaluate_findings": "rows are matched by case_id",
-    "tables.Predictions": "what a reader of tables returns: rows with their case_id",
-    "tables.read_annotations": "rows are named by case_id",
-    "tables.read_labels": "rows are matched by case_id",
-    "tables.read_predictions": "rows are matched by case_id",
-    "tables.read_table": "one table",
-    "tables.write_table": "one table",
-    "metrics.Evaluation": "a result",
-    "metrics.Estimate": "a result",
-    "metrics.Readings": "numbers of rows, annotators and classes",
-    "metrics.Change": "a result",
-    "metrics.ClassEvaluation": "a result",
-    "metrics.ReliabilityBin": "a result",
-    "agreement.measure_agreement": "rows are matched by case_id",
-    "agreement.agreement_by_finding": "rows are matched by case_id",
-    "agreement.AgreementOptions": "names of columns, and choices",
-    "agreement.AgreementReport": "a result",
-    "agreement.AnnotatorAgreement": "a result",
-    "agreement.ClassAgreement": "a result",
-    "agreement.PairAgreement": "a result",
-    "agreement.SiteAgreement": "a result",
-    "agreement.DawidSkene": "a result",
-    "agreement.DependenceTest": "a result",
-    "calibration.Calibrator": "parameters",
-    "calibration.FitReport": "a result",
-    "calibration.FitError": "an error",
-    "calibration.mixture_log_likelihood": "one table",
-    "tables.TableError": "an error",
-    "metrics.disagreement_kernel": "the labels of one case",
-    "calibration.Calibration": "parameters",
-    "calibration.ConcentrationHead": "parameters, one per feature",
-    "calibration.Refinement": "parameters, four of each",
-    "calibration.Scaling": "parameters, one per class",
+    name: reason
+    for reason, names in {
+        "a result": (
+            "agreement.AgreementReport agreement.AnnotatorAgreement agreement.ClassAgreement "
+            "agreement.DawidSkene agreement.DependenceTest "
+            "agreement.PairAgreement agreement.SiteAgreement annotators.Choice annotators.HeldOutGain "
+            "annotators.NamedPosterior annotators.WeekBand calibration.FitReport conformal.SetQuality "
+            "conformal.Thresholds metrics.Change metrics.ClassEvaluation metrics.Estimate "
+            "metrics.Evaluation metrics.ReliabilityBin tables.Comparison"
+        ),
+        "numbers of rows, annotators and classes": "annotators.Annotations metrics.Readings",
+        "made of a distribution": "annotators.Opinions",
+        "parameters, one matrix per annotator": "annotators.ReaderModel",
+        "no table": "annotators.describe_annotator_habit conformal.fewest_patients",
+        "a result is drawn": "plot_reliability",
+        "names of columns, and choices": "agreement.AgreementOptions tables.EvaluationOptions",
+        "rows are matched by case_id": (
+            "agreement.agreement_by_finding agreement.measure_agreement tables.compare "
+            "tables.evaluate_findings tables.read_labels tables.read_predictions"
+        ),
+        "one table": (
+            "calibration.mixture_log_likelihood tables.rank_second_reads tables.read_table tables.write_table"
+        ),
+        "what a reader of tables returns: rows with their case_id": "tables.Predictions",
+        "rows are named by case_id": "tables.read_annotations",
+        "parameters": "calibration.Calibration calibration.Calibrator",
+        "an error": "calibration.FitError tables.TableError",
+        "the labels of one case": "metrics.disagreement_kernel",
+        "parameters, one per feature": "calibration.ConcentrationHead",
+        "parameters, four of each": "calibration.Refinement",
+        "parameters, one per class": "calibration.Scaling",
+    }.items()
+    for name in names.split()
 }
 
 

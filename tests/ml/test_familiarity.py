@@ -1,14 +1,46 @@
-"""Several checks of familiarity as one: a stated false alarm rate, reasons, and nothing that depends on the batch."""
+"""Images unlike those of a release: checks, distances, standard shifts, and what predictions say of them."""
 
 import math
+from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+from PIL import Image
+from safetensors.numpy import load, save
 
-from ml.datasets.cells import simulate_cells
-from ml.images.image_quality_features import CHECKS, compute_quality_features, feature_columns
-from ml.images.standard_shifts import STANDARD_SHIFTS
-from ml.release.ood_detector import FEATURES, Check, DetectorInputs, OodDetector, fit_ood_detector
+from ml.charts.reliability import write_chart
+from ml.charts.results import shift_chart
+from ml.datasets.annotators import AnnotatorPool, count_labels
+from ml.datasets.cells import simulate_cell, simulate_cells
+from ml.images.image_quality_features import CHECKS, compute_quality_features, feature_columns, optical_density
+from ml.images.picture import difference_hash, hash_distance
+from ml.images.preprocess import Pixels
+from ml.images.standard_shifts import HUE, STANDARD_SHIFTS, StandardShift, shifted, shifts_for, turned_hue
+from ml.metrics import evaluate
+from ml.release.artifact import FAMILIARITY_FILE, Release, read_release
+from ml.release.card import readme_text
+from ml.release.ood_detector import (
+    FEATURES,
+    Check,
+    DetectorInputs,
+    FeatureDistance,
+    OodDetector,
+    fit_feature_distance,
+    fit_ood_detector,
+)
+from ml.release.predictor import Predictor, prediction_of, quality_features_for_release
+from ml.release.score import predict_files
+from ml.scoring.table import score_images
+from ml.tables.files import read_predictions
+from ml.tables.reading import read_table
+from ml.training.export import export_run
+from ml.training.release_checks import OTHER, UNSHIFTED, ShiftTrial, shift_suite
+from ml.training.run_folder import RunFolder
+from ml.util.arrays import FloatArray
+from tests.support.images import encode
+from tests.support.tiny_release import with_familiarity
 
 COLUMNS = {"place": slice(0, 2), "stain": slice(2, 6)}
 
@@ -133,3 +165,318 @@ def test_each_check_notices_what_it_is_for(kind: str, check: str) -> None:
     before, after = compute_quality_features(pixels)[:, where], compute_quality_features(moved)[:, where]
     change = np.abs(after - before).mean(axis=0) / before.std(axis=0)
     assert change.max() > 1
+
+
+@pytest.mark.parametrize(("n", "d"), [(400, 8), (60, 128)])
+def test_familiar_cells_are_within_and_strange_ones_beyond(n: int, d: int) -> None:
+    rng = np.random.default_rng(0)
+    mix = rng.normal(size=(d, d)) / np.sqrt(d)
+    known, held_out, new = (rng.normal(size=(m, d)) @ mix + 3 for m in (n, 2000, 2000))
+    found = fit_feature_distance(known, held_out)
+    assert found is not None
+    detector = found.as_detector(2)
+
+    def flagged(features: FloatArray) -> npt.NDArray[np.bool_]:
+        named = np.arange(len(features)) % 2
+        scores = detector.judge(features, named, None, {})
+        np.testing.assert_array_equal(scores.distance > 1, scores.flagged)
+        assert np.isnan(scores.percentile).all()
+        return scores.flagged
+
+    np.testing.assert_array_equal(flagged(new), found(new) > found.threshold)
+    assert flagged(held_out).mean() == pytest.approx(0.005, abs=0.001)
+    assert flagged(new).mean() < 0.012
+    assert flagged(new + 6 * mix[0]).mean() > flagged(new).mean()
+    assert flagged(np.full((1, d), np.nan)).all()
+    again = FeatureDistance.from_bytes(found.to_bytes())
+    np.testing.assert_array_equal(again(new), found(new))
+
+
+def test_a_feature_that_never_varies_does_no_harm() -> None:
+    rng = np.random.default_rng(1)
+    known = np.concatenate([rng.normal(size=(50, 3)), np.zeros((50, 1))], axis=1)
+    found = fit_feature_distance(known, known)
+    assert found is not None
+    assert np.isfinite(found(known)).all()
+
+
+def test_too_few_cells_give_none_and_bad_bytes_an_error() -> None:
+    assert fit_feature_distance(np.ones((5, 2)), np.ones((50, 2))) is None
+    with pytest.raises(ValueError, match="not a feature distance"):
+        FeatureDistance.from_bytes(b"x")
+    with pytest.raises(ValueError, match="misshapen"):
+        FeatureDistance(np.zeros(2), np.zeros((3, 3)), 1.0)
+    with pytest.raises(ValueError, match="must be"):
+        FeatureDistance(np.zeros(2), np.eye(2), 1.0)(np.zeros((1, 3)))
+
+
+def test_near_duplicates_have_near_hashes_and_other_cells_do_not() -> None:
+    cells = [Image.fromarray(simulate_cell(i, seed=9, size=96).pixels) for i in range(12)]
+    hashes = [difference_hash(cell) for cell in cells]
+    for cell, own in zip(cells, hashes, strict=True):
+        brighter = Image.fromarray(np.clip(np.asarray(cell).astype(int) + 8, 0, 255).astype(np.uint8))
+        smaller = cell.resize((90, 90))
+        assert hash_distance(own, difference_hash(brighter)) <= 4
+        assert hash_distance(own, difference_hash(smaller)) <= 4
+        assert -(2**63) <= own < 2**63
+    apart = [hash_distance(a, b) for i, a in enumerate(hashes) for b in hashes[:i]]
+    assert min(apart) > 4
+    assert difference_hash(Image.new("RGB", (50, 50), "white")) == 0
+
+
+def test_optical_density_is_that_of_the_colour() -> None:
+    assert optical_density(np.full((4, 4, 3), 255, dtype=np.uint8)) == (0.0, 0.0, 0.0)
+    red = np.zeros((2, 2, 3), dtype=np.uint8)
+    red[..., 0] = 255
+    assert optical_density(red) == pytest.approx((0.0, np.log10(256), np.log10(256)))
+    assert optical_density(np.full((2, 2, 1), 25, dtype=np.uint8)) == pytest.approx((np.log10(256 / 26),) * 3)
+
+
+BY_NAME = {shift.name: shift for shift in STANDARD_SHIFTS}
+
+
+def disc(side: int = 48, radius: float = 8.0, at: tuple[float, float] = (23.5, 23.5)) -> Pixels:
+    """A dark disc on a light ground."""
+    y, x = np.mgrid[:side, :side]
+    inside = (y - at[0]) ** 2 + (x - at[1]) ** 2 <= radius**2
+    return np.where(inside[..., None], np.array([90, 40, 120]), np.array([235, 225, 230])).astype(np.uint8)
+
+
+def area(pixels: Pixels) -> int:
+    return int((pixels[..., 1] < 130).sum())
+
+
+def centre(pixels: Pixels) -> np.ndarray:
+    return np.argwhere(pixels[..., 1] < 130).mean(axis=0)
+
+
+@pytest.mark.parametrize("shift", STANDARD_SHIFTS, ids=lambda shift: shift.name)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_shift_is_a_pure_function_and_strength_0_changes_nothing(shift: StandardShift, channels: int) -> None:
+    cell = simulate_cell(3, seed=9, size=40).pixels[:37, :, :channels]
+    if shift.colour and channels == 1:
+        assert shift not in shifts_for(channels)
+        return
+    before = cell.copy()
+    np.testing.assert_array_equal(shift(cell, 0.0, 1), cell)
+    first, again = shift(cell, 0.7, 5), shift(cell, 0.7, 5)
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(cell, before)
+    assert first.shape == cell.shape
+    assert first.dtype == np.uint8
+    assert (first != cell).any()
+
+
+@pytest.mark.parametrize("shift", STANDARD_SHIFTS, ids=lambda shift: shift.name)
+def test_a_stronger_shift_changes_more(shift: StandardShift) -> None:
+    cell = simulate_cell(5, seed=9, size=48).pixels
+    change = [np.abs(shift(cell, s, 2).astype(int) - cell).mean() for s in (0.1, 0.4, 1.0)]
+    assert change[0] < change[1] < change[2]
+    with pytest.raises(ValueError, match="negative"):
+        shift(cell, -0.1, 0)
+
+
+def test_magnification_scales_areas_and_shows_no_second_cell() -> None:
+    cell = disc()
+    for strength in (0.5, 1.0):
+        smaller, larger = (BY_NAME[f"{word} magnification"](cell, strength, 0) for word in ("half", "double"))
+        assert area(smaller) == pytest.approx(area(cell) * 4**-strength, rel=0.12)
+        assert area(larger) == pytest.approx(area(cell) * 4**strength, rel=0.12)
+        assert centre(smaller) == pytest.approx(centre(cell), abs=0.6)
+
+
+def test_off_centre_moves_the_cell_and_nothing_else() -> None:
+    cell = disc(side=64, at=(31.5, 31.5))
+    for seed in range(6):
+        moved = BY_NAME["off centre"](cell, 1.0, seed)
+        assert np.linalg.norm(centre(moved) - centre(cell)) == pytest.approx(16, abs=1)
+        assert area(moved) == area(cell)
+
+
+def test_the_hue_turns_back_and_forth_and_leaves_value_and_chroma() -> None:
+    cell = simulate_cell(1, seed=9, size=48).pixels
+    turned = turned_hue(cell, HUE)
+    np.testing.assert_allclose(turned.max(axis=-1), cell.max(axis=-1), atol=1)
+    np.testing.assert_allclose(np.ptp(turned, axis=-1), np.ptp(cell, axis=-1), atol=1)
+    np.testing.assert_allclose(turned_hue(turned, -HUE).astype(int), cell, atol=2)
+    np.testing.assert_allclose(turned_hue(cell, 1.0), cell, atol=1)
+    np.testing.assert_array_equal(turned_hue(cell, 1 / 3), cell[..., [2, 0, 1]])
+
+
+def test_density_brightness_focus_and_noise_do_what_they_say() -> None:
+    cell = simulate_cell(2, seed=9, size=48).pixels
+    density = np.array(optical_density(cell))
+    ratios = {round(optical_density(BY_NAME["stain density"](cell, 1.0, seed))[1] / density[1], 1) for seed in range(9)}
+    assert ratios == {0.8, 1.2}
+    brighter = {BY_NAME["brightness"](cell, 1.0, seed).mean() > cell.mean() for seed in range(9)}
+    assert brighter == {True, False}
+    blurred, noisy = (BY_NAME[name](cell, 1.0, 0).astype(float) for name in ("defocus", "noise"))
+    steps = [np.abs(np.diff(image, axis=0)).mean() for image in (blurred, cell.astype(float), noisy)]
+    assert steps[0] < 0.7 * steps[1] < steps[1] < steps[2]
+    assert blurred.mean() == pytest.approx(cell.mean(), rel=0.02)
+
+
+def test_strengths_are_drawn_between_the_two_and_belong_to_the_position() -> None:
+    cells = np.stack([simulate_cell(i, seed=9, size=24).pixels for i in range(30)])
+    images, strengths = shifted(cells, BY_NAME["defocus"], (0.2, 0.9), seed=4)
+    assert ((strengths >= 0.2) & (strengths <= 0.9)).all()
+    assert np.ptp(strengths) > 0.4
+    some, first = shifted(cells[:7], BY_NAME["defocus"], (0.2, 0.9), seed=4)
+    np.testing.assert_array_equal(some, images[:7])
+    np.testing.assert_array_equal(first, strengths[:7])
+
+
+CELLS = simulate_cells(24, seed=31, size=32)
+
+
+@pytest.fixture(scope="module")
+def predictor(tiny_release: Path, tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    """Of the tiny release with checks of familiarity."""
+    return Predictor(read_release(with_familiarity(tiny_release, tmp_path_factory.mktemp("suite") / "release")))
+
+
+def test_the_suite_tells_what_the_release_says_of_each_shift(predictor: Predictor, tmp_path: Path) -> None:
+    pixels = np.stack(predictor.pixels([Image.fromarray(cell.pixels) for cell in CELLS]))
+    _, labels = AnnotatorPool().read(np.stack([cell.true_probs for cell in CELLS]), 3, np.random.default_rng(0))
+    counts = count_labels(labels, len(predictor.release.classes))
+    counts[0] = 0  # a case that nobody has labelled
+    steps: list[tuple[int, int]] = []
+    rows = shift_suite(predictor, pixels, counts, pixels[:5], lambda done, total: steps.append((done, total)))
+    assert [row["kind"] for row in rows] == [
+        UNSHIFTED,
+        *(shift.name for shift in STANDARD_SHIFTS for _ in range(2)),
+        OTHER,
+    ]
+    assert steps == [(done, len(rows)) for done in range(1, len(rows) + 1)]
+    by_name = {(row["kind"], row["strength"]): row for row in rows}
+    plain = by_name[UNSHIFTED, "none"]
+    noisy, _ = shifted(pixels, STANDARD_SHIFTS[-1], (1.0, 1.0), seed=len(STANDARD_SHIFTS) - 1)
+    for row, images in ((plain, pixels), (by_name["noise", "standard"], noisy)):
+        prediction = predictor.predict(list(images))
+        distribution = prediction.distribution
+        metrics = evaluate(counts, distribution.class_probs, distribution.disagreement_probs).to_dict()["metrics"]
+        assert row["agreement"] == pytest.approx(metrics["agreement"]["value"])
+        assert row["loss"] == pytest.approx(metrics["L"]["value"])
+        assert row["flagged"] == prediction.out_of_distribution.mean()
+        assert row["mean_disagreement"] == pytest.approx(distribution.disagreement_probs.mean())
+    assert by_name["noise", "standard"]["agreement_change"] == pytest.approx(
+        (by_name["noise", "standard"]["agreement"] or 0) - (plain["agreement"] or 0)
+    )
+    assert by_name[OTHER, "none"]["n"] == 5
+    assert by_name[OTHER, "none"]["agreement"] is None
+    readme = readme_text({**predictor.release.card, "shifts": rows})
+    assert readme.split("## Under shift")[1].count("\n| ") == len(rows) + 1
+    assert "## Under shift" not in readme_text({**predictor.release.card, "shifts": []})
+    write_chart(shift_chart(rows), tmp_path / "shifts.svg")
+    drawn = "".join(ElementTree.parse(tmp_path / "shifts.svg").getroot().itertext())
+    assert all(shift.name in drawn for shift in STANDARD_SHIFTS)
+
+
+@pytest.mark.slow
+def test_an_export_tries_shifts_out_and_its_card_tells_them(trained_run: Path, tmp_path: Path) -> None:
+    done: list[int] = []
+    folder = RunFolder(trained_run)
+    other = np.full((4, 50, 60, 3), 128, dtype=np.uint8)
+    trial = ShiftTrial(other, lambda count, total: done.append(total - count))
+    release = export_run(folder, tmp_path / "release", shifts=trial)
+    rows = release.card["shifts"]
+    assert done[-1] == 0
+    held_out = folder.read_held_out()
+    assert held_out is not None
+    assert {row["n"] for row in rows} == {len(held_out.pixels), 4}
+    assert rows[0]["flagged"] <= 0.05
+    assert rows[-1]["flagged"] == 1
+    readme = (release.path / "README.md").read_text()
+    assert "## Under shift" in readme
+    assert "defocus" in readme
+    test = folder.read_outputs().take(held_out.rows)
+    assert (test.partition == "test").all()
+    again = Predictor(release).predict(list(held_out.pixels))
+    np.testing.assert_allclose(again.logits, test.logits, atol=1e-3)
+    assert export_run(folder, tmp_path / "plain").card.get("shifts") is None
+
+
+@pytest.fixture(scope="module")
+def checked(tiny_release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny release with checks of familiarity."""
+    return with_familiarity(tiny_release, tmp_path_factory.mktemp("checked") / "release")
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Cells like those of the release, and one whose colours are inverted."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for index in range(8):
+        (folder / f"cell {index}.png").write_bytes(encode(simulate_cell(index, seed=21, size=32).pixels))
+    (folder / "strange.png").write_bytes(encode(255 - simulate_cell(0, seed=21, size=32).pixels))
+    return folder
+
+
+def predicted(release: Release, folder: Path) -> tuple[Predictor, list[Image.Image]]:
+    return Predictor(release), [Image.open(path).convert("RGB") for path in sorted(folder.iterdir())]
+
+
+def test_a_strange_image_is_flagged_with_reasons_and_its_disagreement_withheld(checked: Path, images: Path) -> None:
+    rows = predict_files(checked, sorted(images.iterdir()))
+    strange = rows[-1]
+    assert strange["out_of_distribution"] is True
+    assert strange["disagreement_prob"] is None
+    assert 0 <= strange["disagreement_prob_raw"] <= 1
+    assert strange["distance"] is not None
+    assert strange["distance"] > 1
+    assert strange["distance_percentile"] == 100
+    assert set(strange["reasons"]) <= {"place", "size", "focus", "stain", FEATURES}
+    familiar = [row for row in rows if not row["out_of_distribution"]]
+    assert len(familiar) >= 6
+    for row in familiar:
+        assert row["disagreement_prob"] == row["disagreement_prob_raw"]
+        assert row["reasons"] == []
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_table_leaves_the_cell_empty_and_is_judged_by_the_raw_one(checked: Path, images: Path, kind: str) -> None:
+    out = images.parent / f"predictions.{kind}"
+    assert score_images(checked, images, out).n_predictions == 9
+    table, rows = read_table(out), predict_files(checked, sorted(images.iterdir()))
+    flags = table.column("out_of_distribution").to_pylist()
+    assert flags == [row["out_of_distribution"] for row in rows]
+    written = table.column("disagreement_prob").to_pylist()
+    assert [value in (None, "") for value in written] == flags
+    found = read_predictions(out)
+    np.testing.assert_allclose(found.disagreement_probs, [row["disagreement_prob_raw"] for row in rows], atol=1e-6)
+
+
+def test_what_was_stored_gives_the_same_answer_and_without_pixels_the_features_judge(
+    checked: Path, images: Path
+) -> None:
+    predictor, decoded = predicted(read_release(checked), images)
+    direct = predictor.predict(decoded)
+    pixels = np.stack(predictor.pixels(decoded))
+    seen = quality_features_for_release(predictor.release, pixels)
+    assert seen is not None
+    again = prediction_of(predictor.release, direct.logits, direct.features, seen)
+    np.testing.assert_array_equal(again.unlikeness.distance, direct.unlikeness.distance)
+    assert again.unlikeness.reasons == direct.unlikeness.reasons
+    blind = prediction_of(predictor.release, direct.logits, direct.features)
+    assert all(reasons in ([], [FEATURES]) for reasons in blind.unlikeness.reasons)
+    assert (blind.unlikeness.distance <= direct.unlikeness.distance).all()
+
+
+def test_a_release_of_before_flags_by_the_distance_alone_as_it_did(tiny_release: Path, images: Path) -> None:
+    predictor, decoded = predicted(read_release(tiny_release), images)
+    found = predictor.predict(decoded)
+    distance = predictor.release.distance
+    assert distance is not None
+    np.testing.assert_array_equal(found.out_of_distribution, distance(found.features) > distance.threshold)
+    np.testing.assert_array_equal(found.unlikeness.distance > 1, found.out_of_distribution)
+    assert np.isnan(found.unlikeness.percentile).all()
+    assert quality_features_for_release(predictor.release, np.stack(predictor.pixels(decoded))) is None
+    rows = predict_files(tiny_release, sorted(images.iterdir()))
+    assert all(row["distance_percentile"] is None for row in rows)
+
+
+def test_a_file_of_another_version_is_refused(checked: Path) -> None:
+    tensors = load((checked / FAMILIARITY_FILE).read_bytes()) | {"version": np.array([99])}
+    with pytest.raises(ValueError, match="version 99 is not 1"):
+        OodDetector.from_bytes(save(tensors))

@@ -1,17 +1,30 @@
-"""The test of whether annotators use the classes alike, where one patient's readings hang together."""
+"""Annotators who use the classes alike, a mix of classes that has changed, and who passes a qualification."""
 
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from scipy.stats import chi2_contingency
 
 from ml.agreement import excess_disagreement_test, marginal_homogeneity_test, measure_agreement
+from ml.agreement.one_annotator import agreement_with_others
+from ml.agreement.qualification import (
+    CLEAR_FROM,
+    LEAST_SLIPS,
+    LEVEL,
+    balanced_choice,
+    judge_answers,
+    like_the_others,
+    pass_rates,
+    slip_rate,
+)
 from ml.audit.evaluate_findings import audit_findings, compute_tail_bins
 from ml.audit.sentences import summary_sentences
-from ml.metrics.homogeneity_test import DIFFERENT
+from ml.metrics.homogeneity_test import DIFFERENT, ClassMixChange, mix_change_of_patients
 from ml.tables import evaluate as evaluate_tables
 from ml.tables.matching import EvaluationOptions
+from ml.util.arrays import FloatArray, IntArray
 
 Ints = npt.NDArray[np.int64]
 
@@ -181,3 +194,197 @@ def test_the_excess_of_disagreement_is_that_of_patients_and_of_weighted_cases() 
     weighted = excess_disagreement_test(counts, f, sample_weight=np.repeat([2.0, 1.0], 30), cluster=np.arange(60))
     doubled = excess_disagreement_test(counts[twice], f[twice], cluster=twice)
     assert (weighted.statistic, weighted.p_value) == pytest.approx((doubled.statistic, doubled.p_value), rel=1e-9)
+
+
+SHARE = np.array([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
+N_REFERENCE = 2000
+
+
+def sums_of_patients(frequencies: FloatArray, cluster: Any) -> FloatArray:
+    """Sums (G, K) of the label frequencies (N, K) of each patient's cases."""
+    number = np.unique(cluster, return_inverse=True)[1]
+    return np.stack([np.bincount(number, column) for column in frequencies.T], axis=1)
+
+
+def change_of(frequencies: FloatArray, cluster: Any, share: FloatArray, n_reference: float) -> ClassMixChange:
+    """The change of cases with label frequencies (N, K) of patients (N,)."""
+    return mix_change_of_patients(sums_of_patients(frequencies, cluster), share, n_reference)
+
+
+def cells(rng: np.random.Generator, n: int, per_patient: int, share: FloatArray = SHARE) -> tuple[FloatArray, IntArray]:
+    """One label per cell (N, K) of patients whose own mixes spread around a share."""
+    patients = n // per_patient
+    mixes = rng.dirichlet(4 * share, patients)
+    cluster = np.repeat(np.arange(patients), per_patient)
+    labels = (rng.random(n)[:, None] > mixes[cluster].cumsum(axis=1)[:, :-1]).sum(axis=1)
+    return np.eye(len(share))[labels], cluster
+
+
+def reference(rng: np.random.Generator) -> FloatArray:
+    return np.asarray(cells(rng, N_REFERENCE, 5)[0].mean(axis=0))
+
+
+def test_of_independent_cells_it_is_pearsons_test() -> None:
+    """The two-sample χ² of the same counts, up to the estimate of the variance."""
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        counts = rng.multinomial(5000, SHARE)
+        frequencies = np.repeat(np.eye(6), counts, axis=0)
+        before = rng.multinomial(5000, SHARE)
+        change = change_of(frequencies, np.arange(5000), before / 5000, 5000)
+        expected = chi2_contingency(np.stack([counts, before]), correction=False).pvalue
+        assert change.p_value == pytest.approx(expected, abs=0.01)
+        assert change.distance == pytest.approx(np.abs(counts - before).sum() / 10_000)
+
+
+def test_order_of_classes_and_names_of_patients_change_nothing() -> None:
+    rng = np.random.default_rng(4)
+    frequencies, cluster = cells(rng, 300, 5)
+    first = change_of(frequencies, cluster, SHARE, 500)
+    order, rows = rng.permutation(6), rng.permutation(300)
+    names = np.array([f"patient {number}" for number in cluster])
+    again = change_of(frequencies[rows][:, order], names[rows], SHARE[order], 500)
+    assert (again.distance, again.p_value) == pytest.approx((first.distance, first.p_value))
+
+
+def test_patients_who_differ_are_no_drift_and_a_shift_is() -> None:
+    rng = np.random.default_rng(5)
+    found = [change_of(*cells(rng, 1000, 5), reference(rng), N_REFERENCE) for _ in range(400)]
+    chances = np.array([change.p_value for change in found], dtype=np.float64)
+    assert 0.03 < (chances < 0.05).mean() < 0.08
+    assert np.mean([change.design_effect for change in found]) == pytest.approx(1.8, abs=0.1)  # 1 + 4 · ICC, ICC 1/5
+    moved = SHARE + np.array([-0.1, 0.1, 0, 0, 0, 0])
+    assert np.mean([change_of(*cells(rng, 1000, 1, moved), SHARE, 1e9).p_value < 3e-4 for _ in range(100)]) > 0.9
+
+
+def test_few_patients_give_no_chance() -> None:
+    change = change_of(np.eye(6)[[0, 1, 1]], np.zeros(3), SHARE, 100)
+    assert (change.p_value, change.n_clusters) == (None, 1)
+
+
+K, N = 4, 40
+
+
+def balanced(seed: int = 0, n: int = N) -> FloatArray:
+    """Posteriors of balanced cells, one fifth of them borderline."""
+    rng = np.random.default_rng(seed)
+    many = rng.dirichlet(np.full(K, 0.15), size=3000) * 0.97 + 0.03 / K
+    return many[balanced_choice(many, n, 0.2, rng)]
+
+
+def drawn(rng: np.random.Generator, probs: FloatArray) -> IntArray:
+    return np.array([rng.choice(K, p=row) for row in probs])
+
+
+def passes(seed: int, habit: FloatArray, runs: int = 60) -> float:
+    rng = np.random.default_rng(seed)
+    found = []
+    for run in range(runs):
+        posterior = balanced(1000 * seed + run)
+        found.append(
+            judge_answers(posterior, drawn(rng, like_the_others(posterior, LEAST_SLIPS) @ habit), LEAST_SLIPS).passed
+        )
+    return float(np.mean(found))
+
+
+def test_somebody_like_the_others_passes() -> None:
+    assert passes(11, np.eye(K), 120) >= 0.95
+
+
+def test_somebody_who_guesses_does_not() -> None:
+    assert passes(2, np.full((K, K), 1 / K)) <= 0.10
+
+
+@pytest.mark.parametrize("k", range(K))
+def test_somebody_who_takes_one_class_for_another_half_of_the_time_does_not(k: int) -> None:
+    habit = np.eye(K)
+    habit[k, k] = habit[k, (k + 1) % K] = 0.5
+    assert passes(3 + k, habit) <= 0.10
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_a_small_set_brands_nobody(n: int) -> None:
+    rng, failed = np.random.default_rng(n), []
+    for seed in range(150):
+        posterior = balanced(seed, n)
+        failed.append(not judge_answers(posterior, drawn(rng, like_the_others(posterior, 0.05)), 0.05).passed)
+    assert np.mean(failed) <= LEVEL + 3 * np.sqrt(LEVEL / 150)
+
+
+def test_one_slip_decides_nothing() -> None:
+    sure = np.full((N, K), 0.001) + np.eye(K)[np.arange(N) % K] * 0.996
+    answers = np.arange(N) % K
+    answers[0] = 1
+    assert judge_answers(sure, answers, LEAST_SLIPS).passed
+
+
+def test_permuting_classes_and_cells_changes_no_verdict() -> None:
+    posterior = balanced()
+    answers = drawn(np.random.default_rng(5), posterior)
+    order, classes = np.random.default_rng(6).permutation(N), np.array([2, 0, 3, 1])
+    place = np.argsort(classes)
+    one, other = (
+        judge_answers(posterior, answers, 0.05),
+        judge_answers(posterior[order][:, classes], place[answers[order]], 0.05),
+    )
+    assert other.mean == pytest.approx(one.mean)
+    assert other.of_pool == pytest.approx(one.of_pool)
+    assert (other.low, other.high) == pytest.approx((one.low, one.high))
+    assert other.p == pytest.approx(one.p, abs=0.06)  # other draws
+    assert judge_answers(posterior, answers, 0.05) == judge_answers(posterior, answers, 0.05)
+
+
+def test_the_numbers_by_hand() -> None:
+    posterior = np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
+    verdict = judge_answers(posterior, np.array([0, 1, 0]), 0.0)
+    _, expected = agreement_with_others(posterior, np.zeros(3, dtype=np.int64))
+    assert verdict.mean == pytest.approx((0.9 + 0.8 + 0.5) / 3)
+    assert verdict.of_pool == pytest.approx(expected.mean())
+    assert verdict.low < verdict.difference < verdict.high
+
+
+def test_the_difference_of_somebody_like_the_others_is_zero_on_average() -> None:
+    posterior, rng = balanced(7), np.random.default_rng(7)
+    like = like_the_others(posterior, 0.05)
+    found = [judge_answers(posterior, drawn(rng, like), 0.05) for _ in range(100)]
+    assert abs(np.mean([verdict.difference for verdict in found])) < 0.02
+    inside = [verdict.low <= 0 <= verdict.high for verdict in found]
+    assert np.mean(inside) >= 0.85
+
+
+def test_slips_of_the_pool_are_found() -> None:
+    rng = np.random.default_rng(8)
+    posterior = np.concatenate([balanced(seed) for seed in range(60)])
+    for slips in (0.05, 0.2):
+        said = drawn(rng, like_the_others(posterior, slips))
+        assert slip_rate(posterior, said) == pytest.approx(slips, abs=0.03)
+    assert slip_rate(posterior, posterior.argmax(axis=1)) == LEAST_SLIPS
+
+
+def test_pass_rates_say_what_a_set_can_tell() -> None:
+    large, small = (
+        pass_rates(balanced(9), LEAST_SLIPS),
+        pass_rates(balanced(9, 8), LEAST_SLIPS),
+    )
+    assert min(large.like_the_others, small.like_the_others) >= 0.95
+    assert large.guessing <= 0.10
+    assert large.confusing.max() <= 0.15
+    assert np.nanmax(small.confusing) > 0.3
+    with pytest.raises(ValueError, match="too few"):
+        pass_rates(balanced(9)[:1], LEAST_SLIPS)
+    with pytest.raises(ValueError, match="too few"):
+        judge_answers(balanced(9)[:1], np.array([0]), LEAST_SLIPS)
+
+
+def test_a_choice_is_balanced_and_has_its_share_of_borderline_cells() -> None:
+    rng = np.random.default_rng(10)
+    many = rng.dirichlet(np.full(K, 0.3), size=2000)
+    chosen = many[balanced_choice(many, 40, 0.25, rng)]
+    assert (chosen.max(axis=1) < CLEAR_FROM).sum() == 10
+    assert np.ptp(np.bincount(chosen.argmax(axis=1), minlength=K)) <= 2
+    few = many[:10]
+    rows = balanced_choice(few, 40, 0.5, rng)
+    assert len(set(rows.tolist())) == len(rows) <= 10
+    assert balanced_choice(np.zeros((0, K)), 5, 0.2, rng).size == 0
+    with pytest.raises(ValueError, match="share"):
+        balanced_choice(few, 4, 1.5, rng)

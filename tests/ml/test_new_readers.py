@@ -1,21 +1,31 @@
-"""Intervals for new readers: what they must be, whoever read."""
+"""Intervals for new readers, means with the help of a model, and metrics of ordered classes."""
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import multinomial
+from statsmodels.stats import inter_rater
 
 from experiments.worlds.reader_worlds import Study, crossed, service, worlds
-from ml.audit.sentences import _skill_sentences
 from ml.metrics import evaluate, paired_changes
 from ml.metrics.binned import Binned
 from ml.metrics.cases import class_frequencies, epistemic_terms, select_sample
-from ml.metrics.jackknife import NO_READERS, Estimate
+from ml.metrics.jackknife import NO_READERS, Estimate, mean_replicates
 from ml.metrics.losses import calibration_loss
-from ml.metrics.ordinal import ordinal_metrics
+from ml.metrics.model_assisted import cross_fitted, model_assisted_means
+from ml.metrics.ordinal import (
+    epistemic_ranked_probability_score,
+    ordinal_metrics,
+    ranked_probability_change,
+    ranked_probability_score,
+    ranked_probability_skill,
+    weighted_kappa,
+)
 from ml.metrics.reader_variance import GROUPS, CrossedEffects, LeftOut, Readings, calibration_of
-from ml.tables import evaluate as evaluate_any
+from ml.metrics.sums import Debias
 from ml.util.arrays import FloatArray, IntArray
 
 LEANING = worlds()[0]
@@ -223,29 +233,6 @@ def test_many_readers_are_left_out_in_groups() -> None:
     assert metrics["CL"].high_new > metrics["CL"].high
 
 
-def test_tables_with_annotators_say_what_the_arrays_say() -> None:
-    study = small()
-    classes, names = ["a", "b", "c"], [f"case {case}" for case in range(len(study.patient))]
-    labels = {
-        "case_id": [names[case] for case in study.case],
-        "annotator": [f"reader {reader}" for reader in study.reader],
-        "label": [classes[label] for label in study.label],
-        "patient": study.patient[study.case].tolist(),
-    }
-    backwards = slice(None, None, -1)
-    predictions: dict[str, Any] = {"case_id": names[backwards]}
-    predictions |= {f"prob:{name}": study.before[0][backwards, k] for k, name in enumerate(classes)}
-    predictions["disagreement_prob"] = study.before[1][backwards]
-    found = evaluate_any(labels, predictions, cluster="patient").metrics
-    options: dict[str, Any] = {"cluster": study.patient, "readings": readings_of(study)}
-    for name, estimate in evaluate(study.counts(), *study.before, **options).metrics.items():
-        assert found[name].low_new == pytest.approx(estimate.low_new, rel=1e-9, abs=1e-12), name
-    wide = {"case_id": names, **{f"count:{name}": study.counts()[:, k] for k, name in enumerate(classes)}}
-    counted = evaluate_any(wide, predictions)
-    assert {estimate.low_new for estimate in counted.metrics.values()} == {None}
-    assert not [text for text in counted.warnings if "three annotators" in text]
-
-
 def test_readers_who_read_one_site_only_count_the_site_as_theirs() -> None:
     """Sites that differ cannot be told from readers who do, and the interval is the longer."""
     rng = np.random.default_rng(11)
@@ -274,16 +261,6 @@ def test_without_patients_in_common_nothing_is_added() -> None:
     assert found.part(np.arange(4.0)) == NO_READERS
 
 
-def test_the_page_says_what_other_annotators_might_turn() -> None:
-    estimate = Estimate(0.1, 0.02, 0.06, 0.14, 100, 0, 100.0, low_new=-0.05, high_new=0.25)
-    (text,) = _skill_sentences(estimate, "the class probabilities", "a constant")
-    assert text.endswith("by these annotators; for new annotators like these −5.0 % to 25.0 %, which decides nothing.")
-    (text,) = _skill_sentences(replace(estimate, low_new=0.01), "the class probabilities", "a constant")
-    assert "new annotators" not in text
-    (text,) = _skill_sentences(replace(estimate, low_new=None, high_new=None), "the class probabilities", "a constant")
-    assert text.endswith("(95 % interval 6.0 % to 14.0 %).")
-
-
 def test_ranks_of_two_classes_are_half_of_the_squared_loss() -> None:
     study = small()
     two = replace(study, label=np.minimum(study.label, 1))
@@ -295,3 +272,223 @@ def test_ranks_of_two_classes_are_half_of_the_squared_loss() -> None:
         assert ranked[name].high_new == pytest.approx((squared[other].high_new or 0) / 2, rel=1e-9)
     for name in ("skill_RPS", "weighted_kappa"):
         assert width(ranked[name]) > (ranked[name].high or 0) - (ranked[name].low or 0)
+
+
+def world(seed: int, n: int = 120, patients: int = 30) -> dict[str, Any]:
+    """Losses that features tell something about, known where a coin of known probability fell."""
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(n, 3)) @ rng.normal(size=(3, 3)) + 2
+    loss = features @ [0.5, -0.2, 0.1] + rng.normal(0, 1, n)
+    pi = np.where(features[:, 0] > 3, 1.0, 0.25)
+    weight = np.where(rng.random(n) < pi, 1 / pi, 0.0)
+    return {"loss": loss, "weight": weight, "features": features, "cluster": rng.integers(0, patients, n), "pi": pi}
+
+
+def population(w: dict[str, Any], *, clustered: bool = True) -> Any:
+    return select_sample(np.ones(len(w["loss"]), dtype=bool), None, w["cluster"] if clustered else None)
+
+
+def found(w: dict[str, Any], *, clustered: bool = True) -> Any:
+    people = population(w, clustered=clustered)
+    losses = [(w["loss"][people.rows], None)]
+    return model_assisted_means(losses, w["weight"][people.rows], w["features"][people.rows], people)[0]
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_predictions_come_from_fits_without_the_patient(clustered: bool) -> None:
+    w = world(0)
+    people = population(w, clustered=clustered)
+    loss, weight, features = (w[name][people.rows] for name in ("loss", "weight", "features"))
+    group = np.arange(len(loss)) if people.cluster is None else people.cluster
+    precision = np.maximum(weight * (weight - 1), 0)
+    scaled = (features - features.mean(0)) / features.std(0)
+    design = np.column_stack([np.ones(len(loss)), scaled])
+    mean = precision[precision > 0].mean()
+    expected = np.empty(len(loss))
+    for own in np.unique(group):
+        others = group != own
+        # least squares with one more row a slope, of one case's weight, that pulls it to zero
+        root = np.sqrt(precision[others])
+        pull = np.sqrt(mean) * np.eye(4)[1:]
+        fit = np.linalg.lstsq(
+            np.vstack([root[:, None] * design[others], pull]), np.append(root * loss[others], [0] * 3), rcond=None
+        )[0]
+        expected[group == own] = design[group == own] @ fit
+    np.testing.assert_allclose(cross_fitted(loss, precision, features, people), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_names_and_order_of_patients_and_units_of_features_change_nothing(clustered: bool) -> None:
+    w = world(1)
+    expected = found(w, clustered=clustered)
+    order = np.random.default_rng(2).permutation(len(w["loss"]))
+    other = {name: values[order] for name, values in w.items()}
+    other["cluster"] = np.array([f"patient {(7 * name) % 30}" for name in other["cluster"]])
+    other["features"] = other["features"] * [1000, 0.01, -1] + [5, 0, 3]
+    again = found(other, clustered=clustered)
+    for name in ("value", "se", "low", "high"):
+        assert getattr(again, name) == pytest.approx(getattr(expected, name), rel=1e-9)
+
+
+def test_of_nobody_nothing_is_known() -> None:
+    nobody = world(0, n=0)
+    assert np.isnan(found(nobody).value)
+    empty = np.zeros(0)
+    assert cross_fitted(empty, empty, np.zeros((0, 3)), population(nobody)).shape == (0,)
+
+
+def test_where_everybody_is_known_it_is_the_mean() -> None:
+    w = world(3)
+    w["weight"] = np.ones(len(w["loss"]))
+    estimate, plain = found(w), mean_replicates(w["loss"][population(w).rows], population(w))
+    assert estimate.value == pytest.approx(w["loss"].mean(), abs=1e-14)
+    assert estimate.se == pytest.approx(plain.standard_error(), rel=1e-12)
+
+
+def test_useless_features_cost_nothing_and_good_ones_help() -> None:
+    """Spread of the estimates over coins and noise, and the error that they claim: 300 draws of one population."""
+    gains = []
+    for useful in (False, True):
+        plain, assisted, claimed = [], [], []
+        for seed in range(300):
+            w = world(seed, n=400, patients=100)
+            if not useful:
+                w["features"] = np.random.default_rng(seed + 10_000).normal(size=(400, 3))
+            known = replace(population(w), weight=w["weight"][population(w).rows])
+            plain.append(mean_replicates(w["loss"][known.rows], known).value)
+            estimate = found(w)
+            assisted.append(estimate.value)
+            claimed.append(estimate.se)
+        truth = np.mean([world(seed, n=400, patients=100)["loss"].mean() for seed in range(300)])
+        assert abs(np.mean(assisted) - truth) < 3 * np.std(assisted) / np.sqrt(300)
+        gains.append(np.var(assisted) / np.var(plain))
+    assert gains[0] < 1.1
+    assert gains[1] < 0.95
+
+
+def test_the_change_of_el_is_what_first_labels_say_of_l() -> None:
+    """L and EL change by the same, and L is known of everybody: nothing is left for second labels to estimate."""
+    rng = np.random.default_rng(6)
+    n = 600
+    q = rng.dirichlet(np.ones(3), n)
+    twice = rng.random(n) < 0.2
+    y = np.array([rng.multinomial(1 + both, row) for both, row in zip(twice, q, strict=True)])
+    sides = [(f, 1 - (f**2).sum(1)) for f in (rng.dirichlet(np.ones(3), n), 0.5 * q + 1 / 6)]
+    changes = paired_changes(y, sides[0], sides[1], sample_weight=(None, np.where(twice, 5.0, 1.0)))
+    assert changes["EL"].model_assisted.value == pytest.approx(changes["L"].value, abs=0.01)
+    assert changes["EL"].model_assisted.se == pytest.approx(changes["L"].se, rel=0.05)
+    assert changes["EL"].se > 1.5 * changes["L"].se
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_cases_without_any_label_are_evaluated_as_that(clustered: bool) -> None:
+    """A service that predicts before anybody reads has weights, and nothing to weigh."""
+    n = 4
+    cluster = np.arange(n) // 2 if clustered else None
+    found = evaluate(np.zeros((n, 3), dtype=int), np.full((n, 3), 1 / 3), sample_weight=np.ones(n), cluster=cluster)
+    assert found.n_labels == 0
+    assert np.isnan(found.metrics["L"].value)
+
+
+RNG = np.random.default_rng(3)
+N, K = 40, 4
+F = RNG.dirichlet(np.ones(K), N)
+Y = np.stack([RNG.multinomial(row % 4, q) for row, q in enumerate(RNG.dirichlet(np.ones(K), N))])
+W = RNG.uniform(1, 3, N)
+PATIENTS = RNG.integers(0, 12, N)
+ALL = [ranked_probability_score, epistemic_ranked_probability_score, ranked_probability_skill, weighted_kappa]
+
+
+def _label_score(f: Any, label: int) -> float:
+    """The definition: the squared differences of two staircases, for one label."""
+    return sum((sum(f[: cut + 1]) - (label <= cut)) ** 2 for cut in range(K - 1))
+
+
+def test_the_score_is_the_mean_over_the_labels_of_each_case() -> None:
+    values, weights = [], []
+    for f, y, weight in zip(F, Y, W, strict=True):
+        labels = [k for k in range(K) for _ in range(y[k])]
+        if labels:
+            values.append(np.mean([_label_score(f, label) for label in labels]))
+            weights.append(weight)
+    found = ranked_probability_score(Y, F, sample_weight=W)
+    assert found.value == pytest.approx(np.average(values, weights=weights), abs=1e-12)
+    assert (found.n, found.dropped) == (len(values), N - len(values))
+
+
+@pytest.mark.parametrize("n_labels", [2, 3, 5])
+def test_the_score_against_the_histogram_is_unbiased_for_any_number_of_labels(n_labels: int) -> None:
+    """Over every outcome of n labels the mean is the squared distance to the true shares, and the plug-in's is not."""
+    q, f = np.array([0.5, 0.2, 0.2, 0.1]), np.array([0.3, 0.4, 0.2, 0.1])
+    truth = ((f.cumsum() - q.cumsum())[:-1] ** 2).sum()
+    means: dict[Debias, float] = {"pair": 0.0, "none": 0.0}
+    for counts in product(range(n_labels + 1), repeat=K):
+        if sum(counts) == n_labels:
+            chance = float(multinomial.pmf(counts, n_labels, q))
+            for debias in means:
+                found = epistemic_ranked_probability_score([counts], [f], debias=debias)
+                means[debias] += chance * found.value
+    assert means["pair"] == pytest.approx(truth, abs=1e-12)
+    assert means["none"] > truth + 0.01
+
+
+def test_two_classes_have_half_of_the_squared_loss() -> None:
+    from ml.metrics import epistemic_loss, expected_squared_loss
+
+    f, y = np.stack([F[:, 0], 1 - F[:, 0]], axis=1), Y[:, :2]
+    assert ranked_probability_score(y, f).value == pytest.approx(expected_squared_loss(y, f).value / 2, abs=1e-12)
+    assert epistemic_ranked_probability_score(y, f).value == pytest.approx(epistemic_loss(y, f).value / 2, abs=1e-12)
+
+
+@pytest.mark.parametrize("metric", ALL)
+def test_reversing_the_scale_changes_nothing_and_another_order_does(metric: Any) -> None:
+    assert metric(Y[:, ::-1], F[:, ::-1]).value == pytest.approx(metric(Y, F).value, abs=1e-12)
+    assert abs(metric(Y[:, [1, 0, 3, 2]], F[:, [1, 0, 3, 2]]).value - metric(Y, F).value) > 1e-3
+
+
+@pytest.mark.parametrize("metric", ALL)
+@pytest.mark.parametrize("groups", [np.arange(N), PATIENTS])
+def test_errors_are_those_of_leaving_out_a_patient(metric: Any, groups: Any) -> None:
+    usable = Y.sum(axis=1) >= (2 if metric is epistemic_ranked_probability_score else 1)
+    kept = []
+    for group in np.unique(groups[usable]):
+        left = usable & (groups != group)
+        kept.append(metric(Y[left], F[left], sample_weight=W[left]).value)
+    expected = np.sqrt((len(kept) - 1) / len(kept) * ((np.array(kept) - np.mean(kept)) ** 2).sum())
+    assert metric(Y, F, sample_weight=W, cluster=groups).se == pytest.approx(expected, rel=1e-9)
+
+
+def test_skill_is_zero_for_the_frequencies_and_one_for_certainty() -> None:
+    counts = np.eye(K, dtype=int)[RNG.integers(0, K, 50)]
+    constant = np.tile(counts.mean(axis=0), (50, 1))
+    assert ranked_probability_skill(counts, constant).value == pytest.approx(0, abs=1e-12)
+    assert ranked_probability_skill(counts, counts.astype(float)).value == 1
+    assert np.isnan(ranked_probability_skill([[1, 0], [2, 0]], [[0.9, 0.1]] * 2).value)
+
+
+def test_weighted_kappa_equals_statsmodels_with_one_label_per_case() -> None:
+    said, seen = F.argmax(axis=1), RNG.integers(0, K, N)
+    table = np.zeros((K, K))
+    np.add.at(table, (said, seen), 1)
+    expected = inter_rater.cohens_kappa(table, wt="quadratic", return_results=False)
+    assert weighted_kappa(np.eye(K, dtype=int)[seen], F).value == pytest.approx(expected, abs=1e-12)
+
+
+def test_weighted_kappa_shares_each_case_among_its_labels_and_equal_leaders() -> None:
+    """Two labels of a case are as two cases of half the weight; two leaders are as two predictions of half."""
+    counts, probs = np.array([[2, 0, 1], [0, 1, 0], [0, 0, 3]]), np.array([[0.5, 0.5, 0], [0, 1, 0], [0.2, 0.2, 0.6]])
+    rows = [(x, y, share) for x, y, share in [(0, 0, 1 / 3), (0, 2, 1 / 6), (1, 0, 1 / 3), (1, 2, 1 / 6)]]
+    rows += [(1, 1, 1.0), (2, 2, 1.0)]
+    one_hot = np.eye(3)
+    spread = weighted_kappa(
+        [one_hot[y] for _, y, _ in rows], [one_hot[x] for x, _, _ in rows], sample_weight=[w for _, _, w in rows]
+    )
+    assert weighted_kappa(counts, probs).value == pytest.approx(spread.value, abs=1e-12)
+
+
+def test_the_change_is_the_difference_and_its_error_is_paired() -> None:
+    other = RNG.dirichlet(np.ones(K), N)
+    found = ranked_probability_change(Y, F, other, sample_weight=W)
+    first, second = (ranked_probability_score(Y, probs, sample_weight=W) for probs in (F, other))
+    assert found.value == pytest.approx(second.value - first.value, abs=1e-12)
+    assert ranked_probability_change(Y, F, F).se == 0

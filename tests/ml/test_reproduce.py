@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments import nodules, nucleus, theorem
+from experiments import nodules, nucleus
 from ml.distributions.families import EnsembleCpe
 from ml.reproduce import coverage, debias, human_labels
 from ml.reproduce.report import NAMES, Reproduction, Setting, reproduce, run_and_write
@@ -48,15 +48,6 @@ def test_an_unknown_reproduction_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="debias"):
         quick("nonsense", tmp_path)
     assert len(NAMES) == len(set(NAMES))
-
-
-def test_theorem_1_quick(tmp_path: Path) -> None:
-    document: dict[str, Any] = dict(run_and_write(Setting("theorem-1", tmp_path, quick=True), theorem.reproduce))
-    whole("theorem-1", tmp_path, document)
-    simulated = [row for row in document["rows"] if row["simulated"] is not None]
-    assert len(simulated) > 40
-    for row in simulated:
-        assert row["simulated"] == pytest.approx(row["value"], abs=0.02)
 
 
 def test_coverage_quick(tmp_path: Path) -> None:

@@ -1,21 +1,35 @@
-"""Shards of a long list of images: in any order, killed, raced, they are one run byte for byte."""
+"""Shards of a long list of images: in any order, killed, raced, started elsewhere, they are one run byte for byte."""
 
 import csv
+import json
+import os
 import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 from pyarrow import parquet
 
+import app.demo
 from ml.images.preprocess import ImageRejectedError, decode_image
+from ml.scoring.pool import run_missing
 from ml.scoring.shards import ShardError, merge_job_shards, rows_of, score_shard
 from ml.scoring.table import score_images
 from ml.tables.files import read_predictions
 from ml.tables.reading import TableError
-from ml.util.files import read_json, write_json
+from ml.util.files import file_sha256, read_json, write_json
+from tests.support.command import run_here
 from tests.support.images import CORPUS
-from tests.support.shards import joined, left_over, manifest, one_run, write_images
+from tests.support.shards import joined, left_over, manifest, one_run, write_images, write_parts
 from tests.support.tiny_release import write_tiny_release
 
 
@@ -32,8 +46,7 @@ def test_shards_divide_the_rows_at_whole_blocks(n_rows: int, n_shards: int) -> N
     assert all(first % 64 == 0 or first == n_rows for first, _ in rows)
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-@pytest.mark.parametrize("n_shards", [1, 3, 12])
+@pytest.mark.parametrize(("kind", "n_shards"), [("csv", 3), ("parquet", 12)])
 def test_shards_in_any_order_are_one_run(
     tiny_release: Path, images: Path, tmp_path: Path, kind: str, n_shards: int
 ) -> None:
@@ -134,17 +147,6 @@ def test_folders_are_walked_in_one_order_however_few_names_fit_in_memory(tmp_pat
     assert "x-1/3" in [case for rows in whole.read(0, whole.rows) for case in rows.case_ids]
     (tmp_path / "another.png").write_bytes(b"")
     assert open_list(tmp_path).sha256 != whole.sha256
-
-
-def test_a_folder_of_folders_by_shards(tiny_release: Path, images: Path, tmp_path: Path) -> None:
-    for slide in ("one", "two/deep"):
-        (tmp_path / "cells" / slide).mkdir(parents=True)
-        for path in sorted(images.glob("*.png")):
-            (tmp_path / "cells" / slide / path.name).write_bytes(path.read_bytes())
-    expected = one_run(tiny_release, tmp_path / "cells", tmp_path / "one.parquet")
-    for shard in (2, 1):
-        score_shard(tiny_release, tmp_path / "cells", tmp_path / "job", (shard, 2))
-    assert joined(tmp_path / "job") == expected
 
 
 def test_missing_shards_are_named(tiny_release: Path, images: Path, tmp_path: Path) -> None:
@@ -263,3 +265,270 @@ def test_a_list_that_is_not_there_is_said_so(tmp_path: Path, name: str) -> None:
 
     with pytest.raises(TableError, match=f"{name}: there is no such file or folder"):
         open_list(tmp_path / name)
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-c", "from app.cli.main import main; main()", *map(str, arguments)]
+
+
+def start(*arguments: object) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def killed_in_the_middle(release: Path, listed: Path, job: Path, shard: str) -> bool:
+    """Kill the process of a shard once it writes; whether it had not ended."""
+    process = start("score", release, "--images", listed, "--out", job, "--shard", shard)
+    while process.poll() is None and not any("predictions" in name for name in left_over(job) if job.exists()):
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    assert process.stderr is not None
+    process.stderr.close()
+    return process.wait() == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_shards_that_were_killed_and_run_again_are_one_run(tiny_release: Path, images: Path, tmp_path: Path) -> None:
+    listed, job = manifest(images, 12_000, "killed.parquet"), tmp_path / "job"
+    job.mkdir()
+    expected = one_run(tiny_release, listed, tmp_path / "one.parquet")
+    for shard in ("3/3", "1/3"):
+        assert killed_in_the_middle(tiny_release, listed, job, shard)
+        assert left_over(job)
+        assert not list(job.glob(f"shard-0000{shard[0]}-*.json"))
+    with pytest.raises(ShardError, match=r"3 of 3 shards are missing: 1–3"):
+        merge_job_shards(job)
+    for shard in ("2/3", "3/3", "1/3"):
+        process = start("score", tiny_release, "--images", listed, "--out", job, "--shard", shard)
+        assert process.communicate()[1] == b""
+        assert process.returncode == 0
+    assert joined(job) == expected
+
+
+@pytest.mark.slow
+def test_two_processes_race_on_one_shard_and_one_file_is_left(tiny_release: Path, images: Path, tmp_path: Path) -> None:
+    listed, job = manifest(images, 3_000, "race.csv"), tmp_path / "job"
+    racing = [start("score", tiny_release, "--images", listed, "--out", job, "--shard", "1/1") for _ in range(3)]
+    errors = [process.communicate()[1] for process in racing]
+    assert [process.returncode for process in racing] == [0, 0, 0], errors
+    assert sorted(path.name for path in job.iterdir()) == [
+        "job.json",
+        *(f"shard-00001-of-00001.{what}" for what in ("errors.parquet", "json", "predictions.parquet")),
+    ]
+    assert joined(job) == one_run(tiny_release, listed, tmp_path / "one.parquet")
+
+
+@pytest.mark.slow
+def test_processes_run_the_missing_shards(tiny_release: Path, images: Path, tmp_path: Path) -> None:
+    listed, job = manifest(images, 700, "local.csv"), tmp_path / "job"
+    expected = one_run(tiny_release, listed, tmp_path / "one.parquet")
+    score_shard(tiny_release, listed, job, (2, 4))
+    there = file_sha256(job / "shard-00002-of-00004.json")
+    seen = []
+    run = run_missing(tiny_release, listed, job, "local", lambda done, total: seen.append((done, total)))
+    assert (run.n_shards, run.n_run, run.n_predictions + run.n_errors) == (4, 3, 700)
+    assert seen[-1][0] == seen[-1][1] == 700 - (rows_of(2, 4, 700)[1] - rows_of(2, 4, 700)[0])
+    assert file_sha256(job / "shard-00002-of-00004.json") == there
+    assert joined(job) == expected
+    assert run_missing(tiny_release, listed, job).n_run == 0
+    fresh = run_missing(tiny_release, listed, tmp_path / "fresh")
+    assert fresh.n_run == fresh.n_shards == min(len(os.sched_getaffinity(0)), 11)
+    assert joined(tmp_path / "fresh") == expected
+
+
+@pytest.mark.slow
+def test_a_convolutional_network_on_real_cells_is_one_run_too(tmp_path: Path) -> None:
+    """Its rounding may depend on what is predicted beside an image, and on the number of threads."""
+    cells = Path(app.demo.__file__).parent / "cells"
+    expected = one_run(cells / "release", cells / "images", tmp_path / "one.parquet")
+    for shard in (3, 1, 2):
+        score_shard(cells / "release", cells / "images", tmp_path / "job", (shard, 3), threads=shard)
+    assert joined(tmp_path / "job") == expected
+
+
+@pytest.mark.slow
+def test_of_two_jobs_that_begin_in_one_folder_one_is_refused(tiny_release: Path, images: Path, tmp_path: Path) -> None:
+    job, lists = tmp_path / "job", [manifest(images, rows, f"rivals {rows}.csv") for rows in (500, 600)]
+    racing = [start("score", tiny_release, "--images", listed, "--out", job, "--shard", "1/1") for listed in lists]
+    errors = [process.communicate()[1].decode() for process in racing]
+    assert sorted(process.returncode for process in racing) == [0, 1], errors
+    assert "shards of another list of images" in "".join(errors)
+    winner = lists[[process.returncode for process in racing].index(0)]
+    assert joined(job) == one_run(tiny_release, winner, tmp_path / "one.parquet")
+
+
+def children_of(pid: int) -> list[str]:
+    """Processes that any thread of a process began; a thread that ends meanwhile has none."""
+    found: list[str] = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):
+            found += (thread / "children").read_text().split()
+    return found
+
+
+@pytest.mark.slow
+def test_processes_end_with_the_one_that_asked_for_them(tiny_release: Path, images: Path, tmp_path: Path) -> None:
+    listed, job = manifest(images, 60_000, "orphans.csv"), tmp_path / "job"
+    process = start("score", tiny_release, "--images", listed, "--out", job, "--engine", "local")
+    children: list[str] = []
+    while process.poll() is None and not (job.exists() and left_over(job) and len(children) >= 2):
+        children = children_of(process.pid)
+        time.sleep(0.01)
+    assert len(children) >= 2
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert process.stderr is not None
+    process.stderr.close()
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [child for child in children if Path(f"/proc/{child}").exists()]
+
+
+def peak_memory(*arguments: object) -> int:
+    """Kilobytes that a command had in memory at most, since it began: what its parent had is not counted."""
+    code = (
+        "import sys\nfrom app.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "sys.stderr.write(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, check=True)
+    return int(done.stderr)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_images(tiny_release: Path, images: Path, tmp_path: Path) -> None:
+    used = []
+    for rows in (1_000, 20_000, 100_000):
+        listed = manifest(images, rows, f"memory {rows}.csv")
+        options = ("--images", listed, "--out", tmp_path / f"job {rows}", "--shard", "1/1")
+        used.append(peak_memory("score", tiny_release, *options))
+    # a thousand rows do not fill what is held before it is written
+    assert used[2] < 1.35 * used[0], used
+    assert used[2] < 1.1 * used[1], used
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_what_is_joined(tmp_path: Path) -> None:
+    used = []
+    for rows in (100_000, 1_000_000):
+        write_parts(tmp_path / str(rows), rows, n_shards=5)
+        used.append(peak_memory("score-finish", tmp_path / str(rows)))
+        assert parquet.read_metadata(tmp_path / str(rows) / "predictions.parquet").num_rows == rows
+    assert used[1] < 1.25 * used[0], used
+
+
+def test_the_command_line_says_what_it_did(tiny_release: Path, images: Path, tmp_path: Path) -> None:
+    listed, job = manifest(images, 150, "command.csv"), tmp_path / "job"
+    score = ("score", tiny_release, "--images", listed, "--out")
+    done = run_here(*score, tmp_path / "p.csv", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "n_cases": 147,
+        "predictions": str(tmp_path / "p.csv"),
+        "n_errors": 3,
+        "errors": str(tmp_path / "p.errors.csv"),
+    }
+    assert "shard 1 of 2: " in run_here(*score, job, "--shard", "1/2").stdout
+    assert "1 of 2 shard is missing: 2" in run_here("score-finish", job).stderr
+    run_here(*score, job, "--shard", "2/2")
+    finished = json.loads(run_here("score-finish", job, "--json").stdout)
+    assert (finished["n_shards"], finished["n_cases"], finished["n_errors"]) == (2, 147, 3)
+    assert sum(finished["reasons"].values()) == 3
+    assert "3 images could not be read (" in run_here("score-finish", job).stdout
+    for shard, words in (("0/2", "from 1/2 to 2/2"), ("3/2", "from 1/2"), ("2", "say i/n"), ("a/2", "say i/n")):
+        refused = run_here(*score, job, "--shard", shard)
+        assert (refused.returncode, words in refused.stderr) == (1, True), refused.stderr
+    assert "a folder is written" in run_here(*score, tmp_path / "x.csv", "--shard", "1/2").stderr
+    assert "leave one of them out" in run_here(*score, job, "--shard", "1/2", "--engine", "local").stderr
+
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+
+def variables(tmp_path: Path, release: Path, listed: Path, shards: int) -> dict[str, str]:
+    """What whoever starts a recipe sets, with this checkout as the command `secondread`."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    command = programs / "secondread"
+    command.write_text(f"#!{sys.executable}\nfrom app.cli.main import main\nmain()\n")
+    command.chmod(0o755)
+    own = {"RELEASE": str(release), "IMAGES": str(listed), "OUT": str(tmp_path / "job"), "SHARDS": str(shards)}
+    root = str(EXAMPLES.parents[1])
+    return os.environ | own | {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": root}
+
+
+def run(command: list[str], environment: dict[str, str]) -> None:
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def job_of_kubernetes() -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((EXAMPLES / "score-kubernetes.yaml").read_text())
+    return document
+
+
+@pytest.mark.slow
+def test_an_array_of_slurm_is_one_run(tiny_release: Path, images: Path, tmp_path: Path) -> None:
+    listed, script = manifest(images, 300, "slurm.parquet"), EXAMPLES / "score.slurm"
+    environment = variables(tmp_path, tiny_release, listed, shards=2)
+    for task in ("2", "1"):
+        # of an array of one task, as when a shard is run again
+        run(["sh", str(script)], environment | {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": "1"})
+    assert joined(tmp_path / "job") == one_run(tiny_release, listed, tmp_path / "one.parquet")
+    outside = subprocess.run(["sh", str(script)], env=environment, capture_output=True, text=True, check=False)
+    assert outside.returncode != 0
+    assert "SLURM_ARRAY_TASK_ID" in outside.stderr
+
+
+@pytest.mark.slow
+def test_an_indexed_job_of_kubernetes_is_one_run(tiny_release: Path, images: Path, tmp_path: Path) -> None:
+    listed = manifest(images, 300, "kubernetes.parquet")
+    (container,) = job_of_kubernetes()["spec"]["template"]["spec"]["containers"]
+    environment = variables(tmp_path, tiny_release, listed, shards=2)
+    assert {row["name"] for row in container["env"]} < set(environment)
+    for index in ("0", "1"):
+        run([*container["command"], *container["args"]], environment | {"JOB_COMPLETION_INDEX": index})
+    assert joined(tmp_path / "job") == one_run(tiny_release, listed, tmp_path / "one.parquet")
+
+
+def test_an_indexed_job_of_kubernetes_has_as_many_indexes_as_shards() -> None:
+    spec = job_of_kubernetes()["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    values = {row["name"]: row["value"] for row in container["env"]}
+    assert (spec["completionMode"], str(spec["completions"])) == ("Indexed", values["SHARDS"])
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    assert set(mounts.values()) == {volume["name"] for volume in spec["template"]["spec"]["volumes"]}
+    for name in ("RELEASE", "IMAGES", "OUT"):
+        assert values[name].startswith("/data/")
+        assert "/data" in mounts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", [name for name in ("parallel", "xargs") if shutil.which(name)])
+def test_parallel_or_xargs_are_one_run(tiny_release: Path, images: Path, tmp_path: Path, program: str) -> None:
+    listed = manifest(images, 300, f"{program}.parquet")
+    environment = variables(tmp_path, tiny_release, listed, shards=3) | {"JOBS": "2"}
+    if program == "xargs":
+        for name in ("sh", "seq", "xargs"):
+            (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
+        environment["PATH"] = str(tmp_path / "bin")
+    score_shard(tiny_release, listed, tmp_path / "job", (2, 3))
+    run(["sh", str(EXAMPLES / "score-parallel.sh")], environment)
+    assert (tmp_path / "job" / "predictions.parquet").is_file()
+    assert joined(tmp_path / "job") == one_run(tiny_release, listed, tmp_path / "one.parquet")
+
+
+def test_every_line_of_the_recipes_is_a_command_with_its_options() -> None:
+    """A renamed option would be seen on a cluster only."""
+    import typer
+
+    from app.cli.main import secondread
+
+    score = typer.main.get_command(secondread).commands["score"]  # type: ignore[attr-defined]
+    known = {name for parameter in score.params for name in parameter.opts}
+    for path in sorted(EXAMPLES.glob("score*")):
+        lines = [line for line in path.read_text().splitlines() if "secondread score " in line and "#" not in line[:3]]
+        assert lines, path.name
+        for line in lines:
+            asked = set(re.findall(r"(--[a-z-]+)", line.partition("secondread score ")[2]))
+            assert asked <= known, f"{path.name}: {line}"

@@ -1,7 +1,11 @@
-"""Streaming over sorted tables gives what the evaluation in memory gives."""
+"""Sorted tables: evaluated as a stream and in parts, and sorted on disk."""
 
 import json
+import random
+import subprocess
+import sys
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +15,13 @@ import pytest
 from pyarrow import parquet
 
 from ml.metrics.accumulator import group_numbers
+from ml.scoring.evaluation_shards import evaluate_shard, finish_evaluation
+from ml.scoring.shards import ShardError
 from ml.tables import EvaluationOptions
 from ml.tables import evaluate as evaluate_tables
-from ml.tables.reading import TableError, read_batches, write_table
-from ml.tables.streaming import Span, evaluate_stream, labels_of
+from ml.tables.reading import TableError, read_batches, read_table, write_table
+from ml.tables.sorting import sort_table
+from ml.tables.streaming import Span, Streaming, evaluate_stream, labels_of, span_of
 from tests.ml.test_metrics import draw
 from tests.support.command import run_here
 
@@ -44,9 +51,10 @@ def tables(folder: Path, suffix: str, *, wide: bool, n: int = 400) -> tuple[Path
     return labels, predictions
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-@pytest.mark.parametrize("wide", [True, False])
-@pytest.mark.parametrize("columns", [{}, {"weights": "w1", "weights2": "w2", "cluster": "who"}])
+@pytest.mark.parametrize(
+    ("suffix", "wide", "columns"),
+    [(".csv", True, {}), (".parquet", False, {"weights": "w1", "weights2": "w2", "cluster": "who"})],
+)
 def test_streaming_equals_memory(tmp_path: Path, suffix: str, wide: bool, columns: dict[str, str]) -> None:
     """To the end of intervals where groups of patients are the clusters in memory too."""
     labels, predictions = tables(tmp_path, suffix, wide=wide)
@@ -96,19 +104,6 @@ def test_unsorted_doubled_and_stray_cases_are_refused(tmp_path: Path) -> None:
         evaluate_stream(labels, predictions)
 
 
-def test_streaming_from_the_command_line(tmp_path: Path) -> None:
-    labels, predictions = tables(tmp_path, ".csv", wide=True)
-    command = ["evaluate", "--stream"]
-    command += ["--labels", str(labels), "--predictions", str(predictions)]
-    done = run_here(*command, "--json")
-    assert done.returncode == 0, done.stderr
-    expected = evaluate_tables(labels, predictions).to_dict()["metrics"]["EL"]["value"]
-    assert json.loads(done.stdout)["metrics"]["EL"]["value"] == pytest.approx(expected, abs=1e-12)
-    refused = run_here(*command, "--plots", tmp_path)
-    assert refused.returncode == 2
-    assert "--plots" in refused.stderr
-
-
 @pytest.mark.parametrize("part", [False, True])
 def test_of_a_parquet_file_one_row_group_is_in_memory(tmp_path: Path, part: bool) -> None:
     path, n = tmp_path / "labels.parquet", 800_000
@@ -124,3 +119,279 @@ def test_of_a_parquet_file_one_row_group_is_in_memory(tmp_path: Path, part: bool
         most = max(most, pa.total_allocated_bytes() - before)
     assert rows == n
     assert most < size / 4, (most, size)
+
+
+COLUMNS = {"weights": "w1", "weights2": "w2", "cluster": "who"}
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> tuple[Path, Path]:
+    """LABELS and PREDICTIONS in row groups of 50 rows."""
+    paths = tables(tmp_path, ".parquet", wide=False)
+    for path in paths:
+        parquet.write_table(parquet.read_table(path), path, row_group_size=50)
+    return paths
+
+
+def same(found: Any, expected: Any) -> None:
+    """Documents equal to rounding: sums are added in another order."""
+    assert {name: found[name] for name in found if name not in {"metrics", "warnings"}} == {
+        name: expected[name] for name in expected if name not in {"metrics", "warnings"}
+    }
+    for name, row in expected["metrics"].items():
+        for end, value in row.items():
+            about = value if value is None else pytest.approx(value, rel=1e-9, abs=1e-12)
+            assert found["metrics"][name][end] == about, (name, end)
+
+
+@pytest.mark.parametrize(("columns", "n_shards"), [({}, 3), (COLUMNS, 17)])
+def test_parts_in_any_order_are_the_stream(
+    stored: tuple[Path, Path], tmp_path: Path, columns: dict[str, str], n_shards: int
+) -> None:
+    folder, order = tmp_path / "job", list(range(1, n_shards + 1))
+    random.Random(n_shards).shuffle(order)
+    options = EvaluationOptions(**columns)  # type: ignore[arg-type]
+    done = [evaluate_shard(Streaming(*stored, options), folder, (shard, n_shards)) for shard in order]
+    expected = evaluate_stream(*stored, options)
+    assert sum(part.n_labels for part in done) == expected["n_labels"]
+    same(finish_evaluation(folder), expected)
+    same(finish_evaluation(folder, "none"), evaluate_stream(*stored, replace(options, debias="none")))
+
+
+def test_a_part_reads_only_its_own_row_groups(stored: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[list[int]] = []
+    original = parquet.ParquetFile.iter_batches
+
+    def watched(self: Any, rows: int, row_groups: list[int], **rest: Any) -> Any:
+        read.append(list(row_groups))
+        return original(self, rows, row_groups=row_groups, **rest)
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", watched)
+    labels, predictions = stored
+    groups = parquet.ParquetFile(labels).num_row_groups
+    for shard in range(1, 5):
+        span = span_of(predictions, shard, 4)
+        read.clear()
+        assert sum(table.num_rows for table in labels_of(span, labels, 1000)) > 0
+        assert 0 < sum(map(len, read)) <= groups // 4 + 2
+
+
+def test_a_part_that_is_there_is_left_and_made_again_it_has_the_same_bytes(
+    stored: tuple[Path, Path], tmp_path: Path
+) -> None:
+    stream, folder = Streaming(*stored), tmp_path / "job"
+    path = evaluate_shard(stream, folder, (2, 3)).path
+    written = path.stat().st_mtime_ns, path.read_bytes()
+    evaluate_shard(stream, folder, (2, 3))
+    assert (path.stat().st_mtime_ns, path.read_bytes()) == written
+    path.unlink()
+    evaluate_shard(stream, folder, (2, 3))
+    assert path.read_bytes() == written[1]
+    assert sorted(file.name for file in folder.iterdir()) == ["evaluation-00002-of-00003.npz", "evaluation.json"]
+
+
+def test_what_is_missing_damaged_or_of_another_evaluation_is_said(stored: tuple[Path, Path], tmp_path: Path) -> None:
+    stream, folder = Streaming(*stored), tmp_path / "job"
+    with pytest.raises(ShardError, match="no shard was ever written"):
+        finish_evaluation(tmp_path)
+    for shard in (1, 2, 5):
+        path = evaluate_shard(stream, folder, (shard, 5)).path
+    with pytest.raises(ShardError, match="2 of 5 shards are missing: 3–4"):
+        finish_evaluation(folder)
+    with pytest.raises(ShardError, match=r"another evaluation \(cluster None, here who\)"):
+        evaluate_shard(Streaming(*stored, EvaluationOptions(cluster="who")), folder, (3, 5))
+    with pytest.raises(ShardError, match=r"another evaluation \(n_shards 5, here 6\)"):
+        evaluate_shard(stream, folder, (3, 6))
+    whole = path.read_bytes()
+    for damage in (whole[: len(whole) // 2], b"", whole[:2000] + bytes([whole[2000] ^ 1]) + whole[2001:]):
+        path.write_bytes(damage)
+        with pytest.raises(ShardError, match="is not what was written"):
+            evaluate_shard(stream, folder, (5, 5))
+    write_table({"case_id": ["a"], "count:a": [1], "count:b": [1]}, stored[0])
+    with pytest.raises(ShardError, match="another evaluation"):
+        evaluate_shard(stream, folder, (3, 5))
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem"),
+    [
+        (["a", "bb", "c"], "'bb' has a label but no prediction"),
+        (["a", "z"], "'z' has a label but no prediction"),
+        (["b", "a"], "sort it by case_id"),
+    ],
+)
+def test_strange_labels_are_seen_by_one_of_the_parts(tmp_path: Path, labels: list[str], problem: str) -> None:
+    paths = tmp_path / "labels.parquet", tmp_path / "predictions.parquet"
+    n = len(labels)
+    write_table({"case_id": labels, "count:x": [1] * n, "count:y": [1] * n}, paths[0])
+    parquet.write_table(parquet.read_table(paths[0]), paths[0], row_group_size=1)
+    write_table({"case_id": list("abcd"), "prob:x": [0.5] * 4, "prob:y": [0.5] * 4}, paths[1])
+
+    def every_part() -> None:
+        for shard in (1, 2, 3):
+            evaluate_shard(Streaming(*paths), tmp_path / "job", (shard, 3))
+
+    with pytest.raises(TableError, match=problem):
+        every_part()
+
+
+def test_tables_that_cannot_be_divided_are_refused(stored: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="cannot be divided into 401"):
+        evaluate_shard(Streaming(*stored), tmp_path / "job", (1, 401))
+    text = tmp_path / "labels.csv"
+    write_table({"case_id": ["a"], "count:a": [1], "count:b": [1]}, text)
+    with pytest.raises(TableError, match="sorted Parquet tables"):
+        evaluate_shard(Streaming(text, stored[1]), tmp_path / "other", (1, 2))
+
+
+def test_shards_from_the_command_line(stored: tuple[Path, Path], tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    command = ["evaluate", "--labels", str(stored[0]), "--predictions", str(stored[1]), "--cluster", "who"]
+    for shard in ("2/2", "1/2"):
+        done = run_here(*command, "--shard", shard, "--out", str(job), "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["n_cases"] == 200
+    found = run_here("evaluate-finish", str(job), "--json")
+    assert found.returncode == 0, found.stderr
+    same(json.loads(found.stdout), evaluate_stream(*stored, EvaluationOptions(cluster="who")))
+    assert "95 % interval" in run_here("evaluate-finish", str(job)).stdout
+    whole = ["--shard", "1/2", "--out", str(job)]
+    for wrong, named in (
+        (whole[:2], "--out"),
+        (whole[2:], "--shard"),
+        ([*whole, "--binary"], "--binary"),
+        ([*whole, "--debias", "paper"], "evaluate-finish"),
+    ):
+        refused = run_here(*command, *wrong)
+        assert refused.returncode == 2
+        assert named in refused.stderr
+
+
+def shuffled(path: Path, out: Path, seed: int) -> Path:
+    table = read_table(path)
+    order = list(range(table.num_rows))
+    random.Random(seed).shuffle(order)
+    table = table.take(order)
+    if out.suffix == ".csv":
+        from pyarrow import csv
+
+        csv.write_csv(table, out)
+    else:
+        parquet.write_table(table, out)
+    return out
+
+
+@pytest.mark.parametrize(("kind", "wide"), [(".csv", False), (".parquet", True)])
+def test_shards_of_sorted_tables_say_what_memory_says(tmp_path: Path, kind: str, wide: bool) -> None:
+    whole = tables(tmp_path, ".parquet", wide=wide)
+    given = [shuffled(path, tmp_path / f"{path.stem} as given{kind}", seed=3) for path in whole]
+    paths = [tmp_path / f"{path.stem} sorted.parquet" for path in whole]
+    for table, out in zip(given, paths, strict=True):
+        done = run_here("sort", table, "--out", out, "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == {"rows": read_table(table).num_rows, "file": str(out)}
+        ids = read_table(out).column("case_id").to_pylist()
+        assert ids == sorted(ids, key=str.encode)
+        assert not list(tmp_path.glob(".*"))
+    evaluate = ("evaluate", "--labels", paths[0], "--predictions", paths[1])
+    for shard in ("2/3", "1/3", "3/3"):
+        done = run_here(*evaluate, "--shard", shard, "--out", tmp_path / "parts")
+        assert done.returncode == 0, done.stderr
+    found = json.loads(run_here("evaluate-finish", tmp_path / "parts", "--json").stdout)
+    expected = evaluate_tables(*given)
+    assert (found["n_cases"], found["n_labels"]) == (expected.to_dict()["n_cases"], expected.to_dict()["n_labels"])
+    assert len(found["metrics"]) > 10
+    for name, row in found["metrics"].items():
+        value = expected.to_dict()["metrics"][name]["value"]
+        assert row["value"] == (value if value is None else pytest.approx(value, rel=1e-9, abs=1e-12)), name
+
+
+def test_identifiers_stay_text_and_numbers_numbers(tmp_path: Path) -> None:
+    given, out = tmp_path / "labels.csv", tmp_path / "sorted.parquet"
+    cases = ["10", "9", "007", "1e3", "Ä", "a", "Z", "é", "\U0001f600", "￿"]
+    rows = [f"{case},00{number},true,{number},{number / 2}" for number, case in enumerate(cases)]
+    given.write_text("\n".join(["case_id,annotator,label,patient,weight", *rows]) + "\n")
+    assert sort_table(given, out) == len(cases)
+    table = parquet.read_table(out)
+    assert table.column("case_id").to_pylist() == sorted(cases)
+    assert sorted(table.column("annotator").to_pylist()) == [f"00{number}" for number in range(10)]
+    assert [str(table.schema.field(name).type) for name in ("label", "patient", "weight")] == [
+        "string",
+        "string",
+        "double",
+    ]
+
+
+def test_columns_keep_their_names_though_they_differ_by_a_capital_only(tmp_path: Path) -> None:
+    columns = {"prob:a": [0.1, 0.2], "case_id": ["b", "a"], "prob:A": [0.9, 0.8], "Case_ID": [1, 2], "c0": [3, 4]}
+    parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
+    sort_table(tmp_path / "t.parquet", tmp_path / "s.parquet")
+    expected = {"case_id": ["a", "b"]} | {name: values[::-1] for name, values in columns.items() if name != "case_id"}
+    table = parquet.read_table(tmp_path / "s.parquet")
+    assert table.column_names == list(expected)
+    assert table.to_pydict() == expected
+
+
+def test_the_same_rows_give_the_same_bytes_and_what_does_not_fit_into_memory_lies_on_disk(tmp_path: Path) -> None:
+    n = 400_000
+    rows = {
+        "case_id": [f"case {row * 7919 % n // 2:09d}" for row in range(n)],
+        "annotator": [f"annotator {row % 11}" for row in range(n)],
+        "label": [f"class {row % 5}" for row in range(n)],
+    }
+    written = []
+    for seed, memory in ((1, None), (2, "40MB")):
+        order = list(range(n))
+        random.Random(seed).shuffle(order)
+        parquet.write_table(pa.table(rows).take(order), tmp_path / "given.parquet")
+        seen: list[int] = []
+        assert sort_table(tmp_path / "given.parquet", tmp_path / "s.parquet", memory=memory, observer=seen.append) == n
+        assert seen[-1] == n
+        written.append((tmp_path / "s.parquet").read_bytes())
+    assert written[0] == written[1]
+    assert parquet.read_metadata(tmp_path / "s.parquet").num_row_groups == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("case,annotator,label\na,b,c\n", "column 'case_id' is missing"),
+        ("case_id;annotator;label\na;b;c\n", "columns are separated by semicolons"),
+        ("case_id,annotator,label\na,b,c\n" + "a,b\n", "row 3: 2 cells, and the header has 3: 'a,b'"),
+        ("case_id,annotator,label\n" + "a,b,c\n" * 3_000_000 + "a,b\n", "row 3000002: 2 cells, and the header has 3"),
+    ],
+)
+def test_what_cannot_be_read_is_said_and_nothing_is_written(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(TableError, match=problem):
+        sort_table(tmp_path / "t.csv", tmp_path / "s.parquet")
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_what_cannot_be_sorted_or_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("case_id,annotator,label\na,b,c\n")
+    for options, problem in (
+        (("--out", tmp_path / "s.csv"), "the extension must be .parquet"),
+        (("--out", tmp_path / "nowhere" / "s.parquet"), "nowhere"),
+        (("--out", tmp_path / "s.parquet", "--memory", "much"), "Memory must have a number"),
+    ):
+        refused = run_here("sort", tmp_path / "t.csv", *options)
+        assert refused.returncode == 1
+        assert len(refused.stderr.splitlines()) == 1
+        assert problem in refused.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_a_sort_that_was_killed_leaves_the_earlier_file(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"case_id": ["b", "a"]}), tmp_path / "t.parquet")
+    out = tmp_path / "s.parquet"
+    out.write_bytes(b"the earlier one")
+    code = (
+        "import os, signal, sys; from pathlib import Path; from ml.tables.sorting import sort_table\n"
+        "sort_table(Path(sys.argv[1]), Path(sys.argv[2]), observer=lambda rows: os.kill(os.getpid(), signal.SIGKILL))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "t.parquet"), str(out)], check=False)
+    assert done.returncode == -9
+    assert out.read_bytes() == b"the earlier one"
+    assert sort_table(tmp_path / "t.parquet", out) == 2
+    assert parquet.read_table(out).column("case_id").to_pylist() == ["a", "b"]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,27 +14,43 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from torch import Tensor
 
+from benchmarks import gpu
 from ml.calibration.calibrators import Calibration
 from ml.calibration.scaling import Scaling
 from ml.datasets.base import ImageDataset
-from ml.datasets.cells import load_cells
+from ml.datasets.cells import load_cells, simulate_cells
 from ml.distributions.families import DirichletCpe
+from ml.images.preprocess import Preprocessing, fit_normalisation
+from ml.images.standard_shifts import turned_hue
 from ml.release import artifact
 from ml.release.artifact import ReleaseError, read_release
 from ml.release.predictor import Predictor
 from ml.release.score import predict_files
-from ml.training.augmentation import augment, shift
+from ml.training import train as training
+from ml.training.augmentation import (
+    DENSITY,
+    _hue_matrix,
+    augment,
+    augment_stain_and_optics,
+    blur_images,
+    reframe_images,
+    restain_images,
+    shift,
+)
 from ml.training.calibrate import calibrate_run
 from ml.training.data import DeviceData
+from ml.training.evaluation import validate
 from ml.training.export import ParityError, check_parity, export_run, to_onnx
-from ml.training.learner import StepReport, average_weights, count_weighted_nll
+from ml.training.learner import Learner, StepReport, average_weights, count_weighted_nll
 from ml.training.networks import NETWORK_NAMES, build_network
-from ml.training.run_folder import RunFolder
+from ml.training.run_folder import RunFolder, TrainConfig
 from ml.training.train import train
 from ml.util.files import read_json, write_json
 from tests.support.configs import quick_config
 from tests.support.sabotage import undone
+from tests.support.trains_together import small_cells
 
 CPU = torch.device("cpu")
 
@@ -41,14 +58,6 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def cells() -> ImageDataset:
     return load_cells(240, seed=3)
-
-
-@pytest.fixture
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class KilledError(Exception):
@@ -61,20 +70,14 @@ def _untimed(run: RunFolder) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name not in timed} for row in run.read_metrics()]
 
 
-@pytest.mark.parametrize(
-    ("kill_at", "averaging"),
-    [pytest.param((0, 2), 0.0, marks=pytest.mark.heavy), pytest.param((2, 1), 0.9, marks=pytest.mark.slow)],
-)
-@pytest.mark.usefixtures("one_thread")
-def test_a_killed_run_goes_on_to_the_same_weights(
-    cells: ImageDataset, tmp_path: Path, kill_at: tuple[int, int], averaging: float
-) -> None:
-    config = quick_config(epochs=3, decay_epochs=(2,), weight_averaging=averaging, shift=1)
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_same_weights(cells: ImageDataset, tmp_path: Path) -> None:
+    config = quick_config(epochs=3, decay_epochs=(2,), weight_averaging=0.9, shift=1)
     whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
     train(cells, config, whole, device=CPU)
 
     def kill(report: StepReport) -> None:
-        if (report.epoch, report.step) == kill_at:
+        if (report.epoch, report.step) == (2, 1):
             raise KilledError
 
     with pytest.raises(KilledError):
@@ -106,7 +109,6 @@ def test_averaged_weights_follow_their_recurrence() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_thread")
 def test_what_is_judged_and_kept_is_the_average(cells: ImageDataset, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     config = quick_config(weight_averaging=0.9)
@@ -198,12 +200,6 @@ def test_augmentation_keeps_shape_and_depends_on_the_generator_only(orientation:
     assert torch.equal(first, second)
     assert torch.equal(first, images) == (orientation == "fixed")
     assert torch.equal(first, other) == (orientation == "fixed")
-
-
-def test_grey_images_are_only_turned() -> None:
-    images = torch.arange(2 * 16.0).reshape(2, 1, 4, 4)
-    turned = augment(images, "any", torch.Generator().manual_seed(0))
-    assert torch.equal(turned.flatten(1).sort().values, images.flatten(1).sort().values)
 
 
 @pytest.mark.slow
@@ -339,3 +335,199 @@ def test_predictions_do_not_depend_on_the_company(small_release: Path, cells: Im
     together = predictor.predict(images).distribution.class_probs
     alone = np.concatenate([predictor.predict([image]).distribution.class_probs for image in images[:5]])
     np.testing.assert_allclose(together[:5], alone, atol=1e-6)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def few_cells() -> ImageDataset:
+    return small_cells("compact")
+
+
+def _by_hand(images: Tensor, turn: int) -> Tensor:
+    turned = torch.rot90(images, turn % 4, (1, 2))
+    return turned.flip(2) if turn >= 4 else turned
+
+
+def test_turned_images_are_the_eight_symmetries() -> None:
+    images = torch.randn(16, 1, 6, 6)
+    turn = torch.randint(0, 8, (16,), generator=torch.Generator().manual_seed(3))
+    expected = torch.stack([_by_hand(image, int(k)) for image, k in zip(images, turn, strict=True)])
+    for layout in (torch.contiguous_format, torch.channels_last):
+        found = augment(images.contiguous(memory_format=layout), "any", torch.Generator().manual_seed(3))
+        assert torch.equal(found, expected)
+
+
+def test_an_epoch_shows_each_image_as_often_as_asked_and_never_one_alone(few_cells: ImageDataset) -> None:
+    learner = Learner(DeviceData(few_cells, CPU), quick_config(batch_size=13, passes=2))
+    rows = few_cells.rows("train")[:33]
+    batches = learner._batches(0, rows)
+    assert [len(batch) for batch in batches] == [13] * 5  # the last image would be alone
+    np.testing.assert_array_equal(np.sort(np.concatenate(batches)[:33]), rows)
+    assert np.unique(np.concatenate(batches)[33:]).size == 32
+
+
+def test_the_loss_of_a_report_is_the_mean_so_far(few_cells: ImageDataset) -> None:
+    learner = Learner(DeviceData(few_cells, CPU), quick_config())
+    losses: list[float] = []
+    result = learner.train_epoch(0, few_cells.rows("train"), lambda report: losses.append(report.loss))
+    assert losses[-1] == result
+    assert len(set(losses)) == len(losses)
+
+
+def test_validation_is_the_mean_over_labels(few_cells: ImageDataset) -> None:
+    learner = Learner(DeviceData(few_cells, CPU), quick_config())
+    rows = few_cells.rows("valid")
+    network = learner.judged.eval()
+    with torch.inference_mode():
+        logits, _ = network(learner.data.inputs(rows))
+    loss = float(count_weighted_nll(logits, learner.data.counts(rows)))
+    assert validate(network, learner.data, rows)["valid_loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_large_checkpoints_are_written_now_and_then_and_lose_nothing_but_time(
+    few_cells: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "LARGE", 0)
+    monkeypatch.setattr(training, "_AT_LEAST", 1e6)
+    config = quick_config(epochs=4)
+    whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
+    train(few_cells, config, whole, device=CPU)
+
+    def kill(report: StepReport) -> None:
+        if report.epoch == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(few_cells, config, broken, device=CPU, observer=kill)
+    assert len(broken.read_metrics()) == 1  # the first one, and no other since
+    train(few_cells, config, broken, device=CPU)
+    assert len(broken.read_metrics()) == 4
+    first, second = load_file(whole.network), load_file(broken.network)
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+@pytest.mark.gpu
+def test_a_run_on_a_gpu_stops_and_goes_on(few_cells: ImageDataset, tmp_path: Path) -> None:
+    folder, cuda = RunFolder(tmp_path / "run"), torch.device("cuda")
+    config = quick_config(epochs=4, batch_size=8)
+
+    def kill(report: StepReport) -> None:
+        if report.epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(few_cells, config, folder, device=cuda, observer=kill)
+    train(few_cells, config, folder, device=cuda)
+    assert len(folder.read_metrics()) == 4
+    assert all(np.isfinite(row["valid_loss"]) for row in folder.read_metrics())
+
+
+def test_make_gpu_says_what_to_do_without_a_device_and_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    if not torch.cuda.is_available():
+        assert gpu.main([]) == 1
+        said = capsys.readouterr().err
+        assert said.startswith("no CUDA device can be used: ")
+        assert "install" in said or "nvidia-smi" in said
+    assert gpu.main(["--device", "cpu", "--cells", "240", "--images", "64"]) == 0
+    assert "largest difference of logits: 0.0e+00" in capsys.readouterr().out
+
+
+SIDE = 32
+PIXELS = np.stack([cell.pixels for cell in simulate_cells(64, seed=8, size=SIDE)])
+PREPROCESSING = Preprocessing(3, None, SIDE, *fit_normalisation(PIXELS))
+IMAGES = torch.from_numpy(PREPROCESSING.normalise(PIXELS))
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def light(images: Tensor) -> Tensor:
+    """Pixels in [0, 1]."""
+    mean, std = (torch.tensor(values)[:, None, None] for values in (PREPROCESSING.mean, PREPROCESSING.std))
+    return images * std + mean
+
+
+@pytest.mark.parametrize("orientation", ["any", "upright", "fixed"])
+def test_a_seed_gives_the_same_images_and_about_half_stay_as_they_are(orientation: str) -> None:
+    before = IMAGES.clone()
+    first, again = (augment_stain_and_optics(IMAGES, PREPROCESSING, orientation, seeded(3)) for _ in range(2))  # type: ignore[arg-type]
+    assert torch.equal(first, again)
+    assert torch.equal(IMAGES, before)
+    alone = (first == IMAGES).flatten(1).all(1).float().mean()
+    steps = {"any": 3, "upright": 2, "fixed": 0}[orientation]
+    assert alone == pytest.approx(0.5 + 0.5 * (1 / 3) ** steps, abs=0.2)
+    assert torch.isfinite(first).all()
+
+
+def test_of_those_that_vary_each_change_reaches_about_two_thirds() -> None:
+    ways = (reframe_images, blur_images, lambda images, generator: restain_images(images, PREPROCESSING, generator))
+    changed = [
+        (way(IMAGES, seeded(seed)) != IMAGES).flatten(1).any(1).float().mean() for way in ways for seed in range(5)
+    ]
+    assert sum(changed) / len(changed) == pytest.approx(2 / 3, abs=0.06)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_last_batch_of_few_images_is_varied_too(count: int) -> None:
+    few = [augment_stain_and_optics(IMAGES[:count], PREPROCESSING, "any", seeded(seed)) for seed in range(20)]
+    assert {images.shape for images in few} == {IMAGES[:count].shape}
+    assert any(not torch.equal(images, IMAGES[:count]) for images in few)
+    assert any(torch.equal(images, IMAGES[:count]) for images in few)
+
+
+def test_grey_images_keep_their_stain() -> None:
+    grey = Preprocessing(1, None, SIDE, PREPROCESSING.mean[:1], PREPROCESSING.std[:1])
+    varied = augment_stain_and_optics(IMAGES[:, :1], grey, "any", seeded(1))
+    assert varied.shape == IMAGES[:, :1].shape
+    assert not torch.equal(varied, IMAGES[:, :1])
+
+
+def test_blur_lowers_contrast_between_neighbours_and_keeps_the_mean() -> None:
+    blurred = blur_images(IMAGES, seeded(2))
+    changed = (blurred != IMAGES).flatten(1).any(1)
+    rough, smooth = (images[changed].diff(dim=2).abs().mean((1, 2, 3)) for images in (IMAGES, blurred))
+    assert (smooth <= rough + 1e-6).all()
+    torch.testing.assert_close(blurred.mean((2, 3)), IMAGES.mean((2, 3)), atol=0.05, rtol=0)
+
+
+def test_density_lies_within_its_bounds_and_nothing_leaves_the_range_of_pixels() -> None:
+    varied = light(restain_images(IMAGES, PREPROCESSING, seeded(4)))
+    assert varied.min() >= -1e-5
+    assert varied.max() <= 1 + 1e-5
+    ratio = (varied.clamp(1 / 256).log().mean((1, 2, 3)) / light(IMAGES).clamp(1 / 256).log().mean((1, 2, 3))).numpy()
+    assert ratio.min() < 1 / 1.1
+    assert ratio.max() > 1.1
+    assert (np.abs(np.log(ratio)) < np.log(DENSITY) + 0.3).all()
+
+
+def test_turns_of_the_hue_are_rotations_and_go_the_way_of_hsv() -> None:
+    angles = torch.tensor([0.0, 0.3, 2 * torch.pi / 3])
+    matrices = _hue_matrix(angles)
+    torch.testing.assert_close(matrices @ matrices.mT, torch.eye(3).expand(3, 3, 3), atol=1e-6, rtol=0)
+    torch.testing.assert_close(matrices.sum(2), torch.ones(3, 3), atol=1e-6, rtol=0)  # grey stays grey
+    red = matrices @ torch.tensor([1.0, 0.0, 0.0])
+    torch.testing.assert_close(red[2], torch.tensor([0.0, 1.0, 0.0]), atol=1e-6, rtol=0)
+    np.testing.assert_array_equal(turned_hue(np.array([[[255, 0, 0]]], dtype=np.uint8), 1 / 3)[0, 0], [0, 255, 0])
+
+
+def test_framing_moves_and_scales_but_shows_the_cell() -> None:
+    framed = reframe_images(IMAGES, seeded(5))
+    assert 0.2 < (framed != IMAGES).flatten(1).any(1).float().mean() < 0.8
+    middle = slice(SIDE // 4, 3 * SIDE // 4)
+    before, after = (light(images)[:, :, middle, middle].mean() for images in (IMAGES, framed))
+    assert after == pytest.approx(float(before), abs=0.05)
+
+
+def test_a_word_that_means_no_augmentation_is_refused() -> None:
+    plain = {"network": "compact", "epochs": 1, "batch_size": 2, "learning_rate": 1e-3, "warmup_epochs": 0}
+    rest = {"decay_epochs": (), "patience": 1, "seed": 0, "precision": "float32", "compiled": False}
+    with pytest.raises(ValueError, match="light or wide"):
+        TrainConfig(data="cells", data_options={}, backbone_weights=None, augmentation="x", **plain, **rest)  # type: ignore[arg-type]

@@ -1,18 +1,26 @@
-"""Tables as auditors have them: spreadsheets' files, one column of probabilities, several findings, two models."""
+"""LABELS and PREDICTIONS as auditors have them, on disk and by the command `evaluate`."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
+from app.cli.main import secondread
+from ml.annotations import Annotations
 from ml.metrics import evaluate, paired_changes
-from ml.tables import EvaluationOptions, evaluate_findings
+from ml.tables import EvaluationOptions, evaluate_findings, read_annotations
 from ml.tables import evaluate as evaluate_tables
 from ml.tables.files import read_labels, read_predictions
 from ml.tables.reading import TableError, write_table
 from tests.support.command import run_here
+from tests.support.process import COMMAND
 
 LONG, PREDICTIONS = "case_id,annotator,label\n", "case_id,prob:x,prob:y\n"
 GOOD = PREDICTIONS + "a,0.5,0.5\nb,0.2,0.8\n"
@@ -24,24 +32,7 @@ def write(folder: Path, **tables: str) -> dict[str, Path]:
     return {name: folder / f"{name}.csv" for name in tables}
 
 
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        (GOOD.replace(",", ";").replace("0.5", "0,5"), "semicolons"),
-        (GOOD.replace(",", "\t"), "tabs"),
-        (GOOD.replace(",", "|"), "vertical bars"),
-    ],
-)
-def test_other_delimiters_are_named_with_what_to_do(text: str, word: str, tmp_path: Path) -> None:
-    path = write(tmp_path, predictions=text)["predictions"]
-    with pytest.raises(TableError, match=rf"predictions\.csv: row 1.*{word}.*commas between columns"):
-        read_predictions(path)
-
-
-def test_utf_16_is_named_and_a_byte_order_mark_is_not_in_the_way(tmp_path: Path) -> None:
-    (tmp_path / "excel.csv").write_text(GOOD, encoding="utf-16")
-    with pytest.raises(TableError, match="UTF-16"):
-        read_predictions(tmp_path / "excel.csv")
+def test_a_byte_order_mark_is_not_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "marked.csv").write_text(GOOD, encoding="utf-8-sig")
     assert read_predictions(tmp_path / "marked.csv").case_ids == ["a", "b"]
 
@@ -56,14 +47,6 @@ def test_what_is_no_number_is_quoted_as_it_is_written(cell: str, shown: str, wor
     path = write(tmp_path, predictions=f"{PREDICTIONS}a,0.5,0.5\n\nb,{cell},0.5\n{last}")["predictions"]
     with pytest.raises(TableError, match=rf"row 4, column prob:x: not a (finite )?number: {shown}, {1 + words} in all"):
         read_predictions(path)
-
-
-def test_nan_in_memory_and_in_names_is_called_nan(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="PREDICTIONS: row 1, column prob:x: not a finite number: NaN"):
-        read_predictions({"case_id": ["a", "b"], "prob:x": [0.5, float("nan")], "prob:y": [0.5, 0.5]})
-    path = write(tmp_path, labels=LONG + "a,r,x\na,NaN,x\n")["labels"]
-    with pytest.raises(TableError, match="row 3, column annotator: the value is missing: NaN"):
-        read_labels(path)
 
 
 def test_ties_and_fractional_counts_are_refused_with_the_place_that_says_what_to_do(tmp_path: Path) -> None:
@@ -146,17 +129,16 @@ def _findings(seed: int = 0) -> tuple[dict[str, list[Any]], dict[str, list[Any]]
     return labels, predictions
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_each_finding_is_what_its_own_pair_of_tables_gives(suffix: str, tmp_path: Path) -> None:
+def test_each_finding_is_what_its_own_pair_of_tables_gives(tmp_path: Path) -> None:
     labels, predictions = _findings()
-    paths = [tmp_path / f"labels{suffix}", tmp_path / f"predictions{suffix}"]
+    paths = [tmp_path / "labels.csv", tmp_path / "predictions.parquet"]
     write_table(labels, paths[0])
     write_table(predictions, paths[1])
     found = evaluate_findings(paths[0], paths[1], EvaluationOptions(cluster="patient"))
     assert list(found) == ["mass", "fluid"]
     for finding, evaluation in found.items():
         own = {name: column for name, column in _of(predictions, finding).items() if None not in column}
-        alone = [tmp_path / f"own_labels{suffix}", tmp_path / f"own_predictions{suffix}"]
+        alone = [tmp_path / "own_labels.csv", tmp_path / "own_predictions.parquet"]
         write_table(_of(labels, finding), alone[0])
         write_table(own, alone[1])
         assert evaluation.to_dict() == evaluate_tables(*alone, cluster="patient").to_dict()
@@ -344,3 +326,146 @@ def test_metrics_of_grades_use_the_labels_that_answer_first_reads(two_models: di
     assert (found["RPS"].value, found["RPS"].n) == (pytest.approx(expected.value, abs=1e-9), expected.n)
     whole = epistemic_ranked_probability_score(two_models["counts"], two_models["first"])
     assert found["RPS_epistemic"].value == pytest.approx(whole.value, abs=1e-9)
+
+
+METRICS = {"L", "EL", "EL_plugin", "CL", "CL_plugin", "CL_paired", "CE", "DL", "DL_plugin"}
+METRICS |= {"L_D", "CL_D", "CL_D_plugin", "CE_D", "L_D_minus_max", "L_D_minus_gini", "skill", "skill_D"}
+METRICS |= {"agreement", "accuracy"}
+
+
+def test_json_document_of_the_contract(two_models: dict[str, Any]) -> None:
+    paths = [two_models["folder"] / name for name in ("labels.csv", "first.csv")]
+    done = run_here("evaluate", "--labels", paths[0], "--predictions", paths[1], "--debias", "paper", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert {
+        "n_cases",
+        "n_labels",
+        "n_classes",
+        "n_bins",
+        "debias",
+        "metrics",
+        "classes",
+        "class_bins",
+        "disagreement_bins",
+        "warnings",
+    } == set(document)
+    assert set(document["metrics"]) == METRICS
+    assert {"value", "se", "n", "dropped"} <= set(document["metrics"]["L"])
+    assert (document["n_cases"], document["metrics"]["L"]["n"], document["metrics"]["L"]["dropped"]) == (60, 60, 0)
+    assert document["debias"] == "paper"
+    assert set(document["classes"][0]) == {"class", "CL", "EL", "bins"}
+    assert {"low", "high", "n", "mean_prob", "mean_freq"} <= set(document["classes"][0]["bins"][0])
+    assert len(document["class_bins"]) == len(document["disagreement_bins"]) == document["n_bins"]
+
+
+def test_log_concentration_gives_the_disagreement(tmp_path: Path) -> None:
+    write_table({"case_id": ["a"], "prob:x": [0.5], "prob:y": [0.5], "log_concentration": [0.0]}, tmp_path / "p.csv")
+    assert read_predictions(tmp_path / "p.csv").disagreement_probs[0] == pytest.approx(0.25)
+
+
+GOOD_LABELS, GOOD_PREDICTIONS = LONG + "a,r,x\nb,r,y\n", PREDICTIONS + "a,0.5,0.5\nb,0.2,0.8\n"
+
+
+def test_a_table_without_labels_gives_empty_metrics(tmp_path: Path) -> None:
+    (tmp_path / "predictions.csv").write_text(GOOD_PREDICTIONS)
+    labels = pa.table({name: pa.array([], pa.string()) for name in ("case_id", "annotator", "label", "patient")})
+    document = evaluate_tables(labels, tmp_path / "predictions.csv", cluster="patient").to_dict()
+    assert (document["n_cases"], document["metrics"]["L"]["value"]) == (2, None)
+    assert "no case has a label" in document["warnings"][0]
+
+
+def test_plots_are_written(two_models: dict[str, Any]) -> None:
+    folder = two_models["folder"]
+    tables = ["--labels", folder / "labels.csv", "--predictions", folder / "first.csv"]
+    done = run_here("evaluate", *tables, "--plots", folder / "plots")
+    assert done.returncode == 0, done.stderr
+    drawn = sorted(path.name for path in (folder / "plots").iterdir())
+    assert drawn == [f"reliability_{n}.svg" for n in ("all_classes", "disagreement", "x", "y", "z")]
+    assert all("<svg" in path.read_text() for path in (folder / "plots").iterdir())
+
+
+def test_help_everywhere() -> None:
+    commands = "train calibrate export predict score score-finish evaluate audit agreement reproduce serve demo"
+    for command in ([], *([name] for name in commands.split())):
+        shown = CliRunner().invoke(secondread, [*command, "--help"])
+        assert shown.exit_code == 0, shown.output
+        assert "Usage" in shown.output
+    # which settings are listed is decided when the process starts
+    shown = subprocess.run([COMMAND, "serve", "--help"], capture_output=True, text=True, check=True)
+    assert "SECONDREAD_DATABASE_URL" in shown.stdout
+
+
+def test_a_case_without_labels_keeps_its_patient_in_the_horvitz_thompson_form(tmp_path: Path) -> None:
+    """Its pairs with other cases of the patient are counted as such, not with the patient of some other case."""
+    rng = np.random.default_rng(0)
+    n, classes = 60, ["a", "b"]
+    counts = np.stack([rng.integers(0, 3, n), rng.integers(0, 3, n)], axis=1)
+    counts[::4] = 0
+    probs = rng.dirichlet(np.ones(2), n)
+    patients = np.array([f"p{i // 3}" for i in range(n)])
+    weights = rng.uniform(1, 3, n)
+    rows = [(i, k, j) for i in range(n) for k in range(2) for j in range(counts[i, k])]
+    labels = {
+        "case_id": [f"c{i:03}" for i, _, _ in rows],
+        "annotator": [f"r{k}{j}" for _, k, j in rows],
+        "label": [classes[k] for _, k, _ in rows],
+        "patient": [patients[i] for i, _, _ in rows],
+        "w": [weights[i] for i, _, _ in rows],
+    }
+    columns = {"case_id": [f"c{i:03}" for i in range(n)], "prob:a": probs[:, 0], "prob:b": probs[:, 1]}
+    write_table(labels, tmp_path / "labels.csv")
+    write_table(columns | {"patient": patients.tolist()}, tmp_path / "predictions.csv")
+    found = evaluate_tables(tmp_path / "labels.csv", tmp_path / "predictions.csv", sample_weight="w", cluster="patient")
+    expected = evaluate(counts, probs, sample_weight=weights, cluster=patients)
+    for name in ("CL", "CL_paired", "CL_D"):
+        assert found.metrics[name].horvitz_thompson == pytest.approx(expected.metrics[name].horvitz_thompson, abs=1e-12)
+
+
+TABLE: dict[str, Any] = {
+    "case_id": ["b", "a", "b", "c", "a"],
+    "annotator": ["sam", "ria", "ria", "tom", "sam"],
+    "label": ["mono", "blast", "blast", "mono", "blast"],
+}
+# cases b, a, c by ria, sam, tom in the classes blast, mono
+MATRIX = np.array([[0, 1, -1], [0, 0, -1], [-1, -1, 1]])
+KINDS = {
+    "mapping": dict,
+    "numpy": lambda table: {name: np.array(values) for name, values in table.items()},
+    "pandas": pd.DataFrame,
+    "polars": pl.DataFrame,
+    "arrow": pa.table,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_of_any_library_is_the_matrix(kind: str) -> None:
+    annotations = read_annotations(KINDS[kind](TABLE))
+    assert annotations.case_ids == ("b", "a", "c")
+    assert annotations.annotators == ("ria", "sam", "tom")
+    assert annotations.classes == ("blast", "mono")
+    matrix = Annotations.of_matrix(MATRIX, 2)
+    assert annotations.counts().tolist() == matrix.counts().tolist() == [[1, 1], [2, 0], [0, 1]]
+    assert (
+        annotations.shares.toarray().tolist() == matrix.shares.toarray().tolist() == [[2, 2, 0], [2, 2, 0], [0, 0, 1]]
+    )
+    assert (annotations.one_hot != matrix.one_hot).nnz == 0
+
+
+def test_a_file_is_its_table(tmp_path: Path) -> None:
+    write_table(TABLE, tmp_path / "labels.csv")
+    assert read_annotations(tmp_path / "labels.csv") == read_annotations(TABLE)
+
+
+def test_some_cases_get_other_numbers() -> None:
+    some = read_annotations(TABLE).renumbered(np.array([1, -1, 0]), 2)
+    assert some.counts().tolist() == [[0, 1], [1, 1]]
+    assert some.annotators == ("ria", "sam", "tom")
+    assert some.case_ids == ()
+
+
+def test_a_table_without_annotators_or_of_several_findings_is_refused() -> None:
+    with pytest.raises(TableError, match="LABELS: a column 'annotator' is needed"):
+        read_annotations({"case_id": ["a"], "count:x": [1], "count:y": [0]})
+    with pytest.raises(TableError, match="LABELS: the table has several findings: take one at a time"):
+        read_annotations(TABLE | {"finding": ["mass"] * 5})
