@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.http import middleware
+from app.http import limiter
 from app.http.limiter import MAX_ARCHIVE, LimitPlace
 from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
@@ -119,7 +119,7 @@ def test_more_predictions_than_the_queue_holds_are_refused_with_retry_after(serv
 @undone(
     "T1",
     "a body of more than a megabyte is refused before it is parsed",
-    middleware,
+    limiter,
     "MAX_BODY",
     MAX_ARCHIVE,
 )
