@@ -1,17 +1,21 @@
 """Service context: the parts of a running service, built once at start-up."""
 
 import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
+from sqlalchemy.orm import Session
 
-from app.audit.chain.keys import InstallationKeys, KeyRing, derive_keys
-from app.database.engine import Database
+from app.accounts.service import RequireScope
+from app.audit.chain.keys import AnnotatorKeys, InstallationKeys, KeyRing, derive_keys
+from app.database.engine import Database, get_read_session, get_write_session
 from app.database.tables import Clock, utc_now
 from app.http.errors import Problem
 from app.http.limiter import Limiter
+from app.http.principal import Principal
 from app.predictions.inference import ImageDecoder, InferenceEngine, SmallImageQueue
 from app.predictions.remote import InferenceBackend
 from app.settings import Settings
@@ -95,7 +99,6 @@ def build_context(
 
 
 def _build_backend(settings: Settings) -> InferenceBackend | None:
-    """Build the remote inference backend; None where this process runs the network."""
     if settings.inference_url is None:
         return None
     token = settings.inference_token
@@ -109,3 +112,47 @@ async def _get_context(request: Request) -> ServiceContext:
 
 #: Parts of the running service, in a route.
 AppContext = Annotated[ServiceContext, Depends(_get_context)]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a route by a caller with one of the scopes that it requires."""
+
+    request: Request
+    context: ServiceContext
+    principal: Principal
+    session: Session
+
+    @property
+    def keys(self) -> AnnotatorKeys:
+        """Keys of handles and orders."""
+        return self.context.keys.readers
+
+
+_Call = TypeVar("_Call", bound=Call)
+
+
+def reading_call(*scopes: str, kind: type[Call] = Call) -> Any:
+    """Dependency of a route that reads: makes the call, for a caller with one of the scopes."""
+    return _depend_on_call(kind, get_read_session, scopes)
+
+
+def writing_call(*scopes: str, kind: type[Call] = Call) -> Any:
+    """Dependency of a route that writes, in one transaction."""
+    return _depend_on_call(kind, get_write_session, scopes)
+
+
+def _depend_on_call(
+    kind: type[_Call], get_session: Callable[[Request], Iterator[Session]], scopes: tuple[str, ...]
+) -> Any:
+    guard = RequireScope(*scopes)
+
+    async def make_call(
+        request: Request,
+        context: AppContext,
+        principal: Annotated[Principal, Depends(guard)],
+        session: Annotated[Session, Depends(get_session, scope="function")],
+    ) -> _Call:
+        return kind(request, context, principal, session)
+
+    return Depends(make_call, scope="function")

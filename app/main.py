@@ -19,16 +19,8 @@ from app.cases.active_config import ActiveConfigCache
 from app.cases.routes import router as cases
 from app.context import ServiceContext, build_context
 from app.database.tables import Clock, utc_now
-from app.http import errors, observability
+from app.http import errors, middleware, observability
 from app.http.limiter import BODIES, Limiter, RateLimit
-from app.http.middleware import (
-    BodyLimits,
-    FairShare,
-    LanguageMiddleware,
-    SecurityHeaders,
-    UnexpectedErrorMiddleware,
-    make_share_limiters,
-)
 from app.http.openapi import complete_openapi, operation_id
 from app.imports.routes import router as imports
 from app.jobs.routes import router as jobs
@@ -141,7 +133,7 @@ def create_app(settings: Settings | None = None, *, sharing: int = 1) -> FastAPI
         },
         generate_unique_id_function=operation_id,
     )
-    of_callers, of_addresses = make_share_limiters(settings.requests_at_once)
+    of_callers, of_addresses = middleware.make_share_limiters(settings.requests_at_once)
     bodies = Limiter(BODIES)
     app.state.limiters = (of_callers, of_addresses, bodies, HASHING, PARSING)
     attach_context(app, settings, sharing)
@@ -153,12 +145,12 @@ def create_app(settings: Settings | None = None, *, sharing: int = 1) -> FastAPI
     app.mount("/static", StaticAssets(), name="static")
     require_route_guards(app, _ROUTERS)
     complete_openapi(app, openapi_security)
-    app.add_middleware(BodyLimits, memory=bodies)
-    app.add_middleware(FairShare, of_callers=of_callers, of_addresses=of_addresses)
+    app.add_middleware(middleware.BodyLimits, memory=bodies)
+    app.add_middleware(middleware.FairShare, of_callers=of_callers, of_addresses=of_addresses)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.allowed_hosts)
-    app.add_middleware(UnexpectedErrorMiddleware)
-    app.add_middleware(SecurityHeaders)
+    app.add_middleware(middleware.UnexpectedErrorMiddleware)
+    app.add_middleware(middleware.SecurityHeaders)
     app.add_middleware(observability.RequestLog)
     app.add_middleware(CorrelationIdMiddleware)
-    app.add_middleware(LanguageMiddleware)
+    app.add_middleware(middleware.LanguageMiddleware)
     return app

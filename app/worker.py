@@ -1,8 +1,4 @@
-"""Worker process: runs background jobs.
-
-On SQLite there is one, which ``secondread serve`` starts and starts again; on PostgreSQL there may be many. A worker
-that loses the database restarts in the same process, so that nothing of its former life can write.
-"""
+"""Worker process: runs background jobs."""
 
 import os
 import signal

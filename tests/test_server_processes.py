@@ -21,6 +21,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from sqlalchemy import func, insert, select
 
 from app.audit.chain.keys import DerivedKey
+from app.cli import server
 from app.database.engine import Database
 from app.database.tables import Account, Case, Read, ReadRequest, new_id, utc_now
 from app.http.observability import COUNTED_TOGETHER
@@ -131,6 +132,30 @@ def test_a_killed_process_is_replaced_and_what_it_did_stays_counted(together: In
     assert set(others) < set(counting(together))
     assert samples(together, ANSWERED) == [before[0] + 16]
     assert samples(together, "secondread_predictions_waiting") == [0]
+
+
+def new_server_process(made: Installation, before: set[int]) -> int | None:
+    """A server process that has been started since, as soon as there is one."""
+    for pid in living(made).keys() - before:
+        if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+    return None
+
+
+@pytest.mark.slow
+def test_a_process_that_takes_long_to_begin_is_waited_for(together: Installation) -> None:
+    """On a busy machine the imports take longer than a process that hangs is given."""
+    wait_until(lambda: len(counting(together)) == PROCESSES, 60, lambda: together.log)
+    before, killed = set(living(together)), next(iter(counting(together)))
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: new_server_process(together, before), 10, lambda: together.log)
+    replacement = new_server_process(together, before)
+    assert replacement is not None
+    os.kill(replacement, signal.SIGSTOP)
+    time.sleep(server._HANGS_SECONDS + 3)
+    os.kill(replacement, signal.SIGCONT)
+    wait_until(lambda: replacement in counting(together), 60, lambda: together.log)
+    assert len(predicted(together, 16)) == 16
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def _kinds(kind: type[errors.Problem]) -> Iterator[type[errors.Problem]]:
 
 #: Problems of every domain: the application has loaded them all.
 _PROBLEMS = {kind.__name__: kind for kind in _kinds(errors.Problem)}
-_MADE = {"Message", "NotQualified", *_PROBLEMS}
+_MADE = {"Message", "NotQualified", "ArchiveError", *_PROBLEMS}
 #: Statuses of the framework's own errors, whose phrases are titles.
 _FRAMEWORK = (404, 405, 413, 422)
 #: Folders whose problems reach no page.

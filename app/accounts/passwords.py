@@ -1,8 +1,4 @@
-"""Local passwords: argon2id, a floor on their length, and a limit on how many are hashed at once.
-
-Hashing takes 64 MiB and a core for a while. Without the limit a flood of sign-ins would take every thread that serves
-requests; with it a few wait, and those who come when the line is full are refused with 429.
-"""
+"""Local passwords: argon2id, a floor on their length, and a limit on how many are hashed at once."""
 
 from functools import cache
 

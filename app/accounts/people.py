@@ -146,7 +146,7 @@ def link_subject(session: Session, keys: AuditKeys, name: str, subject: str, *, 
     """Let the person of an OpenID subject («issuer subject») sign in to an account."""
     account = _find_account_by_name(session, name)
     if account is None:
-        raise NotFound(Message("there is no account {name}", name=repr(name)))
+        raise NotFound("there is no account {name}", name=repr(name))
     other = session.execute(select(Account).where(Account.oidc_subject == subject)).scalar_one_or_none()
     if other is not None and other.id != account.id:
         raise Conflict("this subject belongs to another account")
@@ -158,7 +158,7 @@ def issue_one_time_password(session: Session, keys: AuditKeys, name: str, *, act
     """Issue a one-time password for an account; ends its sessions and old password."""
     account = _find_account_by_name(session, name)
     if account is None:
-        raise NotFound(Message("there is no account {name}", name=repr(name)))
+        raise NotFound("there is no account {name}", name=repr(name))
     password = "-".join(secrets.token_hex(2) for _ in range(5))
     account.one_time_sha256, account.password_hash = hash_secret(password), None
     _end_sessions(session, account)
@@ -198,7 +198,6 @@ def needs_password(session: Session, principal: Principal) -> bool:
 
 
 def _end_sessions(session: Session, account: Account, kept: uuid.UUID | None = None) -> None:
-    """End every session of an account, but one."""
     going_on = BrowserSession.account_id == account.id, BrowserSession.ended_at.is_(None)
     for signed_in in session.execute(select(BrowserSession).where(*going_on)).scalars():
         if signed_in.id != kept:
@@ -227,7 +226,7 @@ def set_disabled(session: Session, keys: AuditKeys, name: str, *, disabled: bool
     """Disable an account, which ends its sessions at once, or enable it."""
     account = _find_account_by_name(session, name)
     if account is None:
-        raise NotFound(Message("there is no account {name}", name=repr(name)))
+        raise NotFound("there is no account {name}", name=repr(name))
     account.disabled_at = time_of(session) if disabled else None
     if disabled:
         _end_sessions(session, account)
@@ -255,7 +254,7 @@ def add_key(
     """New API key of an account; the token is shown once and never stored."""
     account = _find_account_by_name(session, name)
     if account is None:
-        raise NotFound(Message("there is no account {name}", name=repr(name)))
+        raise NotFound("there is no account {name}", name=repr(name))
     unknown = sorted(set(scopes) - set(SCOPES))
     if unknown:
         raise ValueError(
@@ -423,12 +422,10 @@ def refuse_name_in_use(session: Session, name: str) -> None:
         if name_key(other) == name_key(name):
             raise Conflict("an account of this name exists")
         if look_alike(other, name):
-            raise Conflict(Message("this name looks like that of the account {name}; choose another", name=repr(other)))
+            raise Conflict("this name looks like that of the account {name}; choose another", name=repr(other))
     for other in session.execute(outside).scalars():
         if look_alike(other, name):
-            raise Conflict(
-                Message("an outside system gives labels under the name {name}; choose another", name=repr(other))
-            )
+            raise Conflict("an outside system gives labels under the name {name}; choose another", name=repr(other))
 
 
 def account_sees_more(session: Session, account_id: uuid.UUID) -> bool:

@@ -22,7 +22,6 @@ from app.database.engine import Database
 from app.http.errors import Forbidden, Unauthenticated
 from app.http.principal import SCOPES, Principal, session_token
 from app.http.routing import walk_routes
-from ml.messages import Message
 
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 #: What paths of the API begin with; those of pages do not.
@@ -45,7 +44,6 @@ def caller_of(request: Request, also: tuple[ColumnElement[Any], ...] = ()) -> Pr
 
 
 def _identify_caller(request: Request, also: tuple[ColumnElement[Any], ...]) -> Principal | None:
-    """Caller behind the request's key or cookie."""
     database: Database = request.app.state.database
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
@@ -85,9 +83,7 @@ class RequireScope:
         if principal is None:
             raise Unauthenticated("send an API key as `Authorization: Bearer …`, or sign in")
         if not principal.scopes & self.scopes:
-            raise Forbidden(
-                Message("this needs the scope {wanted}, which your role or key does not have", wanted=self.wanted)
-            )
+            raise Forbidden("this needs the scope {wanted}, which your role or key does not have", wanted=self.wanted)
         return principal
 
 
@@ -98,7 +94,7 @@ class RequireServiceScope(RequireScope):
         """Caller of a request."""
         principal = await super().__call__(request)
         if principal is None or principal.role != "service":
-            raise Forbidden(Message("this is for keys of service accounts with the scope {wanted}", wanted=self.wanted))
+            raise Forbidden("this is for keys of service accounts with the scope {wanted}", wanted=self.wanted)
         return principal
 
 
@@ -117,7 +113,6 @@ class _RequireMonitoringToken(_AllowEveryone):
     """Requires the monitoring token of the settings; works without the database."""
 
     async def __call__(self, request: Request) -> None:
-        """Nobody's account is asked for."""
         token: SecretStr | None = request.app.state.context.settings.metrics_token
         if token is None:
             raise Forbidden("this is for monitoring: set SECONDREAD_METRICS_TOKEN, and send it as a bearer token")
@@ -154,7 +149,6 @@ def openapi_security(route: APIRoute) -> list[dict[str, list[str]]]:
 
 
 def _call_in_thread(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """Call an endpoint in a thread, and check its answer without one."""
     # FastAPI would take a second thread for the check, before the session ends: as soon as all threads wait for a
     # connection, none of those who hold one could go on.
 

@@ -1,9 +1,4 @@
-"""Sign-in: cross-site checks, throttling of wrong passwords, sessions.
-
-Counted in the memory of this process, so that a flood of wrong passwords writes nothing to the database; a restart
-forgets it, and several server processes count apart. A password has at least 15 characters: what is left to guess by
-does not matter.
-"""
+"""Sign-in: cross-site checks, throttling of wrong passwords, sessions."""
 
 import hmac
 import threading
@@ -145,7 +140,6 @@ def _is_one_time(stored: str | None, password: str) -> bool:
 
 
 def _read_account_secrets(database: Database, name: str) -> _AccountSecrets | None:
-    """Secrets of an account that may sign in, None for a name without one."""
     with database.read() as session:
         account = session.execute(select(Account).where(Account.name == name)).scalar_one_or_none()
         if account is None or account.disabled_at is not None:

@@ -1,8 +1,4 @@
-"""Single sign-on by OpenID Connect: authorization code with PKCE, by Authlib's client.
-
-Between the redirect and the callback the browser keeps state, nonce and verifier in a signed cookie of ten minutes;
-the server keeps nothing. Who may sign in is decided here: an account must have been made for the subject.
-"""
+"""Single sign-on by OpenID Connect: authorization code with PKCE, by Authlib's client."""
 
 import hashlib
 import time
@@ -116,7 +112,6 @@ async def finish_oidc_sign_in(request: Request, provider: OidcProvider, keys: Se
 
 
 def _list_required_claims(provider: OidcProvider) -> dict[str, dict[str, bool | str]]:
-    """List the claims that an id token must have."""
     return {
         "iss": {"essential": True, "value": provider.issuer},
         "aud": {"essential": True, "value": provider.client_id},

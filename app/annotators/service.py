@@ -1,9 +1,4 @@
-"""Reading statistics for annotators and admins, without unblinding any read.
-
-Everything is as it was on the last Monday, in steps of ten cases, of cases that this person has read, that are closed
-and that the policy shows to them. What all annotators do comes from cases without an open read, without those that stay
-closed to this person.
-"""
+"""Reading statistics for annotators and admins, without unblinding any read."""
 
 import uuid
 from collections.abc import Collection, Mapping
@@ -20,20 +15,6 @@ from app.annotators.statistics import ComparedAnswers, reading_sentences, round_
 from app.database.tables import Annotator, time_of
 from app.http.errors import NotFound
 from app.http.principal import READING, Principal
-
-__all__ = [
-    "ME",
-    "ClosedCase",
-    "PulledOut",
-    "annotator_named",
-    "class_names",
-    "estimate_account_agreements",
-    "last_monday",
-    "opinions_until",
-    "others_posteriors",
-    "own_reading",
-]
-
 
 #: Name that stands for the caller.
 ME = "me"
@@ -120,7 +101,6 @@ def _can_see_case(case_id: uuid.UUID, case: ClosedCase, annotator_id: uuid.UUID,
 def _compare_answers(
     session: Session, cases: Mapping[uuid.UUID, ClosedCase], names: Mapping[str, str], only: uuid.UUID | None
 ) -> ComparedAnswers:
-    """Answers of one annotator, or of all, where others have read the case as well."""
     codes = list(names)
     triples = [
         (case_id, case, annotator_id)
@@ -141,7 +121,6 @@ def _compare_answers(
 
 
 def _build_individual_reading(session: Session, annotator: Annotator, until: datetime) -> OwnReadingOut:
-    """Build the statistics that need no other annotator's labels."""
     visits = history.ended_reads(session, until)
     n_reads = sum(visit.annotator_id == annotator.id for visit in visits)
     return OwnReadingOut(

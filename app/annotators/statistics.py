@@ -199,7 +199,6 @@ def _format_range(pulled: PulledOut) -> str:
 
 
 def _compare_to_all(pulled: PulledOut) -> str:
-    """Compare an interval with the value of all annotators."""
     if pulled.low > pulled.everybody:
         return Message("more than all annotators")
     return (

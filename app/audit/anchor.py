@@ -1,8 +1,4 @@
-"""Signed heads of the chain in a file outside the database.
-
-Whoever has the signing key can write the whole chain anew, and whoever writes the database can cut its end: a head that
-lies where they cannot write shows both. A restored backup is a shorter chain too; `db restore` says so in the file.
-"""
+"""Signed heads of the chain in a file outside the database."""
 
 import fcntl
 import json

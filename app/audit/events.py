@@ -54,7 +54,6 @@ def _start_of_utc_day(day: date) -> datetime:
 
 
 def _match_name(session: Session, name: str) -> ColumnElement[bool]:
-    """Condition on events of everything that is called so, or has this identifier."""
     objects, cases = {name}, set(session.execute(select(Case.id).where(Case.external_id == name)).scalars())
     with suppress(ValueError):
         cases.add(uuid.UUID(name))

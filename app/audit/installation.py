@@ -1,9 +1,4 @@
-"""Binds a database to its key ring; a process with other keys is refused before it writes.
-
-Coins, partitions and the audit chain follow from the keys. A server that was started with another one by mistake would
-toss other coins for the same cases and break the chain, and nothing would show it. So the database keeps a check value
-of each key, from which the key cannot be computed.
-"""
+"""Binds a database to its key ring; a process with other keys is refused before it writes."""
 
 from collections.abc import Callable
 

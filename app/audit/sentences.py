@@ -187,7 +187,6 @@ class _EventNames:
                 return SentencePart(self._text(name, event, own))
 
     def _text(self, name: str, event: AuditEventOut, own: uuid.UUID | None) -> str:
-        """What stands for a name that leads nowhere."""
         details = event.details
         match name:
             case "label":

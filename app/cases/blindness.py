@@ -1,8 +1,4 @@
-"""Blindness: opaque case identifiers, when a case is revealed to an annotator, and the record of each exposure.
-
-A handle is the identifier enciphered under a key of the account: nothing is kept, a handle of another account means
-nothing, and two annotators cannot compare theirs.
-"""
+"""Blindness: opaque case identifiers, when a case is revealed to an annotator, and the record of each exposure."""
 
 import uuid
 from collections.abc import Sequence
@@ -295,7 +291,6 @@ def was_exposed_to(session: Session, annotator_id: uuid.UUID, case: ImageIdentit
 
 
 def _has_recorded_exposure(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -> bool:
-    """Whether it is recorded that this very case was shown to an annotator in full."""
     statement = select(Exposure.id).where(Exposure.annotator_id == annotator_id, Exposure.case_id == case_id)
     return session.execute(statement).first() is not None
 

@@ -1,9 +1,4 @@
-"""Correction window of labels: nothing follows from a label until it is final.
-
-A label is provisional until its annotator has seen anything of the case beyond the image, has left ten cases behind,
-has signed out, or 15 minutes have passed. What its annotator does brings the time of its end forward; the worker takes
-the row away once that time has come, and draws the conclusions.
-"""
+"""Correction window of labels: nothing follows from a label until it is final."""
 
 import uuid
 from datetime import datetime, timedelta

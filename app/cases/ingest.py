@@ -418,7 +418,6 @@ def _choose_partition(key: DerivedKey, fields: CaseIn, twin: Case | None) -> str
 
 
 def _case_row(keys: InstallationKeys, principal: Principal, new: NewCase, twin: Case | None, at: datetime) -> Case:
-    """The row of a new case, without its plan."""
     fields, picture = new.fields, new.picture
     return Case(
         id=new_id(),

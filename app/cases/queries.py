@@ -1,8 +1,4 @@
-"""Queries of cases, with keyset cursors, and the cases that stay hidden so that some can be repeated blind.
-
-A repeat must never be opened, since the page would tell that it was one; so some first reads stay closed too, by a coin
-that says nothing of the case. Which of the two a case that stays closed is, nobody can tell.
-"""
+"""Queries of cases, with keyset cursors, and the cases that stay hidden so that some can be repeated blind."""
 
 import base64
 import binascii

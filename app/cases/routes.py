@@ -12,7 +12,7 @@ from app.cases.blindness import BlindReadPending, CaseInPath, case_handle, ensur
 from app.cases.ingest import CaseForm, OtherImage, case_form, image_bytes, upload_schema
 from app.cases.presenters import image_response, show_case
 from app.cases.schemas import CaseOut, CasesOut, PredictionsOut, WorklistOut
-from app.context import AppContext
+from app.context import AppContext, Call, reading_call
 from app.database.engine import ReadSession, WriteSession
 from app.database.idempotency import Idempotent
 from app.http.errors import BadRequest, NotFound, StorageFull, TooLarge, list_problem_responses
@@ -21,7 +21,7 @@ from app.http.principal import Principal
 from app.predictions.service import UnsupportedImage
 
 router = APIRouter(tags=["cases"], route_class=GuardedRoute)
-_Reading = Annotated[Principal, Depends(RequireScope("cases:read", "reads:own"))]
+_Reading = Annotated[Call, reading_call("cases:read", "reads:own")]
 _UPLOAD_ERRORS = (BadRequest, TooLarge, UnsupportedImage)
 
 
@@ -103,17 +103,17 @@ def list_worklist(session: ReadSession, cursor: _Cursor = None, limit: _Limit = 
 @router.get(
     "/v1/cases/{case_id}", operation_id="get_case", responses=list_problem_responses(NotFound, BlindReadPending)
 )
-def get_case(asked: CaseInPath, context: AppContext, principal: _Reading, session: ReadSession) -> CaseOut:
+def get_case(asked: CaseInPath, call: _Reading) -> CaseOut:
     """A case with its prediction; annotators see it after committing their own label."""
-    case = asked.found(session)
-    queries.case_by_id(session, case.id)
-    ensure_revealed(session, principal, case)
-    result = show_case(session, case.id)
-    note_exposure(context.database, session, principal, case.id)
+    case = asked.found(call.session)
+    queries.case_by_id(call.session, case.id)
+    ensure_revealed(call.session, call.principal, case)
+    result = show_case(call.session, case.id)
+    note_exposure(call.context.database, call.session, call.principal, case.id)
     twin = None if result.same_image_as is None else uuid.UUID(result.same_image_as)
     names = {"id": case.id, "same_image_as": twin}
     known_as = {
-        name: None if named is None else str(case_handle(context.keys.readers, principal, named))
+        name: None if named is None else str(case_handle(call.keys, call.principal, named))
         for name, named in names.items()
     }
     return result.model_copy(update=known_as)
@@ -124,15 +124,13 @@ def get_case(asked: CaseInPath, context: AppContext, principal: _Reading, sessio
     operation_id="list_predictions",
     responses=list_problem_responses(NotFound, BlindReadPending),
 )
-def list_predictions(
-    asked: CaseInPath, context: AppContext, principal: _Reading, session: ReadSession
-) -> PredictionsOut:
+def list_predictions(asked: CaseInPath, call: _Reading) -> PredictionsOut:
     """Every prediction of a case, newest first; each keeps the release that made it."""
-    case = asked.found(session)
-    queries.case_by_id(session, case.id)
-    ensure_revealed(session, principal, case)
-    result = service.list_predictions(session, case.id)
-    note_exposure(context.database, session, principal, case.id)
+    case = asked.found(call.session)
+    queries.case_by_id(call.session, case.id)
+    ensure_revealed(call.session, call.principal, case)
+    result = service.list_predictions(call.session, case.id)
+    note_exposure(call.context.database, call.session, call.principal, case.id)
     return result
 
 

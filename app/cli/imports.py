@@ -83,7 +83,6 @@ def check_local(context: ServiceContext, source: Path, say: Callable[[str], None
 
 @contextmanager
 def _receive_source(context: ServiceContext, source: Path, say: Callable[[str], None]) -> Iterator[ReceivedArchive]:
-    """A folder or a zip as an archive in HOME/imports."""
     if not source.exists():
         raise ValueError(f"{source}: no such file or folder")
     settings = context.settings
@@ -98,7 +97,6 @@ def _receive_source(context: ServiceContext, source: Path, say: Callable[[str], 
 
 
 def _list_failures(context: ServiceContext, job: JobView) -> list[FailedRow]:
-    """List the first rows with a remark, failures first."""
     with context.database.read() as session:
         statement = select(ImportRow).where(ImportRow.job_id == job.id, ImportRow.detail != "")
         first = statement.order_by(ImportRow.status != "failed", ImportRow.row)

@@ -1,8 +1,4 @@
-"""Server of one port, in one process or several, and the worker that it keeps alive.
-
-An interpreter runs one thread at a time: one process predicts with one core and a little, one per core with all of
-them. With several the one that was started serves nothing itself.
-"""
+"""Server of one port, in one process or several, and the worker that it keeps alive."""
 
 import ctypes
 import multiprocessing
@@ -17,9 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from socket import socket
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
+import uvicorn
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors.multiprocess import Process
 
 from app.cli.shared import keep_private, warn_of_open_home
 
@@ -59,7 +60,6 @@ def _supervise_process(name: str, command: list[str], stop: threading.Event) -> 
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-    from uvicorn.supervisors import Multiprocess
 
     from app.settings import Settings
 
@@ -67,6 +67,8 @@ if TYPE_CHECKING:
 DRAIN_SECONDS = 20
 #: A process that does not answer uvicorn for so long is replaced; meanwhile a stop waits.
 _HANGS_SECONDS = 5
+#: A process that has not begun gets so long before uvicorn asks it anything: it imports, on a machine that may be busy.
+_BEGINS_SECONDS = 120
 #: A process that has not ended so long after the end of its requests is killed.
 _KILL_SECONDS = 10
 _Made = TypeVar("_Made")
@@ -82,7 +84,6 @@ def build_application() -> "FastAPI":
 
 
 def _read_server_settings() -> "Settings":
-    """Read the settings of a server process; start its log and traces."""
     from app.http import observability
     from app.settings import collector_variable, read_settings
 
@@ -96,8 +97,6 @@ def _read_server_settings() -> "Settings":
 
 def run_server(application: "FastAPI", address: str, port: int, processes: int) -> None:
     """Serve until the process is asked to stop."""
-    import uvicorn
-
     settings = application.state.context.settings
     if processes > 1:
         application.state.context.database.engine.dispose()
@@ -129,10 +128,6 @@ def _with_limits(make: Callable[..., _Made], settings: "Settings") -> Callable[.
 
 def _run_several(settings: "Settings", address: str, port: int, processes: int) -> bool:
     """Supervise several server processes on one port until asked to stop."""
-    import uvicorn
-    from uvicorn.config import STARTUP_FAILURE
-    from uvicorn.supervisors import Multiprocess
-
     from app.http.observability import COUNTED_TOGETHER
 
     with tempfile.TemporaryDirectory(prefix="secondread-counted-") as folder:
@@ -150,7 +145,7 @@ def _run_several(settings: "Settings", address: str, port: int, processes: int) 
             workers=processes,
             timeout_worker_healthcheck=_HANGS_SECONDS,
         )
-        supervisor = Multiprocess(config, sockets=[config.bind_socket()])
+        supervisor = PatientSupervisor(config, [config.bind_socket()], Path(folder))
         for number in (signal.SIGHUP, signal.SIGQUIT):  # uvicorn would restart all, or do nothing
             signal.signal(number, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
         threading.Thread(target=_kill_what_hangs, args=(supervisor,), daemon=True).start()
@@ -158,7 +153,31 @@ def _run_several(settings: "Settings", address: str, port: int, processes: int) 
     return all(one.exitcode != STARTUP_FAILURE for one in supervisor.processes)
 
 
-def _kill_what_hangs(supervisor: "Multiprocess") -> None:
+class PatientSupervisor(Multiprocess):
+    """Supervisor that leaves a process alone until it has begun: uvicorn would kill it while it imports, each time."""
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket], folder: Path) -> None:
+        super().__init__(config, sockets)
+        self._folder, self._first_seen = folder, dict[int | None, float]()
+
+    def keep_subprocess_alive(self) -> None:
+        """Replace the processes that have ended or hang."""
+        beginning = [process for process in self.processes if self._is_beginning(process)]
+        self.processes = [process for process in self.processes if process not in beginning]
+        super().keep_subprocess_alive()
+        self.processes += beginning
+
+    def _is_beginning(self, process: Process) -> bool:
+        seconds = time.monotonic() - self._first_seen.setdefault(process.pid, time.monotonic())
+        has_begun = _begun_file(self._folder, process.pid).exists()
+        return process.process.is_alive() and not has_begun and seconds < _BEGINS_SECONDS
+
+
+def _begun_file(folder: Path, pid: int | None) -> Path:
+    return folder / f"begun_{pid}"
+
+
+def _kill_what_hangs(supervisor: Multiprocess) -> None:
     """Kill processes that do not end after a stop: uvicorn would wait for them without a limit."""
     supervisor.should_exit.wait()
     time.sleep(DRAIN_SECONDS + _KILL_SECONDS)
@@ -168,8 +187,6 @@ def _kill_what_hangs(supervisor: "Multiprocess") -> None:
 
 def one_of_several() -> "FastAPI":
     """Build the application of one of several processes, which ends when the process that started it was killed."""
-    from uvicorn.config import STARTUP_FAILURE
-
     from app.http.observability import COUNTED_TOGETHER
 
     folder = Path(os.environ[COUNTED_TOGETHER])
@@ -191,6 +208,7 @@ def _build_one_of_several(folder: Path) -> "FastAPI":
     application = create_app(settings, sharing=settings.processes)
     share_process_metrics(folder)
     _give_back_freed_memory()
+    _begun_file(folder, os.getpid()).touch()
     return application
 
 

@@ -128,7 +128,6 @@ def worker(
 
 
 def _take_over_worker(executor_id: str) -> None:
-    """Queue the jobs of a worker again whose host is gone."""
     from app.jobs.service import take_over_worker
 
     with service_context(direct=True) as context, context.database.write() as session:

@@ -100,7 +100,6 @@ def service_context(
 
 
 def _repeat_erasures(context: "ServiceContext") -> None:
-    """Repeat listed erasures after a restored backup, before anything else happens."""
     if not context.settings.erasure_list.is_file():
         return
     from app.maintenance.erasure import repeat_listed_erasures

@@ -1,8 +1,4 @@
-"""Named locks.
-
-On PostgreSQL each is an advisory lock that ends with the transaction, so it works through a pooler. On SQLite only one
-transaction writes at a time anyway.
-"""
+"""Named locks."""
 
 from collections.abc import Iterable
 from enum import IntEnum

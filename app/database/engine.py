@@ -1,9 +1,4 @@
-"""Engine, sessions and the only commit; the writer queue and the query plans of SQLite.
-
-A request that writes gets one session (``WriteSession``), committed before its answer is sent; one that reads gets a
-``ReadSession``. On SQLite a writing transaction begins IMMEDIATE, after its turn in a queue: a deferred one that reads
-first fails with "database is locked" as soon as two meet, and without a queue all sleep while nobody writes.
-"""
+"""Engine, sessions and the only commit; the writer queue and the query plans of SQLite."""
 
 import sqlite3
 import time
@@ -131,7 +126,6 @@ POOL_SIZE, MAX_OVERFLOW = 5, 10
 
 
 def _begin_postgres(connection: Connection) -> None:
-    """Set a transaction's settings; they end with the transaction."""
     settings = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in POSTGRES_SETTINGS.items())
     connection.exec_driver_sql(f"SELECT {settings}")
 

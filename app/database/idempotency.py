@@ -1,8 +1,4 @@
-"""Idempotency keys: a retried POST returns the first answer and stores nothing twice.
-
-The key's row commits in the same transaction as what the request stores: after a lost connection the caller
-sends the same key again and gets the answer that was meant for it.
-"""
+"""Idempotency keys: a retried POST returns the first answer and stores nothing twice."""
 
 import hashlib
 import json

@@ -1,9 +1,4 @@
-"""Migration of the database, and the roles that may use it.
-
-Whoever owns a table may take its triggers off. A service that owns none cannot, whatever is done to its process.
-
-Every process asks at its start whether a database has that schema, and few migrate: Alembic is loaded by those.
-"""
+"""Migration of the database, and the roles that may use it."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -105,8 +105,6 @@ def fill_demo(context: ServiceContext, say: Say, *, train: bool = False) -> None
     if real:
         ensure_shipped_release(context, say)
     else:
-        pass  # loads torch
-
         ensure_trained_release(context, say)
     with context.database.write() as session:
         ensure_accounts(session, context)

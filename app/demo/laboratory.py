@@ -1,18 +1,14 @@
-"""Demo laboratory that stores cells and labels through an outside system's account.
+"""Demo laboratory that stores cells and labels through an outside system's account."""
 
-A filling that was interrupted goes on where it stopped: the file ``demo/unfinished`` in HOME says that something is
-missing.
-"""
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from sqlalchemy import select
 
 from app.annotators.reference_cells.service import DefinitionIn, choose_reference_cells, update_definition
-from app.cases.service import CaseIn, NewCase, prepare_case, store_case
+from app.cases.service import CaseIn, NewCase, partition_of, prepare_case, store_case
 from app.context import ServiceContext
 from app.database.advisory_locks import lock_digests
 from app.database.tables import Account, Case
@@ -23,10 +19,36 @@ from app.triage.service import PolicyIn, add_policy, current_policy
 
 # cells stored in one transaction, short enough for others to write in between
 _BATCH = 8
+_TRIAGE = "second reads where two annotators are likely to differ, as a laboratory would ask for them"
 
-Cell = TypeVar("Cell")
-#: A cell's external id, its other fields and its image.
-Upload = tuple[CaseIn, bytes]
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell to be stored: its external id, and what gives its fields, its image and its labels."""
+
+    name: str
+    build: Callable[[], tuple[CaseIn, bytes, list[LabelIn]]]
+
+
+@dataclass(frozen=True)
+class DemoPlan:
+    """Cells of an earlier study, and those that come later, under a policy of triage."""
+
+    # why the policy of the study is as it is
+    study: str
+    earlier: list[PlannedCell]
+    later: list[PlannedCell]
+    # of the policy of the study; None for the present one
+    threshold: float | None = None
+    # what each class is, by code
+    definitions: Mapping[str, str] = field(default_factory=dict)
+
+
+def can_wait_for_read(context: ServiceContext, patient: str | None, name: str) -> bool:
+    """Whether a demo may leave a cell unread: it is of the half that is fitted."""
+    # Labels of outside systems judge only if there are no others: a visitor who reads some cells and recalibrates would
+    # have these alone to judge by.
+    return partition_of(context.keys.partition, patient, name) == "calibration"
 
 
 class DemoLaboratory:
@@ -40,39 +62,36 @@ class DemoLaboratory:
         self.robot = Principal(robot.id, robot.name, robot.role, frozenset({"cases:write", "labels:write"}))
         self.lead = Principal(lead.id, lead.name, lead.role, frozenset({"manage"}))
 
-    def change_policy(self, before: str | None, policy: PolicyIn) -> None:
-        """Change the policy where the present one has a certain reason, or is the first one."""
+    def fill(self, plan: DemoPlan) -> Iterator[int]:
+        """Store the missing cells of a plan, each half under its policy; yield the number of stored cells."""
+        with self.context.database.read() as session:
+            present = current_policy(session).threshold or 0.0
+        during = present if plan.threshold is None else plan.threshold
+        self._change_policy(None, PolicyIn(threshold=during, adjudicate_below=None, repeat_rate=0, reason=plan.study))
+        yield from self._store(plan.earlier, 0)
+        self._change_policy(plan.study, PolicyIn(threshold=present or 0.2, repeat_rate=0, reason=_TRIAGE))
+        yield from self._store(plan.later, len(plan.earlier))
+
+    def _change_policy(self, before: str | None, policy: PolicyIn) -> None:
         with self.context.database.write() as session:
             present = current_policy(session)
             if present.version == 1 if before is None else present.reason == before:
                 add_policy(session, self.context.keys.audit, self.lead, policy)
 
-    def threshold(self) -> float:
-        """Threshold of the policy in force, 0 for one without."""
-        with self.context.database.read() as session:
-            return current_policy(session).threshold or 0.0
-
-    def store(
-        self,
-        cells: Sequence[Cell],
-        name_of: Callable[[Cell], str],
-        made: Callable[[Cell], tuple[Upload, list[LabelIn]]],
-        n_before: int,
-    ) -> Iterator[int]:
-        """Store the cells that are missing, with their labels, a few in one transaction."""
+    def _store(self, cells: list[PlannedCell], n_before: int) -> Iterator[int]:
         with self.context.database.read() as session:
             stored_ids = set(session.execute(select(Case.external_id)).scalars())
-        missing = [cell for cell in cells if name_of(cell) not in stored_ids]
+        missing = [cell for cell in cells if cell.name not in stored_ids]
         n_stored = n_before + len(cells) - len(missing)
 
-        def prepared(cell: Cell) -> tuple[NewCase, list[LabelIn]]:
-            (fields, image), labels = made(cell)
+        def prepare(cell: PlannedCell) -> tuple[NewCase, list[LabelIn]]:
+            fields, image, labels = cell.build()
             return prepare_case(self.context, fields, image), labels
 
         with ThreadPoolExecutor(2) as pool:
             for start in range(0, len(missing), _BATCH):
                 yield n_stored + start
-                self._store_together(list(pool.map(prepared, missing[start : start + _BATCH])))
+                self._store_together(list(pool.map(prepare, missing[start : start + _BATCH])))
         yield n_before + len(cells)
 
     def show_references(self, definitions: Mapping[str, str]) -> None:
@@ -98,23 +117,17 @@ def can_fill_demo(context: ServiceContext) -> bool:
     return none_yet or (context.settings.home / "demo" / "unfinished").exists()
 
 
-def fill_laboratory(
-    context: ServiceContext,
-    say: Say,
-    n_cells: int,
-    steps: Callable[[DemoLaboratory], Iterator[int]],
-    definitions: Mapping[str, str],
-) -> None:
+def fill_laboratory(context: ServiceContext, say: Say, plan: DemoPlan) -> None:
     """Store the missing cells; keep the marker file until all are stored."""
     unfinished = context.settings.home / "demo" / "unfinished"
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     unfinished.touch()
     try:
-        with progress_bar("cells", n_cells) as bar:
+        with progress_bar("cells", len(plan.earlier) + len(plan.later)) as bar:
             laboratory = DemoLaboratory(context)
-            for n_stored in steps(laboratory):
+            for n_stored in laboratory.fill(plan):
                 bar.update(n_stored)
-            laboratory.show_references(definitions)
+            laboratory.show_references(plan.definitions)
     except KeyboardInterrupt:
         say("demo: interrupted; `secondread demo` goes on where it stopped")
         raise

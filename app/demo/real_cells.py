@@ -1,23 +1,18 @@
-"""Demo on real cells: 200 blood cells that two annotators labelled, and a release trained on others.
-
-Cells, labels, licences and release lie in ``cells/``, so that nothing is fetched. The two annotators enter as those of
-an outside system, by name: their source says that they differ, not who they are, so that each name may stand for
-several people.
-"""
+"""Demo on real cells: 200 blood cells that two annotators labelled, and a release trained on others."""
 
 import csv
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from app.cases.service import CaseIn, partition_of
+from app.cases.service import CaseIn
 from app.context import ServiceContext
-from app.demo.laboratory import DemoLaboratory, Upload, can_fill_demo, fill_laboratory
+from app.demo.laboratory import DemoPlan, PlannedCell, can_fill_demo, can_wait_for_read, fill_laboratory
 from app.demo.people import Say
 from app.labels.service import LabelIn
 from app.releases.service import add_release, get_champion_alias
-from app.triage.service import PolicyIn
 from ml.release.artifact import read_release
 
 #: Images, labels, licences and release of the demo.
@@ -45,7 +40,6 @@ _DEFINITIONS = {
 }
 _ORDER_SEED = 2026
 _STUDY = "an earlier study: both annotators read every cell, and whatever is undecided stays so"
-_TRIAGE = "second reads where two annotators are likely to differ, as a laboratory would ask for them"
 
 
 @dataclass(frozen=True)
@@ -63,14 +57,6 @@ class RealCell:
     def name(self) -> str:
         """The cell's external id."""
         return Path(self.file).stem
-
-
-@dataclass(frozen=True)
-class _PlannedCell:
-    """A cell, and the number of annotators whose labels are stored."""
-
-    cell: RealCell
-    n_labels: int
 
 
 def real_cells() -> list[RealCell]:
@@ -104,41 +90,29 @@ def ensure_real_cases(context: ServiceContext, say: Say, cells: Sequence[RealCel
         return
     chosen = real_cells() if cells is None else list(cells)
     say(f"demo: storing {len(chosen)} real cells and what two annotators said of them")
-    fill_laboratory(context, say, len(chosen), lambda laboratory: _store_real_cells(laboratory, chosen), _DEFINITIONS)
+    fill_laboratory(context, say, _plan_real_cells(context, chosen))
 
 
-def _store_real_cells(laboratory: DemoLaboratory, cells: list[RealCell]) -> Iterator[int]:
-    """Store the missing cells; yield the number of stored cells."""
-    # What waits to be read is of the half that is fitted: labels of outside systems judge only where there are no
-    # others, and whoever reads some cells and recalibrates would have these alone to judge by.
-    fitted = [
-        cell for cell in cells if (partition_of(laboratory.context.keys.partition, None, cell.name) == "calibration")
-    ]
+def _plan_real_cells(context: ServiceContext, cells: list[RealCell]) -> DemoPlan:
+    fitted = [cell for cell in cells if can_wait_for_read(context, None, cell.name)]
     unread, once = fitted[:UNREAD], fitted[UNREAD : UNREAD + READ_ONCE]
-    waiting = {cell.file for cell in [*unread, *once]}
-    both = [cell for cell in cells if cell.file not in waiting]
-    recent, studied = both[:RECENT], both[RECENT:]
-    earlier = [*(_PlannedCell(cell, 2) for cell in studied), *(_PlannedCell(cell, 1) for cell in once)]
-    later = [*(_PlannedCell(cell, 2) for cell in recent), *(_PlannedCell(cell, 0) for cell in unread)]
-    threshold = laboratory.threshold()
-    # a threshold of 0 asks for two reads of every cell
-    laboratory.change_policy(None, PolicyIn(threshold=0, adjudicate_below=None, repeat_rate=0, reason=_STUDY))
-    yield from laboratory.store(earlier, _external_id, _build_upload, 0)
-    laboratory.change_policy(_STUDY, PolicyIn(threshold=threshold or 0.2, repeat_rate=0, reason=_TRIAGE))
-    yield from laboratory.store(later, _external_id, _build_upload, len(earlier))
+    both = [cell for cell in cells if cell not in unread and cell not in once]
+    return DemoPlan(
+        study=_STUDY,
+        earlier=[*_plan_labels(both[RECENT:], 2), *_plan_labels(once, 1)],
+        later=[*_plan_labels(both[:RECENT], 2), *_plan_labels(unread, 0)],
+        threshold=0.0,  # asks for two reads of every cell
+        definitions=_DEFINITIONS,
+    )
 
 
-def _external_id(planned: _PlannedCell) -> str:
-    return planned.cell.name
+def _plan_labels(cells: list[RealCell], n_labels: int) -> list[PlannedCell]:
+    return [PlannedCell(cell.name, partial(_build_upload, cell, n_labels)) for cell in cells]
 
 
-def _build_upload(planned: _PlannedCell) -> tuple[Upload, list[LabelIn]]:
-    """Build a cell's upload and its labels; the source names no patients."""
-    # The source names no patients.
-    cell = planned.cell
+def _build_upload(cell: RealCell, n_labels: int) -> tuple[CaseIn, bytes, list[LabelIn]]:
+    # the source names no patients
     fields = CaseIn(external_id=cell.name, patient=None, site=SITE, metadata={"cell type": cell.cell_type})
-    labels = [
-        LabelIn(label=label, annotator=name, blind=True)
-        for name, label in zip(ANNOTATORS[: planned.n_labels], cell.labels, strict=False)
-    ]
-    return (fields, (FOLDER / "images" / cell.file).read_bytes()), labels
+    named_labels = list(zip(ANNOTATORS, cell.labels, strict=True))[:n_labels]
+    labels = [LabelIn(label=label, annotator=name, blind=True) for name, label in named_labels]
+    return fields, (FOLDER / "images" / cell.file).read_bytes(), labels

@@ -1,23 +1,19 @@
-"""Simulated demo: cells of new patients, stored and labelled through the real pipeline.
+"""Simulated demo: cells of new patients, stored and labelled through the real pipeline."""
 
-The release was trained on one crowd of annotators; those of this laboratory disagree more, so that their labels have
-something to teach it.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, islice
 
 import numpy as np
 from PIL import Image
 
-from app.cases.service import CaseIn, partition_of
+from app.cases.service import CaseIn
 from app.context import ServiceContext
-from app.demo.laboratory import DemoLaboratory, Upload, can_fill_demo, fill_laboratory
+from app.demo.laboratory import DemoPlan, PlannedCell, can_fill_demo, can_wait_for_read, fill_laboratory
 from app.demo.people import Say
 from app.labels.service import LabelIn
 from app.releases.service import get_champion_alias
-from app.triage.service import PolicyIn
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import CLASSES, cell_name, patient_name, simulate_cell
 from ml.images.preprocess import encode_png
@@ -34,7 +30,6 @@ PICTURE_PX = 160
 # every 17th simulated cell: no two are of one patient
 _STEP = 17
 _STUDY = "an earlier study: whatever is undecided stays so"
-_TRIAGE = "second reads where two annotators are likely to differ, as a laboratory would ask for them"
 
 
 @dataclass(frozen=True)
@@ -55,14 +50,6 @@ class DemoExtent:
         return self.studied + self.recent + self.waiting
 
 
-@dataclass(frozen=True)
-class _PlannedSimulation:
-    """A cell to be stored: its number among the simulated ones, and how many annotators have read it."""
-
-    number: int
-    n_labels: int
-
-
 def ensure_simulated_cases(context: ServiceContext, say: Say, extent: DemoExtent | None = None) -> None:
     """Store the cells of the demo's laboratory with their labels, unless there are other cases."""
     extent = extent or DemoExtent()
@@ -73,49 +60,34 @@ def ensure_simulated_cases(context: ServiceContext, say: Say, extent: DemoExtent
     if set(served) != CODES:
         return  # another release is served here: its cases come from its lab
     say(f"demo: storing {len(extent)} cells and what {len(ANNOTATORS)} annotators said of them")
-    fill_laboratory(context, say, len(extent), lambda laboratory: _store_simulated_cells(laboratory, extent), {})
+    fill_laboratory(context, say, _plan_simulated_cells(context, extent))
 
 
-def _store_simulated_cells(laboratory: DemoLaboratory, extent: DemoExtent) -> Iterator[int]:
-    """Store the missing cells; yield the number of stored cells."""
+def _plan_simulated_cells(context: ServiceContext, extent: DemoExtent) -> DemoPlan:
     numbers = count(0, _STEP)
-    studied = [_PlannedSimulation(number, 4) for number in islice(numbers, extent.studied)]
-    others = [_PlannedSimulation(number, 3) for number in islice(numbers, extent.recent)]
-    # Labels of outside systems judge only where there are no others: whoever reads a cell of the demo and then
-    # recalibrates would have that one cell to judge by.
-    waiting = (
-        n
-        for n in numbers
-        if partition_of(laboratory.context.keys.partition, patient_name(n), cell_name(n)) == "calibration"
-    )
-    others += [_PlannedSimulation(number, 0) for number in islice(waiting, extent.waiting)]
 
-    def made(cell: _PlannedSimulation) -> tuple[Upload, list[LabelIn]]:
-        return _simulate_upload(extent.seed, cell)
+    def plan(n_labels: int, chosen: Iterable[int]) -> list[PlannedCell]:
+        return [
+            PlannedCell(cell_name(number), partial(_simulate_upload, extent.seed, number, n_labels))
+            for number in chosen
+        ]
 
-    threshold = laboratory.threshold()
-    laboratory.change_policy(None, PolicyIn(threshold=threshold, adjudicate_below=None, repeat_rate=0, reason=_STUDY))
-    yield from laboratory.store(studied, _simulated_cell_name, made, 0)
-    laboratory.change_policy(_STUDY, PolicyIn(threshold=threshold, repeat_rate=0, reason=_TRIAGE))
-    yield from laboratory.store(others, _simulated_cell_name, made, len(studied))
+    studied, recent = plan(4, islice(numbers, extent.studied)), plan(3, islice(numbers, extent.recent))
+    unread = (number for number in numbers if can_wait_for_read(context, patient_name(number), cell_name(number)))
+    return DemoPlan(_STUDY, studied, [*recent, *plan(0, islice(unread, extent.waiting))])
 
 
-def _simulated_cell_name(cell: _PlannedSimulation) -> str:
-    return cell_name(cell.number)
-
-
-def _simulate_upload(seed: int, cell: _PlannedSimulation) -> tuple[Upload, list[LabelIn]]:
-    """Simulate a cell's upload and its labels; the same at every call."""
-    simulated = simulate_cell(cell.number, seed=seed, size=PICTURE_PX)
+def _simulate_upload(seed: int, number: int, n_labels: int) -> tuple[CaseIn, bytes, list[LabelIn]]:
+    simulated = simulate_cell(number, seed=seed, size=PICTURE_PX)
     fields = CaseIn(external_id=simulated.case_id, patient=simulated.patient, site="demo", metadata={})
-    rng = np.random.default_rng([seed, cell.number])
+    rng = np.random.default_rng([seed, number])
     opinion = opinion_of(simulated.true_probs, rng)
-    people, labels = AnnotatorPool(len(ANNOTATORS)).read(opinion[None], cell.n_labels, rng)
-    given = [
+    people, labels = AnnotatorPool(len(ANNOTATORS)).read(opinion[None], n_labels, rng)
+    named_labels = [
         LabelIn(label=CLASSES[k].code, annotator=ANNOTATORS[person], blind=True)
         for person, k in zip(people[0], labels[0], strict=True)
     ]
-    return (fields, encode_png(Image.fromarray(simulated.pixels))), given
+    return fields, encode_png(Image.fromarray(simulated.pixels)), named_labels
 
 
 def opinion_of(true_probs: FloatArray, rng: np.random.Generator) -> FloatArray:

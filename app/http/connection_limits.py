@@ -1,8 +1,4 @@
-"""Connection limits before authentication: header time and size, number of connections.
-
-The server itself has no deadline for headers, and its limit on all connections together is a lever: whoever opens that
-many keeps everybody out. Here the one that has asked for nothing for the longest time makes room for a new one.
-"""
+"""Connection limits before authentication: header time and size, number of connections."""
 
 import asyncio
 from collections import Counter

@@ -1,24 +1,4 @@
-"""Problem documents (RFC 9457): the error tree, its handlers, and sentences for invalid input.
-
-::
-
-    Problem                     status, stable type, title; detail says what to do
-    ├── BadRequest              400  bad-request
-    ├── Unauthenticated         401  unauthenticated
-    ├── Forbidden               403  forbidden
-    ├── NotFound                404  not-found
-    ├── Conflict                409  conflict
-    ├── PreconditionFailed      412  precondition-failed
-    ├── TooLarge                413  too-large
-    ├── InvalidValue            422  invalid
-    ├── PreconditionRequired    428  precondition-required
-    ├── ServiceOverloaded       429  overloaded           Retry-After
-    │   └── RateLimited         429  rate-limited         Retry-After
-    ├── ServiceUnavailable      503  unavailable          Retry-After
-    └── StorageFull             507  storage-full
-
-Each domain raises its own errors, subclasses with another type.
-"""
+"""Problem documents (RFC 9457): the error tree, its handlers, and sentences for invalid input."""
 
 import errno
 from collections.abc import Callable, Sequence
@@ -163,9 +143,9 @@ class Problem(Exception):
     title = "Internal error"
     retry_after: int | None = None
 
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail)
-        self.detail = detail
+    def __init__(self, detail: str, /, **values: object) -> None:
+        self.detail = Message(detail, **values) if values else detail
+        super().__init__(self.detail)
 
 
 class BadRequest(Problem):
@@ -357,7 +337,6 @@ def _on_database(request: Request, exc: DBAPIError) -> Response:
 
 
 def _on_pool(request: Request, _: PoolTimeout) -> Response:
-    """Every connection of this process is in use."""
     return answer_problem(request, ServiceUnavailable("too much is asked of the database at once; try again"))
 
 
@@ -371,7 +350,7 @@ def _on_system(request: Request, exc: OSError) -> Response:
 def on_defect(request: Request, exc: Exception) -> Response:
     """Answer an unexpected error with a reference to the server's log only."""
     return answer_problem(
-        request, Problem(Message("the service failed and stored nothing of it; reference {exc}", exc=log_defect(exc)))
+        request, Problem("the service failed and stored nothing of it; reference {exc}", exc=log_defect(exc))
     )
 
 

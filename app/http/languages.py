@@ -1,8 +1,4 @@
-"""Page languages: chooses the language of a request and translates its sentences.
-
-English is the source. Catalogues are gettext's, each read once; ``docs/how-to.md`` says how to change them.
-The API, the command line and what is stored speak English.
-"""
+"""Page languages: chooses the language of a request and translates its sentences."""
 
 from collections.abc import Mapping
 from contextvars import ContextVar

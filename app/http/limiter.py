@@ -1,9 +1,4 @@
-"""One Limiter for everything that makes a request wait, and the table of all limits.
-
-A limiter has a number of slots or bytes for each key. A request takes a place, or waits in the line of its key, in the
-order of arrival. With ``Limit.passing`` what fits passes a larger request that is first, until as much has passed that
-one as the limiter has in all.
-"""
+"""One Limiter for everything that makes a request wait, and the table of all limits."""
 
 import asyncio
 import math
@@ -145,7 +140,6 @@ class Limiter:
             del self._in_use[place.key]
 
     def _admit_waiting(self, key: str) -> None:
-        """Let in those who fit, in the order of arrival."""
         line = self._lines.get(key)
         while line and self._may_enter(line[0], None):
             self._admit_and_wake(line.popleft())

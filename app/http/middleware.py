@@ -9,24 +9,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as AsgiMessage
 
+from app.http import limiter
 from app.http.errors import Problem, ServiceOverloaded, TooLarge, answer_problem, on_defect, problem_response
 from app.http.languages import current_request
-from app.http.limiter import (
-    ADDRESS_REQUESTS,
-    ARCHIVE_SECONDS,
-    CALLER_REQUESTS,
-    CALLERS_PER_ADDRESS,
-    MAX_ARCHIVE,
-    MAX_BODY,
-    MAX_SIGN_IN,
-    MAX_UPLOAD,
-    MIN_PER_ADDRESS,
-    RECEIVE_SECONDS,
-    Limiter,
-    LimitPlace,
-)
 from app.http.principal import is_secure, network_of, session_token
-from ml.messages import Message
 
 
 class LanguageMiddleware:
@@ -114,10 +100,10 @@ BODY_SECONDS = 0.05
 FREE_PATHS = frozenset({"/healthz", "/v2/health/live", "/metrics", "/login/oidc", "/login/oidc/callback"})
 
 
-def make_share_limiters(at_once: int) -> tuple[Limiter, Limiter]:
+def make_share_limiters(at_once: int) -> tuple[limiter.Limiter, limiter.Limiter]:
     """Limiters of callers and of addresses, for so many requests of a caller at once."""
-    per_address = max(MIN_PER_ADDRESS, CALLERS_PER_ADDRESS * at_once)
-    return Limiter(CALLER_REQUESTS, at_once), Limiter(ADDRESS_REQUESTS, per_address)
+    per_address = max(limiter.MIN_PER_ADDRESS, limiter.CALLERS_PER_ADDRESS * at_once)
+    return limiter.Limiter(limiter.CALLER_REQUESTS, at_once), limiter.Limiter(limiter.ADDRESS_REQUESTS, per_address)
 
 
 class FairShare:
@@ -126,7 +112,7 @@ class FairShare:
     # Sixty requests of one program would otherwise take every thread and most of the processor, and the labels of
     # others would wait behind them. A waiting request holds neither a thread nor memory.
 
-    def __init__(self, app: ASGIApp, of_callers: Limiter, of_addresses: Limiter) -> None:
+    def __init__(self, app: ASGIApp, of_callers: limiter.Limiter, of_addresses: limiter.Limiter) -> None:
         self.app, self.of_callers, self.of_addresses = app, of_callers, of_addresses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,7 +121,7 @@ class FairShare:
             await self.app(scope, receive, send)
             return
         caller, address = _get_caller_and_address_keys(Request(scope))
-        places = (LimitPlace(self.of_callers, key=caller), LimitPlace(self.of_addresses, key=address))
+        places = (limiter.LimitPlace(self.of_callers, key=caller), limiter.LimitPlace(self.of_addresses, key=address))
         share = _RequestSlots(places, receive, send)
         try:
             if await share.take():
@@ -150,7 +136,6 @@ class FairShare:
 
 
 def _get_caller_and_address_keys(request: Request) -> tuple[str, str]:
-    """Keys of the caller (by credentials or address) and of the address."""
     address = "from " + network_of(request.client.host if request.client else "")
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     sent = token.strip() or scheme or session_token(request)
@@ -160,7 +145,7 @@ def _get_caller_and_address_keys(request: Request) -> tuple[str, str]:
 class _RequestSlots:
     """Slots of one request, released while its body arrives and when its answer begins."""
 
-    def __init__(self, places: tuple[LimitPlace, LimitPlace], receive: Receive, send: Send) -> None:
+    def __init__(self, places: tuple[limiter.LimitPlace, limiter.LimitPlace], receive: Receive, send: Send) -> None:
         self._places, self._receive, self._send = places, receive, send
         self._complete = False
         self._keep_until: float | None = None
@@ -234,7 +219,7 @@ class SlowRequest(Problem):
 class BodyLimits:
     """ASGI middleware that answers 408, 413 and 429 itself, whatever the application makes of a cut body."""
 
-    def __init__(self, app: ASGIApp, memory: Limiter) -> None:
+    def __init__(self, app: ASGIApp, memory: limiter.Limiter) -> None:
         self.app, self.memory = app, memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -248,11 +233,11 @@ class BodyLimits:
         if not declared.isdigit() or int(declared) > limit:
             await _make_limit_response(scope, _make_too_large_problem(limit))(scope, receive, send)
             return
-        seconds = ARCHIVE_SECONDS if scope["path"] in ARCHIVE_PATHS else RECEIVE_SECONDS
+        seconds = limiter.ARCHIVE_SECONDS if scope["path"] in ARCHIVE_PATHS else limiter.RECEIVE_SECONDS
         # without a length it may become as large as is allowed
         size = limit if b"transfer-encoding" in headers else int(declared)
         size = 0 if scope["path"] in ARCHIVE_PATHS | SIGN_IN_PATHS else _COPIES * size
-        place = LimitPlace(self.memory, size)
+        place = limiter.LimitPlace(self.memory, size)
         guard = _BodyGuard(receive, send, limit, seconds, place)
         try:
             await self.app(scope, guard.receive, guard.send)
@@ -273,27 +258,25 @@ def _make_limit_response(scope: Scope, problem: Problem) -> Response:
 
 def _get_body_limit(path: str) -> int:
     if path.startswith(PROTOCOL) and path.endswith("/infer"):
-        return MAX_UPLOAD
+        return limiter.MAX_UPLOAD
     if path in ARCHIVE_PATHS:
-        return MAX_ARCHIVE
+        return limiter.MAX_ARCHIVE
     if path in SIGN_IN_PATHS:
-        return MAX_SIGN_IN
-    return MAX_UPLOAD if path in UPLOAD_PATHS else MAX_BODY
+        return limiter.MAX_SIGN_IN
+    return limiter.MAX_UPLOAD if path in UPLOAD_PATHS else limiter.MAX_BODY
 
 
 def _make_too_large_problem(limit: int) -> Problem:
     mebibytes = limit // 1024**2
     return TooLarge(
-        Message(
-            "the body is larger than {mebibytes}", mebibytes=f"{mebibytes} MiB" if mebibytes else f"{limit // 1024} KiB"
-        )
+        "the body is larger than {mebibytes}", mebibytes=f"{mebibytes} MiB" if mebibytes else f"{limit // 1024} KiB"
     )
 
 
 class _BodyGuard:
     """Counts one request's body; once it breaks a limit, what the application answers is dropped."""
 
-    def __init__(self, receive: Receive, send: Send, limit: int, seconds: float, place: LimitPlace) -> None:
+    def __init__(self, receive: Receive, send: Send, limit: int, seconds: float, place: limiter.LimitPlace) -> None:
         self._receive: Callable[[], Awaitable[AsgiMessage]] = receive
         self._send, self._limit = send, limit
         self._seen, self._complete = 0, False

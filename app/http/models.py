@@ -22,7 +22,6 @@ from ml.metrics.jackknife import Estimate, EstimateDocument, ModelAssistedDocume
 
 
 def _require_storable_text(text: str) -> str:
-    """Text that PostgreSQL can store."""
     if "\x00" in text:
         raise ValueError("must not contain NUL")
     return text

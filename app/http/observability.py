@@ -1,9 +1,4 @@
-"""Logs, Prometheus metrics and traces, without names, notes or images.
-
-OpenTelemetry's own variables choose where traces go (``OTEL_EXPORTER_OTLP_ENDPOINT``); unset, nothing of it is
-imported. Spans are few and made here: what frameworks record by themselves has paths and parameters, which name cases
-and patients. A span has the route's template, identifiers and numbers, as the log has, and never an exception's words.
-"""
+"""Logs, Prometheus metrics and traces, without names, notes or images."""
 
 import logging
 import os

@@ -1,8 +1,4 @@
-"""OpenAPI document: access rules, texts, worked examples and the errors of each route.
-
-Headers that a request must carry are optional parameters in the code, so that a request without one gets its own error
-(400, 428) and not the general 422; here they are declared as required.
-"""
+"""OpenAPI document: access rules, texts, worked examples and the errors of each route."""
 
 import json
 import re
@@ -164,7 +160,6 @@ def _in_markdown(text: str) -> str:
 
 
 def _write_summary(operation: dict[str, Any]) -> None:
-    """Use the description's first clause as the summary."""
     text = operation["description"] = _in_markdown(operation["description"])
     operation["summary"] = re.split(r"[:;.](?:\s|$)", text, maxsplit=1)[0]
 
@@ -182,7 +177,6 @@ def _problem_example(kind: type[Problem]) -> dict[str, str | int]:
 
 
 def _describe_errors(operation: dict[str, Any], problems: dict[str, Any]) -> None:
-    """Declare problem documents once each, and describe successful responses."""
     kinds = {kind.code: kind for kind in _problem_classes(Problem)}
     for answer in operation["responses"].values():
         content = answer.get("content", {})
@@ -196,7 +190,6 @@ def _describe_errors(operation: dict[str, Any], problems: dict[str, Any]) -> Non
 
 
 def _parse_example_value(schema: dict[str, Any], value: str) -> str | int | bool:
-    """Convert a value of a URL to the type of its schema."""
     kinds = {part.get("type") for part in (schema, *schema.get("anyOf", []))}
     if "boolean" in kinds:
         return value == "true"
@@ -204,7 +197,6 @@ def _parse_example_value(schema: dict[str, Any], value: str) -> str | int | bool
 
 
 def _add_example(operation: dict[str, Any], path: str, example: RecordedExample) -> None:
-    """Insert a recorded request and response into an operation."""
     values = {"path": path_values(path, example), "query": query_values(example)}
     for parameter in operation.get("parameters", []):
         value = values.get(parameter["in"], {}).get(parameter["name"])

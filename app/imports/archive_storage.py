@@ -1,9 +1,4 @@
-"""Storage of import archives: in HOME, or in the bucket for all workers.
-
-In the bucket an archive is stored under the identifier of its job before that job is asked for, since no transaction
-should wait for an upload. The file that was received stands for "nobody has taken it yet": whoever asks for the job
-removes it, and an archive whose file is still there at the end of the request is taken back.
-"""
+"""Storage of import archives: in HOME, or in the bucket for all workers."""
 
 import os
 import shutil
@@ -116,7 +111,6 @@ def open_job_archive(context: ServiceContext, job_id: uuid.UUID, check_id: str |
 
 
 def _fetch_from_bucket(context: ServiceContext, bucket: BlobStore, name: str, path: Path) -> None:
-    """Copy an archive of the bucket into a folder to be made."""
     path.parent.mkdir(parents=True)
     for blob in bucket.under(name):
         require_space(path.parent, context.settings.min_free_bytes, blob.size)
@@ -146,7 +140,6 @@ def bytes_of_archives(bucket: BlobStore | None) -> int:
 
 
 def _get_file_age(path: Path) -> float:
-    """Seconds since a file was written; 0 for one that is gone."""
     try:
         return time.time() - path.stat().st_mtime
     except FileNotFoundError:

@@ -15,16 +15,8 @@ from app.context import ServiceContext
 from app.database.tables import ImportRow, Job
 from app.http.errors import Conflict, NotFound, Problem
 from app.http.principal import Principal
+from app.imports import import_job
 from app.imports.archive_storage import ReceivedArchive, is_kept, pass_to_import
-from app.imports.import_job import (
-    CHECK,
-    RowCounts,
-    archive_of_job,
-    describe_differences,
-    get_row_identity,
-    is_row_problem,
-    submit_with,
-)
 from app.imports.zip_contents import ArchiveRow, ImportArchive
 from app.jobs import service
 from app.jobs.service import JobView, RunningJob, jobs_where
@@ -46,7 +38,7 @@ class FailedRow(TypedDict):
     detail: str
 
 
-class CheckCounts(RowCounts):
+class CheckCounts(import_job.RowCounts):
     """Counts of rows by their would-be result; ``twins`` are created with another case's image."""
 
     n_rows: int
@@ -85,7 +77,7 @@ class _ArchiveCheck:
             files = archive.read(row), archive.read_field(row)
             return self._compared(row.number, fields, *inspect_upload(self._context, fields, *files))
         except Problem as exc:
-            if not is_row_problem(exc):
+            if not import_job.is_row_problem(exc):
                 raise
             return "failed", exc.detail
         except ValueError as exc:
@@ -101,7 +93,7 @@ class _ArchiveCheck:
             first = "" if twin is None else same_image_as(twin.external_id)
         refuse_other_image(existing, sent)
         if existing is not None:
-            return "known", describe_differences(fields, existing.patient, existing.site, existing.metadata)
+            return "known", import_job.describe_differences(fields, existing.patient, existing.site, existing.metadata)
         earlier = self._images.setdefault(pixels_sha256, number)
         case_fields = fields.patient, fields.site, dict(fields.metadata)
         self._rows[fields.external_id] = _ExistingCase(sent.image_sha256, sent.field_sha256, *case_fields)
@@ -130,7 +122,7 @@ def checked_rows(context: ServiceContext, archive: ImportArchive) -> Iterator[Ch
     check = _ArchiveCheck(context)
     for row in archive.rows:
         status, detail = check.row(archive, row)
-        yield CheckedRow(row.number, *get_row_identity(row), status, detail)
+        yield CheckedRow(row.number, *import_job.get_row_identity(row), status, detail)
     for file in archive.ignored:
         yield CheckedRow(file.number, file.file[-200:].replace("\x00", ""), None, "ignored", file.why)
 
@@ -178,7 +170,7 @@ _BATCH = 32
 
 def begin_check(session: Session, context: ServiceContext, principal: Principal, archive: ReceivedArchive) -> JobView:
     """Ask what the import of an archive would do; the archive goes to where the job looks for it."""
-    return submit_with(session, context, principal, CHECK, archive)
+    return import_job.submit_with(session, context, principal, import_job.CHECK, archive)
 
 
 def check_import(job: RunningJob) -> CheckCounts:
@@ -187,7 +179,7 @@ def check_import(job: RunningJob) -> CheckCounts:
     counting, n_done = RowCounter(), 0
     with job.context.database.read() as session:
         stored = set(session.execute(select(ImportRow.row).where(ImportRow.job_id == job.job_id)).scalars())
-    with archive_of_job(job) as archive:
+    with import_job.archive_of_job(job) as archive:
         rows, n_rows = checked_rows(job.context, archive), len(archive.rows)
         while batch := list(islice(rows, _BATCH)):
             for row in batch:
@@ -232,7 +224,7 @@ def import_checked(session: Session, context: ServiceContext, principal: Princip
 
 def check_of(session: Session, check_id: uuid.UUID) -> JobView:
     """A check."""
-    jobs = jobs_where(session, Job.id == check_id, Job.kind == CHECK)
+    jobs = jobs_where(session, Job.id == check_id, Job.kind == import_job.CHECK)
     if not jobs:
         raise NotFound("there is no such check")
     return jobs[0]

@@ -149,7 +149,7 @@ def archive_of_job(job: RunningJob) -> Iterator[ImportArchive]:
             "{days} days after the import had ended, or when a patient was erased", days=KEPT_FOR_RETRIES.days
         )
         raise ArchiveError(
-            Message("the archive was deleted {when}; send it again, what is known is not stored twice", when=when)
+            "the archive was deleted {when}; send it again, what is known is not stored twice", when=when
         ) from exc
 
 

@@ -22,7 +22,6 @@ from app.imports.archive_storage import (
 )
 from app.imports.zip_contents import ArchiveError, open_archive
 from app.storage.blobs import BlobStore, require_space
-from ml.messages import Message
 
 _NAME = "the archive"
 # how many bytes are written before the free space is looked at again
@@ -55,11 +54,9 @@ class ArchiveReceiver:
         quota = _LARGEST_AT_ONCE * self._limit
         if _size_of(self._path.parent) + self._elsewhere > quota:
             raise StorageFull(
-                Message(
-                    "other archives take the {quota:,} MiB that there are for archives; send this one when an "
-                    "import has ended, or cancel one",
-                    quota=quota // 1024**2,
-                )
+                "other archives take the {quota:,} MiB that there are for archives; send this one when an "
+                "import has ended, or cancel one",
+                quota=quota // 1024**2,
             )
 
     def write(self, chunk: bytes) -> int:
@@ -69,7 +66,7 @@ class ArchiveReceiver:
             self._require_room()
             self._checked = self._size
         if self._limit is not None and self._size > self._limit:
-            raise TooLarge(Message("{name} is larger than {limit} MiB", name=self._name, limit=self._limit // 1024**2))
+            raise TooLarge("{name} is larger than {limit} MiB", name=self._name, limit=self._limit // 1024**2)
         self._digest.update(chunk)
         with _map_storage_errors():
             return self._stream.write(chunk)
@@ -90,7 +87,6 @@ class ArchiveReceiver:
 
 
 def _size_of(folder: Path) -> int:
-    """Bytes of the files in a folder."""
     total = 0
     for path in folder.iterdir():
         with suppress(FileNotFoundError):  # its import has just ended

@@ -15,28 +15,6 @@ from app.imports.schemas import ImportOut, ImportRowOut, Status
 from app.imports.zip_contents import MAX_ENTRIES, MAX_ROWS, ArchiveError
 from app.jobs.service import job_out, jobs_where
 
-__all__ = [
-    "CHECK",
-    "MAX_ENTRIES",
-    "MAX_ROWS",
-    "ArchiveError",
-    "ImportRowOut",
-    "ReceivedArchive",
-    "Status",
-    "begin_check",
-    "begin_import",
-    "can_be_imported",
-    "check_of",
-    "delete_archives",
-    "import_checked",
-    "import_of",
-    "open_job_archive",
-    "page_of_rows",
-    "receive_body",
-    "same_image_as",
-    "show_import",
-]
-
 
 def show_import(session: Session, import_id: uuid.UUID, *, after: int, limit: int, status: str | None) -> ImportOut:
     """An import with a page of its rows."""

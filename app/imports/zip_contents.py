@@ -64,6 +64,9 @@ _FILES = {"file", "field"}
 class ArchiveError(ValueError):
     """An archive that cannot be imported at all; the message says why."""
 
+    def __init__(self, reason: str, /, **values: object) -> None:
+        super().__init__(Message(reason, **values) if values else reason)
+
 
 @dataclass(frozen=True)
 class ArchiveRow:
@@ -114,33 +117,25 @@ class ImportArchive:
         entries = [info for info in archive.infolist() if not info.is_dir()]
         if len(entries) > MAX_ENTRIES:
             raise ArchiveError(
-                Message(
-                    "{name}: {entries:,} entries; at most {max_entries:,} in one import",
-                    name=name,
-                    entries=len(entries),
-                    max_entries=MAX_ENTRIES,
-                )
+                "{name}: {entries:,} entries; at most {max_entries:,} in one import",
+                name=name,
+                entries=len(entries),
+                max_entries=MAX_ENTRIES,
             )
         if sum(info.file_size for info in entries) > ALWAYS_ALLOWED + MAX_RATIO * size:
             raise ArchiveError(
-                Message("{name}: unpacks to more than {max_ratio} times its size", name=name, max_ratio=MAX_RATIO)
+                "{name}: unpacks to more than {max_ratio} times its size", name=name, max_ratio=MAX_RATIO
             )
         self._entries = {info.filename: info for info in entries}
         manifests = [name for name in self._entries if PurePosixPath(name).name == MANIFEST]
         if len(manifests) > 1:
             raise ArchiveError(
-                Message(
-                    "{name}: contains {manifests} files {manifest}",
-                    name=name,
-                    manifests=len(manifests),
-                    manifest=MANIFEST,
-                )
+                "{name}: contains {manifests} files {manifest}", name=name, manifests=len(manifests), manifest=MANIFEST
             )
         self.rows = self._from_manifest(manifests[0]) if manifests else self._from_names()
         self.ignored = self._left_out(manifests[0] if manifests else None)
 
     def _left_out(self, manifest: str | None) -> list[SkippedFile]:
-        """Files that no row is about, in the order of their names."""
         used = {row.file for row in self.rows} | {row.field for row in self.rows} | {manifest}
         names = sorted(name for name in self._entries if name not in used)
         why = [get_skip_reason(name, manifest=manifest is not None) for name in names]
@@ -153,13 +148,11 @@ class ImportArchive:
             others = [f"{name}: {get_skip_reason(name, manifest=False)}" for name in sorted(self._entries)[:3]]
             also = f" ({'; '.join(others)})" if others else ""
             raise ArchiveError(
-                Message(
-                    "{name}: contains no image ({images}) and no {manifest}{also}",
-                    name=self._name,
-                    images=", ".join(IMAGES),
-                    manifest=MANIFEST,
-                    also=also,
-                )
+                "{name}: contains no image ({images}) and no {manifest}{also}",
+                name=self._name,
+                images=", ".join(IMAGES),
+                manifest=MANIFEST,
+                also=also,
             )
         ids = _short_names(names)
         return [ArchiveRow(i, name, {"external_id": ids[name]}) for i, name in enumerate(names, 1)]
@@ -169,40 +162,32 @@ class ImportArchive:
         info = self._entries[manifest]
         if info.file_size > MAX_MANIFEST:
             raise ArchiveError(
-                Message(
-                    "{name}: {manifest} is larger than {max_manifest} MiB",
-                    name=self._name,
-                    manifest=manifest,
-                    max_manifest=MAX_MANIFEST // 1024**2,
-                )
+                "{name}: {manifest} is larger than {max_manifest} MiB",
+                name=self._name,
+                manifest=manifest,
+                max_manifest=MAX_MANIFEST // 1024**2,
             )
         if info.file_size > max(MANIFEST_ALLOWED, MAX_RATIO * self._size):
             raise ArchiveError(
-                Message(
-                    "{name}: {manifest} unpacks to more than {max_ratio} times the archive",
-                    name=self._name,
-                    manifest=manifest,
-                    max_ratio=MAX_RATIO,
-                )
+                "{name}: {manifest} unpacks to more than {max_ratio} times the archive",
+                name=self._name,
+                manifest=manifest,
+                max_ratio=MAX_RATIO,
             )
         try:
             with self._opened(info) as stream, io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
                 return list(self._rows(manifest, csv.DictReader(text)))
         except UnicodeDecodeError as exc:
             raise ArchiveError(
-                Message(
-                    "{name}: {manifest} cannot be read as UTF-8: {exc}", name=self._name, manifest=manifest, exc=exc
-                )
+                "{name}: {manifest} cannot be read as UTF-8: {exc}", name=self._name, manifest=manifest, exc=exc
             ) from exc
         except csv.Error as exc:
             raise ArchiveError(
-                Message("{name}: {manifest} cannot be read as CSV: {exc}", name=self._name, manifest=manifest, exc=exc)
+                "{name}: {manifest} cannot be read as CSV: {exc}", name=self._name, manifest=manifest, exc=exc
             ) from exc
         except _DAMAGE as exc:
             raise ArchiveError(
-                Message(
-                    "{name}: {manifest} is damaged in the archive: {exc}", name=self._name, manifest=manifest, exc=exc
-                )
+                "{name}: {manifest} is damaged in the archive: {exc}", name=self._name, manifest=manifest, exc=exc
             ) from exc
 
     def _rows(self, manifest: str, lines: "csv.DictReader[str]") -> Iterator[ArchiveRow]:
@@ -215,24 +200,20 @@ class ImportArchive:
                 else Message("unknown column {unknown}", unknown=repr(sorted(unknown)[0]))
             )
             raise ArchiveError(
-                Message(
-                    "{name}: {manifest}: {wrong}; columns are {columns}",
-                    name=self._name,
-                    manifest=manifest,
-                    wrong=wrong,
-                    columns=", ".join(sorted(_COLUMNS)),
-                )
+                "{name}: {manifest}: {wrong}; columns are {columns}",
+                name=self._name,
+                manifest=manifest,
+                wrong=wrong,
+                columns=", ".join(sorted(_COLUMNS)),
             )
         folder, number = PurePosixPath(manifest).parent, 0
         for number, line in enumerate(lines, 1):
             if number > MAX_ROWS:
                 raise ArchiveError(
-                    Message(
-                        "{name}: {manifest} has more than {max_rows:,} rows; send several archives",
-                        name=self._name,
-                        manifest=manifest,
-                        max_rows=MAX_ROWS,
-                    )
+                    "{name}: {manifest} has more than {max_rows:,} rows; send several archives",
+                    name=self._name,
+                    manifest=manifest,
+                    max_rows=MAX_ROWS,
                 )
             fields = {key: value for key, value in line.items() if key in _COLUMNS - _FILES and value}
             surplus = len(line.get(None, []))  # under None: what has no column
@@ -241,17 +222,12 @@ class ImportArchive:
                 number, str(folder / (line["file"] or "")), fields, surplus, str(folder / field) if field else ""
             )
         if not number:
-            raise ArchiveError(Message("{name}: {manifest} has no row", name=self._name, manifest=manifest))
+            raise ArchiveError("{name}: {manifest} has no row", name=self._name, manifest=manifest)
 
     def _opened(self, info: zipfile.ZipInfo) -> IO[bytes]:
-        """An entry to read."""
         if info.compress_type not in _METHODS:
             raise ArchiveError(
-                Message(
-                    "{name}: {filename} is compressed in another way than deflate",
-                    name=self._name,
-                    filename=info.filename,
-                )
+                "{name}: {filename} is compressed in another way than deflate", name=self._name, filename=info.filename
             )
         return self._zip.open(info)
 
@@ -311,7 +287,7 @@ def open_archive(path: Path, name: str | None = None) -> Iterator[ImportArchive]
             with zipfile.ZipFile(stream) as opened:
                 yield ImportArchive(opened, name, path.stat().st_size)
     except zipfile.BadZipFile as exc:
-        raise ArchiveError(Message("{name}: not a zip archive, or a damaged one", name=name)) from exc
+        raise ArchiveError("{name}: not a zip archive, or a damaged one", name=name) from exc
 
 
 def _require_short_directory(stream: IO[bytes], name: str) -> None:
@@ -320,11 +296,9 @@ def _require_short_directory(stream: IO[bytes], name: str) -> None:
     end = zipfile._EndRecData(stream)  # type: ignore[attr-defined]
     if end and end[zipfile._ECD_SIZE] > MAX_DIRECTORY:  # type: ignore[attr-defined]
         raise ArchiveError(
-            Message(
-                "{name}: more entries than can be read; at most {max_entries:,} in one import",
-                name=name,
-                max_entries=MAX_ENTRIES,
-            )
+            "{name}: more entries than can be read; at most {max_entries:,} in one import",
+            name=name,
+            max_entries=MAX_ENTRIES,
         )
 
 
@@ -345,7 +319,7 @@ def pack_folder(folder: Path, out: WritableStream) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     packed = {path for path in files if is_image(path.relative_to(folder).as_posix()) or path.name == MANIFEST}
     if not packed:
-        raise ArchiveError(Message("{folder}: contains no image", folder=folder))
+        raise ArchiveError("{folder}: contains no image", folder=folder)
     with zipfile.ZipFile(cast(IO[bytes], out), "w", zipfile.ZIP_STORED) as archive:
         for path in files:
             name = path.relative_to(folder).as_posix()

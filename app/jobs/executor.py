@@ -1,8 +1,4 @@
-"""Worker's job executor: DBOS takes queued jobs from one queue per kind, and enqueues what schedules ask for.
-
-DBOS has a system database of its own, a file beside ours on SQLite, a schema on PostgreSQL. It knows identifiers only:
-what it has forgotten is enqueued again from the jobs' rows, under ``<job id>.<attempt>``, which runs once.
-"""
+"""Worker's job executor: DBOS takes queued jobs from one queue per kind, and enqueues what schedules ask for."""
 
 import time
 from collections.abc import Callable, Mapping

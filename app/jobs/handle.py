@@ -1,8 +1,4 @@
-"""Handle of a running job: batches, progress and cancellation.
-
-A batch checks in its own transaction that the row names its run, and keeps the row from being given to another run
-until it commits. A request to cancel is not kept waiting by that: it ends the job before the next batch.
-"""
+"""Handle of a running job: batches, progress and cancellation."""
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping

@@ -1,8 +1,4 @@
-"""Locks of executors: the operating system (SQLite) or PostgreSQL takes a lock away when its process dies.
-
-On PostgreSQL it is an advisory lock of a session, so an executor connects past a transaction pooler. On SQLite it is a
-lock on a file beside the database.
-"""
+"""Locks of executors: the operating system (SQLite) or PostgreSQL takes a lock away when its process dies."""
 
 import fcntl
 import hashlib
@@ -104,7 +100,6 @@ def find_living_executors(session: Session, executor_ids: Iterable[str]) -> set[
 
 
 def _lock_file(url: str, executor_id: str, kind: int = fcntl.LOCK_EX) -> int | None:
-    """Handle of an executor's locked file, None if another process has the lock."""
     handle = os.open(f"{make_url(url).database}.{executor_id}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, kind | fcntl.LOCK_NB)

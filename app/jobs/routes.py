@@ -6,8 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 
 from app.accounts.service import GuardedRoute, RequireScope
-from app.context import AppContext
-from app.database.engine import ReadSession, WriteSession
+from app.context import AppContext, Call, writing_call
+from app.database.engine import ReadSession
 from app.database.idempotency import Idempotent, KeyMissing
 from app.http.errors import Conflict, NotFound, list_problem_responses
 from app.http.principal import Principal
@@ -18,6 +18,7 @@ from app.jobs.schemas import JobOut, JobsOut, job_out
 router = APIRouter(tags=["jobs"], responses=list_problem_responses(), route_class=GuardedRoute)
 _Viewing = Depends(RequireScope("metrics:read"))
 _Managing = Annotated[Principal, Depends(RequireScope("manage"))]
+_ManagingWrite = Annotated[Call, writing_call("manage")]
 
 
 @router.get("/v1/jobs", operation_id="list_jobs", dependencies=[_Viewing])
@@ -47,12 +48,10 @@ def cancel_job(job_id: uuid.UUID, context: AppContext, principal: _Managing) -> 
     response_model=JobOut,
     responses=list_problem_responses(KeyMissing, NotFound, Conflict),
 )
-def retry_job(
-    job_id: uuid.UUID,
-    context: AppContext,
-    principal: _Managing,
-    once: Idempotent,
-    session: WriteSession,
-) -> Response:
+def retry_job(job_id: uuid.UUID, once: Idempotent, call: _ManagingWrite) -> Response:
     """Queue a failed or cancelled job again; it resumes where it stopped."""
-    return once(session, None, lambda: (202, job_out(service.requeue_job(session, context, principal, job_id))))
+    return once(
+        call.session,
+        None,
+        lambda: (202, job_out(service.requeue_job(call.session, call.context, call.principal, job_id))),
+    )

@@ -15,13 +15,7 @@ from app.context import ServiceContext
 from app.database.tables import Job, time_of
 from app.http import observability
 from app.http.errors import Problem, is_retryable_error
-from app.jobs.handle import (
-    JobCancelledError,
-    JobFunction,
-    JobOvertakenError,
-    RunningJob,
-    WorkerStoppingError,
-)
+from app.jobs import handle
 from app.jobs.locks import executor_lock
 from app.jobs.queries import requeue_running_jobs
 from app.settings import Settings
@@ -52,7 +46,7 @@ def command_ids() -> list[str]:
 class JobRunner:
     """Runs jobs while it has the lock of its executor id."""
 
-    def __init__(self, context: ServiceContext, kinds: Mapping[str, JobFunction], ids: Iterable[str]) -> None:
+    def __init__(self, context: ServiceContext, kinds: Mapping[str, handle.JobFunction], ids: Iterable[str]) -> None:
         self.context, self.kinds, self.id = context, kinds, ""
         #: jobs that run here, and how many were begun here
         self.running: set[str] = set()
@@ -78,7 +72,7 @@ class JobRunner:
         if not self._stopping.is_set():
             self.check()
         if self._stopping.is_set() or self.broken.is_set():
-            raise WorkerStoppingError
+            raise handle.WorkerStoppingError
 
     def run(self, kind: str, job_id: str, attempt: int) -> None:
         """Run an attempt of a job, unless another run has it; how it ends is stored in its row."""
@@ -87,17 +81,16 @@ class JobRunner:
             job = self._until_written(lambda: self._begin(uuid.UUID(job_id), attempt))
             if job is not None:
                 self._do(kind, *job)
-        except (JobCancelledError, JobOvertakenError) as exc:
+        except (handle.JobCancelledError, handle.JobOvertakenError) as exc:
             _log.warning("job left", job=job_id, reason=type(exc).__name__)
         except events.KeyRotated:
             self.broken.set()
-        except WorkerStoppingError:
+        except handle.WorkerStoppingError:
             pass  # it stays as it is: whoever gets this executor's lock queues it again
         finally:
             self.running.discard(job_id)
 
-    def _begin(self, job_id: uuid.UUID, attempt: int) -> tuple[RunningJob, str] | None:
-        """Begin a queued attempt; None where there is none any more."""
+    def _begin(self, job_id: uuid.UUID, attempt: int) -> tuple[handle.RunningJob, str] | None:
         self.require_worker()
         with self.context.database.write() as session:
             row = session.get(Job, job_id, with_for_update=True)
@@ -112,18 +105,17 @@ class JobRunner:
                 return None
             row.state, row.executor_id, row.begun = "running", self.id, row.begun + 1
             row.started_at = row.started_at or time_of(session)
-            job = RunningJob(self.context, job_id, row.parameters, attempt, row.begun, self.require_worker)
+            job = handle.RunningJob(self.context, job_id, row.parameters, attempt, row.begun, self.require_worker)
             traceparent = row.traceparent
         self.begun += 1
         return job, traceparent
 
-    def _do(self, kind: str, job: RunningJob, traceparent: str) -> None:
-        """Call a job's function and store how it ended."""
+    def _do(self, kind: str, job: handle.RunningJob, traceparent: str) -> None:
         try:
             with observability.record_span(f"job {kind}", "consumer", traceparent, job=str(job.job_id)):
                 result = packed(self.kinds[kind](job))
             self._until_written(lambda: job.end("succeeded", result=result))
-        except (JobCancelledError, JobOvertakenError, events.KeyRotated):
+        except (handle.JobCancelledError, handle.JobOvertakenError, events.KeyRotated):
             raise
         except (Problem, ValueError, OSError) as exc:
             self._fail(job, exc.detail if isinstance(exc, Problem) else str(exc))
@@ -139,7 +131,7 @@ class JobRunner:
         except Exception as exc:
             self._fail(job, _log_defect(job, exc))
 
-    def _fail(self, job: RunningJob, error: str) -> None:
+    def _fail(self, job: handle.RunningJob, error: str) -> None:
         self._until_written(lambda: job.end("failed", error=error))
 
     def _until_written(self, work: Callable[[], _Written]) -> _Written:
@@ -171,7 +163,7 @@ class JobRunner:
             self.broken.set()
 
 
-def _log_defect(job: RunningJob, exc: Exception) -> str:
+def _log_defect(job: handle.RunningJob, exc: Exception) -> str:
     """Log an unexpected error of a job and return a sentence for its requester."""
     _log.error("job failed", job=str(job.job_id), exc_info=exc)
     return f"a defect ({type(exc).__name__}); the worker's log says more"

@@ -1,8 +1,4 @@
-"""Submits, cancels and retries jobs.
-
-The row of a job is the truth: what was asked for, its state, and how it ended. It is also the outbox: a worker enqueues
-what is queued, so a request that is rolled back leaves nothing.
-"""
+"""Submits, cancels and retries jobs."""
 
 import uuid
 from typing import Any
@@ -21,28 +17,7 @@ from app.jobs.handle import JobFunction, JobResult, RunningJob
 from app.jobs.queries import OPEN, PARTS, JobView, counts_by_state, job_by_id, jobs_where, newest_jobs, parts_of
 from app.jobs.schemas import JobOut, job_out
 from app.jobs.workers import count_living_workers, list_missing_workers, take_over_worker
-from ml.messages import Message, Term
-
-__all__ = [
-    "OPEN",
-    "PARTS",
-    "JobFunction",
-    "JobOut",
-    "JobResult",
-    "JobView",
-    "RunningJob",
-    "cancel_job_and_parts",
-    "cancel_open_jobs",
-    "count_living_workers",
-    "counts_by_state",
-    "job_out",
-    "jobs_where",
-    "list_missing_workers",
-    "newest_jobs",
-    "requeue_job",
-    "submit_job",
-    "take_over_worker",
-]
+from ml.messages import Term
 
 
 def submit_job(
@@ -100,9 +75,7 @@ def requeue_job(session: Session, context: ServiceContext, principal: Principal,
     if job is None:
         raise NotFound("there is no such job")
     if job.state not in {"failed", "cancelled"}:
-        raise Conflict(
-            Message("the job is {state}; only a failed or cancelled one is tried again", state=Term(job.state))
-        )
+        raise Conflict("the job is {state}; only a failed or cancelled one is tried again", state=Term(job.state))
     job.state, job.attempt, job.begun, job.executor_id = "queued", job.attempt + 1, 0, None
     job.error = job.ended_at = job.cancel_requested_at = job.cancel_requested_by = None
     events.record_event(session, context.keys.audit, actor=principal.name, action="job.retry", object_id=job.id)

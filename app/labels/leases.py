@@ -43,7 +43,7 @@ from app.labels.schemas import DeclineIn, ReadOut
 from app.predictions.service import champion_first_order
 from app.releases.service import cached_release_classes, reading_classes
 from app.triage.service import current_policy, refresh_waiting, require_qualified
-from ml.messages import Message, Term
+from ml.messages import Term
 
 
 class AlreadyLabelled(Conflict):
@@ -275,9 +275,7 @@ def lease_next_read(session: Session, context: ServiceContext, principal: Princi
         n_leases = len(queries.leases_of(session, annotator.id))
     if n_leases >= MAX_LEASES:
         raise TooManyLeases(
-            Message(
-                "{max_leases} cases are leased to you; answer, decline or give one back first", max_leases=MAX_LEASES
-            )
+            "{max_leases} cases are leased to you; answer, decline or give one back first", max_leases=MAX_LEASES
         )
     taken = next_request(session, context.keys.readers.order, annotator.id)
     if taken is None:
@@ -327,7 +325,7 @@ def get_own_lease(session: Session, principal: Principal, read_id: uuid.UUID, *,
         # nobody else took it meanwhile
         read.state, read.ended_at, request.state = "leased", None, "leased"
     if read.state != "leased":
-        raise LeaseLost(Message("this read is {state}; lease the next one", state=Term(read.state)))
+        raise LeaseLost("this read is {state}; lease the next one", state=Term(read.state))
     return lease
 
 

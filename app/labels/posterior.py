@@ -265,7 +265,6 @@ def choose_adjudicator(
 
 
 def _count_waiting_requests(session: Session, annotators: list[UUID]) -> dict[UUID | None, int]:
-    """Reads that wait for each of some annotators, where there are any."""
     waiting = (ReadRequest.annotator_id.in_(annotators), ReadRequest.state.in_(("open", "leased")))
     counted = select(ReadRequest.annotator_id, func.count()).where(*waiting).group_by(ReadRequest.annotator_id)
     return {row[0]: row[1] for row in session.execute(counted)}

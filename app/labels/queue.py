@@ -1,8 +1,4 @@
-"""Queue of an annotator: the open requests that they may be given, in order.
-
-A queue is read from its beginning, some requests at a time, and only those are compared with what the annotator knows:
-a lease costs as much before a hundred thousand requests as before ten.
-"""
+"""Queue of an annotator: the open requests that they may be given, in order."""
 
 import itertools
 import json
@@ -126,7 +122,6 @@ def _is_offered() -> ColumnElement[bool]:
 
 
 def _open_requests() -> Select[Any]:
-    """Select the next ``n`` open requests after a place in the queue."""
     # what they have labelled may still wait for others, and stands at the front of their queue until then. By its case
     # alone, since a case has few labels: what hides the annotator keeps a database from going through all of theirs
     mine = func.coalesce(CountedLabel.annotator_id, CountedLabel.annotator_id) == bindparam("annotator_id")
@@ -203,7 +198,6 @@ def _known_case_sources(me: BindParameter[uuid.UUID]) -> tuple[_Source, ...]:
 
 
 def _has_source(case_id: InstrumentedAttribute[uuid.UUID], sources: Iterable[_Source]) -> ColumnElement[bool]:
-    """Whether a row of these tables is of the case or of a twin."""
     of_twin = CaseTwin.case_id == case_id
     return or_(
         *(
@@ -223,7 +217,6 @@ _SEEN_CASES = {dialect: _seen_cases_statement(dialect) for dialect in ("sqlite",
 def _find_seen_cases(
     session: Session, annotator_id: uuid.UUID, at: datetime, requests: Sequence[WaitingRequest], *, never_given: bool
 ) -> set[uuid.UUID]:
-    """Return the cases of requests that the annotator has seen, twins included, or that a repeat replaces."""
     cases = {request.case_id for request in requests}
     dialect = session.get_bind().dialect.name
     as_list: Any = list(cases) if dialect == "postgresql" else json.dumps([case_id.hex for case_id in cases])
@@ -322,7 +315,6 @@ class WaitingRepeats(NamedTuple):
 
 
 def _waiting_repeats_statement() -> Select[Any]:
-    """Select the repeats that wait for an annotator, each with whether they know its case."""
     # in one statement, however many wait: else the time of a lease would tell a repeat
     me: BindParameter[uuid.UUID] = bindparam("annotator_id")
     not_blind = (CountedLabel, and_(CountedLabel.annotator_id == me, CountedLabel.blind.is_(False)))
@@ -342,7 +334,6 @@ def _load_waiting_repeats(session: Session, annotator_id: uuid.UUID) -> WaitingR
 
 
 def _own_order(key: DerivedKey, annotator_id: uuid.UUID, place: int) -> int:
-    """Place of a case by this annotator's own permutation of the places."""
     digest = key.digest(annotator_id.bytes)
     factor = int.from_bytes(digest[:4], "big") % (_PRIME - 1) + 1
     offset = int.from_bytes(digest[4:8], "big") % _PRIME
@@ -350,7 +341,6 @@ def _own_order(key: DerivedKey, annotator_id: uuid.UUID, place: int) -> int:
 
 
 def _first_open_statement(requests: type[AnyRequest]) -> Select[Any]:
-    """Select and lock the first of some requests that is open, skipping locked ones."""
     order: tuple[Any, ...] = (requests.due_on, requests.shuffle)
     if issubclass(requests, ReadRequest):
         order += (requests.annotator_id.is_distinct_from(bindparam("annotator_id")), requests.ordinal)

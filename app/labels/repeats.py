@@ -1,8 +1,4 @@
-"""Hidden repeats: schedule an annotator's second visit to a case.
-
-What the annotator sees of one must not differ from any other case of theirs: leases, declines and heartbeats go through
-the same functions as every read, and this module has what must be different because nothing follows from the answer.
-"""
+"""Hidden repeats: schedule an annotator's second visit to a case."""
 
 import random
 import uuid

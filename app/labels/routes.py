@@ -1,13 +1,13 @@
 """Routes of reads, labels and posteriors."""
 
 import uuid
-from functools import partial
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Literal, TypeVar
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Query, Response
+from sqlalchemy.orm import Session
 
-from app.accounts.service import GuardedRoute, RequireScope
-from app.audit.chain.keys import AnnotatorKeys
+from app.accounts.service import GuardedRoute
 from app.cases.service import (
     BlindReadPending,
     CaseInPath,
@@ -18,9 +18,8 @@ from app.cases.service import (
     labels_of_case,
     note_exposure,
 )
-from app.context import AppContext
-from app.database.engine import ReadSession, WriteSession
-from app.database.idempotency import Idempotent, KeyMissing
+from app.context import Call, ServiceContext, reading_call, writing_call
+from app.database.idempotency import Idempotent, KeyMissing, Once
 from app.http.errors import NotFound, list_problem_responses
 from app.http.models import PosteriorOut
 from app.http.principal import Principal
@@ -42,39 +41,41 @@ from app.labels.schemas import (
 from app.labels.submission import label_out
 
 
-def read_with_opaque_id(keys: AnnotatorKeys, principal: Principal, read: ReadOut) -> ReadOut:
-    """Return a read with the caller's opaque case identifier."""
-    handle = case_handle(keys, principal, uuid.UUID(read.case_id))
+def _read_with_opaque_id(call: Call, read: ReadOut) -> ReadOut:
+    handle = case_handle(call.keys, call.principal, uuid.UUID(read.case_id))
     field = None if read.field is None else f"/v1/cases/{handle}/field"
     return read.model_copy(update={"case_id": str(handle), "image": f"/v1/cases/{handle}/image", "field": field})
 
 
-def label_with_opaque_id(keys: AnnotatorKeys, principal: Principal, label: LabelOut) -> LabelOut:
-    """Return a label with the caller's opaque case identifier."""
-    return label.model_copy(update={"case_id": str(case_handle(keys, principal, uuid.UUID(label.case_id)))})
+def _label_with_opaque_id(call: Call, label: LabelOut) -> LabelOut:
+    handle = case_handle(call.keys, call.principal, uuid.UUID(label.case_id))
+    return label.model_copy(update={"case_id": str(handle)})
 
 
-def labels_with_opaque_ids(keys: AnnotatorKeys, principal: Principal, labels: LabelsOut) -> LabelsOut:
-    """Return labels with the caller's opaque case identifiers."""
-    return LabelsOut(items=[label_with_opaque_id(keys, principal, label) for label in labels.items])
+_Body = TypeVar("_Body", bound=OwnLabelIn | RevisionIn | RetractionIn)
+#: Stores what a caller says of a read or of a label.
+_Store = Callable[[Session, ServiceContext, Principal, uuid.UUID, _Body], tuple[int, SubmittedOut]]
 
 
-def submitted_with_opaque_ids(
-    keys: AnnotatorKeys, principal: Principal, answer: tuple[int, SubmittedOut]
-) -> tuple[int, SubmittedOut]:
-    """Return status and submitted label with the caller's opaque case identifier."""
-    status, submitted = answer
-    label = label_with_opaque_id(keys, principal, submitted.label)
-    if principal.blind and submitted.hidden_because is not None:
-        label = label.model_copy(update={"round": None})
-    return status, submitted.model_copy(update={"label": label})
+def _store_once(call: Call, once: Once, store: _Store[_Body], named: uuid.UUID, body: _Body) -> Response:
+    """Store a label once, and answer with the caller's opaque case identifier."""
+
+    def answer() -> tuple[int, SubmittedOut]:
+        status, submitted = store(call.session, call.context, call.principal, named, body)
+        label = _label_with_opaque_id(call, submitted.label)
+        if call.principal.blind and submitted.hidden_because is not None:
+            label = label.model_copy(update={"round": None})
+        return status, submitted.model_copy(update={"label": label})
+
+    return once(call.session, body, answer)
 
 
 router = APIRouter(tags=["reads"], route_class=GuardedRoute)
-_Reading = Annotated[Principal, Depends(RequireScope("cases:read", "reads:own"))]
-_Annotating = Annotated[Principal, Depends(RequireScope("reads:own"))]
-_Outside = Annotated[Principal, Depends(RequireScope("labels:write"))]
-_Labelling = Annotated[Principal, Depends(RequireScope("reads:own", "labels:write"))]
+_Reading = Annotated[Call, reading_call("cases:read", "reads:own")]
+_Annotating = Annotated[Call, reading_call("reads:own")]
+_AnnotatingWrite = Annotated[Call, writing_call("reads:own")]
+_OutsideWrite = Annotated[Call, writing_call("labels:write")]
+_LabellingWrite = Annotated[Call, writing_call("reads:own", "labels:write")]
 
 
 @router.post(
@@ -84,33 +85,33 @@ _Labelling = Annotated[Principal, Depends(RequireScope("reads:own", "labels:writ
     response_model=ReadOut,
     responses={204: {"description": "Nothing to read now."}, **list_problem_responses(KeyMissing, TooManyLeases)},
 )
-def lease_read(context: AppContext, principal: _Annotating, once: Idempotent, session: WriteSession) -> Response:
+def lease_read(once: Idempotent, call: _AnnotatingWrite) -> Response:
     """Lease the next case for the caller: by due date, then in an order of their own; three at most at a time."""
 
     def take() -> tuple[int, ReadOut | None]:
-        read = leases.lease_next_read(session, context, principal)
-        return (204, None) if read is None else (201, read_with_opaque_id(context.keys.readers, principal, read))
+        read = leases.lease_next_read(call.session, call.context, call.principal)
+        return (204, None) if read is None else (201, _read_with_opaque_id(call, read))
 
-    return once(session, None, take)
+    return once(call.session, None, take)
 
 
 @router.get("/v1/reads", operation_id="list_reads", responses=list_problem_responses())
-def list_reads(context: AppContext, principal: _Annotating, session: ReadSession) -> ReadsOut:
+def list_reads(call: _Annotating) -> ReadsOut:
     """The caller's leases, oldest first."""
-    held = leases.list_leases(session, principal)
-    return ReadsOut(items=[read_with_opaque_id(context.keys.readers, principal, read) for read in held])
+    held = leases.list_leases(call.session, call.principal)
+    return ReadsOut(items=[_read_with_opaque_id(call, read) for read in held])
 
 
 @router.get("/v1/reads/{read_id}", operation_id="get_read", responses=list_problem_responses(NotFound))
-def get_read(read_id: uuid.UUID, context: AppContext, principal: _Annotating, session: ReadSession) -> ReadOut:
+def get_read(read_id: uuid.UUID, call: _Annotating) -> ReadOut:
     """One of the caller's own reads."""
-    return read_with_opaque_id(context.keys.readers, principal, leases.show_own_read(session, principal, read_id))
+    return _read_with_opaque_id(call, leases.show_own_read(call.session, call.principal, read_id))
 
 
 @router.patch("/v1/reads/{read_id}", operation_id="extend_read", responses=list_problem_responses(NotFound, LeaseLost))
-def extend_read(read_id: uuid.UUID, context: AppContext, principal: _Annotating, session: WriteSession) -> ReadOut:
+def extend_read(read_id: uuid.UUID, call: _AnnotatingWrite) -> ReadOut:
     """Extend a lease, up to six times its length in all."""
-    return read_with_opaque_id(context.keys.readers, principal, leases.extend_lease(session, principal, read_id))
+    return _read_with_opaque_id(call, leases.extend_lease(call.session, call.principal, read_id))
 
 
 @router.delete(
@@ -119,9 +120,9 @@ def extend_read(read_id: uuid.UUID, context: AppContext, principal: _Annotating,
     status_code=204,
     responses=list_problem_responses(NotFound, LeaseLost),
 )
-def release_read(read_id: uuid.UUID, principal: _Annotating, session: WriteSession) -> None:
+def release_read(read_id: uuid.UUID, call: _AnnotatingWrite) -> None:
     """Give a lease back; the case may come again."""
-    leases.release_lease(session, principal, read_id)
+    leases.release_lease(call.session, call.principal, read_id)
 
 
 @router.post(
@@ -130,21 +131,14 @@ def release_read(read_id: uuid.UUID, principal: _Annotating, session: WriteSessi
     response_model=ReadOut,
     responses=list_problem_responses(KeyMissing, NotFound, LeaseLost),
 )
-def decline_read(
-    read_id: uuid.UUID,
-    body: DeclineIn,
-    context: AppContext,
-    principal: _Annotating,
-    once: Idempotent,
-    session: WriteSession,
-) -> Response:
+def decline_read(read_id: uuid.UUID, body: DeclineIn, once: Idempotent, call: _AnnotatingWrite) -> Response:
     """Decline a read, with a reason; ``cannot_tell`` closes it for everybody."""
 
     def end() -> tuple[int, ReadOut]:
-        status, read = leases.record_decline(session, context, principal, read_id, body)
-        return status, read_with_opaque_id(context.keys.readers, principal, read)
+        status, read = leases.record_decline(call.session, call.context, call.principal, read_id, body)
+        return status, _read_with_opaque_id(call, read)
 
-    return once(session, body, end)
+    return once(call.session, body, end)
 
 
 @router.post(
@@ -154,17 +148,9 @@ def decline_read(
     response_model=SubmittedOut,
     responses=list_problem_responses(KeyMissing, NotFound, LeaseLost, AlreadyLabelled),
 )
-def commit_read(
-    read_id: uuid.UUID,
-    body: OwnLabelIn,
-    context: AppContext,
-    principal: _Annotating,
-    once: Idempotent,
-    session: WriteSession,
-) -> Response:
+def commit_read(read_id: uuid.UUID, body: OwnLabelIn, once: Idempotent, call: _AnnotatingWrite) -> Response:
     """End a read by a label; the answer reveals the posterior where the policy allows."""
-    stored = partial(submission.commit_read, session, context, principal, read_id, body)
-    return once(session, body, lambda: submitted_with_opaque_ids(context.keys.readers, principal, stored()))
+    return _store_once(call, once, submission.commit_read, read_id, body)
 
 
 @router.post(
@@ -174,17 +160,9 @@ def commit_read(
     response_model=SubmittedOut,
     responses=list_problem_responses(KeyMissing, NotFound, LabelFinal, LabelSuperseded),
 )
-def correct_read(
-    read_id: uuid.UUID,
-    body: OwnLabelIn,
-    context: AppContext,
-    principal: _Annotating,
-    once: Idempotent,
-    session: WriteSession,
-) -> Response:
+def correct_read(read_id: uuid.UUID, body: OwnLabelIn, once: Idempotent, call: _AnnotatingWrite) -> Response:
     """Correct a slip, still blind: until the case was shown, ten cases later, a sign-out or 15 minutes."""
-    stored = partial(corrections.correct_answer, session, context, principal, read_id, body)
-    return once(session, body, lambda: submitted_with_opaque_ids(context.keys.readers, principal, stored()))
+    return _store_once(call, once, corrections.correct_answer, read_id, body)
 
 
 @router.post(
@@ -194,11 +172,11 @@ def correct_read(
     response_model=SubmittedOut,
     responses=list_problem_responses(KeyMissing, NotFound, AlreadyLabelled),
 )
-def submit_label(
-    case_id: uuid.UUID, body: LabelIn, context: AppContext, principal: _Outside, once: Idempotent, session: WriteSession
-) -> Response:
+def submit_label(case_id: uuid.UUID, body: LabelIn, once: Idempotent, call: _OutsideWrite) -> Response:
     """Store a label of an outside annotator system; people with accounts answer reads that they hold."""
-    return once(session, body, lambda: submission.submit_label(session, context, principal, case_id, body))
+    return once(
+        call.session, body, lambda: submission.submit_label(call.session, call.context, call.principal, case_id, body)
+    )
 
 
 @router.post(
@@ -208,17 +186,9 @@ def submit_label(
     response_model=SubmittedOut,
     responses=list_problem_responses(KeyMissing, NotFound, LabelSuperseded),
 )
-def revise_label(
-    label_id: uuid.UUID,
-    body: RevisionIn,
-    context: AppContext,
-    principal: _Labelling,
-    once: Idempotent,
-    session: WriteSession,
-) -> Response:
+def revise_label(label_id: uuid.UUID, body: RevisionIn, once: Idempotent, call: _LabellingWrite) -> Response:
     """Correct one's own label, or label again after a retraction; every row stays."""
-    stored = partial(submission.revise_case_label, session, context, principal, label_id, body)
-    return once(session, body, lambda: submitted_with_opaque_ids(context.keys.readers, principal, stored()))
+    return _store_once(call, once, submission.revise_case_label, label_id, body)
 
 
 @router.post(
@@ -228,17 +198,9 @@ def revise_label(
     response_model=SubmittedOut,
     responses=list_problem_responses(KeyMissing, NotFound, LabelSuperseded),
 )
-def retract_label(
-    label_id: uuid.UUID,
-    body: RetractionIn,
-    context: AppContext,
-    principal: _Labelling,
-    once: Idempotent,
-    session: WriteSession,
-) -> Response:
+def retract_label(label_id: uuid.UUID, body: RetractionIn, once: Idempotent, call: _LabellingWrite) -> Response:
     """Take one's own label back; both rows stay."""
-    stored = partial(submission.retract_case_label, session, context, principal, label_id, body)
-    return once(session, body, lambda: submitted_with_opaque_ids(context.keys.readers, principal, stored()))
+    return _store_once(call, once, submission.retract_case_label, label_id, body)
 
 
 @router.get(
@@ -248,19 +210,17 @@ def retract_label(
 )
 def list_labels(
     asked: CaseInPath,
-    context: AppContext,
-    principal: _Reading,
-    session: ReadSession,
+    call: _Reading,
     history: Annotated[bool, Query(description="Superseded labels and retractions too.")] = False,
 ) -> LabelsOut:
     """Active labels of a case; annotators see them after committing their own."""
-    case = asked.found(session)
-    case_by_id(session, case.id)
-    ensure_revealed(session, principal, case)
-    labels = label_history(session, case.id) if history else labels_of_case(session, case.id)
-    result = LabelsOut(items=[label_out(row) for row in labels])
-    note_exposure(context.database, session, principal, case.id)
-    return labels_with_opaque_ids(context.keys.readers, principal, result)
+    case = asked.found(call.session)
+    case_by_id(call.session, case.id)
+    ensure_revealed(call.session, call.principal, case)
+    labels = label_history(call.session, case.id) if history else labels_of_case(call.session, case.id)
+    result = LabelsOut(items=[_label_with_opaque_id(call, label_out(row)) for row in labels])
+    note_exposure(call.context.database, call.session, call.principal, case.id)
+    return result
 
 
 @router.get(
@@ -270,9 +230,7 @@ def list_labels(
 )
 def get_posterior(
     asked: CaseInPath,
-    context: AppContext,
-    principal: _Reading,
-    session: ReadSession,
+    call: _Reading,
     exclude_annotator: Annotated[str | None, Query(max_length=100)] = None,
     annotators: Annotated[
         Literal["named", "alike"],
@@ -280,9 +238,9 @@ def get_posterior(
     ] = "named",
 ) -> PosteriorOut:
     """Posterior from the stored prior and all active blind labels."""
-    case = asked.found(session)
-    case_by_id(session, case.id)
-    ensure_revealed(session, principal, case)
-    result = show_case_posterior(session, case.id, exclude_annotator, by_name=annotators == "named")
-    note_exposure(context.database, session, principal, case.id)
+    case = asked.found(call.session)
+    case_by_id(call.session, case.id)
+    ensure_revealed(call.session, call.principal, case)
+    result = show_case_posterior(call.session, case.id, exclude_annotator, by_name=annotators == "named")
+    note_exposure(call.context.database, call.session, call.principal, case.id)
     return result

@@ -18,38 +18,3 @@ from app.labels.queries import has_answered_late
 from app.labels.queue import peek_next_case
 from app.labels.schemas import DeclineIn, LabelIn, LabelOut, OwnLabelIn, ReadOut, RetractionIn, RevisionIn
 from app.labels.submission import answer_read, label_out, retract_case_label, revise_case_label, submit_label
-
-__all__ = [
-    "LISTED",
-    "MAX_LEASES",
-    "AlreadyLabelled",
-    "DayProgress",
-    "DeclineIn",
-    "LabelIn",
-    "LabelOut",
-    "OwnLabelIn",
-    "ReadOut",
-    "RetractionIn",
-    "RevisionIn",
-    "answer_read",
-    "correct_answer_once",
-    "count_labelled_cases",
-    "expire_overdue_leases",
-    "get_day_progress",
-    "has_answered_late",
-    "label_out",
-    "labelled_cases",
-    "lease_next_read",
-    "list_correctable_answers",
-    "list_leases",
-    "note_display",
-    "peek_next_case",
-    "record_decline",
-    "release_lease",
-    "remarks_on",
-    "retract_case_label",
-    "revise_case_label",
-    "show_case_posterior",
-    "show_own_read",
-    "submit_label",
-]

@@ -36,7 +36,6 @@ from app.labels.posterior import (
 )
 from app.labels.queries import AnyRequest, AuthoredLabel
 from app.labels.schemas import LabelIn, LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
-from ml.messages import Message
 
 
 @dataclass(frozen=True)
@@ -194,13 +193,10 @@ def require_classes(classes: list[str], body: OwnLabelIn) -> None:
     """Refuse a class, or a second choice, that the case's release does not know."""
     for what, code in (("class", body.label), ("second choice", body.second_choice)):
         if code is not None and code not in classes:
-            raise InvalidValue(
-                Message("unknown {what}; the classes are {classes}", what=what, classes=", ".join(classes))
-            )
+            raise InvalidValue("unknown {what}; the classes are {classes}", what=what, classes=", ".join(classes))
 
 
 def _close_answered_request(session: Session, author: LabelAuthor, label: Label) -> None:
-    """Close the request and the read that a label answers; a request answered by a label that is not blind is open."""
     request, read = author.request, author.read
     if request is not None:
         is_closed = label.blind or isinstance(request, Repeat)
@@ -228,7 +224,6 @@ class _NewLabel:
 
 
 def _make_new_label(annotator: Annotator, label: Label, facts: CaseHistory, repeat: Repeat | None) -> _NewLabel:
-    """A label that was just given, with what its consequences depend on."""
     history = [*facts.history, case_service.NamedLabel(label, annotator.name)]
     return _NewLabel(annotator, label, history, facts.requests, facts.unsettled, repeat)
 

@@ -65,7 +65,6 @@ def write_backup(context: ServiceContext, out: Path) -> BackupReport:
 
 
 def _count_erasures(session: Session) -> int:
-    """How many patients were erased."""
     return session.execute(select(func.count()).select_from(Erasure)).scalar_one()
 
 
@@ -137,7 +136,6 @@ def _copy_evaluations(context: ServiceContext, out: Path) -> None:
 
 
 def _require_empty(targets: Iterable[Path], bucket: BlobStore | None) -> None:
-    """Refuse to restore over what there is."""
     for target in targets:
         if target.exists() and any(target.iterdir()):
             raise ValueError(f"{target}: not empty; restore into a new HOME")
@@ -146,7 +144,6 @@ def _require_empty(targets: Iterable[Path], bucket: BlobStore | None) -> None:
 
 
 def _upload_backup_files(bucket: BlobStore, source: Path, home: Path) -> None:
-    """Put a backup's images and releases into a bucket."""
     for path in sorted((source / "images").glob("*/*")):
         bucket.put(f"images/{path.parent.name}/{path.name}", path)
     for path in sorted((source / "releases").glob("*")):
@@ -172,7 +169,6 @@ def _dump_database(context: ServiceContext, out: Path) -> None:
 
 
 def _run_postgres_program(program: str, engine: Engine, *arguments: str) -> None:
-    """Run one of PostgreSQL's own programs on the service's database."""
     binary = shutil.which(program) or next(map(str, sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{program}"))), None)
     if binary is None:
         raise ValueError(f"{program} is missing: install PostgreSQL's client programs")

@@ -1,9 +1,4 @@
-"""Removes files that no row names, and keeps each process's local cache in step with the bucket.
-
-The newest snapshots come before a request needs them, so that no request waits for the bucket while its transaction is
-open. What an erasure removed from the bucket goes from every HOME within a minute, and from that of a process which was
-not running then when it begins.
-"""
+"""Removes files that no row names, and keeps each process's local cache in step with the bucket."""
 
 import shutil
 import threading

@@ -1,8 +1,4 @@
-"""Erasure of a patient, and overwriting of deleted data in the files of the database.
-
-A deleted row stays readable in its file until something else takes its place. SQLite overwrites it at once
-(``secure_delete``), but pages that were split keep copies, and the write-ahead log its own; PostgreSQL only marks it.
-"""
+"""Erasure of a patient, and overwriting of deleted data in the files of the database."""
 
 from dataclasses import dataclass
 
@@ -30,17 +26,8 @@ from app.database.tables import (
 from app.http.errors import Conflict
 from app.imports.service import CHECK, ArchiveError, delete_archives, open_job_archive
 from app.jobs.service import OPEN, JobView, jobs_where
+from app.maintenance import erasure_registry
 from app.maintenance.cache import sweep_files
-from app.maintenance.erasure_registry import (
-    ErasureListError,
-    ErasureTarget,
-    append_missing_erasures,
-    erase_patient_rows,
-    find_unapplied_erasures,
-    has_complete_line,
-    read_erasure_list,
-    repeat_erasure,
-)
 from app.metrics.service import discard_all_snapshots
 
 #: Tables whose rows are deleted or changed when a patient is erased.
@@ -149,10 +136,10 @@ def erase_patient_everywhere(
     context: ServiceContext, actor: str, name: str, reason: str, *, without_patient: bool = False
 ) -> ErasureReport:
     """Erase a patient from everything that this installation has."""
-    whom = ErasureTarget(None, name) if without_patient else ErasureTarget(name, None)
+    whom = erasure_registry.ErasureTarget(None, name) if without_patient else erasure_registry.ErasureTarget(name, None)
     _require_no_import(context, whom)
     with context.database.write() as session:
-        erased = erase_patient_rows(session, context, actor, whom, reason)
+        erased = erasure_registry.erase_patient_rows(session, context, actor, whom, reason)
     removed = sum(_remove_image_file(context, digest) for digest in erased.images)
     finished = finish_erasures(context)
     with context.database.read() as session:
@@ -187,8 +174,7 @@ def _remove_image_file(context: ServiceContext, digest: str) -> bool:
     return free
 
 
-def _require_no_import(context: ServiceContext, whom: ErasureTarget) -> None:
-    """Refuse while an import would bring the patient back."""
+def _require_no_import(context: ServiceContext, whom: erasure_registry.ErasureTarget) -> None:
     with context.database.read() as session:
         waiting = [job for job in jobs_where(session, Job.kind.in_(("import", CHECK))) if job.state in OPEN]
         external_ids = set(session.execute(select(Case.external_id).where(*whom.conditions())).scalars())
@@ -203,7 +189,7 @@ def _require_no_import(context: ServiceContext, whom: ErasureTarget) -> None:
 
 
 def _import_contains_patient(
-    context: ServiceContext, job: JobView, whom: ErasureTarget, external_ids: set[str]
+    context: ServiceContext, job: JobView, whom: erasure_registry.ErasureTarget, external_ids: set[str]
 ) -> bool:
     try:
         with open_job_archive(context, job.id, job.parameters.get("check")) as archive:
@@ -251,8 +237,8 @@ def update_erasure_list(context: ServiceContext) -> str | None:
     """Add missing erasures to the list; return the reason where that fails."""
     try:
         with context.database.read() as session:
-            append_missing_erasures(context.settings.erasure_list, session, context.keys.erasures)
-    except (OSError, ErasureListError) as exc:
+            erasure_registry.append_missing_erasures(context.settings.erasure_list, session, context.keys.erasures)
+    except (OSError, erasure_registry.ErasureListError) as exc:
         return f"the list of erasures cannot be written ({exc})"
     return None
 
@@ -261,14 +247,14 @@ def repeat_listed_erasures(context: ServiceContext) -> int:
     """Erase what the list names and the database still has, since a backup was brought back in some way."""
     # To be called before anything is served.
     path = context.settings.erasure_list
-    if not has_complete_line(path):
+    if not erasure_registry.has_complete_line(path):
         return 0
-    lines = read_erasure_list(path, context.keys.erasures)
+    lines = erasure_registry.read_erasure_list(path, context.keys.erasures)
     with context.database.read() as session:
-        waiting = find_unapplied_erasures(session, lines)
+        waiting = erasure_registry.find_unapplied_erasures(session, lines)
     for line in waiting:
         with context.database.write() as session:
-            erased = repeat_erasure(session, context, line)
+            erased = erasure_registry.repeat_erasure(session, context, line)
         for digest in () if erased is None else erased.images:
             _remove_image_file(context, digest)
     if waiting:

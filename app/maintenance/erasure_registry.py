@@ -1,9 +1,4 @@
-"""Erasure of rows, and the registry of erasures that a restore applies again.
-
-A backup that was made before an erasure still has the patient. The list says which cases and rows of imports became
-tombstones, by their identifiers alone, each line signed with a key that never moves; a service that starts erases again
-what the list names. Labels stay, unlinked.
-"""
+"""Erasure of rows, and the registry of erasures that a restore applies again."""
 
 import hmac
 import json
@@ -99,7 +94,6 @@ def _parse_erasure_lines(path: Path, text: str, key: DerivedKey) -> list[Erasure
 
 
 def _find_last_line_end(text: str) -> int:
-    """Length of the text up to its last complete line."""
     return text.rfind("\n") + 1
 
 
@@ -216,7 +210,6 @@ def _row_name(row: ImportRow) -> str:
 def _import_rows(
     session: Session, case_ids: Sequence[uuid.UUID], external_ids: Sequence[str], *patients: str
 ) -> list[ImportRow]:
-    """Import rows about these cases and patients, rejected rows included."""
     # Checks name a case beside others that have its image. Of files that an import ignored nobody knows whom their
     # names are about: those of the same imports all go.
     conditions = [ImportRow.patient.in_(patients)]

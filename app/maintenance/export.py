@@ -125,13 +125,11 @@ def _make_training_columns(
 
 
 def _make_trained_on_column(cohort: metric_service.Cohort, *, known: bool) -> dict[str, Column]:
-    """Column of PREDICTIONS that marks the cases in the champion's training set."""
     answers = ["yes" if trained else "no" if known else "unknown" for trained in cohort.columns.trained_on]
     return {TRAINED_ON: answers}
 
 
 def _audit_table(session: Session) -> dict[str, list[Any]]:
-    """The audit as a table; details are JSON."""
     names = ("sequence", "created_at", "actor", "action", "object", "details", "reason", "request_id", "digest")
     table: dict[str, list[Any]] = {name: [] for name in names}
     events = session.execute(select(AuditEvent).order_by(AuditEvent.sequence).execution_options(yield_per=1000))

@@ -125,7 +125,6 @@ def check_readiness(context: ServiceContext) -> ReadyOut:
 
 
 def _list_limits(limiters: Sequence[Limiter], settings: Settings) -> list[LimitOut]:
-    """List the limits that this process has: those with a limiter, and those that are counted."""
     rows: list[tuple[Limit, int | None, int | None, int | None, int | None]]
     rows = [(one.limit, one.size, one.queue, *one.count_use()) for one in limiters]
     for limit in COUNTED_LIMITS:
@@ -147,7 +146,6 @@ def _list_limits(limiters: Sequence[Limiter], settings: Settings) -> list[LimitO
 
 
 def _describe_workers(session: Session) -> str:
-    """Whether workers run jobs, and which of them are missing."""
     if not count_living_workers(session):
         return "no worker lives; jobs wait"
     missing = [f"{row.executor_id} since {row.seen_at:%Y-%m-%d %H:%M} UTC" for row in list_missing_workers(session)]
@@ -173,7 +171,6 @@ def report_prometheus_metrics(context: AppContext) -> Response:
 
 
 def _count_database_rows(session: Session) -> None:
-    """Set the gauges of what the database contains."""
     published = read_published_estimates(session)
     observability.publish_database_counts(
         observability.DatabaseCounts(

@@ -1,9 +1,4 @@
-"""Drift of annotators from week to week.
-
-A unit is a patient: the cells of them whose first planned read an annotator answered on the first day on which they
-answered any. Weeks are looked at once they have ended, so that what is shown changes once a week and says nothing of a
-single answer. Only first reads count: triage chose the cells of second ones.
-"""
+"""Drift of annotators from week to week."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -157,18 +157,10 @@ def query_case_mask(columns: EvaluationDataset, question: CohortQuery) -> npt.ND
 
 def build_cohort(columns: EvaluationDataset, question: CohortQuery, at: float) -> Cohort:
     """Select and weight the cases of a query so that open reads do not bias any estimate."""
-    # A case belongs to the cohort when its first planned read has ended or is due, which has nothing to do with whether
-    # there is a second one: all reads of a case have one place in the queue. Estimates of order 1 use the answer to
-    # that first read, whatever became of the second. Estimates of order 2 use the cases planned twice whose reads have
-    # both been answered; those of them that wait are stood in for by the answered ones of their cell. Cases that are
-    # due and not answered are non-response, adjusted in the same way.
-    #
-    # Where annotators were drawn, the cases of a day wait for each other (``_pending_day_mask``): else those of the
-    # quick would come first.
-    #
-    # Labels of an outside system answer to a selection that this service does not know: they change no weight, their
-    # cases are left out of weighted estimates of that order, and the share of such cases is reported. Where there are
-    # no other labels nothing can be weighted: all count once, and a warning says so.
+    # A case belongs to the cohort when its first planned read has ended or is due, second one or not. Order 1
+    # uses the answer to that first read. Order 2 uses the cases planned twice of which both reads are answered;
+    # those of them that wait are stood in for by the answered ones of their cell, and what is due and not answered is
+    # non-response. Labels of an outside system answer to an unknown selection: weighted estimates leave them out.
     chosen = query_case_mask(columns, question)
     all_outside = bool(columns.outside[chosen].any()) and bool((columns.first_class[chosen] < 0).all())
     if question.weighting == "none" or all_outside:

@@ -168,13 +168,8 @@ def merge_changed_cases(
     columns: EvaluationDataset, by_id: npt.NDArray[np.intp], changed: list[uuid.UUID], fresh: EvaluationDataset
 ) -> EvaluationDataset:
     """Merge fresh rows of the changed cases, keeping cases of one patient together."""
-    # Say cases A, B, C, D are of the patients 1, 4, 4, 9. B now belongs to patient 9, E of patient 4 is new, and D is
-    # gone. Then ``changed`` is B, D, E, ``fresh`` has the rows of B and E, and the steps are:
-    #
-    # 1. *outdated*, old positions of changed cases: 1 and 3 (E has none); *kept* are 0 and 2, that is A and C; 2. fresh
-    # rows by patient: E (4), B (9); 3. *target*, their positions in the result, each before the first kept row of the
-    # same or a later patient, moved on by the fresh rows before it: E at 1 + 0, B at 2 + 1; 4. *source*, the old
-    # position that fills each other position: A at 0, C at 2. The result is A, E, C, B of the patients 1, 4, 4, 9.
+    # ``target``: place of each fresh row, before the first kept row of its patient or of a later one.
+    # ``source``: old position of what fills each other place.
     outdated = _find_positions(_pack_case_ids(changed), pack_dataset_ids(columns), by_id)
     kept = np.delete(np.arange(len(columns)), outdated)
     fresh = fresh.take(np.argsort(fresh.cluster, kind="stable"))
@@ -213,7 +208,6 @@ def _pack_case_ids(case_ids: list[uuid.UUID]) -> npt.NDArray[np.bytes_]:
 def _find_positions(
     wanted: npt.NDArray[np.bytes_], ids: npt.NDArray[np.bytes_], by_id: npt.NDArray[np.intp]
 ) -> npt.NDArray[np.intp]:
-    """Positions in ``ids`` of the wanted identifiers that exist."""
     if not len(ids):
         return np.empty(0, dtype=np.intp)
     nearest = by_id[np.minimum(np.searchsorted(ids, wanted, sorter=by_id), len(ids) - 1)]

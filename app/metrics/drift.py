@@ -121,7 +121,6 @@ def _measure_group_drift(
 
 
 def _is_notable_mix_change(mix: ClassMixChange) -> bool:
-    """Whether a change of the mix is no chance, and large enough to matter."""
     sure = mix.p_value is not None and mix.p_value < MIX_P_LIMIT and mix.n_clusters >= _MIN_CLUSTERS
     return sure and mix.distance > MIX_LIMIT
 
@@ -138,7 +137,6 @@ def _stain_shift(stain: FloatArray, reference: ReferenceDocument) -> list[float]
 
 
 def _feature_shift(distance: FloatArray, reference: ReferenceDocument) -> tuple[float | None, float]:
-    """Estimate the shift of the features and its p-value from mean squared distances."""
     # With features whitened by the training cells, a mean that has moved by δ adds |δ|²/D to the mean of d²/D, and so
     # does a larger spread: its root is reported, in standard deviations of one feature.
     finite_distances, mean = distance[np.isfinite(distance)], reference.get("distance_sq_mean")

@@ -1,9 +1,4 @@
-"""Loads evaluation data from the database in blocks, in constant memory.
-
-Who is evaluated: *prior* predictions. Which labels: blind ones of planned reads. Of an annotator's chain the last
-label given before anything was shown counts, so that a change of mind after the reveal, a retraction too, neither
-enters nor throws a case out. A case with the pixels of an earlier one, and no patient named, belongs to its cluster.
-"""
+"""Loads evaluation data from the database in blocks, in constant memory."""
 
 import uuid
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""Calibrates the champion's answer sets in the worker: at once without thresholds, then once a day.
-
-Thresholds that moved with each label would tell, through the sets of other cases, what was just answered.
-"""
+"""Calibrates the champion's answer sets in the worker: at once without thresholds, then once a day."""
 
 import uuid
 from collections import defaultdict
@@ -138,7 +135,6 @@ def _read_answers(session: Session, ids: list[uuid.UUID], classes: list[str]) ->
 
 
 def _prior_and_posterior(rows: list[Any], first: IntArray, n_classes: int) -> tuple[FloatArray, FloatArray]:
-    """Class probabilities (N, K) as predicted, and after the first answer."""
     if not rows:
         return np.zeros((0, n_classes)), np.zeros((0, n_classes))
     distribution = stored_predictions(rows)
@@ -210,7 +206,6 @@ def calibrate_release_sets(session: Session, context: ServiceContext, release: R
 def _split_rows_by_site(
     scores: FloatArray, patients: IntArray, sites: npt.NDArray[np.str_], usable: npt.NDArray[np.bool_]
 ) -> Iterator[tuple[str | None, npt.NDArray[np.intp]]]:
-    """Rows of each site with enough patients, and those of all others."""
     rest = np.ones(scores.size, dtype=bool)
     for site in np.unique(sites[usable]).tolist():
         rows = np.flatnonzero(sites == site)
@@ -234,7 +229,6 @@ def _prior_thresholds(cells: AnsweredCells, answers_of: AnswersOf) -> list[SiteT
 
 
 def _answer_masses(patients: IntArray, cells: IntArray, share: FloatArray) -> FloatArray:
-    """Mass (M,) of each answer: that of its cell, shared between the cell's answers."""
     first = np.unique(cells, return_index=True)[1]
     n_cells = np.bincount(patients[first], minlength=int(patients.max(initial=0)) + 1)
     return np.asarray(share / n_cells[patients])
@@ -256,7 +250,6 @@ def _after_label_thresholds(cells: AnsweredCells) -> list[SiteThresholds]:
 def _judge_published_sets(
     published: PublishedSets, cells: AnsweredCells, classes: list[str]
 ) -> Iterator[SetQualityOut]:
-    """Judge published sets on all cells, and on each site and class with enough cells."""
     rows, answers, share = cells.answers(published.answers_of)
     masses = _answer_masses(cells.patients[rows], rows, share)
     prior = _JudgedAnswers(0, cells, rows, answers, masses, np.ones(rows.size))

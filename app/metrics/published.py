@@ -1,8 +1,4 @@
-"""Publishes the champion's estimates for the gauges of ``GET /metrics``; computed by the worker.
-
-Only the question that ``GET /v1/metrics`` answers when nothing is asked for is published, so that a gauge always means
-the same, whatever anybody looks at.
-"""
+"""Publishes the champion's estimates for the gauges of ``GET /metrics``; computed by the worker."""
 
 import uuid
 from dataclasses import dataclass

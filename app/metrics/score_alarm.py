@@ -1,9 +1,4 @@
-"""Series of the champion's log score per patient since its promotion, for a sequential alarm.
-
-A unit is a patient's first day: all cases that were stored on it. It is complete once the first planned reads of these
-cases have been answered, or are due. Its place is the time at which it was completed, and nothing that comes later
-changes it, so that the series only grows.
-"""
+"""Series of the champion's log score per patient since its promotion, for a sequential alarm."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime

@@ -115,7 +115,6 @@ def compare_with_champion(
 def _other_training_mask(
     columns: EvaluationDataset, after: EvaluationDataset, row_of: Mapping[bytes, int]
 ) -> npt.NDArray[np.bool_]:
-    """Mask (N,) of the champion's cases that the other release was trained on."""
     if not after.trained_on.any():
         return np.zeros(len(columns), dtype=bool)
     rows = np.array([row_of.get(case_id.tobytes(), -1) for case_id in columns.case_id], dtype=np.intp)
@@ -167,7 +166,6 @@ def simulate_designs(cohort: Cohort, floor: float) -> list[DesignOut]:
 
 
 def _design_probabilities(planned: FloatArray, dpe: FloatArray, floor: float) -> Mapping[str, FloatArray]:
-    """π (N,) of all cases by each design, at the share of second reads that were planned."""
     share = float(np.clip(planned.mean(), floor, 1.0))
     return {
         "as planned so far": planned,

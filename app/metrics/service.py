@@ -79,64 +79,6 @@ from ml.release.card import ReferenceDocument
 if TYPE_CHECKING:
     from ml.tables.reading import Column
 
-__all__ = [
-    "AgreementOut",
-    "AnnotatorAgreementOut",
-    "BinOut",
-    "Cohort",
-    "CohortQuery",
-    "CohortTables",
-    "ComparisonOut",
-    "DesignOut",
-    "EvaluationDataset",
-    "EvaluationDocument",
-    "EvaluationIn",
-    "EvaluationOut",
-    "EvaluationsOut",
-    "FrozenDocument",
-    "GroupOut",
-    "LabelRow",
-    "MetricsBody",
-    "MetricsHead",
-    "MetricsOut",
-    "Partition",
-    "ReaderWeekOut",
-    "ScoreMonitorOut",
-    "Weighting",
-    "blind_labels",
-    "build_cohort",
-    "build_metrics_body",
-    "case_names",
-    "cluster_name",
-    "cohort_tables",
-    "compare_with_champion",
-    "compute_agreement",
-    "compute_group_metrics",
-    "compute_metrics",
-    "count_corrections",
-    "count_excluded_cases",
-    "count_post_reveal_changes",
-    "damaged_snapshots",
-    "discard_all_snapshots",
-    "evaluate_cohort",
-    "exclude_training_cases",
-    "fetch_snapshots",
-    "is_kept_for_sets",
-    "label_rows",
-    "load_cohort",
-    "load_current_dataset",
-    "load_dataset",
-    "load_judged_cohort",
-    "measure_label_agreement",
-    "read_card_reference",
-    "read_published_estimates",
-    "reader_drift",
-    "refresh_snapshot",
-    "release_or_champion",
-    "simulate_designs",
-    "stored_images",
-]
-
 
 @dataclass(frozen=True)
 class LabelColumns:
@@ -312,7 +254,6 @@ def _judge_cohort(
     columns: EvaluationDataset,
     question: CohortQuery,
 ) -> JudgedCohort:
-    """Leave out the cases that the release was trained on."""
     card = existing_release(session, release_id).card
     trained_on = training_exclusion_out(count_excluded_cases(columns, question), context.keys.training, card)
     judged, time = exclude_training_cases(columns), context.clock()
@@ -396,7 +337,6 @@ def compute_group_metrics(cohort: Cohort, group_by: GroupBy) -> list[GroupOut]:
 def _champion_monitors(
     session: Session, release_id: uuid.UUID, columns: EvaluationDataset, at: datetime
 ) -> list[ScoreMonitorOut]:
-    """The alarm on the champion's log score; nothing for another release."""
     alias, since = get_champion_alias(session), champion_since(session)
     if alias is None or since is None or alias.release_id != release_id:
         return []

@@ -1,10 +1,4 @@
-"""On-disk, memory-mapped datasets with a watermark in the audit chain, so that evaluations read only changes.
-
-The snapshot of a release lies in ``HOME/snapshots/RELEASE/SEQUENCE``, one array file per column. It is right for the
-event of its watermark; cases that later events changed are read from the database. One that may show more than a reader
-sees (an older backup was restored), or that is damaged, is not used. With a bucket every process brings the newest one
-into its own HOME, and removes what is not in the bucket any more.
-"""
+"""On-disk, memory-mapped datasets with a watermark in the audit chain, so that evaluations read only changes."""
 
 import functools
 import shutil
@@ -96,7 +90,6 @@ def _require_digests(folder: Path, digests: tuple[tuple[str, str], ...], _stamps
 
 
 def _numbered_snapshots(folder: Path) -> list[Path]:
-    """Snapshots of a release, the newest first."""
     return sorted((path for path in folder.glob("[0-9]*") if path.name.isdigit()), key=lambda p: -int(p.name))
 
 
@@ -203,7 +196,6 @@ def write_snapshot(database: Database, folders: SharedFolders, release_id: uuid.
 
 
 def _write_columns(columns: EvaluationDataset, folder: Path) -> dict[str, str]:
-    """Write columns into a new folder; gives the digests of its files."""
     folder.mkdir(parents=True)
     for name, column in columns.arrays().items():
         np.save(folder / f"{name}.npy", column)
@@ -241,7 +233,6 @@ def discard_all_snapshots(folders: SharedFolders) -> int:
 
 
 def _folders_in(home: Path) -> list[Path]:
-    """Snapshots of all releases, unfinished ones too."""
     return [path for path in (home / _SNAPSHOTS).glob("*/*") if path.is_dir()]
 
 

@@ -1,8 +1,4 @@
-"""The predictor port: decodes images within a memory budget, and predicts them with the current champion.
-
-On a CPU a large network uses all cores for one image; a small one uses one core, with as many runs at once as there are
-cores; on a GPU a run takes along those that wait. If the settings name a backend, the network runs there alone.
-"""
+"""The predictor port: decodes images within a memory budget, and predicts them with the current champion."""
 
 import asyncio
 import math
@@ -258,14 +254,12 @@ class InferenceEngine:
                 image.wake()
 
     def _choose_batch(self, mine: "_PendingPrediction", line: list["_PendingPrediction"]) -> list["_PendingPrediction"]:
-        """Choose those that wait whose images go with one."""
         others = [image for image in line if image.goes_with(mine)][: self._most(mine.served) - 1]
         if self.batch is None:  # no size was set: on a GPU, that of a batch which is not filled up for nothing
             others = others[: worth_taking(1 + len(others)) - 1]
         return others
 
     def _most(self, served: LoadedRelease) -> int:
-        """Images that one run of the network takes."""
         return self.batch or (BATCH if served.predictor.on_gpu else 1)
 
 
@@ -353,5 +347,4 @@ class SmallImageQueue:
         return await asyncio.wrap_future(future)
 
     def _seconds_for(self, number: int) -> int | None:
-        """Whole seconds that so many predictions take."""
         return self.durations.seconds_for(number / self.limiter.size)

@@ -1,9 +1,4 @@
-"""Client of a remote network over the Open Inference Protocol v2; calibration and checks stay local.
-
-Triton, KServe, OpenVINO Model Server and other copies of this service speak it. What comes back is believed only if it
-may be what the release's network gives: the backend's metadata is checked before the first request, after each
-failure and every half minute. A backend that fails is a reason to try again; the network never runs here instead.
-"""
+"""Client of a remote network over the Open Inference Protocol v2; calibration and checks stay local."""
 
 import threading
 import time
@@ -23,18 +18,7 @@ from anyio.from_thread import start_blocking_portal
 
 from app.http import observability
 from app.http.errors import ServiceUnavailable
-from app.predictions.wire_format import (
-    HEADER_LENGTH,
-    OutputTensor,
-    TensorError,
-    binary_parts,
-    numbers_of,
-    parameters_of,
-    read_message,
-    read_object_list,
-    shape_of,
-    write_message,
-)
+from app.predictions import wire_format
 from ml.release.artifact import Release, ReleaseError
 from ml.release.triton import NETWORK_PARAMETER, network_name
 
@@ -191,8 +175,8 @@ class RemoteNetwork:
     def _infer(self, inputs: npt.NDArray[np.float32]) -> Outputs:
         self._ensure_checked(CHECK_SECONDS)
         requested_outputs = [{"name": name, "parameters": {"binary_data": True}} for name in _OUTPUTS]
-        body, size = write_message(
-            {"outputs": requested_outputs}, "inputs", [OutputTensor("image", inputs, binary=True)]
+        body, size = wire_format.write_message(
+            {"outputs": requested_outputs}, "inputs", [wire_format.OutputTensor("image", inputs, binary=True)]
         )
         headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(size)}
         with observability.record_span("inference backend", "client"):
@@ -201,29 +185,28 @@ class RemoteNetwork:
             answer = self._ask("POST", "/infer", limit, body, headers | observability.get_trace_headers())
         try:
             return self._outputs(answer, len(inputs))
-        except TensorError as exc:
+        except wire_format.TensorError as exc:
             problem = ServiceUnavailable("the inference backend does not answer as the network would")
             raise self._failed(problem, exc) from exc
 
     def _outputs(self, answer: BackendAnswer, n: int) -> Outputs:
-        """Logits and features of an answer."""
-        message = read_message(answer.content, answer.headers.get(HEADER_LENGTH))
-        self._compare(parameters_of(message.document, "the answer"))
+        message = wire_format.read_message(answer.content, answer.headers.get(wire_format.HEADER_LENGTH))
+        self._compare(wire_format.parameters_of(message.document, "the answer"))
         arrays = {}
-        tensors = read_object_list(message.document, "outputs")
-        for tensor, part in zip(tensors, binary_parts(message, "outputs"), strict=True):
-            name, shape = str(tensor.get("name")), shape_of(tensor)
+        tensors = wire_format.read_object_list(message.document, "outputs")
+        for tensor, part in zip(tensors, wire_format.binary_parts(message, "outputs"), strict=True):
+            name, shape = str(tensor.get("name")), wire_format.shape_of(tensor)
             if name not in _OUTPUTS:
                 continue
             columns = self._n_classes if name == "logits" else self._n_features
             if len(shape) != 2 or shape[0] != n or columns not in {None, shape[1]}:
-                raise TensorError(f"{name} has the shape {list(shape)}")
-            values = np.array(numbers_of(tensor, part, shape), dtype=np.float32)
+                raise wire_format.TensorError(f"{name} has the shape {list(shape)}")
+            values = np.array(wire_format.numbers_of(tensor, part, shape), dtype=np.float32)
             if not np.isfinite(values).all():
-                raise TensorError(f"{name} has values that are not finite")
+                raise wire_format.TensorError(f"{name} has values that are not finite")
             arrays[name] = values
         if len(arrays) != len(_OUTPUTS):
-            raise TensorError("logits or features are missing")
+            raise wire_format.TensorError("logits or features are missing")
         self._n_features = arrays["features"].shape[1]
         return arrays["logits"], arrays["features"]
 
@@ -265,11 +248,13 @@ class RemoteNetwork:
             self._checked_at = time.monotonic()
 
     def _check(self) -> None:
-        """Compare what the backend says of the model with the release."""
         try:
             metadata = _response_document(self._ask("GET", "", MAX_METADATA))
             image, logits, features = (
-                next((tensor for tensor in read_object_list(metadata, kind) if tensor.get("name") == name), {})
+                next(
+                    (tensor for tensor in wire_format.read_object_list(metadata, kind) if tensor.get("name") == name),
+                    {},
+                )
                 for kind, name in (("inputs", "image"), ("outputs", "logits"), ("outputs", "features"))
             )
             takes = (
@@ -277,8 +262,8 @@ class RemoteNetwork:
                 and _can_take_shape(logits, (self._n_classes,))
                 and _can_take_shape(features, (-1,))
             )
-            parameters: Mapping[str, Any] = parameters_of(metadata, "the model")
-        except TensorError as exc:
+            parameters: Mapping[str, Any] = wire_format.parameters_of(metadata, "the model")
+        except wire_format.TensorError as exc:
             raise NetworkMismatchError(
                 f"the inference backend says nothing that is understood of {self._path}"
             ) from exc
@@ -295,12 +280,15 @@ class RemoteNetwork:
         """Parameters of Triton's configuration of the model; none of a server that has no such thing."""
         try:
             answer = self._backend.ask("GET", f"{self._path}/config", MAX_METADATA, b"", {})
-            return parameters_of(_response_document(answer), "the model") if answer.status == HTTPStatus.OK else {}
-        except (TensorError, AnswerTooLargeError, TimeoutError, httpx2.TimeoutException):
+            return (
+                wire_format.parameters_of(_response_document(answer), "the model")
+                if answer.status == HTTPStatus.OK
+                else {}
+            )
+        except (wire_format.TensorError, AnswerTooLargeError, TimeoutError, httpx2.TimeoutException):
             return {}
 
     def _compare(self, parameters: Mapping[str, Any]) -> None:
-        """Refuse the digest of another network, where one is given."""
         value = parameters.get(NETWORK_PARAMETER)
         digest = value.get("string_value") if isinstance(value, dict) else value
         if digest not in [None, self._sha256]:  # it may be anything
@@ -311,7 +299,7 @@ class RemoteNetwork:
 
 
 def _response_document(answer: BackendAnswer) -> dict[str, Any]:
-    return read_message(answer.content, None).document
+    return wire_format.read_message(answer.content, None).document
 
 
 def _can_take_shape(tensor: Mapping[str, Any], wanted: tuple[int, ...]) -> bool:

@@ -303,7 +303,6 @@ _NONE_YET = PublishedSets(reason=NOT_YET)
 def _reason_without_set(
     published: PublishedSets, cell: AnswerSetQuery, limit: float | None, n_patients: int
 ) -> str | None:
-    """A sentence where there is no set, None where there is."""
     if cell.unlike:
         return UNFAMILIAR
     if published.reason is not None:

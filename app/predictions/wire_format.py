@@ -1,8 +1,4 @@
-"""Wire format of the Open Inference Protocol v2: JSON with tensors inline or as bytes after it.
-
-Both sides use it: what others ask of `/v2`, and what this service asks of a network that runs elsewhere. Nothing is
-allocated by what a message claims: sizes are compared with the bytes that are there first.
-"""
+"""Wire format of the Open Inference Protocol v2: JSON with tensors inline or as bytes after it."""
 
 import json
 import math

@@ -1,9 +1,4 @@
-"""Fits a model of named annotators and judges it on the evaluation partition; never activates it.
-
-It is fitted beside the predictions of the champion or of a candidate by its network, on the labels that a recalibration
-is fitted on, and used only where on cases that no fit has seen it predicts the next label better than annotators taken
-as alike.
-"""
+"""Fits a model of named annotators and judges it on the evaluation partition; never activates it."""
 
 import uuid
 from collections.abc import Sequence
@@ -83,7 +78,6 @@ def _choose_prior_release(
 
 
 def _annotations_of(labels: list[LabelRow], case_ids: Sequence[uuid.UUID], classes: Sequence[str]) -> Annotations:
-    """Labels of these cases in these classes; others are left out."""
     row_of = {case_id: row for row, case_id in enumerate(case_ids)}
     column = {code: k for k, code in enumerate(classes)}
     kept = [label for label in labels if label.case_id in row_of and label.class_code in column]
@@ -93,7 +87,6 @@ def _annotations_of(labels: list[LabelRow], case_ids: Sequence[uuid.UUID], class
 
 
 def _require_enough(fitting: Annotations) -> None:
-    """Refuse labels that cannot tell annotators apart."""
     if fitting.n_annotators < MIN_ANNOTATORS:
         raise ValueError(
             Message(

@@ -12,14 +12,7 @@ from app.audit.anchor import list_restore_times
 from app.http.models import MetricOut
 from app.jobs.service import JobResult, RunningJob
 from app.metrics.service import Cohort, CohortQuery, LabelRow, build_cohort
-from app.recalibration.gate_decision import (
-    FEWEST_ANNOTATORS,
-    AnnotatorStability,
-    GateEvidence,
-    attempt_level,
-    decide_gate,
-    loss_changes_with_p,
-)
+from app.recalibration import gate_decision
 from app.recalibration.training_data import count_case_labels, first_answers, read_stored_outputs
 from app.releases import service as release_service
 from app.storage.bundles import SharedFolders
@@ -145,7 +138,7 @@ class GateJudgement:
     champion_id: uuid.UUID
     # number of the attempt on it, from 1
     attempt: int
-    evidence: GateEvidence
+    evidence: gate_decision.GateEvidence
     # what is known of the first champion
     first: SinceFirstChampion
     # margin of the change plan, None for none
@@ -155,11 +148,14 @@ class GateJudgement:
 
     def gate(self) -> release_service.Gate:
         """The decision with all its numbers."""
-        decision = decide_gate(self.evidence, self.attempt, self.max_increase)
+        decision = gate_decision.decide_gate(self.evidence, self.attempt, self.max_increase)
         whole, without = self.evidence.whole, self.evidence.without
-        checked = self.evidence.n_annotators >= FEWEST_ANNOTATORS
-        stability = AnnotatorStability(whole, self.evidence.cluster, self.evidence.n_annotators)
-        level, p_values = attempt_level(self.attempt), [p for _, _, p in loss_changes_with_p(whole)]
+        checked = self.evidence.n_annotators >= gate_decision.FEWEST_ANNOTATORS
+        stability = gate_decision.AnnotatorStability(whole, self.evidence.cluster, self.evidence.n_annotators)
+        level, p_values = (
+            gate_decision.attempt_level(self.attempt),
+            [p for _, _, p in gate_decision.loss_changes_with_p(whole)],
+        )
         return release_service.Gate(
             passed=not decision.reasons,
             reasons=decision.reasons,

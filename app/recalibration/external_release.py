@@ -130,7 +130,6 @@ def _verdict_basis(material: _JudgementInputs, plan: ChangePlan) -> str:
 
 
 def _unknown_training_findings(card: CardContents, key: DerivedKey) -> tuple[str, ...]:
-    """Findings about undisclosed training data, a sentence each."""
     images, patients = release_service.check_training_disclosure(card, key)
     if images == "unknown":
         return (Message("Which cells it was trained on is unknown; overlaps with the evaluation cannot be left out."),)
@@ -142,7 +141,6 @@ def _unknown_training_findings(card: CardContents, key: DerivedKey) -> tuple[str
 def _match_case_rows(
     others: metric_service.EvaluationDataset, columns: metric_service.EvaluationDataset
 ) -> npt.NDArray[np.intp]:
-    """Row (N,) of each case among other columns, −1 where it is not there."""
     row_of = {case_id.tobytes(): row for row, case_id in enumerate(others.case_id)}
     return np.array([row_of.get(case_id.tobytes(), -1) for case_id in columns.case_id], dtype=np.intp)
 

@@ -1,9 +1,4 @@
-"""Decision of the gate: overall, per class, and with each annotator left out.
-
-*Improvement*: one of the two proper scores is surely lower (one-sided, paired, clustered by patient). All attempts on
-one champion together have the level ``ERROR_RATE``, by alpha spending α/2^k (Dmitrienko, Tamhane and Bretz 2009,
-chapter 2). *No harm*: no point estimate is above one standard error, against champion and first champion.
-"""
+"""Decision of the gate: overall, per class, and with each annotator left out."""
 
 import math
 from collections.abc import Mapping
@@ -147,7 +142,6 @@ def _judge_improvement(whole: Change, attempt: int) -> GateDecision:
 
 
 def _told(found: tuple[str, Estimate | ModelAssisted, float | None]) -> Message | None:
-    """How a loss changes; None where that cannot be estimated."""
     name, loss, p = found
     if loss.se is None or p is None:
         return None

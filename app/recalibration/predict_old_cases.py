@@ -1,9 +1,4 @@
-"""Predicts old cases with a release in bulk, from stored network outputs.
-
-A network that has never seen them looks at their images first; a recalibrated one needs no run. Many cases are divided
-by ranges of their identifiers into parts, each a job of its own, so that every worker takes one; the job that was asked
-for does the first.
-"""
+"""Predicts old cases with a release in bulk, from stored network outputs."""
 
 import uuid
 from dataclasses import dataclass
@@ -121,7 +116,6 @@ class _PartDivision(BaseModel):
 
 
 def _submit_further_parts(session: Session, job: RunningJob) -> _PartDivision:
-    """Ask for all parts but the first."""
     total = session.execute(select(func.count()).select_from(Case)).scalar_one()
     cases = select(Case.id, func.row_number().over(order_by=Case.id).label("number")).subquery()
     at_an_end = select(cases.c.id).where(cases.c.number % PART_CASES == 0, cases.c.number < total)
@@ -135,7 +129,6 @@ def _submit_further_parts(session: Session, job: RunningJob) -> _PartDivision:
 
 
 def _run_network_on_images(job: RunningJob, release: Release, span: _CaseRange) -> int:
-    """Run the network on images of a part that it has not seen, and store its outputs."""
     context, sha256 = job.context, release.network_sha256
     seen = exists().where(NetworkOutput.case_id == Case.id, NetworkOutput.network_sha256 == sha256)
     lacking = [Case.erased_at.is_(None), ~seen, *span.conditions(Case.id)]

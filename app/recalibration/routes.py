@@ -2,19 +2,18 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 
-from app.accounts.service import GuardedRoute, RequireScope
-from app.context import AppContext
-from app.database.engine import WriteSession
+from app.accounts.service import GuardedRoute
+from app.context import Call, writing_call
 from app.database.idempotency import Idempotent, KeyMissing
 from app.http.errors import list_problem_responses
-from app.http.principal import Principal
 from app.jobs.service import JobOut
 from app.releases import service
 from app.releases.service import RecalibrationIn
 
 router = APIRouter(tags=["releases"], route_class=GuardedRoute)
+_ManagingWrite = Annotated[Call, writing_call("manage")]
 
 
 @router.post(
@@ -24,12 +23,8 @@ router = APIRouter(tags=["releases"], route_class=GuardedRoute)
     response_model=JobOut,
     responses=list_problem_responses(KeyMissing),
 )
-def start_recalibration(
-    body: RecalibrationIn,
-    context: AppContext,
-    principal: Annotated[Principal, Depends(RequireScope("manage"))],
-    once: Idempotent,
-    session: WriteSession,
-) -> Response:
+def start_recalibration(body: RecalibrationIn, once: Idempotent, call: _ManagingWrite) -> Response:
     """Fit a candidate on the labels collected so far and judge it against the champion, in a job."""
-    return once(session, body, lambda: service.request_recalibration(session, context, principal, body))
+    return once(
+        call.session, body, lambda: service.request_recalibration(call.session, call.context, call.principal, body)
+    )

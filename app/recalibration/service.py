@@ -1,9 +1,4 @@
-"""Recalibration: fit on collected labels, evidence, decision and the candidate release.
-
-Fitted on the calibration partition, judged on the evaluation partition, weighted for selection, paired by case and
-clustered by patient; and once more with each annotator's labels left out of fit and judgement, so that nobody alone
-can carry the change.
-"""
+"""Recalibration: fit on collected labels, evidence, decision and the candidate release."""
 
 import hashlib
 import json
@@ -78,16 +73,6 @@ from ml.metrics.paired_difference import Change
 from ml.release.artifact import Release, read_release, write_recalibrated
 from ml.release.card import CardContents
 from ml.util.arrays import IntArray
-
-__all__ = [
-    "AdaptationOut",
-    "ChangePlan",
-    "RecalibrationInputs",
-    "is_refusal",
-    "read_recalibration_inputs",
-    "recalibrate_champion",
-    "what_is_refused",
-]
 
 
 @dataclass(frozen=True)
@@ -310,7 +295,6 @@ def recalibrate_champion(job: RunningJob) -> JobResult:
 
 
 def _require_allowed_shift(material: RecalibrationInputs, made: FittedCalibration, plan: ChangePlan) -> PredictionShift:
-    """Require that a calibration moves the predictions of fit cases within the plan."""
     before = material.fitting.predicted(material.parent, material.parent.calibration)
     after = material.fitting.predicted(material.parent, made.calibration)
     shift_values, broken = plan.violations(before, after)
@@ -425,6 +409,5 @@ def _write_candidate(
 
 
 def _has_shared_cases(labels: Sequence[LabelRow]) -> bool:
-    """Whether any case has labels of two annotators."""
     first: dict[uuid.UUID, str] = {}
     return any(first.setdefault(label.case_id, label.annotator) != label.annotator for label in labels)

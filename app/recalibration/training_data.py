@@ -91,7 +91,6 @@ def read_stored_outputs(
 
 
 def _match_training_cases(release_id: uuid.UUID) -> Exists:
-    """SQL condition that the network of a release was trained on a case."""
     used = (CasePrediction.case_id == Case.id, CasePrediction.release_id == release_id)
     return exists().where(*used, CasePrediction.trained_on == "network")
 

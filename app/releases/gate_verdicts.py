@@ -1,9 +1,4 @@
-"""Gate verdicts of releases, and the attempts on each champion.
-
-The verdict is a column of the release. Its reasons are on the card of a release that was recalibrated here, and in the
-audit for one that was trained elsewhere, whose own card counts for nothing. Attempts are counted by what a champion
-predicts by, not by its name or its row, and recorded before anybody knows how they end.
-"""
+"""Gate verdicts of releases, and the attempts on each champion."""
 
 import uuid
 from math import isfinite
@@ -103,7 +98,6 @@ class Gate(ResponseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Refuse a verdict that contradicts its reasons."""
         if self.passed == bool(self.reasons):
             raise ValueError("a gate that refuses has reasons, and one that passes has none")
         return self
@@ -229,7 +223,6 @@ def find_gate_against_champion(session: Session, row: ReleaseRow, champion_id: u
 
 
 def _last_gate_and_served(session: Session, row: ReleaseRow) -> tuple[Gate | None, str | None]:
-    """The last judgement of a release, and what the champion predicted by."""
     details = _last_judgement(session, row)
     if details is not None:
         return Gate.model_validate(details["gate"]), details["served_sha256"]

@@ -31,7 +31,6 @@ def require_plain_graph(file: Path) -> None:
 
 
 def _iter_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor with values."""
     yield from model.graph.initializer
     yield from _iter_sparse_parts(model.graph.sparse_initializer)
     for node in [*model.graph.node, *(node for function in model.functions for node in function.node)]:

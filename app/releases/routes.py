@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Response
 
 from app.accounts.service import GuardedRoute, RequireScope, confirm_password
-from app.context import AppContext
-from app.database.engine import ReadSession, WriteSession
+from app.context import Call, writing_call
+from app.database.engine import ReadSession
 from app.database.idempotency import Idempotent, KeyMissing
 from app.database.revisions import Revision
 from app.http.errors import (
@@ -19,14 +19,13 @@ from app.http.errors import (
     PreconditionRequired,
     list_problem_responses,
 )
-from app.http.principal import Principal
 from app.jobs.service import JobOut
 from app.releases import service
 from app.releases.schemas import AliasesOut, AliasIn, AliasOut, ReleaseDetailOut, ReleasesOut
 
 router = APIRouter(tags=["releases"], responses=list_problem_responses(), route_class=GuardedRoute)
 _Viewing = Depends(RequireScope("metrics:read"))
-_Managing = Annotated[Principal, Depends(RequireScope("manage"))]
+_ManagingWrite = Annotated[Call, writing_call("manage")]
 
 
 @router.get("/v1/releases", operation_id="list_releases", dependencies=[_Viewing])
@@ -60,20 +59,14 @@ def list_aliases(session: ReadSession) -> AliasesOut:
     ),
 )
 def move_alias(
-    name: Literal["champion", "challenger"],
-    body: AliasIn,
-    context: AppContext,
-    principal: _Managing,
-    revision: Revision,
-    session: WriteSession,
-    response: Response,
+    name: Literal["champion", "challenger"], body: AliasIn, revision: Revision, call: _ManagingWrite, response: Response
 ) -> AliasOut:
     """Promote a release, or roll back to an earlier one, with a reason."""
-    confirm_password(session, principal, body.password)
+    confirm_password(call.session, call.principal, body.password)
     alias = service.move_alias(
-        session,
-        context,
-        principal.name,
+        call.session,
+        call.context,
+        call.principal.name,
         name,
         body.release,
         body.reason,
@@ -91,12 +84,8 @@ def move_alias(
     response_model=JobOut,
     responses=list_problem_responses(Conflict, KeyMissing, NotFound),
 )
-def judge_release(
-    release_id: uuid.UUID,
-    context: AppContext,
-    principal: _Managing,
-    once: Idempotent,
-    session: WriteSession,
-) -> Response:
+def judge_release(release_id: uuid.UUID, once: Idempotent, call: _ManagingWrite) -> Response:
     """Judge a release that was trained elsewhere against the champion, in a job; one attempt on that champion."""
-    return once(session, None, lambda: service.request_judgement(session, context, principal, release_id))
+    return once(
+        call.session, None, lambda: service.request_judgement(call.session, call.context, call.principal, release_id)
+    )

@@ -66,56 +66,6 @@ from app.releases.training import (
 )
 from ml.messages import Message, joined
 
-__all__ = [
-    "DEFAULT_METHOD",
-    "RECALIBRATION_METHODS",
-    "UNFINISHED",
-    "Attempt",
-    "CaseFingerprint",
-    "Gate",
-    "RecalibrationIn",
-    "RecalibrationMethod",
-    "ReleaseDetailOut",
-    "ReleaseOut",
-    "SinceFirst",
-    "WithoutAnnotator",
-    "Worse",
-    "add_release",
-    "all_releases",
-    "begin_attempt",
-    "cached_release_classes",
-    "champion_since",
-    "check_training_disclosure",
-    "class_codes",
-    "class_codes_of",
-    "describe_release",
-    "existing_release",
-    "find_gate_against_champion",
-    "find_standing_gate",
-    "find_training_uses",
-    "first_champion_id",
-    "gate_verdict",
-    "get_champion_alias",
-    "list_releases",
-    "move_alias",
-    "patient_hmac",
-    "patient_unit",
-    "read_aliases",
-    "read_card_gate",
-    "read_release_detail",
-    "reading_classes",
-    "record_judgement",
-    "register_release",
-    "release_by_id",
-    "releases_named",
-    "request_predictions",
-    "request_recalibration",
-    "served_release_id",
-    "served_sha256",
-    "submit_judgement",
-]
-
-
 # judgements among which one that has not ended is looked for
 _RECENT = 100
 
@@ -129,7 +79,7 @@ def submit_judgement(
     if served_release_id(session) == release_id:
         raise Conflict("this release is the champion; there is nothing to judge it against")
     if (fault := find_gate_fault(row.card)) is not None:
-        raise Conflict(Message("{fault}; such a release cannot be promoted", fault=fault))
+        raise Conflict("{fault}; such a release cannot be promoted", fault=fault)
     parameters = {"release": str(release_id)}
     for job in newest_jobs(session, _RECENT, "judgement"):
         if job.state in OPEN and job.parameters == parameters:
@@ -168,7 +118,7 @@ def move_alias(
     # It asks for predictions of the release for old cases: a champion's are shown, a challenger's are compared.
     row, alias = existing_release(session, release_id), session.get(Alias, name)
     if name == "champion" and (fault := find_gate_fault(row.card)) is not None:
-        raise Conflict(Message("{fault}; such a release cannot be promoted", fault=fault))
+        raise Conflict("{fault}; such a release cannot be promoted", fault=fault)
     replaces_another = name == "champion" and alias is not None and alias.release_id != release_id
     overruled: Verdict | None = None
     if replaces_another and alias is not None:
@@ -176,11 +126,11 @@ def move_alias(
     present = 0 if alias is None else alias.revision
     if revision is not None and revision != present:
         raise PreconditionFailed(
-            Message("{name} is at revision {present} now; look again before you move it", name=name, present=present)
+            "{name} is at revision {present} now; look again before you move it", name=name, present=present
         )
     before = None if alias is None else alias.release_id
     if not compare_and_swap(session, Alias, {"name": name}, {"release_id": release_id}, present):
-        raise Conflict(Message("{name} was moved meanwhile; look again", name=name))
+        raise Conflict("{name} was moved meanwhile; look again", name=name)
     details = {"alias": name, "before": None if before is None else str(before), "after": str(release_id)}
     details |= {"despite_gate": overruled} if overruled else {}
     request_predictions(session, context, release_id, None)
@@ -210,9 +160,7 @@ def _require_choice(
             else Message("the gate refused this candidate: {reasons}", reasons=joined("; ", gate.reasons))
         )
         raise Conflict(
-            Message(
-                "{verdict}; to promote it all the same, choose so (despite_gate) and give the reason", verdict=verdict
-            )
+            "{verdict}; to promote it all the same, choose so (despite_gate) and give the reason", verdict=verdict
         )
     if not reason.strip():
         raise InvalidValue("say why this release is promoted although the gate did not let it through")
@@ -249,7 +197,6 @@ def list_releases(session: Session) -> ReleasesOut:
 
 
 def _alias_names(session: Session) -> dict[uuid.UUID, list[str]]:
-    """Names of the aliases of each release that has any."""
     names: dict[uuid.UUID, list[str]] = {}
     for alias in read_aliases(session):
         names.setdefault(alias.release_id, []).append(alias.name)

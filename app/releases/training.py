@@ -1,9 +1,4 @@
-"""Finds stored cases that a release was trained on, by pixel digest and by patient.
-
-A patient is known to a release by an HMAC under a key of this installation that is good for nothing else. An export
-carries the HMACs, never the key: whoever has a release can neither read nor try out whose cells it was trained on, and
-this service finds them again.
-"""
+"""Finds stored cases that a release was trained on, by pixel digest and by patient."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,9 +1,4 @@
-"""Frozen evaluations: files, job and documents.
-
-Anybody who has the folder gets the same numbers with ``secondread evaluate --labels labels.parquet --predictions
-predictions.parquet --weights weight --weights2 weight2 --cluster patient`` and ``secondread agreement --labels
-labels.parquet --cluster patient``.
-"""
+"""Frozen evaluations: files, job and documents."""
 
 import hashlib
 import shutil
@@ -29,7 +24,7 @@ from app.reports.report import build_report_parts, csv_report
 from app.reports.schemas import ReportBody
 from app.reports.targets import current_targets
 from app.storage.bundles import SharedFolders
-from ml.messages import Message, Term
+from ml.messages import Term
 from ml.util.files import file_sha256, write_bytes_atomically
 
 EVALUATIONS, LABELS, PREDICTIONS = "evaluations", "labels.parquet", "predictions.parquet"
@@ -107,9 +102,7 @@ def read_report_file(session: Session, context: ServiceContext, evaluation_id: u
     """A file of an evaluation's report."""
     job, evaluation = _job_and_evaluation(session, evaluation_id)
     if evaluation is None:
-        raise Conflict(
-            Message("the evaluation is {state}; its report comes when it has succeeded", state=Term(job.state))
-        )
+        raise Conflict("the evaluation is {state}; its report comes when it has succeeded", state=Term(job.state))
     folder = shared_folder_name(context.folders, evaluation_id, evaluation.snapshot_sha256)
     session.rollback()  # no transaction waits for the bucket
     try:
@@ -186,7 +179,6 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
 
 @contextmanager
 def _working_folder(job: RunningJob) -> Iterator[Path]:
-    """Yield the folder to write an evaluation to; with a bucket a temporary one."""
     folders = job.context.folders
     if folders.bucket is None:
         folder = evaluation_folder(folders.home, job.job_id)

@@ -1,9 +1,4 @@
-"""Publishes reports made by the worker: a page shows the latest one and requests a newer one.
-
-However many people look, one job at a time makes the report on a question. It is made anew once something has changed,
-after a pause that grows with how long the last one took, so that reports never take more than a twentieth of the
-worker's time.
-"""
+"""Publishes reports made by the worker: a page shows the latest one and requests a newer one."""
 
 import hashlib
 import json
@@ -31,7 +26,7 @@ from app.metrics.service import CohortQuery
 from app.releases.service import get_champion_alias
 from app.reports.report import build_report
 from app.reports.schemas import PublishedReport, ReportBody
-from ml.messages import Message, packed
+from ml.messages import packed
 
 KIND = "report"
 #: A report stays for this long at least, and for this many times as long as it took to make.
@@ -84,7 +79,7 @@ def request_report(context: ServiceContext, principal: Principal, question: Coho
             return
         of_site = select(Case.id).where(Case.site == question.site).limit(1)
         if question.site is not None and session.execute(of_site).first() is None:
-            raise InvalidValue(Message("no case is of the site {site}", site=question.site))
+            raise InvalidValue("no case is of the site {site}", site=question.site)
     with context.database.write() as session:
         key = hash_report_query(question)
         insert_if_absent(
@@ -129,7 +124,6 @@ def _report_pause(row: PublishedReportRow) -> timedelta:
 
 
 def _report_basis(session: Session) -> str:
-    """Fingerprint of everything that a report depends on."""
     # The estimators, the champion, the policy, the last change of any case, and how many planned reads are overdue.
     alias = get_champion_alias(session)
     policy = session.execute(select(func.max(PolicyRow.version))).scalar_one()

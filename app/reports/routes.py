@@ -7,8 +7,8 @@ from fastapi import APIRouter, Depends, Header, Response
 from fastapi.responses import JSONResponse
 
 from app.accounts.service import GuardedRoute, RequireScope
-from app.context import AppContext
-from app.database.engine import ReadSession, WriteSession
+from app.context import AppContext, Call, writing_call
+from app.database.engine import ReadSession
 from app.database.idempotency import Idempotent, KeyMissing
 from app.database.revisions import Revision
 from app.http.errors import (
@@ -19,12 +19,12 @@ from app.http.errors import (
     PreconditionRequired,
     list_problem_responses,
 )
-from app.http.principal import Principal
 from app.metrics.service import EvaluationIn, EvaluationOut, EvaluationsOut
 from app.reports import frozen_evaluations
 from app.reports.targets import TargetsIn, TargetsOut, current_targets, set_targets
 
 router = APIRouter(tags=["evaluations"], responses=list_problem_responses(), route_class=GuardedRoute)
+_ManagingWrite = Annotated[Call, writing_call("manage")]
 _VIEWING = [Depends(RequireScope("metrics:read"))]
 #: For a report, which must open offline and carries its own style.
 _REPORT_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
@@ -37,15 +37,13 @@ _REPORT_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'un
     response_model=EvaluationOut,
     responses=list_problem_responses(KeyMissing, NotFound),
 )
-def freeze_evaluation(
-    body: EvaluationIn,
-    context: AppContext,
-    principal: Annotated[Principal, Depends(RequireScope("manage"))],
-    once: Idempotent,
-    session: WriteSession,
-) -> Response:
+def freeze_evaluation(body: EvaluationIn, once: Idempotent, call: _ManagingWrite) -> Response:
     """Freeze current labels and predictions, and evaluate them in a job."""
-    return once(session, body, lambda: frozen_evaluations.request_evaluation(session, context, principal, body))
+    return once(
+        call.session,
+        body,
+        lambda: frozen_evaluations.request_evaluation(call.session, call.context, call.principal, body),
+    )
 
 
 @router.get("/v1/evaluations", operation_id="list_evaluations", dependencies=_VIEWING)
@@ -93,15 +91,8 @@ def get_report_targets(session: ReadSession, response: Response) -> TargetsOut:
     operation_id="set_report_targets",
     responses=list_problem_responses(BadRequest, Conflict, PreconditionFailed, PreconditionRequired),
 )
-def set_report_targets(
-    body: TargetsIn,
-    context: AppContext,
-    principal: Annotated[Principal, Depends(RequireScope("manage"))],
-    revision: Revision,
-    session: WriteSession,
-    response: Response,
-) -> TargetsOut:
+def set_report_targets(body: TargetsIn, revision: Revision, call: _ManagingWrite, response: Response) -> TargetsOut:
     """Set the laboratory's own targets, with a reason; earlier versions are kept."""
-    targets = set_targets(session, context.keys.audit, principal, body, revision)
+    targets = set_targets(call.session, call.context.keys.audit, call.principal, body, revision)
     response.headers["ETag"] = f'"{targets.version}"'
     return targets

@@ -161,7 +161,6 @@ def _format_hours_range(found: DurationOut) -> str:
 
 
 def _compare_with_target(found: _ValueInterval, low: float, high: float) -> State:
-    """Compare a value and its interval with the bounds of a target."""
     inside = low <= found.value <= high
     if found.low is None:
         return "met-so-far" if inside else "missed-so-far"

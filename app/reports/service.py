@@ -15,34 +15,3 @@ from app.reports.publishing import read_published_report, request_report
 from app.reports.report import FILTERS, METRIC_MEANINGS, STYLE, TEMPLATES, chart_csv
 from app.reports.schemas import PublishedReport, ReportBody, TrendOut, WhatIfOut
 from app.reports.targets import TargetsIn, TargetsOut, current_targets, set_targets
-
-__all__ = [
-    "EVALUATIONS",
-    "FILTERS",
-    "METRIC_MEANINGS",
-    "STYLE",
-    "TEMPLATES",
-    "DrawnReport",
-    "PublishedReport",
-    "ReportBody",
-    "ReportPlot",
-    "TargetsIn",
-    "TargetsOut",
-    "TrendOut",
-    "WhatIfOut",
-    "chart_csv",
-    "current_second_read_share",
-    "current_targets",
-    "draw_operating_curve",
-    "draw_report",
-    "evaluation_folder",
-    "list_evaluations",
-    "read_evaluation",
-    "read_published_report",
-    "read_report_file",
-    "request_evaluation",
-    "request_report",
-    "set_targets",
-    "shared_folder_name",
-    "snapshot_sha256",
-]

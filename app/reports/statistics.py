@@ -327,7 +327,6 @@ def _read_request_spans(session: Session, since: datetime, site: str | None) -> 
 
 
 def _read_case_spans(session: Session, since: datetime, site: str | None) -> list[_TimeSpan]:
-    """Cases since a time, until their last read ended."""
     is_open = func.sum(case((ReadRequest.closed_at.is_(None), 1), else_=0))
     query = (
         select(Case.created_at, func.max(ReadRequest.closed_at), is_open)
@@ -349,7 +348,6 @@ def _read_timed_labels(session: Session, since: datetime, site: str | None) -> l
 
 
 def _count_open_reads(session: Session, at: datetime, site: str | None) -> tuple[int, int]:
-    """Reads that are open, and how many of them are overdue."""
     overdue = func.count().filter(ReadRequest.due_at < at)
     query = select(func.count(), overdue).where(ReadRequest.state.in_(("open", "leased")))
     if site is not None:

@@ -12,7 +12,6 @@ from app.database.tables import ReportTargets
 from app.http.errors import Conflict, PreconditionFailed
 from app.http.models import Line, RequestModel, ResponseModel
 from app.http.principal import Principal
-from ml.messages import Message
 
 _Gap = Annotated[float, Field(gt=0, lt=1)]
 _Share = Annotated[float, Field(gt=0, lt=1)]
@@ -59,9 +58,7 @@ def set_targets(
     """Set new targets."""
     before, new_values = current_targets(session), body.model_dump(exclude={"reason"})
     if seen is not None and seen != before.version:
-        raise PreconditionFailed(
-            Message("version {version} is in force, not {seen}", version=before.version, seen=seen)
-        )
+        raise PreconditionFailed("version {version} is in force, not {seen}", version=before.version, seen=seen)
     changed = {
         name: [getattr(before, name), value] for name, value in new_values.items() if getattr(before, name) != value
     }

@@ -1,9 +1,4 @@
-"""Blob stores, and the images in them.
-
-An object's key ends in the SHA-256 of its content (``images/ab/<sha>``, ``releases/<id>/<sha>.tar``): a name never
-comes from outside, whoever stores the same bytes twice has stored them once, and a changed object shows: it is never
-handed out, and the same bytes, stored again, take its place.
-"""
+"""Blob stores, and the images in them."""
 
 import hashlib
 import os
@@ -199,7 +194,6 @@ class FolderStore:
 
 
 def _file_age_seconds(path: Path) -> float:
-    """Seconds since a file was written or touched; 0 for one that is gone."""
     try:
         return time.time() - path.stat().st_mtime
     except FileNotFoundError:

@@ -1,8 +1,4 @@
-"""Blob store in S3, Google Cloud Storage or Azure, with a local cache.
-
-Credentials, region and endpoint come from the environment variables that obstore reads (``AWS_…``, ``GOOGLE_…``,
-``AZURE_…``). An object is created only where there is none, so that any number of processes may store the same.
-"""
+"""Blob store in S3, Google Cloud Storage or Azure, with a local cache."""
 
 import hashlib
 import os
@@ -212,7 +208,6 @@ class CachedBucket(BucketStore):
 
 
 def _list_cached_files(folder: Path) -> Iterator[tuple[float, int, Path]]:
-    """List files with their modification time and size."""
     for path in folder.rglob("*"):
         with suppress(OSError):
             if path.is_file():

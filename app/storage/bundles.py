@@ -1,9 +1,4 @@
-"""Bundles: folders that are written once as a whole, such as releases and snapshots.
-
-They lie in HOME. With a bucket that is where every process finds them: each is one object there, packed, named by the
-folder and by the SHA-256 of the package, so that it is there as a whole or not at all; HOME has copies that may be
-deleted at any time.
-"""
+"""Bundles: folders that are written once as a whole, such as releases and snapshots."""
 
 import shutil
 import tarfile

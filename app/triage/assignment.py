@@ -1,8 +1,4 @@
-"""Decide who may read, and assign planned reads to annotators drawn at random, so that readers are a random sample.
-
-A draw is a keyed number like a case's coin: nobody can foresee it, and whoever has the key can check it later. It looks
-at nothing but the case's identifier, the number of its read, and who is qualified.
-"""
+"""Decide who may read, and assign planned reads to annotators drawn at random, so that readers are a random sample."""
 
 import uuid
 from collections.abc import Collection, Sequence

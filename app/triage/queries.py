@@ -76,7 +76,6 @@ def set_threshold(session: Session, policy: PolicyRow, at: datetime) -> float | 
 
 
 def _threshold_before(session: Session, policy: PolicyRow, at: datetime) -> tuple[float | None, int]:
-    """Threshold from the cases of the days before, and how many there were."""
     midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
     span = (Case.created_at >= midnight - timedelta(days=CAPACITY_DAYS), Case.created_at < midnight)
     n_cases, first = session.execute(select(func.count(), func.min(Case.created_at)).where(*span)).one()

@@ -5,15 +5,15 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 
 from app.accounts.service import GuardedRoute, RequireScope
-from app.context import AppContext
-from app.database.engine import ReadSession, WriteSession
+from app.context import Call, writing_call
+from app.database.engine import ReadSession
 from app.database.idempotency import Idempotent, KeyMissing
 from app.http.errors import Conflict, list_problem_responses
-from app.http.principal import Principal
 from app.triage import service
 from app.triage.schemas import PoliciesOut, PolicyIn, PolicyOut
 
 router = APIRouter(tags=["policies"], responses=list_problem_responses(), route_class=GuardedRoute)
+_ManagingWrite = Annotated[Call, writing_call("manage")]
 
 
 @router.get("/v1/policies", operation_id="list_policies", dependencies=[Depends(RequireScope("metrics:read"))])
@@ -29,12 +29,8 @@ def list_policies(session: ReadSession) -> PoliciesOut:
     response_model=PolicyOut,
     responses=list_problem_responses(KeyMissing, Conflict),
 )
-def add_policy(
-    body: PolicyIn,
-    context: AppContext,
-    principal: Annotated[Principal, Depends(RequireScope("manage"))],
-    once: Idempotent,
-    session: WriteSession,
-) -> Response:
+def add_policy(body: PolicyIn, once: Idempotent, call: _ManagingWrite) -> Response:
     """Change the policy by a new version; cases planned before keep their coin."""
-    return once(session, body, lambda: service.add_policy(session, context.keys.audit, principal, body))
+    return once(
+        call.session, body, lambda: service.add_policy(call.session, call.context.keys.audit, call.principal, body)
+    )

@@ -1,10 +1,4 @@
-"""Triage rules: pure functions of a predictive distribution.
-
-The number of planned reads of a case follows from its image and its prediction only, never from a label. Most rules
-select it for a second read, and of those that they do not select a share ε, the audit rate, is read twice as well; the
-graded rule gives each case a probability that grows with its disagreement probability. So every case has a known
-probability π > 0 of two planned reads, and what is measured on cases read twice can be weighted back to all cases.
-"""
+"""Triage rules: pure functions of a predictive distribution."""
 
 import math
 from dataclasses import dataclass
@@ -95,7 +89,6 @@ def decide_triage(
 
 
 def _second_read_probability(rule: TriageRule, disagreement: float, gain: float | None) -> tuple[float, str]:
-    """Probability of a second read, and why in words."""
     if rule.score == "graded":
         return _graded_read_probability(rule, disagreement)
     by_gain = rule.score == "expected_gain" and gain is not None
@@ -112,7 +105,6 @@ def _second_read_probability(rule: TriageRule, disagreement: float, gain: float 
 
 
 def _graded_read_probability(rule: TriageRule, disagreement: float) -> tuple[float, str]:
-    """Probability of a second read by the graded rule, and why in words."""
     if math.isinf(rule.threshold):
         return rule.audit_rate, Message("no scale for disagreement yet: too few earlier cases")
     pi = float(graded_probabilities(np.array([disagreement]), rule.threshold, rule.audit_rate)[0])

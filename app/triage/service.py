@@ -52,46 +52,6 @@ from app.triage.rules import (
 )
 from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut
 
-__all__ = [
-    "DAILY",
-    "GRACE_PERIOD",
-    "ImageIdentity",
-    "PolicyIn",
-    "PolicyOut",
-    "ReadEligibility",
-    "TriageResult",
-    "TriageRule",
-    "add_policy",
-    "are_twins",
-    "current_policy",
-    "current_rule",
-    "decide_triage",
-    "eligibility_of",
-    "eligibility_of_account",
-    "identity_values",
-    "list_assignable_annotators",
-    "list_eligible_annotators",
-    "list_policies",
-    "may_be_twin",
-    "needs_adjudication",
-    "new_request",
-    "next_position",
-    "plan_case",
-    "policy_for_planning",
-    "policy_of_version",
-    "redraw_annotator",
-    "refresh_waiting",
-    "require_qualified",
-    "rule_of",
-    "summarise_posterior",
-    "summarise_prediction",
-    "threshold_of",
-    "triage_case",
-    "twins_of_case",
-    "uniform_draw",
-    "withdraw_repeats",
-]
-
 
 def policy_out(row: PolicyRow, current: int) -> PolicyOut:
     """A version as the API shows it."""

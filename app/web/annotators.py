@@ -6,29 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Form, Path, Request, Response
-from sqlalchemy.orm import Session
+from fastapi import APIRouter, Form, Path, Response
 
-from app.accounts.service import GuardedRoute, RequireScope, annotator_of_account
+from app.accounts.service import GuardedRoute, annotator_of_account
 from app.annotators.models import service
 from app.annotators.models.service import ReaderFitIn, ReaderSwitchIn
 from app.annotators.service import ME, annotator_named, class_names, own_reading
-from app.audit.chain.keys import AnnotatorKeys
 from app.cases import service as case_service
-from app.context import AppContext
-from app.database.engine import ReadSession, WriteSession
 from app.database.tables import Case
 from app.http.errors import InvalidValue
 from app.http.languages import gettext, ngettext
 from app.http.models import Line, PageText
-from app.http.principal import Principal
 from app.labels.service import LISTED, labelled_cases
 from app.metrics.service import reader_drift
 from app.releases.service import get_champion_alias, reading_classes
 from app.web.charts import week_chart
 from app.web.forms import validate_form
+from app.web.page import AnnotatorPage, ManagerForm, ManagerPage, Page
 from app.web.reading import case_number
-from app.web.render import redirect_to, render_page
+from app.web.render import redirect_to
 
 #: Shown at once.
 MOST = 20
@@ -91,37 +87,35 @@ class SettledCase:
         )
 
 
-def settled_since(session: Session, keys: AnnotatorKeys, principal: Principal) -> list[SettledCase]:
+def settled_since(page: Page) -> list[SettledCase]:
     """Newest closed cases of an annotator that others have read too and that were not reviewed."""
     # A case that nobody else has read teaches nothing about others; one that is kept closed for a second visit is not
     # listed, as on every page.
-    annotator = annotator_of_account(session, principal.account_id)
+    annotator = annotator_of_account(page.session, page.principal.account_id)
     if annotator is None:
         return []
-    seen = case_service.exposed_case_ids(session, annotator.id)
-    names, cases = {info.code: info.name for info in reading_classes(session)}, []
-    for case_id in labelled_cases(session, principal, LISTED):
-        case = session.get(Case, case_id)  # None: a second visit, which stays closed
+    seen = case_service.exposed_case_ids(page.session, annotator.id)
+    names, cases = {info.code: info.name for info in reading_classes(page.session)}, []
+    for case_id in labelled_cases(page.session, page.principal, LISTED):
+        case = page.session.get(Case, case_id)  # None: a second visit, which stays closed
         if case is None or case.erased_at is not None or case_id in seen:
             continue
-        if case_service.hidden_because(session, principal, case_service.ResolvedCase(case_id)) is not None:
+        if case_service.hidden_because(page.session, page.principal, case_service.ResolvedCase(case_id)) is not None:
             continue
-        settled = _build_settled_case(session, keys, principal, case_id, names)
+        settled = _build_settled_case(page, case_id, names)
         cases += [] if settled is None else [settled]
         if len(cases) == MOST:
             break
     return cases
 
 
-def _build_settled_case(
-    session: Session, keys: AnnotatorKeys, principal: Principal, case_id: uuid.UUID, names: dict[str, str]
-) -> SettledCase | None:
-    opinions = case_service.blind_opinions(case_service.label_history(session, case_id))
-    own = [opinion.label.class_code for opinion in opinions if opinion.annotator == principal.name]
-    label_counts = Counter(opinion.label.class_code for opinion in opinions if opinion.annotator != principal.name)
+def _build_settled_case(page: Page, case_id: uuid.UUID, names: dict[str, str]) -> SettledCase | None:
+    opinions = case_service.blind_opinions(case_service.label_history(page.session, case_id))
+    own = [opinion.label.class_code for opinion in opinions if opinion.annotator == page.principal.name]
+    label_counts = Counter(opinion.label.class_code for opinion in opinions if opinion.annotator != page.principal.name)
     if not own or not label_counts:
         return None
-    handle = case_service.case_handle(keys, principal, case_id)
+    handle = case_service.case_handle(page.keys, page.principal, case_id)
     others = [(names.get(str(code), str(code)), n) for code, n in label_counts.most_common()]
     mine = str(own[0])
     pair = next(
@@ -134,21 +128,18 @@ def _build_settled_case(
 
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
-_Manager = Annotated[Principal, Depends(RequireScope("manage"))]
 
 
 @router.get("/readers")
-def show_annotator_models(request: Request, context: AppContext, principal: _Manager, session: ReadSession) -> Response:
+def show_annotator_models(page: ManagerPage) -> Response:
     """Every version, what was found of it, and the switch; and how annotators went from week to week."""
-    models, served = service.list_models(session), get_champion_alias(session)
+    models, served = service.list_models(page.session), get_champion_alias(page.session)
     champion_id = None if served is None else str(served.release_id)
-    serves = service.switch_position(session).serves
-    drift = [] if served is None else reader_drift(session, context.settings.home)
+    serves = service.switch_position(page.session).serves
+    drift = [] if served is None else reader_drift(page.session, page.context.settings.home)
     charts = {row.annotator: week_chart(row.weeks) for row in drift}
-    return render_page(
-        request,
+    return page.render(
         "readers.html",
-        principal,
         models=models,
         champion=champion_id,
         serves=serves,
@@ -158,32 +149,23 @@ def show_annotator_models(request: Request, context: AppContext, principal: _Man
 
 
 @router.get("/readers/{version}")
-def show_annotator_model(
-    version: Annotated[int, Path(ge=1, le=2**31 - 1)], request: Request, principal: _Manager, session: ReadSession
-) -> Response:
+def show_annotator_model(version: Annotated[int, Path(ge=1, le=2**31 - 1)], page: ManagerPage) -> Response:
     """A version, annotator by annotator."""
-    model = service.show_model_detail(session, version)
-    return render_page(request, "reader_model.html", principal, model=model, names=model.class_names)
+    model = service.show_model_detail(page.session, version)
+    return page.render("reader_model.html", model=model, names=model.class_names)
 
 
 @router.post("/readers/fit")
-def fit_annotator_model(
-    context: AppContext,
-    principal: _Manager,
-    session: WriteSession,
-    experts: Annotated[PageText, Form(max_length=2000)] = "",
-) -> Response:
+def fit_annotator_model(page: ManagerForm, experts: Annotated[PageText, Form(max_length=2000)] = "") -> Response:
     """Fit a model on the labels collected so far, in a job."""
     named = [name.strip() for name in experts.split(",") if name.strip()]
-    service.request_model_fit(session, context, principal, validate_form(ReaderFitIn, experts=named))
+    service.request_model_fit(page.session, page.context, page.principal, validate_form(ReaderFitIn, experts=named))
     return redirect_to("/jobs")
 
 
 @router.post("/readers/switch")
 def switch_annotator_model(
-    context: AppContext,
-    principal: _Manager,
-    session: WriteSession,
+    page: ManagerForm,
     revision: Annotated[int, Form(ge=0)],
     version: Annotated[PageText, Form(max_length=10)] = "",
     reason: Annotated[PageText, Form(max_length=2000)] = "",
@@ -192,7 +174,7 @@ def switch_annotator_model(
     if not reason.strip():
         raise InvalidValue("say why")
     body = validate_form(ReaderSwitchIn, version=version or None, reason=reason)
-    service.switch_model(session, context, principal.name, body, revision)
+    service.switch_model(page.session, page.context, page.principal.name, body, revision)
     return redirect_to("/readers")
 
 
@@ -201,45 +183,35 @@ _FLAGGED = 200
 
 
 @router.get("/me")
-def show_own_reading(
-    request: Request, principal: Annotated[Principal, Depends(RequireScope("reads:own"))], session: ReadSession
-) -> Response:
+def show_own_reading(page: AnnotatorPage) -> Response:
     """How the caller reads."""
-    is_annotator = annotator_of_account(session, principal.account_id) is not None
-    view = own_reading(session, principal, ME) if is_annotator else None
-    return render_page(
-        request, "reading.html", principal, view=view, title=gettext("My reading"), names=class_names(session)
-    )
+    is_annotator = annotator_of_account(page.session, page.principal.account_id) is not None
+    view = own_reading(page.session, page.principal, ME) if is_annotator else None
+    return page.render("reading.html", view=view, title=gettext("My reading"), names=class_names(page.session))
 
 
 @router.get("/settled")
-def show_settled_cases(
-    request: Request,
-    context: AppContext,
-    principal: Annotated[Principal, Depends(RequireScope("reads:own"))],
-    session: ReadSession,
-) -> Response:
+def show_settled_cases(page: AnnotatorPage) -> Response:
     """Where the caller stood with the others in cases that were settled since they last looked; recorded as shown."""
-    cases = settled_since(session, context.keys.readers, principal)
+    cases = settled_since(page)
     for case in cases:
-        case_service.note_exposure(context.database, session, principal, case.id)
-    return render_page(request, "settled.html", principal, cases=cases, most=MOST)
+        case_service.note_exposure(page.context.database, page.session, page.principal, case.id)
+    return page.render("settled.html", cases=cases, most=MOST)
 
 
 @router.get("/flagged")
-def show_flagged_labels(
-    request: Request, principal: Annotated[Principal, Depends(RequireScope("manage"))], session: ReadSession
-) -> Response:
+def show_flagged_labels(page: ManagerPage) -> Response:
     """Cases that annotators want an admin to look at, newest first."""
-    rows = [(session.get_one(Case, row.label.case_id), row) for row in case_service.flagged_labels(session, _FLAGGED)]
-    return render_page(request, "flagged.html", principal, rows=rows, most=_FLAGGED, names=class_names(session))
+    rows = [
+        (page.session.get_one(Case, row.label.case_id), row)
+        for row in case_service.flagged_labels(page.session, _FLAGGED)
+    ]
+    return page.render("flagged.html", rows=rows, most=_FLAGGED, names=class_names(page.session))
 
 
 @router.get("/annotators/{name}")
-def show_annotator_reading(
-    name: Line, request: Request, principal: Annotated[Principal, Depends(RequireScope("manage"))], session: ReadSession
-) -> Response:
+def show_annotator_reading(name: Line, page: ManagerPage) -> Response:
     """How an annotator reads, for admins."""
-    view = None if annotator_named(session, name) is None else own_reading(session, principal, name)
+    view = None if annotator_named(page.session, name) is None else own_reading(page.session, page.principal, name)
     title = gettext("How %(name)s reads", name=name)
-    return render_page(request, "reading.html", principal, view=view, title=title, names=class_names(session))
+    return page.render("reading.html", view=view, title=title, names=class_names(page.session))

@@ -6,7 +6,7 @@ from datetime import date
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BeforeValidator
 from sqlalchemy.orm import Session
 
@@ -14,16 +14,13 @@ from app.accounts.service import GuardedRoute, RequireScope, all_accounts
 from app.audit.chain import events as chain_events
 from app.audit.events import AuditEventsOut, DayRange, list_audit_event_page
 from app.audit.sentences import WORDS, Say, SentencePart, describe_events, strip_links, summarize_action
-from app.context import AppContext
 from app.database.engine import ReadSession
 from app.http import languages
 from app.http.models import PageText
-from app.http.principal import Principal
 from app.web.filters import csv_file
-from app.web.render import render_page
+from app.web.page import ManagerPage
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
-_Manager = Annotated[Principal, Depends(RequireScope("manage"))]
 _Day = Annotated[date | None, BeforeValidator(lambda text: text or None), Query()]
 #: Who acts without an account.
 _PROGRAMS = ("command line", "gate", "readers", "recalibration", "service", "worker")
@@ -63,7 +60,6 @@ _FilterQuery = Annotated[AuditFilter, Depends(_read_audit_filter)]
 
 
 def _translate_event_text(text: str) -> str:
-    """Translate an event's sentence or a code in it; names of people, cases and classes stay."""
     translated = languages.translate_sentence(text)
     return languages.translate_term(text) if translated == text else translated
 
@@ -71,7 +67,6 @@ def _translate_event_text(text: str) -> str:
 def _load_event_page(
     session: Session, asked: AuditFilter, say: Say = str
 ) -> tuple[AuditEventsOut, dict[int, list[SentencePart]]]:
-    """A page of events, and what each says."""
     events = list_audit_event_page(
         session,
         cursor=asked.cursor,
@@ -84,29 +79,25 @@ def _load_event_page(
 
 
 @router.get("/audit")
-def show_audit(
-    request: Request, context: AppContext, principal: _Manager, session: ReadSession, asked: _FilterQuery
-) -> Response:
+def show_audit(page: ManagerPage, asked: _FilterQuery) -> Response:
     """Who did what, newest first."""
-    events, texts_by_event = _load_event_page(session, asked, _translate_event_text)
+    events, texts_by_event = _load_event_page(page.session, asked, _translate_event_text)
     details = {event.sequence: json.dumps(event.details, ensure_ascii=False) for event in events.items}
-    return render_page(
-        request,
+    return page.render(
         "audit.html",
-        principal,
         events=events,
         said=texts_by_event,
         details=details,
         asked=asked,
         here=urlencode(asked.query(str(asked.cursor or ""))),
         older=urlencode(asked.query(events.next_cursor)),
-        actors=[*(account.name for account in all_accounts(session)), *_PROGRAMS],
+        actors=[*(account.name for account in all_accounts(page.session)), *_PROGRAMS],
         actions=sorted(
             ((action, summarize_action(action, _translate_event_text)) for action in WORDS),
             key=lambda choice: choice[1],
         ),
-        head=chain_events.read_head_text(session),
-        public_key=context.keys.audit.public_key,
+        head=chain_events.read_head_text(page.session),
+        public_key=page.context.keys.audit.public_key,
     )
 
 

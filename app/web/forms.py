@@ -1,8 +1,4 @@
-"""Form tokens, form fields and opaque ids in page paths.
-
-The cookie says who is signed in when a form arrives; the handle says for whom the form was made. They differ where
-two people share a browser.
-"""
+"""Form tokens, form fields and opaque ids in page paths."""
 
 import hmac
 import re
@@ -96,7 +92,6 @@ class MoveForm(BaseModel):
 
 
 async def _once_by_form(request: Request, form_key: Annotated[PageText, Form(max_length=64)] = "") -> Once:
-    """A form with the key that its page gave it."""
     if not form_key:
         raise InvalidValue("open the page again: the form was not complete")
     return Once.of(request, form_key)
@@ -134,10 +129,7 @@ _NUMBERS = {"threshold", "audit_rate", "target_error", "adjudicate_below", "repe
 
 
 class PolicyForm(BaseModel):
-    """The policy page's form: texts as typed; an empty field takes its default, except the one for adjudication.
-
-    The page shows the fields of both kinds of rule; the one that the chosen rule does not use is left out.
-    """
+    """The policy page's form: texts as typed; an empty field takes its default, except the one for adjudication."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -174,7 +166,6 @@ class PolicyForm(BaseModel):
 
 
 def _format_form_value(value: object) -> str:
-    """Format a value as a person would type it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)

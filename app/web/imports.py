@@ -8,18 +8,16 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
-from sqlalchemy.orm import Session
 
 from app.accounts.service import GuardedRoute, RequireScope
 from app.context import AppContext
-from app.database.engine import ReadSession, WriteSession
+from app.database.engine import ReadSession
 from app.http.errors import BadRequest, InvalidValue, Problem, StorageFull, TooLarge
-from app.http.principal import Principal
 from app.imports import service as import_service
 from app.jobs.service import job_out, newest_jobs
 from app.web.filters import csv_file
-from app.web.render import redirect_to, render_page
-from ml.messages import Message
+from app.web.page import ImporterForm, ImporterPage, Page
+from app.web.render import redirect_to
 
 
 class _FormFieldParser:
@@ -65,7 +63,7 @@ async def stream_form_file(chunks: AsyncIterable[bytes], content_type: str, fiel
     """Bytes of the file in one field of a form, as they arrive; other fields are passed over."""
     kind, options = parse_options_header(content_type)
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
-        raise InvalidValue(Message("send a form, multipart/form-data, with a file in the field `{field}`", field=field))
+        raise InvalidValue("send a form, multipart/form-data, with a file in the field `{field}`", field=field)
     parts = _FormFieldParser(field)
     try:
         parser = MultipartParser(
@@ -88,29 +86,25 @@ async def stream_form_file(chunks: AsyncIterable[bytes], content_type: str, fiel
     if not parts.ended:
         raise BadRequest("the multipart body ends in the middle")
     if parts.seen != 1:
-        raise InvalidValue(Message("the form must have one file in the field `{field}`", field=field))
+        raise InvalidValue("the form must have one file in the field `{field}`", field=field)
 
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
-_Importer = Annotated[Principal, Depends(RequireScope("cases:write"))]
 _Status = Annotated[Literal[""] | import_service.Status, Query()]
 _ROWS = 200
 
 
 @router.get("/imports")
-def show_imports(request: Request, principal: _Importer, session: ReadSession) -> Response:
+def show_imports(page: ImporterPage) -> Response:
     """Imports so far, and a form for another one."""
-    return _render_imports(request, principal, session)
+    return _render_imports(page)
 
 
-def _render_imports(
-    request: Request, principal: Principal, session: Session, problem: Problem | None = None
-) -> Response:
-    """Render the page of imports, with the error of the archive that was sent."""
-    jobs = [job_out(job) for job in newest_jobs(session, 50, "import")]
+def _render_imports(page: Page, problem: Problem | None = None) -> Response:
+    jobs = [job_out(job) for job in newest_jobs(page.session, 50, "import")]
     status = 200 if problem is None else problem.status
-    checks = [job_out(job) for job in newest_jobs(session, 20, import_service.CHECK)]
-    return render_page(request, "imports.html", principal, status, jobs=jobs, checks=checks, problem=problem)
+    checks = [job_out(job) for job in newest_jobs(page.session, 20, import_service.CHECK)]
+    return page.render("imports.html", status, jobs=jobs, checks=checks, problem=problem)
 
 
 async def _receive_archive(
@@ -130,61 +124,51 @@ async def _receive_archive(
 
 @router.post("/imports")
 def upload_archive(
-    request: Request,
-    context: AppContext,
-    principal: _Importer,
-    archive: Annotated[import_service.ReceivedArchive | Problem, Depends(_receive_archive)],
-    session: WriteSession,
+    archive: Annotated[import_service.ReceivedArchive | Problem, Depends(_receive_archive)], page: ImporterForm
 ) -> Response:
     """Take an archive and import it in a job; what is wrong with it stands beside the field."""
     if isinstance(archive, Problem):
-        return _render_refused_archive(request, principal, session, archive)
-    return redirect_to(f"/imports/{import_service.begin_import(session, context, principal, archive).id}")
+        return _render_refused_archive(page, archive)
+    return redirect_to(
+        f"/imports/{import_service.begin_import(page.session, page.context, page.principal, archive).id}"
+    )
 
 
-def _render_refused_archive(request: Request, principal: Principal, session: Session, problem: Problem) -> Response:
-    """Render an archive's error beside the form field, for browsers."""
-    if "text/html" not in request.headers.get("accept", ""):
+def _render_refused_archive(page: Page, problem: Problem) -> Response:
+    if "text/html" not in page.request.headers.get("accept", ""):
         raise problem
-    return _render_imports(request, principal, session, problem)
+    return _render_imports(page, problem)
 
 
 @router.post("/imports/checks")
 def check_archive(
-    request: Request,
-    context: AppContext,
-    principal: _Importer,
-    archive: Annotated[import_service.ReceivedArchive | Problem, Depends(_receive_archive)],
-    session: WriteSession,
+    archive: Annotated[import_service.ReceivedArchive | Problem, Depends(_receive_archive)], page: ImporterForm
 ) -> Response:
     """Take an archive and say in a job what its import would do; what is wrong with it stands beside the field."""
     if isinstance(archive, Problem):
-        return _render_refused_archive(request, principal, session, archive)
-    return redirect_to(f"/imports/checks/{import_service.begin_check(session, context, principal, archive).id}")
+        return _render_refused_archive(page, archive)
+    return redirect_to(
+        f"/imports/checks/{import_service.begin_check(page.session, page.context, page.principal, archive).id}"
+    )
 
 
 @router.get("/imports/checks/{check_id}")
 def check_page(
     check_id: uuid.UUID,
-    request: Request,
-    context: AppContext,
-    principal: _Importer,
-    session: ReadSession,
+    page: ImporterPage,
     cursor: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
     status: _Status = "",
 ) -> Response:
     """What an import would do, row by row, and the button that does it."""
-    check, begun = import_service.check_of(session, check_id), import_service.import_of(session, check_id)
+    check, begun = import_service.check_of(page.session, check_id), import_service.import_of(page.session, check_id)
     rows, next_cursor = import_service.page_of_rows(
-        session, check_id, after=cursor or 0, limit=_ROWS, status=status or None
+        page.session, check_id, after=cursor or 0, limit=_ROWS, status=status or None
     )
-    return render_page(
-        request,
+    return page.render(
         "check.html",
-        principal,
         check=job_out(check),
         begun=begun,
-        importable=import_service.can_be_imported(context, check),
+        importable=import_service.can_be_imported(page.context, check),
         rows=rows,
         next_cursor=next_cursor,
         chosen=status,
@@ -202,25 +186,23 @@ def check_rows(check_id: uuid.UUID, session: ReadSession, status: _Status = "") 
 
 
 @router.post("/imports/checks/{check_id}/import")
-def import_checked_archive(
-    check_id: uuid.UUID, context: AppContext, principal: _Importer, session: WriteSession
-) -> Response:
+def import_checked_archive(check_id: uuid.UUID, page: ImporterForm) -> Response:
     """Import an archive that was checked."""
-    return redirect_to(f"/imports/{import_service.import_checked(session, context, principal, check_id).id}")
+    return redirect_to(
+        f"/imports/{import_service.import_checked(page.session, page.context, page.principal, check_id).id}"
+    )
 
 
 @router.get("/imports/{import_id}")
 def import_page(
     import_id: uuid.UUID,
-    request: Request,
-    principal: _Importer,
-    session: ReadSession,
+    page: ImporterPage,
     cursor: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
     status: _Status = "",
 ) -> Response:
     """An import, row by row."""
-    view = import_service.show_import(session, import_id, after=cursor or 0, limit=_ROWS, status=status or None)
-    return render_page(request, "import.html", principal, view=view, chosen=status)
+    view = import_service.show_import(page.session, import_id, after=cursor or 0, limit=_ROWS, status=status or None)
+    return page.render("import.html", view=view, chosen=status)
 
 
 @router.get("/imports/{import_id}/rows.csv", dependencies=[Depends(RequireScope("cases:write"))])

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Response
 from sqlalchemy.orm import Session
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.concurrency import run_in_threadpool
@@ -15,15 +15,14 @@ from starlette.concurrency import run_in_threadpool
 from app.accounts.service import GuardedRoute, RequireScope
 from app.cases.service import newest_label_at
 from app.context import AppContext, ServiceContext
-from app.database.engine import ReadSession, WriteSession
 from app.http.principal import Principal
 from app.jobs import service
 from app.jobs.service import JobView, job_out, list_missing_workers, newest_jobs
 from app.recalibration.service import is_refusal, what_is_refused
-from app.web.render import redirect_to, render_page
+from app.web.page import ManagerForm, ViewerPage
+from app.web.render import redirect_to
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
-_Viewer = Annotated[Principal, Depends(RequireScope("metrics:read"))]
 _Manager = Annotated[Principal, Depends(RequireScope("manage"))]
 _SHOWN = 100
 #: Seconds between two looks at the jobs, looks without news after which the stream ends, and the browser's pause
@@ -32,12 +31,12 @@ _EVENT_SECONDS, _IDLE_LOOKS, _RETRY_MS = 1.0, 15, 2000
 
 
 @router.get("/jobs")
-def list_jobs(request: Request, principal: _Viewer, session: ReadSession) -> Response:
+def list_jobs(page: ViewerPage) -> Response:
     """Jobs with their progress."""
-    jobs = newest_jobs(session, _SHOWN)
-    refused = {str(job.id): _describe_refusal(session, job) for job in jobs if is_refusal(job.error)}
-    items, missing = [job_out(job) for job in jobs], list_missing_workers(session)
-    return render_page(request, "jobs.html", principal, jobs=items, refused=refused, missing=missing)
+    jobs = newest_jobs(page.session, _SHOWN)
+    refused = {str(job.id): _describe_refusal(page.session, job) for job in jobs if is_refusal(job.error)}
+    items, missing = [job_out(job) for job in jobs], list_missing_workers(page.session)
+    return page.render("jobs.html", jobs=items, refused=refused, missing=missing)
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,6 @@ def _describe_refusal(session: Session, job: JobView) -> RefusedRecalibration:
 
 
 def _read_job_states(context: ServiceContext) -> tuple[str, bool]:
-    """Newest jobs as JSON, and whether one of them is queued or running."""
     with context.database.read() as session:
         jobs = newest_jobs(session, _SHOWN)
         states = [
@@ -73,7 +71,6 @@ def _read_job_states(context: ServiceContext) -> tuple[str, bool]:
 
 
 async def _stream_job_states(context: ServiceContext) -> AsyncIterator[ServerSentEvent]:
-    """Yield the job states whenever they change, until all jobs ended or nothing changes."""
     before, busy, idle = "", True, 0
     yield ServerSentEvent(retry=_RETRY_MS)
     while busy and idle < _IDLE_LOOKS:
@@ -88,10 +85,7 @@ async def _stream_job_states(context: ServiceContext) -> AsyncIterator[ServerSen
 
 @router.get("/jobs/events", dependencies=[Depends(RequireScope("metrics:read"))])
 async def job_events(context: AppContext) -> Response:
-    """Progress of the jobs as server-sent events.
-
-    When nothing is under way, or nothing changes for a while, the stream ends; browsers ask again after a few seconds.
-    """
+    """Stream the progress of the jobs as server-sent events."""
     return EventSourceResponse(_stream_job_states(context), sep="\n")
 
 
@@ -103,7 +97,7 @@ def cancel_job(job_id: uuid.UUID, context: AppContext, principal: _Manager) -> R
 
 
 @router.post("/jobs/{job_id}/retry")
-def retry_job(job_id: uuid.UUID, context: AppContext, principal: _Manager, session: WriteSession) -> Response:
+def retry_job(job_id: uuid.UUID, page: ManagerForm) -> Response:
     """Queue a job again."""
-    service.requeue_job(session, context, principal, job_id)
+    service.requeue_job(page.session, page.context, page.principal, job_id)
     return redirect_to("/jobs")

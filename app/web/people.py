@@ -14,8 +14,7 @@ from sqlalchemy.orm import Session
 from app.accounts import service as accounts
 from app.accounts.service import GuardedRoute, RequireScope
 from app.annotators.service import PulledOut, estimate_account_agreements, last_monday
-from app.context import AppContext, ServiceContext
-from app.database.engine import ReadSession, WriteSession
+from app.context import ServiceContext
 from app.database.tables import Account, ApiKey
 from app.http.errors import Conflict, Forbidden, NoRelease
 from app.http.languages import gettext
@@ -23,6 +22,7 @@ from app.http.middleware import POLICY
 from app.http.models import PageText
 from app.http.principal import ROLE_SCOPES, SCOPES, Principal
 from app.reports.service import METRIC_MEANINGS
+from app.web.page import ManagerForm, ManagerPage, Page
 from app.web.render import ENVIRONMENT, redirect_to, render_page
 from ml.messages import Message
 
@@ -50,7 +50,6 @@ class PersonView:
 def _load_agreements(
     session: Session, context: ServiceContext, *, compute: bool
 ) -> Mapping[uuid.UUID, PulledOut] | None:
-    """Agreement of annotators by account as of last Monday; None where it is not cached."""
     key, moment = (str(context.settings.home), last_monday(context.clock())), time.monotonic()
     cached = _recent.get(key)
     if cached is not None and moment - cached[0] < _SECONDS:
@@ -102,7 +101,6 @@ def _build_person_view(
 
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
-_Manager = Annotated[Principal, Depends(RequireScope("manage"))]
 _Anybody = Annotated[Principal, Depends(RequireScope("metrics:read", "reads:own", "cases:write"))]
 _Name = Annotated[PageText, Form(max_length=100)]
 
@@ -119,145 +117,103 @@ class _PeoplePageState:
     search: str = ""
 
 
-def _render_people(
-    request: Request, context: ServiceContext, principal: Principal, session: Session, shown: _PeoplePageState
-) -> Response:
-    """Render the list of accounts; 422 where a form was refused."""
-    everybody = load_people(session, context, shown.search, compute=request.method == "GET")
+def _render_people(page: Page, shown: _PeoplePageState) -> Response:
+    everybody = load_people(page.session, page.context, shown.search, compute=page.request.method == "GET")
     status = 422 if shown.faults else 200
-    return render_page(
-        request, "people.html", principal, status, people=everybody, shown=shown, roles=list(ROLE_SCOPES)
-    )
+    return page.render("people.html", status, people=everybody, shown=shown, roles=list(ROLE_SCOPES))
 
 
-def _render_person(
-    request: Request,
-    context: ServiceContext,
-    principal: Principal,
-    session: Session,
-    account_id: uuid.UUID,
-    shown: _PeoplePageState,
-) -> Response:
-    person_view = load_person(session, context, account_id, compute=request.method == "GET")
-    values = {"person": person_view, "scopes": SCOPES, "now": context.clock()}
-    return render_page(request, "person.html", principal, 422 if shown.faults else 200, shown=shown, **values)
+def _render_person(page: Page, account_id: uuid.UUID, shown: _PeoplePageState) -> Response:
+    person_view = load_person(page.session, page.context, account_id, compute=page.request.method == "GET")
+    values = {"person": person_view, "scopes": SCOPES, "now": page.context.clock()}
+    return page.render("person.html", 422 if shown.faults else 200, shown=shown, **values)
 
 
 @router.get("/people")
-def show_people(
-    request: Request,
-    context: AppContext,
-    principal: _Manager,
-    session: ReadSession,
-    search: Annotated[PageText, Query(max_length=100)] = "",
-) -> Response:
+def show_people(page: ManagerPage, search: Annotated[PageText, Query(max_length=100)] = "") -> Response:
     """Accounts, when they signed in last, and how annotators agree with the others."""
-    return _render_people(request, context, principal, session, _PeoplePageState(search=search.strip()))
+    return _render_people(page, _PeoplePageState(search=search.strip()))
 
 
 @router.post("/people")
-def add_person(
-    request: Request,
-    context: AppContext,
-    principal: _Manager,
-    session: WriteSession,
-    name: _Name = "",
-    role: _Name = "",
-) -> Response:
+def add_person(page: ManagerForm, name: _Name = "", role: _Name = "") -> Response:
     """Make an account; a person gets a one-time password, shown this once."""
     try:
-        account = accounts.add_account(session, context.keys.audit, name.strip(), role, actor=principal.name)
+        account = accounts.add_account(
+            page.session, page.context.keys.audit, name.strip(), role, actor=page.principal.name
+        )
     except (Conflict, ValueError) as exc:
-        session.rollback()
+        page.session.rollback()
         page_state = _PeoplePageState(faults={"name": str(exc)}, name=name, role=role)
-        return _render_people(request, context, principal, session, page_state)
+        return _render_people(page, page_state)
     if role == "service":
         page_state = _PeoplePageState(gettext("%(name)s was added; give it a key.", name=account.name))
-        return _render_person(request, context, principal, session, account.id, page_state)
-    return _new_password(request, context, principal, session, account)
+        return _render_person(page, account.id, page_state)
+    return _new_password(page, account)
 
 
-def _new_password(
-    request: Request, context: ServiceContext, principal: Principal, session: Session, account: Account
-) -> Response:
-    password = accounts.issue_one_time_password(session, context.keys.audit, account.name, actor=principal.name)
+def _new_password(page: Page, account: Account) -> Response:
+    password = accounts.issue_one_time_password(
+        page.session, page.context.keys.audit, account.name, actor=page.principal.name
+    )
     page_state = _PeoplePageState(gettext("One-time password of %(name)s", name=account.name), password)
-    return _render_person(request, context, principal, session, account.id, page_state)
+    return _render_person(page, account.id, page_state)
 
 
 @router.get("/people/{account_id}")
-def show_person(
-    account_id: uuid.UUID, request: Request, context: AppContext, principal: _Manager, session: ReadSession
-) -> Response:
+def show_person(account_id: uuid.UUID, page: ManagerPage) -> Response:
     """One account: sign-in, agreement, access, keys."""
-    return _render_person(request, context, principal, session, account_id, _PeoplePageState())
+    return _render_person(page, account_id, _PeoplePageState())
 
 
 @router.post("/people/{account_id}/password")
-def one_time_password(
-    account_id: uuid.UUID, request: Request, context: AppContext, principal: _Manager, session: WriteSession
-) -> Response:
+def one_time_password(account_id: uuid.UUID, page: ManagerForm) -> Response:
     """Make a new one-time password, shown this once."""
-    return _new_password(request, context, principal, session, accounts.existing_account(session, account_id))
+    return _new_password(page, accounts.existing_account(page.session, account_id))
 
 
 @router.post("/people/{account_id}/state")
-def set_state(
-    account_id: uuid.UUID,
-    context: AppContext,
-    principal: _Manager,
-    session: WriteSession,
-    disabled: Annotated[bool, Form()] = True,
-) -> Response:
+def set_state(account_id: uuid.UUID, page: ManagerForm, disabled: Annotated[bool, Form()] = True) -> Response:
     """Let somebody in no more, or in again."""
-    if account_id == principal.account_id:
+    if account_id == page.principal.account_id:
         raise Forbidden("you cannot lock yourself out; ask another admin")
-    name = accounts.existing_account(session, account_id).name
-    accounts.set_disabled(session, context.keys.audit, name, disabled=disabled, actor=principal.name)
+    name = accounts.existing_account(page.session, account_id).name
+    accounts.set_disabled(page.session, page.context.keys.audit, name, disabled=disabled, actor=page.principal.name)
     return redirect_to(f"/people/{account_id}")
 
 
 @router.post("/people/{account_id}/keys")
 def add_key(
     account_id: uuid.UUID,
-    request: Request,
-    context: AppContext,
-    principal: _Manager,
-    session: WriteSession,
+    page: ManagerForm,
     scopes: Annotated[list[str] | None, Form(max_length=10)] = None,
     days: Annotated[PageText, Form(max_length=5)] = "",
 ) -> Response:
     """Make an API key, shown this once."""
-    name = accounts.existing_account(session, account_id).name
+    name = accounts.existing_account(page.session, account_id).name
     try:
-        expires = _parse_expiry(days.strip(), context.clock())
-        token = accounts.add_key(session, context.keys.audit, name, scopes or [], expires, actor=principal.name)[1]
+        expires = _parse_expiry(days.strip(), page.context.clock())
+        token = accounts.add_key(
+            page.session, page.context.keys.audit, name, scopes or [], expires, actor=page.principal.name
+        )[1]
     except ValueError as exc:
-        session.rollback()
+        page.session.rollback()
         page_state = _PeoplePageState(faults={"days" if "days" in str(exc) else "scopes": str(exc)})
-        return _render_person(request, context, principal, session, account_id, page_state)
-    return _render_person(
-        request,
-        context,
-        principal,
-        session,
-        account_id,
-        _PeoplePageState(gettext("API key of %(name)s", name=name), token),
-    )
+        return _render_person(page, account_id, page_state)
+    return _render_person(page, account_id, _PeoplePageState(gettext("API key of %(name)s", name=name), token))
 
 
 def _parse_expiry(days: str, at: datetime) -> datetime | None:
-    """Expiry time of a key; None for a key without end."""
     if days and (not days.isascii() or not days.isdigit() or int(days) == 0):
         raise ValueError(Message("a whole number of days, or nothing for a key without end"))
     return at + timedelta(days=int(days)) if days else None
 
 
 @router.post("/keys/{key_id}/revoke")
-def revoke_key(key_id: uuid.UUID, context: AppContext, principal: _Manager, session: WriteSession) -> Response:
+def revoke_key(key_id: uuid.UUID, page: ManagerForm) -> Response:
     """Revoke a key."""
-    accounts.revoke_key(session, context.keys.audit, key_id, actor=principal.name)
-    return redirect_to(f"/people/{accounts.account_of_key(session, key_id)}")
+    accounts.revoke_key(page.session, page.context.keys.audit, key_id, actor=page.principal.name)
+    return redirect_to(f"/people/{accounts.account_of_key(page.session, key_id)}")
 
 
 @router.get("/help")

@@ -2,39 +2,29 @@
 
 import uuid
 from dataclasses import dataclass, replace
-from datetime import datetime, tzinfo
+from datetime import datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Form, Query, Request, Response
+from fastapi import APIRouter, Form, Query, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
-from app.accounts.service import GuardedRoute, RequireScope, annotator_of_account
+from app.accounts.service import GuardedRoute, annotator_of_account
 from app.annotators.models.service import model_in_use
 from app.annotators.reference_cells.service import stands_for
-from app.audit.chain.keys import AnnotatorKeys
 from app.cases import service as cases
-from app.context import AppContext
-from app.database.engine import ReadSession, WriteSession
 from app.http.errors import InvalidValue
 from app.http.languages import gettext, localize_decimal, ngettext
 from app.http.models import ClassOut, PageText, PosteriorOut
-from app.http.principal import Principal
 from app.labels import service as label_service
 from app.releases.service import reading_classes, release_by_id
 from app.triage.service import ReadEligibility, current_policy, eligibility_of, eligibility_of_account
+from app.web import forms
 from app.web.charts import PosteriorChart, posterior_bars
 from app.web.first_steps import first_steps
-from app.web.forms import (
-    IdempotentForm,
-    answer_of_handle,
-    correction_handle,
-    read_handle,
-    read_of_handle,
-    validate_form,
-)
+from app.web.page import AnnotatorForm, AnnotatorPage, Page, PeoplePage
 from app.web.reference_cells import ShownClass, classes_at_stake
-from app.web.render import redirect_to, render_page
+from app.web.render import redirect_to
 
 #: Cases shown on one page.
 WORKLIST_LENGTH = 120
@@ -64,29 +54,29 @@ class BlindWorklist:
     standing: ReadEligibility
 
 
-def blind_worklist(session: Session, keys: AnnotatorKeys, principal: Principal, zone: tzinfo) -> BlindWorklist:
+def blind_worklist(page: Page) -> BlindWorklist:
     """Cases that this annotator leases, then those they have read, newest first; of the others only how many wait."""
-    leased = [uuid.UUID(read.case_id) for read in label_service.list_leases(session, principal)]
-    read = label_service.labelled_cases(session, principal, label_service.LISTED)
+    leased = [uuid.UUID(read.case_id) for read in label_service.list_leases(page.session, page.principal)]
+    read = label_service.labelled_cases(page.session, page.principal, label_service.LISTED)
     listed = [(case_id, False) for case_id in leased] + [(case_id, True) for case_id in read]
-    handles = [(cases.case_handle(keys, principal, case_id), done) for case_id, done in listed]
+    handles = [(cases.case_handle(page.keys, page.principal, case_id), done) for case_id, done in listed]
     items = [BlindItem(handle, case_number(handle), done) for handle, done in handles]
     standing, day = (
-        eligibility_of_account(session, principal.account_id),
-        label_service.get_day_progress(session, principal, zone),
+        eligibility_of_account(page.session, page.principal.account_id),
+        label_service.get_day_progress(page.session, page.principal, page.zone),
     )
     if not standing.may_read:
         day = replace(day, n_waiting=0)
-    return BlindWorklist(items, label_service.count_labelled_cases(session, principal), day, standing)
+    return BlindWorklist(items, label_service.count_labelled_cases(page.session, page.principal), day, standing)
 
 
-def upcoming_case(session: Session, keys: AnnotatorKeys, principal: Principal) -> uuid.UUID | None:
+def upcoming_case(page: Page) -> uuid.UUID | None:
     """Handle of the case that this annotator would be given next, without giving it."""
-    annotator = annotator_of_account(session, principal.account_id)
-    if annotator is None or not eligibility_of(session, annotator).may_read:
+    annotator = annotator_of_account(page.session, page.principal.account_id)
+    if annotator is None or not eligibility_of(page.session, annotator).may_read:
         return None
-    named = label_service.peek_next_case(session, keys.order, annotator.id)
-    return None if named is None else cases.case_handle(keys, principal, named)
+    named = label_service.peek_next_case(page.session, page.keys.order, annotator.id)
+    return None if named is None else cases.case_handle(page.keys, page.principal, named)
 
 
 @dataclass(frozen=True)
@@ -136,27 +126,19 @@ class CaseView:
     release_name: str = ""
 
 
-def case_view(
-    session: Session,
-    keys: AnnotatorKeys,
-    principal: Principal,
-    case_id: uuid.UUID,
-    zone: tzinfo,
-    *,
-    by_name: bool = True,
-) -> CaseView:
+def case_view(page: Page, case_id: uuid.UUID, *, by_name: bool = True) -> CaseView:
     """Everything about a case; only for those who may see it."""
-    case_out, classes = cases.show_case(session, case_id), reading_classes(session)
-    handle = cases.case_handle(keys, principal, case_id)
+    case_out, classes = cases.show_case(page.session, case_id), reading_classes(page.session)
+    handle = cases.case_handle(page.keys, page.principal, case_id)
     class_names = {info.code: info.name for info in classes}
     after = bars = None
     if case_out.prediction is not None:
-        after = label_service.show_case_posterior(session, case_id, by_name=by_name)
+        after = label_service.show_case_posterior(page.session, case_id, by_name=by_name)
         class_names = {code: class_names.get(code, code) for code in case_out.prediction.classes}
         bars = posterior_bars(class_names, case_out.prediction, after, after.label_counts)
-    labels = [label_service.label_out(active) for active in cases.labels_of_case(session, case_id)]
-    requests = cases.requests_of(session, [case_id]).get(case_id, [])
-    mine = [label for label in labels if label.annotator == principal.name] if principal.blind else []
+    labels = [label_service.label_out(active) for active in cases.labels_of_case(page.session, case_id)]
+    requests = cases.requests_of(page.session, [case_id]).get(case_id, [])
+    mine = [label for label in labels if label.annotator == page.principal.name] if page.principal.blind else []
     return CaseView(
         case=case_out.model_copy(update={"id": str(handle)}),
         number=case_number(handle),
@@ -164,23 +146,25 @@ def case_view(
         posterior=after,
         bars=bars,
         labels=labels,
-        history=[label_service.label_out(active) for active in cases.label_history(session, case_id)],
+        history=[label_service.label_out(active) for active in cases.label_history(page.session, case_id)],
         requests=[cases.request_out(*row) for row in requests],
-        exposures=[] if principal.blind else cases.exposures_of(session, case_id),
-        enough=_describe_label_need(session, after),
+        exposures=[] if page.principal.blind else cases.exposures_of(page.session, case_id),
+        enough=_describe_label_need(page.session, after),
         own=mine[-1] if mine else None,
         classes=classes,
         form_key=uuid.uuid4().hex,
-        progress=label_service.get_day_progress(session, principal, zone)
-        if principal.blind
+        progress=label_service.get_day_progress(page.session, page.principal, page.zone)
+        if page.principal.blind
         else label_service.DayProgress(0, 0),
-        remarks=_list_annotator_remarks(session, after, labels, class_names) if "manage" in principal.scopes else [],
+        remarks=_list_annotator_remarks(page.session, after, labels, class_names)
+        if "manage" in page.principal.scopes
+        else [],
         by_name=by_name,
-        at_stake=_load_classes_at_stake(session, mine, labels, after),
-        stands_for=None if principal.blind else stands_for(session, case_id),
+        at_stake=_load_classes_at_stake(page.session, mine, labels, after),
+        stands_for=None if page.principal.blind else stands_for(page.session, case_id),
         release_name=""
         if case_out.prediction is None
-        else _release_name(session, uuid.UUID(case_out.prediction.release)),
+        else _release_name(page.session, uuid.UUID(case_out.prediction.release)),
     )
 
 
@@ -190,7 +174,6 @@ def _load_classes_at_stake(
     labels: list[label_service.LabelOut],
     after: PosteriorOut | None,
 ) -> list[ShownClass]:
-    """The two classes that a case is between, with their reference cells."""
     own = mine[-1].label if mine else None
     others = [label.label for label in labels if label not in mine and label.label is not None]
     return classes_at_stake(session, own, others, {} if after is None else dict(after.class_probs))
@@ -204,7 +187,6 @@ def _release_name(session: Session, release_id: uuid.UUID) -> str:
 def _list_annotator_remarks(
     session: Session, after: PosteriorOut | None, labels: list[label_service.LabelOut], names: dict[str, str]
 ) -> list[str]:
-    """Sentences on the annotators of a case by the model in use, for admins only."""
     in_use = None if after is None or after.reader_model is None else model_in_use(session, uuid.UUID(after.release))
     return (
         []
@@ -214,7 +196,6 @@ def _list_annotator_remarks(
 
 
 def _describe_label_need(session: Session, after: PosteriorOut | None) -> str:
-    """Sentence on how many more labels a case needs."""
     if after is None or after.further_labels_expected is None or after.majority_prob is None:
         return ""
     policy = current_policy(session)
@@ -268,82 +249,77 @@ class BlindCase:
     resident: bool
 
 
-def case_to_read(
-    session: Session, keys: AnnotatorKeys, principal: Principal, case: cases.ResolvedCase, zone: tzinfo
-) -> BlindCase | None:
+def case_to_read(page: Page, case: cases.ResolvedCase) -> BlindCase | None:
     """The blind view of a case, None once this annotator has committed a label."""
-    cases.case_by_id(session, case.id)
-    if not principal.blind or cases.has_committed(session, principal, case):
+    cases.case_by_id(page.session, case.id)
+    if not page.principal.blind or cases.has_committed(page.session, page.principal, case):
         return None
-    leased = [read for read in label_service.list_leases(session, principal) if read.case_id == str(case.named)]
-    policy = current_policy(session)
-    read, known_as = leased[0] if leased else None, cases.case_handle(keys, principal, case.named)
-    handle = None if read is None else read_handle(keys, principal.account_id, uuid.UUID(read.id))
+    leased = [
+        read for read in label_service.list_leases(page.session, page.principal) if read.case_id == str(case.named)
+    ]
+    policy = current_policy(page.session)
+    read, known_as = leased[0] if leased else None, cases.case_handle(page.keys, page.principal, case.named)
+    handle = None if read is None else forms.read_handle(page.keys, page.principal.account_id, uuid.UUID(read.id))
     return BlindCase(
         case_id=known_as,
         number=case_number(known_as),
-        classes=reading_classes(session),
+        classes=reading_classes(page.session),
         form_key=uuid.uuid4().hex,
         read=read,
         handle=handle,
         answer=handle,
         given="",
         next_page=f"/cases/{known_as}",
-        back=page_back(session, keys, principal),
+        back=page_back(page),
         lease_seconds=policy.lease_seconds,
-        progress=label_service.get_day_progress(session, principal, zone),
-        microns_per_pixel=cases.microns_per_pixel_of(session, case.id),
-        field=cases.has_field(session, case.id),
+        progress=label_service.get_day_progress(page.session, page.principal, page.zone),
+        microns_per_pixel=cases.microns_per_pixel_of(page.session, case.id),
+        field=cases.has_field(page.session, case.id),
         resident=read is not None and policy.reveal != "after_commit",
     )
 
 
-def case_to_correct(
-    session: Session, keys: AnnotatorKeys, principal: Principal, read_id: uuid.UUID, zone: tzinfo
-) -> BlindCase | None:
+def case_to_correct(page: Page, read_id: uuid.UUID) -> BlindCase | None:
     """The blind view of a case whose answer the annotator may still correct; None where they may not."""
     answer = next(
-        (row for row in label_service.list_correctable_answers(session, principal) if row.read_id == read_id), None
+        (row for row in label_service.list_correctable_answers(page.session, page.principal) if row.read_id == read_id),
+        None,
     )
     if answer is None:
         return None
     leased = [
-        cases.case_handle(keys, principal, uuid.UUID(read.case_id))
-        for read in label_service.list_leases(session, principal)
+        cases.case_handle(page.keys, page.principal, uuid.UUID(read.case_id))
+        for read in label_service.list_leases(page.session, page.principal)
     ]
-    known_as = cases.case_handle(keys, principal, answer.named)
+    known_as = cases.case_handle(page.keys, page.principal, answer.named)
     return BlindCase(
         case_id=known_as,
         number=case_number(known_as),
-        classes=reading_classes(session),
+        classes=reading_classes(page.session),
         form_key=uuid.uuid4().hex,
         read=None,
         handle=None,
-        answer=correction_handle(keys, principal.account_id, read_id, answer.position),
+        answer=forms.correction_handle(page.keys, page.principal.account_id, read_id, answer.position),
         given=answer.class_code or "",
         next_page=f"/cases/{leased[0]}" if leased else "/worklist",
-        back=page_back(session, keys, principal, before=read_id),
-        lease_seconds=current_policy(session).lease_seconds,
-        progress=label_service.get_day_progress(session, principal, zone),
-        microns_per_pixel=cases.microns_per_pixel_of(session, answer.case_id),
-        field=cases.has_field(session, answer.case_id),
+        back=page_back(page, before=read_id),
+        lease_seconds=current_policy(page.session).lease_seconds,
+        progress=label_service.get_day_progress(page.session, page.principal, page.zone),
+        microns_per_pixel=cases.microns_per_pixel_of(page.session, answer.case_id),
+        field=cases.has_field(page.session, answer.case_id),
         resident=False,
     )
 
 
-def page_back(
-    session: Session, keys: AnnotatorKeys, principal: Principal, before: uuid.UUID | None = None
-) -> str | None:
+def page_back(page: Page, before: uuid.UUID | None = None) -> str | None:
     """Page that corrects the newest answer, or the one before that of a read; None where there is none."""
-    reads = [answer.read_id for answer in label_service.list_correctable_answers(session, principal)]
+    reads = [answer.read_id for answer in label_service.list_correctable_answers(page.session, page.principal)]
     if before is not None:
         reads = reads[reads.index(before) + 1 :] if before in reads else []
-    return f"/reads/{read_handle(keys, principal.account_id, reads[0])}/correction" if reads else None
+    return f"/reads/{forms.read_handle(page.keys, page.principal.account_id, reads[0])}/correction" if reads else None
 
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
-_People = Annotated[Principal, Depends(RequireScope("cases:read", "reads:own"))]
-_Annotator = Annotated[Principal, Depends(RequireScope("reads:own"))]
 _Text = Annotated[PageText, Form(max_length=2000)]
 
 
@@ -353,95 +329,81 @@ class _CaseId(BaseModel):
 
 @router.get("/worklist")
 def show_worklist(
-    request: Request,
-    context: AppContext,
-    principal: _People,
-    session: ReadSession,
+    page: PeoplePage,
     site: Annotated[PageText, Query(max_length=200)] = "",
     search: Annotated[PageText, Query(max_length=200)] = "",
     cursor: Annotated[PageText | None, Query(max_length=100)] = None,
 ) -> Response:
     """Cases by need; to annotators, in an order of their own that reveals nothing."""
-    if principal.blind:
-        back = page_back(session, context.keys.readers, principal)
-        view = blind_worklist(session, context.keys.readers, principal, context.settings.zone)
-        return render_page(request, "to_read.html", principal, view=view, back=back)
-    steps = first_steps(session) if "manage" in principal.scopes else None
+    if page.principal.blind:
+        back = page_back(page)
+        view = blind_worklist(page)
+        return page.render("to_read.html", view=view, back=back)
+    steps = first_steps(page.session) if "manage" in page.principal.scopes else None
     if steps is not None:
-        return render_page(request, "first_steps.html", principal, view=steps)
+        return page.render("first_steps.html", view=steps)
     chosen = cases.CaseFilter(site=site or None, search=search.strip() or None)
-    worklist = load_leads_worklist(session, chosen, cursor)
-    return render_page(request, "worklist.html", principal, view=worklist, site=site, search=search)
+    worklist = load_leads_worklist(page.session, chosen, cursor)
+    return page.render("worklist.html", view=worklist, site=site, search=search)
 
 
 @router.get("/cases/{case_id}")
 def show_case_page(
-    asked: cases.CaseInPath,
-    request: Request,
-    context: AppContext,
-    principal: _People,
-    session: ReadSession,
-    annotators: Annotated[Literal["named", "alike"], Query()] = "named",
+    asked: cases.CaseInPath, page: PeoplePage, annotators: Annotated[Literal["named", "alike"], Query()] = "named"
 ) -> Response:
     """A case: to read, or in full once that is allowed."""
-    case = asked.found(session)
-    blind = case_to_read(session, context.keys.readers, principal, case, context.settings.zone)
+    case = asked.found(page.session)
+    blind = case_to_read(page, case)
     if blind is not None:
         if blind.read is not None:
-            label_service.note_display(context.database, session, uuid.UUID(blind.read.id))
-        return render_page(request, "read.html", principal, view=blind)
-    hidden = cases.hidden_because(session, principal, case)
+            label_service.note_display(page.context.database, page.session, uuid.UUID(blind.read.id))
+        return page.render("read.html", view=blind)
+    hidden = cases.hidden_because(page.session, page.principal, case)
     if hidden is not None:
-        handle = cases.case_handle(context.keys.readers, principal, case.named)
-        return render_page(
-            request,
+        handle = cases.case_handle(page.keys, page.principal, case.named)
+        return page.render(
             "committed.html",
-            principal,
             number=case_number(handle),
             case_id=handle,
-            field=cases.has_field(session, case.id),
+            field=cases.has_field(page.session, case.id),
             hidden=hidden,
-            late=label_service.has_answered_late(session, principal, case),
-            progress=label_service.get_day_progress(session, principal, context.settings.zone),
-            back=page_back(session, context.keys.readers, principal),
+            late=label_service.has_answered_late(page.session, page.principal, case),
+            progress=label_service.get_day_progress(page.session, page.principal, page.zone),
+            back=page_back(page),
         )
     by_name = annotators == "named"
-    full_view = case_view(session, context.keys.readers, principal, case.id, context.settings.zone, by_name=by_name)
-    cases.note_exposure(context.database, session, principal, case.id)
-    return render_page(request, "case.html", principal, view=full_view)
+    full_view = case_view(page, case.id, by_name=by_name)
+    cases.note_exposure(page.context.database, page.session, page.principal, case.id)
+    return page.render("case.html", view=full_view)
 
 
 @router.post("/reads/next")
-def read_next(context: AppContext, principal: _Annotator, session: WriteSession) -> Response:
+def read_next(page: AnnotatorForm) -> Response:
     """Continue with the open read, or lease the next one."""
-    held = label_service.list_leases(session, principal)
-    read = held[0] if held else label_service.lease_next_read(session, context, principal)
+    held = label_service.list_leases(page.session, page.principal)
+    read = held[0] if held else label_service.lease_next_read(page.session, page.context, page.principal)
     if read is None:
         return redirect_to("/worklist")
-    return redirect_to(f"/cases/{cases.case_handle(context.keys.readers, principal, uuid.UUID(read.case_id))}")
+    return redirect_to(f"/cases/{cases.case_handle(page.keys, page.principal, uuid.UUID(read.case_id))}")
 
 
 @router.get("/reads/upcoming")
-def redirect_to_upcoming_image(context: AppContext, principal: _Annotator, session: ReadSession) -> Response:
+def redirect_to_upcoming_image(page: AnnotatorPage) -> Response:
     """The image that probably comes next, for the browser to fetch ahead: nothing but pixels."""
-    handle = upcoming_case(session, context.keys.readers, principal)
+    handle = upcoming_case(page)
     if handle is None:
         return Response(status_code=204)
     return redirect_to(f"/v1/cases/{handle}/image")
 
 
 def _respond_to_form(request: Request, path: str) -> Response:
-    """Redirect a browser after a form; scripts get 204, which proxies do not send by chance."""
     return redirect_to(path) if "text/html" in request.headers.get("accept", "") else Response(status_code=204)
 
 
 @router.post("/reads/{handle}/label")
 def submit_answer_form(
     handle: str,
-    request: Request,
-    context: AppContext,
-    principal: _Annotator,
-    session: WriteSession,
+    page: AnnotatorForm,
     label: Annotated[PageText, Form(max_length=200)] = "",
     note: _Text = "",
     confidence: Annotated[PageText, Form(max_length=8)] = "",
@@ -449,82 +411,80 @@ def submit_answer_form(
     flag: Annotated[PageText, Form(max_length=8)] = "",
 ) -> Response:
     """Commit a label, or a correction of one, then continue; sending the form twice stores it once."""
-    read_id, position = answer_of_handle(context.keys.readers, principal, handle)
+    read_id, position = forms.answer_of_handle(page.keys, page.principal, handle)
     if not label:
         raise InvalidValue("choose a class")
     more = {"second_choice": second_choice or None, "flag": bool(flag)}
-    body: label_service.OwnLabelIn = validate_form(
+    body: label_service.OwnLabelIn = forms.validate_form(
         label_service.OwnLabelIn, label=label, note=note or None, confidence=confidence or None, **more
     )
     if position is not None:
-        label_service.correct_answer_once(session, context, principal, read_id, position, body)
-        return _respond_to_form(request, "/worklist")
-    case_id = label_service.answer_read(session, context, principal, read_id, body)
-    return _respond_to_form(request, f"/cases/{cases.case_handle(context.keys.readers, principal, case_id)}")
+        label_service.correct_answer_once(page.session, page.context, page.principal, read_id, position, body)
+        return _respond_to_form(page.request, "/worklist")
+    case_id = label_service.answer_read(page.session, page.context, page.principal, read_id, body)
+    return _respond_to_form(page.request, f"/cases/{cases.case_handle(page.keys, page.principal, case_id)}")
 
 
 @router.get("/reads/{handle}/correction")
-def show_correction(
-    handle: str, request: Request, context: AppContext, principal: _Annotator, session: ReadSession
-) -> Response:
+def show_correction(handle: str, page: AnnotatorPage) -> Response:
     """A case that this annotator has answered, once more and still blind, while the answer may be corrected."""
-    read_id = read_of_handle(context.keys.readers, principal, handle)
-    view = case_to_correct(session, context.keys.readers, principal, read_id, context.settings.zone)
-    return redirect_to("/worklist") if view is None else render_page(request, "read.html", principal, view=view)
+    read_id = forms.read_of_handle(page.keys, page.principal, handle)
+    view = case_to_correct(page, read_id)
+    return redirect_to("/worklist") if view is None else page.render("read.html", view=view)
 
 
 @router.post("/reads/{handle}/decline")
 def decline_read(
     handle: str,
-    request: Request,
-    context: AppContext,
-    principal: _Annotator,
-    once: IdempotentForm,
-    session: WriteSession,
+    once: forms.IdempotentForm,
+    page: AnnotatorForm,
     reason: Annotated[PageText, Form(max_length=40)] = "",
     note: _Text = "",
 ) -> Response:
     """Decline a read, with a reason, and continue."""
-    read_id = read_of_handle(context.keys.readers, principal, handle)
-    body: label_service.DeclineIn = validate_form(label_service.DeclineIn, reason=reason, note=note or None)
-    once(session, body, lambda: label_service.record_decline(session, context, principal, read_id, body))
-    return _respond_to_form(request, "/worklist")
+    read_id = forms.read_of_handle(page.keys, page.principal, handle)
+    body: label_service.DeclineIn = forms.validate_form(label_service.DeclineIn, reason=reason, note=note or None)
+    once(
+        page.session,
+        body,
+        lambda: label_service.record_decline(page.session, page.context, page.principal, read_id, body),
+    )
+    return _respond_to_form(page.request, "/worklist")
 
 
 @router.post("/reads/{handle}/release")
-def release_read(handle: str, context: AppContext, principal: _Annotator, session: WriteSession) -> Response:
+def release_read(handle: str, page: AnnotatorForm) -> Response:
     """Give a read back: it may come again."""
-    label_service.release_lease(session, principal, read_of_handle(context.keys.readers, principal, handle))
+    label_service.release_lease(page.session, page.principal, forms.read_of_handle(page.keys, page.principal, handle))
     return redirect_to("/worklist")
 
 
 @router.post("/labels/{label_id}/revise")
 def revise_label(
     label_id: uuid.UUID,
-    context: AppContext,
-    principal: _Annotator,
-    once: IdempotentForm,
-    session: WriteSession,
+    once: forms.IdempotentForm,
+    page: AnnotatorForm,
     label: Annotated[PageText, Form(max_length=200)] = "",
     reason: _Text = "",
     case_id: Annotated[PageText, Form(max_length=40)] = "",
 ) -> Response:
     """Correct one's own label: both stay."""
-    body: label_service.RevisionIn = validate_form(label_service.RevisionIn, label=label, reason=reason)
-    once(session, body, lambda: label_service.revise_case_label(session, context, principal, label_id, body))
-    return redirect_to(f"/cases/{validate_form(_CaseId, id=case_id).id}")
+    body: label_service.RevisionIn = forms.validate_form(label_service.RevisionIn, label=label, reason=reason)
+    once(
+        page.session,
+        body,
+        lambda: label_service.revise_case_label(page.session, page.context, page.principal, label_id, body),
+    )
+    return redirect_to(f"/cases/{forms.validate_form(_CaseId, id=case_id).id}")
 
 
 @router.post("/labels/{label_id}/retract")
-def retract_label(
-    label_id: uuid.UUID,
-    context: AppContext,
-    principal: _Annotator,
-    once: IdempotentForm,
-    session: WriteSession,
-    reason: _Text = "",
-) -> Response:
+def retract_label(label_id: uuid.UUID, once: forms.IdempotentForm, page: AnnotatorForm, reason: _Text = "") -> Response:
     """Take one's own label back: both stay."""
-    body: label_service.RetractionIn = validate_form(label_service.RetractionIn, reason=reason)
-    once(session, body, lambda: label_service.retract_case_label(session, context, principal, label_id, body))
+    body: label_service.RetractionIn = forms.validate_form(label_service.RetractionIn, reason=reason)
+    once(
+        page.session,
+        body,
+        lambda: label_service.retract_case_label(page.session, page.context, page.principal, label_id, body),
+    )
     return redirect_to("/worklist")

@@ -7,22 +7,20 @@ from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Form, Query, Request, Response
+from fastapi import APIRouter, Form, Query, Response
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
-from app.accounts.service import GuardedRoute, RequireScope
+from app.accounts.service import GuardedRoute
 from app.annotators.reference_cells import service
 from app.audit.chain.keys import AnnotatorKeys
 from app.cases.service import image_response
-from app.context import AppContext
-from app.database.engine import ReadSession, WriteSession
 from app.database.tables import ClassDefinition
 from app.http.errors import NotFound
 from app.http.models import ClassOut, PageText
-from app.http.principal import Principal
 from app.releases.service import reading_classes
 from app.web.forms import validate_form
+from app.web.page import ManagerForm, PeoplePage
 from app.web.render import redirect_to, render_page
 
 #: Candidates that an admin is shown.
@@ -143,8 +141,6 @@ def managed_class(session: Session, keys: AnnotatorKeys, code: str) -> ManagedCl
 
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
-_People = Annotated[Principal, Depends(RequireScope("cases:read", "reads:own"))]
-_Manager = Annotated[Principal, Depends(RequireScope("manage"))]
 _Code = Annotated[PageText, Form(alias="class", max_length=100)]
 
 
@@ -154,33 +150,35 @@ class _CaseId(BaseModel):
 
 @router.get("/references")
 def show_references(
-    request: Request,
-    context: AppContext,
-    principal: _People,
-    session: ReadSession,
-    codes: Annotated[list[PageText] | None, Query(alias="class", max_length=2)] = None,
+    page: PeoplePage, codes: Annotated[list[PageText] | None, Query(alias="class", max_length=2)] = None
 ) -> Response:
     """Every class; the cells of one; or those of two side by side. To annotators the same bytes, whoever asks.
 
     So it says nothing of who is signed in, and nothing of the case from which they come.
     """
     class_codes = codes or []
-    manages = "manage" in principal.scopes
+    manages = "manage" in page.principal.scopes
     if manages and len(class_codes) == 1:
-        view = managed_class(session, context.keys.readers, class_codes[0])
-        return render_page(request, "references_managed.html", principal, view=view)
-    named = None if principal.blind else principal
+        view = managed_class(page.session, page.keys, class_codes[0])
+        return page.render("references_managed.html", view=view)
+    named = None if page.principal.blind else page.principal
     if not class_codes:
-        return render_page(request, "references_list.html", named, classes=listed_classes(session), manages=manages)
+        return render_page(
+            page.request, "references_list.html", named, classes=listed_classes(page.session), manages=manages
+        )
     return render_page(
-        request, "references.html", named, classes=shown_classes(session, class_codes), reads=principal.blind
+        page.request,
+        "references.html",
+        named,
+        classes=shown_classes(page.session, class_codes),
+        reads=page.principal.blind,
     )
 
 
 @router.get("/references/cells/{cell_id}/image")
-def reference_image(cell_id: uuid.UUID, context: AppContext, principal: _People, session: ReadSession) -> Response:
+def reference_image(cell_id: uuid.UUID, page: PeoplePage) -> Response:
     """The pixels of a reference cell that is shown now, as PNG."""
-    return image_response(context, service.shown_case(session, cell_id).stored_sha256)
+    return image_response(page.context, service.shown_case(page.session, cell_id).stored_sha256)
 
 
 def _redirect_to_class(code: str) -> Response:
@@ -188,19 +186,15 @@ def _redirect_to_class(code: str) -> Response:
 
 
 @router.post("/references/choice")
-def choose_reference_cells(
-    context: AppContext, principal: _Manager, session: WriteSession, code: _Code = ""
-) -> Response:
+def choose_reference_cells(page: ManagerForm, code: _Code = "") -> Response:
     """Choose the cells of a class, or of all, anew."""
-    service.choose_reference_cells(session, context, principal, code or None)
+    service.choose_reference_cells(page.session, page.context, page.principal, code or None)
     return _redirect_to_class(code)
 
 
 @router.post("/references/decisions")
 def decide_reference_cell(
-    context: AppContext,
-    principal: _Manager,
-    session: WriteSession,
+    page: ManagerForm,
     code: _Code = "",
     case_id: Annotated[PageText, Form(alias="case", max_length=40)] = "",
     kind: Annotated[PageText, Form(max_length=20)] = "",
@@ -208,18 +202,18 @@ def decide_reference_cell(
 ) -> Response:
     """Pin a cell, exclude it, or take either back; sending the form twice decides once."""
     body: service.CellIn = validate_form(service.CellIn, kind=kind, reason=reason or None)
-    service.decide_reference_cell(session, context, principal, code, validate_form(_CaseId, id=case_id).id, body)
+    service.decide_reference_cell(
+        page.session, page.context, page.principal, code, validate_form(_CaseId, id=case_id).id, body
+    )
     return _redirect_to_class(code)
 
 
 @router.post("/references/definitions")
 def write_definition(
-    context: AppContext,
-    principal: _Manager,
-    session: WriteSession,
-    code: _Code = "",
-    text: Annotated[PageText, Form(max_length=2000)] = "",
+    page: ManagerForm, code: _Code = "", text: Annotated[PageText, Form(max_length=2000)] = ""
 ) -> Response:
     """Write what the guidelines say of a class; earlier versions stay."""
-    service.update_definition(session, context, principal, code, validate_form(service.DefinitionIn, text=text))
+    service.update_definition(
+        page.session, page.context, page.principal, code, validate_form(service.DefinitionIn, text=text)
+    )
     return _redirect_to_class(code)

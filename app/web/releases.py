@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 
 from app.accounts.service import GuardedRoute, RequireScope, confirm_password
 from app.context import AppContext, ServiceContext
-from app.database.engine import ReadSession, WriteSession
 from app.database.tables import ReleaseRow
 from app.http.errors import Conflict, Forbidden, InvalidValue, PreconditionFailed
 from app.http.models import MetricOut, PageText
@@ -21,6 +20,7 @@ from app.recalibration.service import AdaptationOut, ChangePlan
 from app.releases import service as releases_service
 from app.reports.service import METRIC_MEANINGS
 from app.web.forms import MoveForm, validate_form
+from app.web.page import ManagerForm, ViewerPage
 from app.web.render import redirect_to, render_page
 from ml.release.card import Card, CardContents, adaptation_sentence
 
@@ -82,7 +82,6 @@ class ReleaseView:
 
 
 def _describe_adaptation(card: Card) -> str | None:
-    """Sentence on an adaptation to other annotators; None where the card has no readable one."""
     try:
         return adaptation_sentence(AdaptationOut.model_validate(card["calibration"]["adaptation"]).document())
     except (KeyError, TypeError, ValidationError):
@@ -90,7 +89,6 @@ def _describe_adaptation(card: Card) -> str | None:
 
 
 def _find_parent_release(session: Session, named: str | None) -> ReleaseRow | None:
-    """The parent release that a card names; None where it is unknown here."""
     try:
         return None if named is None else releases_service.release_by_id(session, uuid.UUID(named))
     except ValueError:
@@ -135,24 +133,21 @@ def load_release_view(session: Session, context: ServiceContext, release_id: uui
 
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
-_Viewer = Annotated[Principal, Depends(RequireScope("metrics:read"))]
 _Manager = Annotated[Principal, Depends(RequireScope("manage"))]
 
 
 @router.get("/releases")
-def show_releases(request: Request, context: AppContext, principal: _Viewer, session: ReadSession) -> Response:
+def show_releases(page: ViewerPage) -> Response:
     """Champion, challengers and candidates."""
-    methods = ChangePlan.read(context.settings.change_plan).methods
-    return render_page(request, "releases.html", principal, items=load_release_lines(session), methods=methods)
+    methods = ChangePlan.read(page.context.settings.change_plan).methods
+    return page.render("releases.html", items=load_release_lines(page.session), methods=methods)
 
 
 @router.get("/releases/{release_id}")
-def show_release(
-    release_id: uuid.UUID, request: Request, context: AppContext, principal: _Viewer, session: ReadSession
-) -> Response:
+def show_release(release_id: uuid.UUID, page: ViewerPage) -> Response:
     """A release compared with the champion: what changed, and whether the gate let it through."""
-    view = load_release_view(session, context, release_id)
-    return render_page(request, "release.html", principal, view=view, form=None, faults={})
+    view = load_release_view(page.session, page.context, release_id)
+    return page.render("release.html", view=view, form=None, faults={})
 
 
 @router.post("/releases/{release_id}/move")
@@ -189,29 +184,22 @@ def _apply_alias_move(
 
 
 @router.post("/releases/{release_id}/predict")
-def predict_old_cases(
-    release_id: uuid.UUID, context: AppContext, principal: _Manager, session: WriteSession
-) -> Response:
+def predict_old_cases(release_id: uuid.UUID, page: ManagerForm) -> Response:
     """Ask for the predictions that old cases lack, so that the release can be compared on them."""
-    releases_service.request_predictions(session, context, release_id, principal)
+    releases_service.request_predictions(page.session, page.context, release_id, page.principal)
     return redirect_to("/jobs")
 
 
 @router.post("/releases/{release_id}/judge")
-def judge_release(release_id: uuid.UUID, context: AppContext, principal: _Manager, session: WriteSession) -> Response:
+def judge_release(release_id: uuid.UUID, page: ManagerForm) -> Response:
     """Ask the gate to judge a release against the champion, in a job."""
-    releases_service.submit_judgement(session, context, principal, release_id)
+    releases_service.submit_judgement(page.session, page.context, page.principal, release_id)
     return redirect_to("/jobs")
 
 
 @router.post("/releases/recalibrate")
-def recalibrate_release(
-    context: AppContext,
-    principal: _Manager,
-    session: WriteSession,
-    method: Annotated[PageText, Form(max_length=20)] = "",
-) -> Response:
+def recalibrate_release(page: ManagerForm, method: Annotated[PageText, Form(max_length=20)] = "") -> Response:
     """Fit a candidate on the labels collected so far, in a job."""
     body = validate_form(releases_service.RecalibrationIn, **({"method": method} if method else {}))
-    releases_service.request_recalibration(session, context, principal, body)
+    releases_service.request_recalibration(page.session, page.context, page.principal, body)
     return redirect_to("/jobs")

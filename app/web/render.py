@@ -98,7 +98,6 @@ def render_page(request: Request, name: str, principal: Principal | None, status
 
 
 def _session_times(principal: Principal, at: datetime) -> dict[str, int | None]:
-    """Seconds for which the session lasts at least, without a request and at the longest; None for a key."""
     if principal.session_ends is None:
         return {"session_idle": None, "session_rest": None}
     idle, rest = SESSION_IDLE - SEEN_EVERY, principal.session_ends - at - SEEN_EVERY

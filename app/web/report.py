@@ -7,11 +7,10 @@ from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
-from sqlalchemy.orm import Session
 
 from app.accounts.service import GuardedRoute, RequireScope
 from app.context import AppContext, ServiceContext
-from app.database.engine import ReadSession, WriteSession
+from app.database.engine import ReadSession
 from app.http.errors import Conflict, NotFound
 from app.http.models import MetricOut, PageText
 from app.http.principal import Principal
@@ -19,6 +18,7 @@ from app.metrics.service import BinOut, CohortQuery, DesignOut, EvaluationIn, Ev
 from app.reports import service as report_service
 from app.triage.service import add_policy, list_policies
 from app.web.forms import PolicyForm, TargetsForm, WrongFields, validate_form
+from app.web.page import ManagerForm, Page, ViewerPage
 from app.web.render import redirect_to, render_page
 
 #: Tables that a report offers as CSV.
@@ -176,7 +176,6 @@ def _trend_rows(rows: Sequence[report_service.TrendOut]) -> _Rows:
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 _Viewer = Annotated[Principal, Depends(RequireScope("metrics:read"))]
-_Manager = Annotated[Principal, Depends(RequireScope("manage"))]
 _VIEWING = [Depends(RequireScope("metrics:read"))]
 
 
@@ -211,11 +210,9 @@ def report_numbers(name: str, context: AppContext, principal: _Viewer, chosen: _
 
 
 @router.post("/report/targets")
-def change_targets(
-    context: AppContext, principal: _Manager, session: WriteSession, form: Annotated[TargetsForm, Form()]
-) -> Response:
+def change_targets(page: ManagerForm, form: Annotated[TargetsForm, Form()]) -> Response:
     """Set the laboratory's own targets."""
-    report_service.set_targets(session, context.keys.audit, principal, form.targets())
+    report_service.set_targets(page.session, page.context.keys.audit, page.principal, form.targets())
     return redirect_to("/report")
 
 
@@ -235,62 +232,41 @@ def frozen_report(
 
 @router.post("/report/freeze")
 def freeze_evaluation(
-    context: AppContext,
-    principal: _Manager,
-    session: WriteSession,
+    page: ManagerForm,
     partition: Annotated[PageText, Form(max_length=20)] = "evaluation",
     weighting: Annotated[PageText, Form(max_length=20)] = "ipw",
 ) -> Response:
     """Freeze the current labels and predictions, and evaluate them in a job."""
     body = validate_form(EvaluationIn, partition=partition, weighting=weighting)
-    report_service.request_evaluation(session, context, principal, body)
+    report_service.request_evaluation(page.session, page.context, page.principal, body)
     return redirect_to("/jobs")
 
 
 @router.get("/policy")
-def show_policy(
-    request: Request,
-    context: AppContext,
-    principal: _Viewer,
-    session: ReadSession,
-    share: Annotated[int, Query(ge=5, le=95, multiple_of=5)] = 30,
-) -> Response:
+def show_policy(page: ViewerPage, share: Annotated[int, Query(ge=5, le=95, multiple_of=5)] = 30) -> Response:
     """The reading policy, its versions, and what second reads would catch if others were asked for."""
-    return _render_policy(request, context, principal, session, share)
+    return _render_policy(page, share)
 
 
 def _render_policy(
-    request: Request,
-    context: AppContext,
-    principal: Principal,
-    session: Session,
-    share: int = 30,
-    typed: PolicyForm | None = None,
-    faults: Mapping[str, str] | None = None,
+    page: Page, share: int = 30, typed: PolicyForm | None = None, faults: Mapping[str, str] | None = None
 ) -> Response:
-    """Render the policy page; after a refused form with the typed values and field errors."""
-    policies = list_policies(session)
+    policies = list_policies(page.session)
     versions, draws = policies.items, policies.draws
     # a form that was refused still holds its session, and with it the database's only writer
-    what_if = compute_what_if(context, None if faults else principal, share)
+    what_if = compute_what_if(page.context, None if faults else page.principal, share)
     values = {"versions": versions, "now": versions[0], "draws": draws, "what_if": what_if}
     form, status = typed or PolicyForm.of(versions[0]), 422 if faults else 200
-    return render_page(request, "policy.html", principal, status, form=form, faults=faults or {}, **values)
+    return page.render("policy.html", status, form=form, faults=faults or {}, **values)
 
 
 @router.post("/policy")
-def change_policy(
-    request: Request,
-    context: AppContext,
-    principal: _Manager,
-    session: WriteSession,
-    form: Annotated[PolicyForm, Form()],
-) -> Response:
+def change_policy(page: ManagerForm, form: Annotated[PolicyForm, Form()]) -> Response:
     """Store a new version of the policy."""
     try:
-        add_policy(session, context.keys.audit, principal, form.policy())
+        add_policy(page.session, page.context.keys.audit, page.principal, form.policy())
     except (WrongFields, Conflict) as exc:
-        session.rollback()
+        page.session.rollback()
         faults = exc.faults if isinstance(exc, WrongFields) else {"": exc.detail}
-        return _render_policy(request, context, principal, session, typed=form, faults=faults)
+        return _render_policy(page, typed=form, faults=faults)
     return redirect_to("/policy")

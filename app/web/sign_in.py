@@ -8,13 +8,14 @@ from app.accounts import service as accounts
 from app.accounts.service import GuardedRoute, RequireScope
 from app.cases.service import close_windows_of_account
 from app.context import AppContext, ServiceContext
-from app.database.engine import ReadSession, WriteSession
+from app.database.engine import WriteSession
 from app.demo.people import read_notice
 from app.http.errors import Forbidden, InvalidValue, NotFound, Problem, Unauthenticated
 from app.http.languages import COOKIE as LANGUAGE_COOKIE
 from app.http.languages import LANGUAGES
 from app.http.models import PageText
 from app.http.principal import COOKIE, SECURE_COOKIE, Principal, is_secure, session_cookie, session_token
+from app.web.page import PeopleForm, PeoplePage
 from app.web.render import redirect_to, render_page
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
@@ -36,7 +37,6 @@ def login_form(request: Request, context: AppContext) -> Response:
 def _login_page(
     request: Request, context: ServiceContext, status: int = 200, problem: Problem | None = None, typed: str = ""
 ) -> Response:
-    """Render the sign-in page with the typed name; a demo's page lists its accounts."""
     settings = context.settings
     sign_on, demo = settings.oidc_issuer is not None, read_notice(settings.home)
     values = {"problem": problem, "sign_on": sign_on, "demo": demo, "languages": LANGUAGES, "typed": typed}
@@ -81,7 +81,6 @@ _SignOn = Annotated[accounts.OidcProvider, Depends(_require_provider)]
 
 
 def _oidc_cookie(request: Request) -> str:
-    """Name of the cookie that waits for the provider's answer."""
     return "__Host-sr_oidc" if is_secure(request) else "sr_oidc"
 
 
@@ -113,7 +112,6 @@ async def _verify_subject(
     _state: Annotated[PageText, Query(alias="state", max_length=200)] = "",
     _code: Annotated[PageText, Query(alias="code", max_length=4000)] = "",
 ) -> str | Unauthenticated:
-    """Verify the provider's answer; return the subject, or the error."""
     try:
         return await accounts.finish_oidc_sign_in(
             request, provider, context.keys.cookies, request.cookies.get(_oidc_cookie(request), "")
@@ -155,47 +153,43 @@ def choose_sign_in_language(request: Request, language: _Language = "") -> Respo
 
 
 @router.post("/account/language")
-def choose_language(principal: _People, session: WriteSession, language: _Language = "") -> Response:
+def choose_language(page: PeopleForm, language: _Language = "") -> Response:
     """Choose the language of one's own pages; without one they follow the browser."""
-    accounts.choose_language(session, principal, language if language in LANGUAGES else None)
+    accounts.choose_language(page.session, page.principal, language if language in LANGUAGES else None)
     return redirect_to("/account")
 
 
 def _account_page(
     request: Request, context: ServiceContext, principal: Principal, status: int, **values: Any
 ) -> Response:
-    """Render the account page; without a password of one's own it shows nothing else."""
     values |= {"is_demo": read_notice(context.settings.home) is not None, "languages": LANGUAGES}
     return render_page(request, "account.html", principal, status, **values)
 
 
 @router.get("/account")
-def account_form(request: Request, context: AppContext, principal: _People, session: ReadSession) -> Response:
+def account_form(page: PeoplePage) -> Response:
     """Ask for a new password."""
-    first = accounts.needs_password(session, principal)
-    return _account_page(request, context, principal, 200, faults={}, done=False, first=first)
+    first = accounts.needs_password(page.session, page.principal)
+    return _account_page(page.request, page.context, page.principal, 200, faults={}, done=False, first=first)
 
 
 @router.post("/account")
 def choose_password(
-    request: Request,
-    context: AppContext,
-    principal: _People,
-    session: WriteSession,
+    page: PeopleForm,
     present: Annotated[PageText, Form(max_length=300)] = "",
     wanted: Annotated[PageText, Form(max_length=300)] = "",
 ) -> Response:
     """Choose a password."""
-    first = accounts.needs_password(session, principal)
+    first = accounts.needs_password(page.session, page.principal)
     try:
-        accounts.choose_password(session, context.keys.audit, principal, present, wanted)
+        accounts.choose_password(page.session, page.context.keys.audit, page.principal, present, wanted)
     except Problem as exc:
-        session.rollback()
+        page.session.rollback()
         field = {Forbidden: "present", InvalidValue: "wanted"}.get(type(exc), "")
         return _account_page(
-            request, context, principal, exc.status, faults={field: exc.detail}, done=False, first=first
+            page.request, page.context, page.principal, exc.status, faults={field: exc.detail}, done=False, first=first
         )
-    return _account_page(request, context, principal, 200, faults={}, done=True, first=False)
+    return _account_page(page.request, page.context, page.principal, 200, faults={}, done=True, first=False)
 
 
 @router.get("/session")
@@ -205,10 +199,10 @@ def keep_session(principal: _People) -> Response:
 
 
 @router.post("/logout")
-def log_out(request: Request, principal: _People, session: WriteSession) -> Response:
+def log_out(page: PeopleForm) -> Response:
     """End the session, and the time for corrections."""
-    accounts.sign_out(session, session_token(request) or "")
-    close_windows_of_account(session, principal.account_id)
+    accounts.sign_out(page.session, session_token(page.request) or "")
+    close_windows_of_account(page.session, page.principal.account_id)
     response = redirect_to("/login")
     response.headers["Clear-Site-Data"] = '"cache"'  # images of patients, on a computer that others use too
     for name in (COOKIE, SECURE_COOKIE):

@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 
 from app.cli.imports import import_local
 from app.database.tables import ImportRow, Job
-from app.http import middleware
+from app.http import limiter
 from app.http.errors import StorageFull
 from app.http.limiter import MAX_ARCHIVE, LimitPlace
 from app.imports import zip_contents
@@ -137,7 +137,7 @@ def test_more_predictions_than_the_queue_holds_are_refused_with_retry_after(serv
 @undone(
     "T1",
     "a body of more than a megabyte is refused before it is parsed",
-    middleware,
+    limiter,
     "MAX_BODY",
     MAX_ARCHIVE,
 )

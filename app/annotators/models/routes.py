@@ -5,16 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Response
 
 from app.accounts.service import GuardedRoute, RequireScope
-from app.annotators.models import service
-from app.annotators.models.schemas import (
-    ReaderFitIn,
-    ReaderModelDetailOut,
-    ReaderModelInUseOut,
-    ReaderModelsOut,
-    ReaderSwitchIn,
-)
-from app.context import AppContext
-from app.database.engine import ReadSession, WriteSession
+from app.annotators.models import schemas, service
+from app.context import Call, writing_call
+from app.database.engine import ReadSession
 from app.database.idempotency import Idempotent, KeyMissing
 from app.database.revisions import Revision
 from app.http.errors import (
@@ -26,22 +19,21 @@ from app.http.errors import (
     PreconditionRequired,
     list_problem_responses,
 )
-from app.http.principal import Principal
 from app.jobs.service import JobOut
 
 router = APIRouter(tags=["readers"], responses=list_problem_responses(), route_class=GuardedRoute)
-_Managing = Annotated[Principal, Depends(RequireScope("manage"))]
+_ManagingWrite = Annotated[Call, writing_call("manage")]
 _Manager = Depends(RequireScope("manage"))
 
 
 @router.get("/v1/reader-models", operation_id="list_reader_models", dependencies=[_Manager])
-def list_reader_models(session: ReadSession) -> ReaderModelsOut:
+def list_reader_models(session: ReadSession) -> schemas.ReaderModelsOut:
     """Every model of the annotators, newest first, and which one weighs labels by who gave them."""
     return service.list_models(session)
 
 
 @router.get("/v1/reader-models/in-use", operation_id="get_reader_model_in_use", dependencies=[_Manager])
-def get_reader_model_in_use(session: ReadSession, response: Response) -> ReaderModelInUseOut:
+def get_reader_model_in_use(session: ReadSession, response: Response) -> schemas.ReaderModelInUseOut:
     """Which version weighs labels; its ETag is what If-Match needs to move the switch."""
     result = service.switch_position(session)
     response.headers["ETag"] = f'"{result.revision}"'
@@ -54,7 +46,9 @@ def get_reader_model_in_use(session: ReadSession, response: Response) -> ReaderM
     responses=list_problem_responses(Conflict, NotFound),
     dependencies=[_Manager],
 )
-def get_reader_model(version: Annotated[int, Path(ge=1, le=2**31 - 1)], session: ReadSession) -> ReaderModelDetailOut:
+def get_reader_model(
+    version: Annotated[int, Path(ge=1, le=2**31 - 1)], session: ReadSession
+) -> schemas.ReaderModelDetailOut:
     """A model with what it holds of each annotator."""
     return service.show_model_detail(session, version)
 
@@ -66,15 +60,9 @@ def get_reader_model(version: Annotated[int, Path(ge=1, le=2**31 - 1)], session:
     response_model=JobOut,
     responses=list_problem_responses(Conflict, KeyMissing, NotFound),
 )
-def fit_reader_model(
-    body: ReaderFitIn,
-    context: AppContext,
-    principal: _Managing,
-    once: Idempotent,
-    session: WriteSession,
-) -> Response:
+def fit_reader_model(body: schemas.ReaderFitIn, once: Idempotent, call: _ManagingWrite) -> Response:
     """Fit a model of the annotators on all labels so far, beside the champion or a candidate, and judge it."""
-    return once(session, body, lambda: service.request_model_fit(session, context, principal, body))
+    return once(call.session, body, lambda: service.request_model_fit(call.session, call.context, call.principal, body))
 
 
 @router.put(
@@ -85,14 +73,9 @@ def fit_reader_model(
     ),
 )
 def switch_reader_model(
-    body: ReaderSwitchIn,
-    context: AppContext,
-    principal: _Managing,
-    revision: Revision,
-    session: WriteSession,
-    response: Response,
-) -> ReaderModelInUseOut:
+    body: schemas.ReaderSwitchIn, revision: Revision, call: _ManagingWrite, response: Response
+) -> schemas.ReaderModelInUseOut:
     """Weigh labels by a version from now on, or (``version`` null) take annotators as alike again."""
-    result = service.switch_model(session, context, principal.name, body, revision)
+    result = service.switch_model(call.session, call.context, call.principal.name, body, revision)
     response.headers["ETag"] = f'"{result.revision}"'
     return result

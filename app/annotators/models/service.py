@@ -28,7 +28,6 @@ from app.jobs import service
 from app.jobs.service import JobOut, job_out
 from app.releases.service import existing_release, get_champion_alias, served_release_id
 from ml.annotators.confusions import ReaderModel, describe_annotator_habit
-from ml.messages import Message
 from ml.util.arrays import FloatArray
 
 SWITCH_ROW_ID = 1
@@ -92,23 +91,6 @@ _MODELS_BY_ID: dict[uuid.UUID, ReaderModel] = {}
 _MOST_READ = 4
 
 
-__all__ = [
-    "SWITCH_ROW_ID",
-    "ReaderFitIn",
-    "ReaderFitOut",
-    "ReaderSwitchIn",
-    "get_model_switch",
-    "list_models",
-    "model_in_use",
-    "model_of",
-    "request_model_fit",
-    "show_model_detail",
-    "store_model",
-    "switch_model",
-    "switch_position",
-]
-
-
 def store_model(session: Session, keys: AuditKeys, release_id: uuid.UUID, model: ReaderModel, fit: ReaderFitOut) -> int:
     """Keep a model as the next version; it is in use only once somebody switches."""
     # of two that come this far, the second waits here, and then numbers itself after the first
@@ -158,11 +140,9 @@ def show_model_detail(session: Session, version: int) -> ReaderModelDetailOut:
         model = ReaderModel.from_dict(row.document)
     except ValueError as exc:
         raise Conflict(
-            Message(
-                "version {version} cannot be read ({exc}); `secondread db verify` tells what was changed",
-                version=version,
-                exc=exc,
-            )
+            "version {version} cannot be read ({exc}); `secondread db verify` tells what was changed",
+            version=version,
+            exc=exc,
         ) from exc
     classes = existing_release(session, row.release_id).card["classes"]
     codes, names = [info["code"] for info in classes], [info["name"] for info in classes]
@@ -182,7 +162,6 @@ def show_model_detail(session: Session, version: int) -> ReaderModelDetailOut:
 
 
 def _by_code(matrix: FloatArray, codes: list[str]) -> dict[str, dict[str, float]]:
-    """A matrix (K, K) by the codes of opinion and answer."""
     return {opinion: dict(zip(codes, row, strict=True)) for opinion, row in zip(codes, matrix.tolist(), strict=True)}
 
 
@@ -207,7 +186,7 @@ def switch_model(
     present = 0 if chosen is None else chosen.revision
     if revision is not None and revision != present:
         raise PreconditionFailed(
-            Message("the switch is at revision {present} now; look again before you move it", present=present)
+            "the switch is at revision {present} now; look again before you move it", present=present
         )
     if body.version is not None:
         _require_usable(session, model_of_version(session, body.version))
@@ -231,11 +210,8 @@ def _require_usable(session: Session, row: ReaderModelRow) -> None:
     """Refuse a version whose names are not worth having, or that was fitted beside another release."""
     fit = ReaderFitOut.model_validate(row.report)
     if not fit.passed:
-        raise Conflict(Message("version {version} cannot be used: {verdict}", version=row.version, verdict=fit.verdict))
+        raise Conflict("version {version} cannot be used: {verdict}", version=row.version, verdict=fit.verdict)
     if row.release_id != served_release_id(session):
         raise Conflict(
-            Message(
-                "version {version} was fitted beside another release than the champion; fit a new one",
-                version=row.version,
-            )
+            "version {version} was fitted beside another release than the champion; fit a new one", version=row.version
         )

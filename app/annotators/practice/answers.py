@@ -9,29 +9,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.accounts.service import account_sees_more, annotator_of_account, read_own_annotator
-from app.annotators.practice import runs
+from app.annotators.practice import runs, schemas
 from app.annotators.practice.cells import cells_for, outcomes_of, slips_of_pool
 from app.annotators.practice.runs import attempts_of, decisions_on, feedback_sentences, result_sentences
-from app.annotators.practice.schemas import (
-    AnsweredOut,
-    FeedbackOut,
-    ItemOut,
-    OwnPracticeOut,
-    OwnSetOut,
-    PracticeAnswerIn,
-    PracticeItemOut,
-    ResultOut,
-    RunIn,
-    RunOut,
-)
 from app.audit.chain import events
-from app.cases.service import (
-    has_provisional_label,
-    hidden_after_commit,
-    label_history,
-    latest_prediction,
-    record_exposure,
-)
+from app.cases import service as case_service
 from app.context import ServiceContext
 from app.database.tables import (
     Annotator,
@@ -83,13 +65,13 @@ def get_refusal_reason(session: Session, annotator: Annotator) -> str | None:
 _CLOSED = Message("This cell is being read again, or the policy keeps it closed: how others answered is not shown now.")
 
 
-def feedback_on(session: Session, item: PracticeItem, label: str) -> FeedbackOut:
+def feedback_on(session: Session, item: PracticeItem, label: str) -> schemas.FeedbackOut:
     """Return the others' answers to a cell, as far as the policy reveals them."""
     if not may_be_shown(session, item):
-        return FeedbackOut(label=label, label_counts=None, class_probs=None, sentences=[_CLOSED])
+        return schemas.FeedbackOut(label=label, label_counts=None, class_probs=None, sentences=[_CLOSED])
     after = show_case_posterior(session, item.case_id)
     names = {info.code: info.name for info in reading_classes(session)}
-    return FeedbackOut(
+    return schemas.FeedbackOut(
         label=label,
         label_counts=after.label_counts,
         class_probs=after.class_probs,
@@ -100,24 +82,24 @@ def feedback_on(session: Session, item: PracticeItem, label: str) -> FeedbackOut
 def may_be_shown(session: Session, item: PracticeItem) -> bool:
     """Whether the policy shows a cell to annotators, and nobody is to read it."""
     requests = session.execute(select(ReadRequest).where(ReadRequest.case_id == item.case_id)).scalars().all()
-    unsettled = has_provisional_label(session, item.case_id)
+    unsettled = case_service.has_provisional_label(session, item.case_id)
     has_open_request = any(request.state in {"open", "leased"} for request in requests)
-    return not has_open_request and hidden_after_commit(session, requests, unsettled=unsettled) is None
+    return not has_open_request and case_service.hidden_after_commit(session, requests, unsettled=unsettled) is None
 
 
 def record_feedback_exposure(session: Session, item: PracticeItem) -> None:
     """Record in a writing session that a cell is shown to an annotator in full."""
     if may_be_shown(session, item):
-        newest = max(row.label.id for row in label_history(session, item.case_id))
-        release_id = latest_prediction(session, item.case_id).release_id
-        record_exposure(session, item.annotator_id, item.case_id, release_id, newest)
+        newest = max(row.label.id for row in case_service.label_history(session, item.case_id))
+        release_id = case_service.latest_prediction(session, item.case_id).release_id
+        case_service.record_exposure(session, item.annotator_id, item.case_id, release_id, newest)
 
 
 _Details = Mapping[str, str | int | bool | None]
-_RESULT = tuple(name for name in ResultOut.model_fields if name != "sentences")
+_RESULT = tuple(name for name in schemas.ResultOut.model_fields if name != "sentences")
 
 
-def own_practice(session: Session, principal: Principal) -> OwnPracticeOut:
+def own_practice(session: Session, principal: Principal) -> schemas.OwnPracticeOut:
     """Return the caller's eligibility, the sets open to them, and their runs."""
     annotator = annotator_of_account(session, principal.account_id)
     standing = eligibility_of(session, annotator)
@@ -125,7 +107,7 @@ def own_practice(session: Session, principal: Principal) -> OwnPracticeOut:
     under_way = {chosen.id: run for run, chosen in own if run.state == "open"}
     no_test = None if annotator is None else get_refusal_reason(session, annotator)
     sets = [
-        OwnSetOut(
+        schemas.OwnSetOut(
             id=str(chosen.id),
             name=chosen.name,
             purpose=chosen.purpose,
@@ -138,16 +120,18 @@ def own_practice(session: Session, principal: Principal) -> OwnPracticeOut:
     ]
     counts = runs.count_items(session, [run.id for run, _ in own])
     run_items = [run_out(session, run, chosen, counts.get(run.id)) for run, chosen in own]
-    return OwnPracticeOut(
+    return schemas.OwnPracticeOut(
         required=standing.required, may_read=standing.may_read, because=standing.because, sets=sets, runs=run_items
     )
 
 
-def run_out(session: Session, run: PracticeRun, chosen: PracticeSet, counted: tuple[int, int] | None = None) -> RunOut:
+def run_out(
+    session: Session, run: PracticeRun, chosen: PracticeSet, counted: tuple[int, int] | None = None
+) -> schemas.RunOut:
     """A run as its annotator sees it."""
     n_cells, n_answered = counted or runs.count_items(session, [run.id]).get(run.id, (0, 0))
     item = runs.next_item(session, run.id) if run.state == "open" else None
-    return RunOut(
+    return schemas.RunOut(
         id=str(run.id),
         set=chosen.name,
         purpose=chosen.purpose,
@@ -161,26 +145,28 @@ def run_out(session: Session, run: PracticeRun, chosen: PracticeSet, counted: tu
     )
 
 
-def item_out(session: Session, item: PracticeItem) -> ItemOut:
+def item_out(session: Session, item: PracticeItem) -> schemas.ItemOut:
     """A cell of a run as its annotator sees it."""
     image = f"/v1/practice/items/{item.id}/image"
-    return ItemOut(id=str(item.id), image=image, position=item.position, classes=reading_classes(session))
+    return schemas.ItemOut(id=str(item.id), image=image, position=item.position, classes=reading_classes(session))
 
 
-def result_out(run: PracticeRun) -> ResultOut | None:
+def result_out(run: PracticeRun) -> schemas.ResultOut | None:
     """Return the result of a qualification; None where there is none."""
     if run.result is None:
         return None
-    result = ResultOut(**{name: run.result[name] for name in _RESULT}, sentences=[])
+    result = schemas.ResultOut(**{name: run.result[name] for name in _RESULT}, sentences=[])
     return result.model_copy(update={"sentences": result_sentences(result)})
 
 
-def show_run(session: Session, principal: Principal, run_id: uuid.UUID) -> RunOut:
+def show_run(session: Session, principal: Principal, run_id: uuid.UUID) -> schemas.RunOut:
     """One of the caller's own runs."""
     return run_out(session, *runs.own_run(session, principal.account_id, run_id))
 
 
-def begin_run(session: Session, context: ServiceContext, principal: Principal, body: RunIn) -> tuple[int, RunOut]:
+def begin_run(
+    session: Session, context: ServiceContext, principal: Principal, body: schemas.RunIn
+) -> tuple[int, schemas.RunOut]:
     """Begin a run of a set, or go on with the one that is open."""
     # From now on no read of its cells, or of their twins, goes to this annotator.
     if account_sees_more(session, principal.account_id):
@@ -209,7 +195,6 @@ def _lock_annotator(session: Session, annotator: Annotator) -> Annotator:
 def _create_run(
     session: Session, context: ServiceContext, principal: Principal, chosen: PracticeSet, annotator: Annotator
 ) -> PracticeRun:
-    """A new run with cells that this annotator may be given."""
     outcomes = cells_for(session, chosen, annotator.id)
     if len(outcomes.cells) < (chosen.n_per_run if chosen.purpose == "qualification" else 1):
         raise Conflict("this set has not enough cells that you have not met; ask an admin for another one")
@@ -245,22 +230,22 @@ def _record_practice_event(
 
 
 def answer_item(
-    session: Session, context: ServiceContext, principal: Principal, item_id: uuid.UUID, body: PracticeAnswerIn
-) -> tuple[int, AnsweredOut]:
+    session: Session, context: ServiceContext, principal: Principal, item_id: uuid.UUID, body: schemas.PracticeAnswerIn
+) -> tuple[int, schemas.AnsweredOut]:
     """Answer the next cell of a run; in training how others answered comes back, else nothing until the end."""
     own = runs.own_item(session, principal.account_id, item_id)
     _lock_annotator(session, own.annotator)
     session.refresh(own.run)
     codes = [info.code for info in reading_classes(session)]
     if body.label not in codes:
-        raise InvalidValue(Message("unknown class; the classes are {codes}", codes=", ".join(codes)))
+        raise InvalidValue("unknown class; the classes are {codes}", codes=", ".join(codes))
     given = runs.answer_of(session, item_id)
     if given is not None and given.class_code != body.label:
         raise AlreadyLabelled("you have given this cell another class; the first answer counts")
     if given is None:
         _store_practice_answer(session, context, principal, own, body.label)
     training = own.chosen.purpose == "training"
-    return 201, AnsweredOut(
+    return 201, schemas.AnsweredOut(
         item=str(item_id),
         label=body.label,
         feedback=feedback_on(session, own.item, body.label) if training else None,
@@ -312,10 +297,10 @@ def _judge_qualification(session: Session, run: PracticeRun) -> None:
     run.passed = verdict.passed
 
 
-def show_item(session: Session, principal: Principal, item_id: uuid.UUID) -> PracticeItemOut:
+def show_item(session: Session, principal: Principal, item_id: uuid.UUID) -> schemas.PracticeItemOut:
     """A cell of one of the caller's runs: the next one, and in training those that they have answered."""
     own, given = _get_visible_item(session, principal, item_id)
-    return PracticeItemOut(
+    return schemas.PracticeItemOut(
         item=item_out(session, own.item),
         label=None if given is None else given.class_code,
         feedback=None if given is None else feedback_on(session, own.item, given.class_code),

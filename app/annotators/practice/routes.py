@@ -6,72 +6,54 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 
 from app.accounts.service import GuardedRoute, RequireScope
-from app.annotators.practice import answers, service
-from app.annotators.practice.schemas import (
-    AnsweredOut,
-    DecisionIn,
-    OwnPracticeOut,
-    PracticeAnswerIn,
-    PracticeItemOut,
-    PracticeSetIn,
-    PracticeSetOut,
-    PracticeSetsOut,
-    QualifiedListOut,
-    QualifiedOut,
-    RunIn,
-    RunOut,
-)
+from app.annotators.practice import answers, schemas, service
 from app.cases.service import case_by_id, image_response, note_exposure
-from app.context import AppContext
-from app.database.engine import ReadSession, WriteSession
+from app.context import Call, reading_call, writing_call
+from app.database.engine import ReadSession
 from app.database.idempotency import Idempotent, KeyMissing
 from app.http.errors import Conflict, NotFound, list_problem_responses
 from app.http.models import Line
-from app.http.principal import Principal
 from app.labels.service import AlreadyLabelled
 
 router = APIRouter(tags=["practice"], responses=list_problem_responses(), route_class=GuardedRoute)
-_Annotator = Annotated[Principal, Depends(RequireScope("reads:own"))]
-_Manager = Annotated[Principal, Depends(RequireScope("manage"))]
+_Annotator = Annotated[Call, reading_call("reads:own")]
+_AnnotatorWrite = Annotated[Call, writing_call("reads:own")]
+_ManagerWrite = Annotated[Call, writing_call("manage")]
 
 
 @router.get("/v1/practice", operation_id="get_practice")
-def get_practice(principal: _Annotator, session: ReadSession) -> OwnPracticeOut:
+def get_practice(call: _Annotator) -> schemas.OwnPracticeOut:
     """Whether reads go to the caller, which sets they may work through, and their runs."""
-    return answers.own_practice(session, principal)
+    return answers.own_practice(call.session, call.principal)
 
 
 @router.post(
     "/v1/practice/runs",
     operation_id="begin_practice_run",
     status_code=201,
-    response_model=RunOut,
+    response_model=schemas.RunOut,
     responses=list_problem_responses(KeyMissing, NotFound, Conflict),
 )
-def begin_practice_run(
-    body: RunIn, context: AppContext, principal: _Annotator, once: Idempotent, session: WriteSession
-) -> Response:
+def begin_practice_run(body: schemas.RunIn, once: Idempotent, call: _AnnotatorWrite) -> Response:
     """Begin a run of a set, or go on with the one that is open; its cells come to the caller in no read any more."""
-    return once(session, body, lambda: answers.begin_run(session, context, principal, body))
+    return once(call.session, body, lambda: answers.begin_run(call.session, call.context, call.principal, body))
 
 
 @router.get("/v1/practice/runs/{run_id}", operation_id="get_practice_run", responses=list_problem_responses(NotFound))
-def get_practice_run(run_id: uuid.UUID, principal: _Annotator, session: ReadSession) -> RunOut:
+def get_practice_run(run_id: uuid.UUID, call: _Annotator) -> schemas.RunOut:
     """One of the caller's own runs; a qualification has its result at the end."""
-    return answers.show_run(session, principal, run_id)
+    return answers.show_run(call.session, call.principal, run_id)
 
 
 @router.get(
     "/v1/practice/items/{item_id}", operation_id="get_practice_item", responses=list_problem_responses(NotFound)
 )
-def get_practice_item(
-    item_id: uuid.UUID, context: AppContext, principal: _Annotator, session: ReadSession
-) -> PracticeItemOut:
+def get_practice_item(item_id: uuid.UUID, call: _Annotator) -> schemas.PracticeItemOut:
     """The next cell of a run, or in training one that the caller has answered, with how others answered."""
-    result = answers.show_item(session, principal, item_id)
+    result = answers.show_item(call.session, call.principal, item_id)
     if result.feedback is not None and result.feedback.label_counts is not None:
-        case_id = answers.case_of_item(session, principal, item_id)
-        note_exposure(context.database, session, principal, case_id)
+        case_id = answers.case_of_item(call.session, call.principal, item_id)
+        note_exposure(call.context.database, call.session, call.principal, case_id)
     return result
 
 
@@ -84,40 +66,33 @@ def get_practice_item(
         **list_problem_responses(NotFound),
     },
 )
-def get_practice_image(
-    item_id: uuid.UUID, context: AppContext, principal: _Annotator, session: ReadSession
-) -> Response:
+def get_practice_image(item_id: uuid.UUID, call: _Annotator) -> Response:
     """The pixels of a cell that the caller may look at, as PNG."""
-    stored = case_by_id(session, answers.case_of_item(session, principal, item_id))
-    return image_response(context, stored.stored_sha256, kept=False)
+    stored = case_by_id(call.session, answers.case_of_item(call.session, call.principal, item_id))
+    return image_response(call.context, stored.stored_sha256, kept=False)
 
 
 @router.post(
     "/v1/practice/items/{item_id}/answer",
     operation_id="answer_practice_item",
     status_code=201,
-    response_model=AnsweredOut,
+    response_model=schemas.AnsweredOut,
     responses=list_problem_responses(KeyMissing, NotFound, AlreadyLabelled),
 )
 def answer_practice_item(
-    item_id: uuid.UUID,
-    body: PracticeAnswerIn,
-    context: AppContext,
-    principal: _Annotator,
-    once: Idempotent,
-    session: WriteSession,
+    item_id: uuid.UUID, body: schemas.PracticeAnswerIn, once: Idempotent, call: _AnnotatorWrite
 ) -> Response:
     """Answer the next cell of a run; in training how others answered comes back, else nothing until the end."""
     return once(
-        session,
+        call.session,
         body,
-        lambda: answers.answer_item(session, context, principal, item_id, body),
-        case_id_of=lambda _: answers.case_of_own_item(session, principal, item_id),
+        lambda: answers.answer_item(call.session, call.context, call.principal, item_id, body),
+        case_id_of=lambda _: answers.case_of_own_item(call.session, call.principal, item_id),
     )
 
 
 @router.get("/v1/practice/sets", operation_id="list_practice_sets", dependencies=[Depends(RequireScope("manage"))])
-def list_practice_sets(session: ReadSession) -> PracticeSetsOut:
+def list_practice_sets(session: ReadSession) -> schemas.PracticeSetsOut:
     """Every set, newest first, with what was chosen and who would pass."""
     return service.list_sets(session)
 
@@ -126,14 +101,12 @@ def list_practice_sets(session: ReadSession) -> PracticeSetsOut:
     "/v1/practice/sets",
     operation_id="add_practice_set",
     status_code=201,
-    response_model=PracticeSetOut,
+    response_model=schemas.PracticeSetOut,
     responses=list_problem_responses(KeyMissing, Conflict),
 )
-def add_practice_set(
-    body: PracticeSetIn, context: AppContext, principal: _Manager, once: Idempotent, session: WriteSession
-) -> Response:
+def add_practice_set(body: schemas.PracticeSetIn, once: Idempotent, call: _ManagerWrite) -> Response:
     """Choose settled cells for training, or for qualification; never for both."""
-    return once(session, body, lambda: service.add_set(session, context, principal, body))
+    return once(call.session, body, lambda: service.add_set(call.session, call.context, call.principal, body))
 
 
 @router.post(
@@ -141,11 +114,9 @@ def add_practice_set(
     operation_id="retire_practice_set",
     responses=list_problem_responses(NotFound),
 )
-def retire_practice_set(
-    set_id: uuid.UUID, context: AppContext, principal: _Manager, session: WriteSession
-) -> PracticeSetOut:
+def retire_practice_set(set_id: uuid.UUID, call: _ManagerWrite) -> schemas.PracticeSetOut:
     """Let nobody begin a run of a set any more; again changes nothing."""
-    return service.retire_set(session, context, principal, set_id)
+    return service.retire_set(call.session, call.context, call.principal, set_id)
 
 
 @router.get(
@@ -153,7 +124,7 @@ def retire_practice_set(
     operation_id="list_qualifications",
     dependencies=[Depends(RequireScope("manage"))],
 )
-def list_qualifications(session: ReadSession) -> QualifiedListOut:
+def list_qualifications(session: ReadSession) -> schemas.QualifiedListOut:
     """Whether reads go to each annotator with an account, and why."""
     return service.list_qualified(session)
 
@@ -162,11 +133,13 @@ def list_qualifications(session: ReadSession) -> QualifiedListOut:
     "/v1/practice/annotators/{name}/decisions",
     operation_id="decide_qualification",
     status_code=201,
-    response_model=QualifiedOut,
+    response_model=schemas.QualifiedOut,
     responses=list_problem_responses(KeyMissing, NotFound),
 )
-def decide_qualification(
-    name: Line, body: DecisionIn, context: AppContext, principal: _Manager, once: Idempotent, session: WriteSession
-) -> Response:
+def decide_qualification(name: Line, body: schemas.DecisionIn, once: Idempotent, call: _ManagerWrite) -> Response:
     """Qualify an annotator by hand, withdraw it, or allow further attempts, with a reason."""
-    return once(session, body, lambda: service.add_qualification_decision(session, context, principal, name, body))
+    return once(
+        call.session,
+        body,
+        lambda: service.add_qualification_decision(call.session, call.context, call.principal, name, body),
+    )

@@ -51,32 +51,7 @@ from app.http.principal import Principal
 from app.releases.service import reading_classes
 from app.triage.service import current_policy, eligibility_of
 from ml.agreement.qualification import CLEAR_FROM, balanced_choice, pass_rates
-from ml.messages import Message, messages
-
-__all__ = [
-    "MOST_CANDIDATES",
-    "DecisionIn",
-    "PracticeAnswerIn",
-    "PracticeItemOut",
-    "PracticeSetIn",
-    "RunIn",
-    "add_qualification_decision",
-    "add_set",
-    "answer_item",
-    "begin_run",
-    "case_of_item",
-    "drop_later_twins",
-    "is_settled",
-    "list_qualified",
-    "list_sets",
-    "never_revealed_cases",
-    "own_practice",
-    "retire_set",
-    "show_item",
-    "show_run",
-    "with_twins",
-]
-
+from ml.messages import messages
 
 (_TOO_FEW,) = messages(
     (
@@ -135,7 +110,7 @@ def add_set(
     default = max(2, len(rows) // 2) if qualification else min(200, len(rows))
     n_per_run = body.n_per_run or min(200, default)
     if len(rows) < max(2, n_per_run):
-        raise Conflict(Message(_TOO_FEW, cells=len(pool.cells), min_labels=body.min_labels, rows=len(rows)))
+        raise Conflict(_TOO_FEW, cells=len(pool.cells), min_labels=body.min_labels, rows=len(rows))
     report = _build_set_report(session, pool, chosen, n_per_run if qualification else None, rng)
     row = PracticeSet(
         name=body.name,
@@ -165,7 +140,6 @@ def add_set(
 def _build_set_report(
     session: Session, found: CellOutcomes, chosen: CellOutcomes, n_per_run: int | None, rng: np.random.Generator
 ) -> SetReportOut:
-    """Report the chosen cells and, for a qualification, the pass rates of a run."""
     leading = np.bincount(chosen.probs.argmax(axis=1), minlength=len(chosen.codes)).tolist()
     rates = None
     if n_per_run is not None:

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from app.annotators.practice.service import (
-    MOST_CANDIDATES,
-    drop_later_twins,
-    is_settled,
-    never_revealed_cases,
-    with_twins,
-)
+from app.annotators.practice import service as practice_service
 from app.annotators.service import opinions_until
 from app.audit.chain.keys import DerivedKey
 from app.database.tables import (
@@ -109,22 +103,22 @@ def list_reference_candidates(
         .join(CountedLabel, CountedLabel.case_id == Case.id)
         .where(
             Case.partition == "calibration",
-            is_settled(),
-            ~with_twins(HeldBack.case_id, Case.id),
-            ~with_twins(Repeat.case_id, Case.id),
-            ~with_twins(PracticeCell.case_id, Case.id, test),
+            practice_service.is_settled(),
+            ~practice_service.with_twins(HeldBack.case_id, Case.id),
+            ~practice_service.with_twins(Repeat.case_id, Case.id),
+            ~practice_service.with_twins(PracticeCell.case_id, Case.id, test),
         )
         .group_by(Case.id)
         .having(func.count(CountedLabel.annotator_id.distinct()) >= MIN_READERS)
         .order_by(Case.id.desc())
-        .limit(MOST_CANDIDATES)
+        .limit(practice_service.MOST_CANDIDATES)
     )
     if only is not None:
         statement = statement.where(Case.id == only)
     case_ids = list(session.execute(statement).scalars())
     before = set(first)
-    ids = drop_later_twins(session, sorted(case_ids, key=lambda case_id: case_id not in before))
-    hidden = never_revealed_cases(session, ids)
+    ids = practice_service.drop_later_twins(session, sorted(case_ids, key=lambda case_id: case_id not in before))
+    hidden = practice_service.never_revealed_cases(session, ids)
     return _by_class(session, order, [case_id for case_id in ids if case_id not in hidden])
 
 

@@ -26,25 +26,6 @@ from app.http.models import Line, Paragraph, RequestModel
 from app.http.principal import Principal
 from app.releases.service import reading_classes
 
-__all__ = [
-    "N_CELLS",
-    "CellDecision",
-    "CellIn",
-    "DefinitionIn",
-    "cells_of",
-    "choose_reference_cells",
-    "decide_reference_cell",
-    "list_definition_versions",
-    "list_definitions",
-    "list_reference_candidates",
-    "pair_at_stake",
-    "select_cells",
-    "shown_case",
-    "shown_cells",
-    "stands_for",
-    "update_definition",
-]
-
 
 class DefinitionIn(RequestModel):
     """A new version of what the guidelines say of a class; empty takes the definition away."""
@@ -132,7 +113,6 @@ def choose_reference_cells(
 def _choose_class_cells(
     session: Session, principal: Principal, known: list[CellDecision], found: list[CellCandidate]
 ) -> tuple[int, int]:
-    """Choose the cells of one class; return the numbers of new and of dropped cells."""
     out = {cell.row.case_id for cell in known if cell.row.kind == "excluded"}
     pinned = [cell.candidate() for cell in known if cell.row.kind == "pinned"]
     chosen = select_cells([one for one in found if one.case_id not in out], pinned)
@@ -149,7 +129,6 @@ def _choose_class_cells(
 def _add_cell_decision(
     session: Session, principal: Principal, cell: CellCandidate, kind: str, reason: str | None
 ) -> ReferenceCell:
-    """Add a decision on a cell behind those before it."""
     of_cell = (ReferenceCell.class_code == cell.class_code, ReferenceCell.case_id == cell.case_id)
     newest = session.execute(select(func.max(ReferenceCell.number)).where(*of_cell)).scalar_one_or_none()
     row = ReferenceCell(

@@ -331,7 +331,6 @@ def _update_by_key(table: SqlTable, names: tuple[str, ...]) -> Update:
 
 @cache
 def _return_written(statement: Insert | Update | Delete, table: SqlTable) -> Insert | Update | Delete:
-    """Let a statement return what is noted of its rows."""
     return statement.returning(*_noted_columns(statement, table))
 
 
@@ -392,7 +391,6 @@ def _note_flushed(session: Session, _flush: UOWTransaction) -> None:
 
 
 def _list_covered_rows(entities: Iterable[object]) -> list[tuple[BaseTable, Row, SqlTable]]:
-    """List the entities of covered tables, each with its columns and its table."""
     tables = [(entity, entity.__table__) for entity in entities if isinstance(entity, BaseTable)]
     return [
         (entity, _columns_of(entity), table)
@@ -402,7 +400,6 @@ def _list_covered_rows(entities: Iterable[object]) -> list[tuple[BaseTable, Row,
 
 
 def _has_covered_change(entity: BaseTable, table: SqlTable) -> bool:
-    """Whether a covered column is about to become another one."""
     coverage, attributes = COVERED[table.name], inspect(entity).attrs
     for column in table.columns:
         history = attributes[column.name].history

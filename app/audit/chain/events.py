@@ -17,16 +17,7 @@ from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy import event as listening
 from sqlalchemy.orm import Session, SessionTransaction
 
-from app.audit.chain.covered_rows import (
-    COVERED,
-    Leaves,
-    RecordedSession,
-    cases_digest,
-    covered_tables,
-    row_digest,
-    row_key,
-    take_leaves,
-)
+from app.audit.chain import covered_rows
 from app.audit.chain.keys import AuditKeys
 from app.audit.chain.verify_proof import BASELINE, CASE_CHANGES, GENESIS, ROTATION, event_digest, merkle_root
 from app.database.tables import AuditEvent, AuditHead, CaseChange, time_of
@@ -51,7 +42,7 @@ class _DescribedEvent:
     columns: Row
     # whose evaluation it changes
     cases: Sequence[uuid.UUID]
-    rows: Leaves
+    rows: covered_rows.Leaves
     # with which it goes when that is rolled back
     transaction: SessionTransaction
 
@@ -75,7 +66,7 @@ def record_event(
     details: dict[str, Any] | None = None,
     reason: str | None = None,
     cases: Sequence[uuid.UUID] = (),
-    leaves: Leaves | None = None,
+    leaves: covered_rows.Leaves | None = None,
 ) -> None:
     """Describe what the transaction does; ``Database.write`` links it to the chain before the commit."""
     columns = {
@@ -89,7 +80,7 @@ def record_event(
     }
     rows = dict(leaves or {})
     if cases:
-        rows[CASE_CHANGES] = {"": cases_digest(cases)}
+        rows[CASE_CHANGES] = {"": covered_rows.cases_digest(cases)}
     transaction = session.get_nested_transaction() or session.get_transaction() or session.begin()
     session.info.setdefault(_DESCRIBED, []).append(_DescribedEvent(keys, columns, cases, rows, transaction))
 
@@ -99,14 +90,13 @@ def described_cases(session: Session) -> set[uuid.UUID]:
     return {case_id for event in session.info.get(_DESCRIBED, ()) for case_id in event.cases}
 
 
-@listening.listens_for(RecordedSession, "after_soft_rollback")
+@listening.listens_for(covered_rows.RecordedSession, "after_soft_rollback")
 def _forget_rolled_back(session: Session, rolled_back: SessionTransaction) -> None:
     described: list[_DescribedEvent] = session.info.pop(_DESCRIBED, [])
     session.info[_DESCRIBED] = [event for event in described if not _is_within(event.transaction, rolled_back)]
 
 
 def _is_within(inner: SessionTransaction | None, outer: SessionTransaction) -> bool:
-    """Whether a savepoint or transaction is another one, or a savepoint of it."""
     while inner is not None and inner is not outer:
         inner = inner.parent
     return inner is outer
@@ -118,7 +108,7 @@ def link_described_events(session: Session, keys: AuditKeys | None) -> None:
     session.flush()
     described: list[_DescribedEvent] = session.info.get(_DESCRIBED, [])
     keys = described[0].keys if described else keys
-    leaves = {} if keys is None else take_leaves(session, keys.rows)
+    leaves = {} if keys is None else covered_rows.take_leaves(session, keys.rows)
     if keys is None or not (leaves or described):
         return
     if not described:
@@ -167,11 +157,13 @@ def _link_event(session: Session, head: ChainHead, event: _DescribedEvent, root:
 
 def write_baseline(session: Session, keys: AuditKeys) -> None:
     """Vouch for every covered row of a database without events."""
-    leaves: Leaves = {}
-    for table in covered_tables():
+    leaves: covered_rows.Leaves = {}
+    for table in covered_rows.covered_tables():
         for row in session.connection().execute(select(table)).mappings():
-            if COVERED[table.name].covers(row):
-                leaves.setdefault(table.name, {})[row_key(table, row)] = row_digest(keys.rows, table, row)
+            if covered_rows.COVERED[table.name].covers(row):
+                leaves.setdefault(table.name, {})[covered_rows.row_key(table, row)] = covered_rows.row_digest(
+                    keys.rows, table, row
+                )
     record_event(session, keys, actor="service", action=BASELINE, object_id="rows", leaves=leaves)
 
 

@@ -1,8 +1,4 @@
-"""Installation keys: a ring of secrets, and one derived key per purpose.
-
-The newest secret signs the audit chain and cookies. What rows were made from never moves, and so follows from the first
-secret for ever: coins, partitions, sets, handles, and the digests of columns that name a person.
-"""
+"""Installation keys: a ring of secrets, and one derived key per purpose."""
 
 import hashlib
 import hmac
@@ -110,7 +106,6 @@ def _new_value() -> bytes:
 
 
 def _require_strong_secret(value: bytes) -> bytes:
-    """Refuse a secret that is short or known."""
     if len(value) < MIN_SECRET_BYTES or value.lower().strip(b"0123456789").decode(errors="replace") in _KNOWN_SECRETS:
         raise ValueError(f"must be at least {MIN_SECRET_BYTES} bytes and not a known default")
     return value

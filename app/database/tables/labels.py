@@ -3,23 +3,7 @@
 import uuid
 from datetime import datetime
 
-from sqlalchemy import (
-    Boolean,
-    CheckConstraint,
-    Column,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    Uuid,
-    and_,
-    false,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, foreign, mapped_column, relationship
 
 from app.database.tables.base import BaseTable, ForgettableRow, IdentifiedRow, UtcDateTime
@@ -30,8 +14,8 @@ class Annotator(IdentifiedRow, BaseTable):
 
     __tablename__ = "annotators"
 
-    name: Mapped[str] = mapped_column(String(100), unique=True)
-    account_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("accounts.id"), unique=True)
+    name: Mapped[str] = mapped_column(sa.String(100), unique=True)
+    account_id: Mapped[uuid.UUID | None] = mapped_column(sa.ForeignKey("accounts.id"), unique=True)
 
 
 #: What a label answers: a read, or a hidden repeat of one, which measures consistency and never counts.
@@ -45,64 +29,64 @@ class Label(IdentifiedRow, BaseTable):
 
     __tablename__ = "labels"
     __table_args__ = (
-        CheckConstraint("kind IN ('label', 'correction', 'revision', 'retraction')", name="kind"),
-        CheckConstraint("round IN ('planned', 'adjudication')", name="round"),
-        CheckConstraint(f"purpose IN {PURPOSES}", name="purpose"),
-        CheckConstraint("(kind = 'label') = (supersedes_id IS NULL)", name="chain"),
-        CheckConstraint("(kind = 'retraction') = (class_code IS NULL)", name="class_code"),
-        Index(
+        sa.CheckConstraint("kind IN ('label', 'correction', 'revision', 'retraction')", name="kind"),
+        sa.CheckConstraint("round IN ('planned', 'adjudication')", name="round"),
+        sa.CheckConstraint(f"purpose IN {PURPOSES}", name="purpose"),
+        sa.CheckConstraint("(kind = 'label') = (supersedes_id IS NULL)", name="chain"),
+        sa.CheckConstraint("(kind = 'retraction') = (class_code IS NULL)", name="class_code"),
+        sa.Index(
             "uq_labels_first_of_annotator",
             "case_id",
             "annotator_id",
             "purpose",
             unique=True,
-            sqlite_where=text("supersedes_id IS NULL"),
-            postgresql_where=text("supersedes_id IS NULL"),
+            sqlite_where=sa.text("supersedes_id IS NULL"),
+            postgresql_where=sa.text("supersedes_id IS NULL"),
         ),
-        Index(
+        sa.Index(
             "uq_labels_supersedes_id",
             "supersedes_id",
             unique=True,
         ),
     )
 
-    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), index=True)
-    annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"), index=True)
-    purpose: Mapped[str] = mapped_column(String(10), default="read")
-    kind: Mapped[str] = mapped_column(String(20))
-    supersedes_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("labels.id"))
+    case_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("cases.id"), index=True)
+    annotator_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("annotators.id"), index=True)
+    purpose: Mapped[str] = mapped_column(sa.String(10), default="read")
+    kind: Mapped[str] = mapped_column(sa.String(20))
+    supersedes_id: Mapped[uuid.UUID | None] = mapped_column(sa.ForeignKey("labels.id"))
     # place in the chain of this annotator's labels of this case and purpose, whatever the clocks said
-    position: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
-    class_code: Mapped[str | None] = mapped_column(String(100))
-    confidence: Mapped[float | None] = mapped_column(Float(53))
+    position: Mapped[int] = mapped_column(sa.Integer, default=0, server_default="0")
+    class_code: Mapped[str | None] = mapped_column(sa.String(100))
+    confidence: Mapped[float | None] = mapped_column(sa.Float(53))
     # what it would be, were it not the class: counts nowhere
-    second_choice: Mapped[str | None] = mapped_column(String(100))
+    second_choice: Mapped[str | None] = mapped_column(sa.String(100))
     # its annotator wants an admin to look at the case
-    flagged: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
+    flagged: Mapped[bool] = mapped_column(sa.Boolean, default=False, server_default=sa.false())
     # made without knowing the prediction, other labels or the reason for asking
-    blind: Mapped[bool] = mapped_column(Boolean)
-    round: Mapped[str] = mapped_column(String(20))
+    blind: Mapped[bool] = mapped_column(sa.Boolean)
+    round: Mapped[str] = mapped_column(sa.String(20))
     # given to a read that had run out, after its request had gone to somebody else: in no evaluation and no fit
-    late: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
+    late: Mapped[bool] = mapped_column(sa.Boolean, default=False, server_default=sa.false())
     # a change of mind after the prediction or other labels were shown
-    post_reveal: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
+    post_reveal: Mapped[bool] = mapped_column(sa.Boolean, default=False, server_default=sa.false())
     # seconds from the display of the case, else from the lease, to the label
-    reading_seconds: Mapped[float | None] = mapped_column(Float(53))
-    created_by: Mapped[uuid.UUID] = mapped_column(ForeignKey("accounts.id"))
+    reading_seconds: Mapped[float | None] = mapped_column(sa.Float(53))
+    created_by: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("accounts.id"))
 
     # gone with an erased patient
     remark: Mapped["Remark | None"] = relationship(
-        primaryjoin=lambda: and_(Label.id == foreign(Remark.id), Label.case_id == foreign(Remark.case_id)),
+        primaryjoin=lambda: sa.and_(Label.id == foreign(Remark.id), Label.case_id == foreign(Remark.case_id)),
         lazy="joined",
         uselist=False,
     )
 
 
 # not among the tables: nothing is stored through it
-_COUNTED_LABELS = Table(
+_COUNTED_LABELS = sa.Table(
     "counted_labels",
-    MetaData(),
-    *(Column(column.name, column.type, primary_key=column.primary_key) for column in Label.__table__.columns),
+    sa.MetaData(),
+    *(sa.Column(column.name, column.type, primary_key=column.primary_key) for column in Label.__table__.columns),
 )
 
 
@@ -113,7 +97,7 @@ class CountedLabel(Label):
     __mapper_args__ = {"concrete": True}  # noqa: RUF012  # as the declarative base has it
 
     remark: Mapped["Remark | None"] = relationship(
-        primaryjoin=lambda: and_(
+        primaryjoin=lambda: sa.and_(
             CountedLabel.id == foreign(Remark.id), CountedLabel.case_id == foreign(Remark.case_id)
         ),
         lazy="joined",
@@ -128,11 +112,11 @@ class Remark(ForgettableRow, BaseTable):
     __tablename__ = "remarks"
 
     # of the label or the read
-    id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True)
-    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), index=True)
-    note: Mapped[str | None] = mapped_column(Text)
+    id: Mapped[uuid.UUID] = mapped_column(sa.Uuid, primary_key=True)
+    case_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("cases.id"), index=True)
+    note: Mapped[str | None] = mapped_column(sa.Text)
     # why a label was revised or retracted
-    reason: Mapped[str | None] = mapped_column(Text)
+    reason: Mapped[str | None] = mapped_column(sa.Text)
 
 
 class ProvisionalLabel(BaseTable):
@@ -141,12 +125,12 @@ class ProvisionalLabel(BaseTable):
     __tablename__ = "provisional_labels"
 
     # the first of its chain
-    label_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("labels.id"), primary_key=True)
-    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), index=True)
-    annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"), index=True)
-    purpose: Mapped[str] = mapped_column(String(10), default="read")
-    read_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("reads.id"), unique=True)
+    label_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("labels.id"), primary_key=True)
+    case_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("cases.id"), index=True)
+    annotator_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("annotators.id"), index=True)
+    purpose: Mapped[str] = mapped_column(sa.String(10), default="read")
+    read_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("reads.id"), unique=True)
     # from then on it is not corrected; brought forward by whatever ends the time for corrections
     final_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
     # cases that its annotator has answered or declined since
-    n_since: Mapped[int] = mapped_column(Integer, default=0)
+    n_since: Mapped[int] = mapped_column(sa.Integer, default=0)

@@ -3,21 +3,7 @@
 import uuid
 from datetime import datetime
 
-from sqlalchemy import (
-    JSON,
-    Boolean,
-    CheckConstraint,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    String,
-    Text,
-    UniqueConstraint,
-    Uuid,
-    literal_column,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database.tables.base import BaseTable, IdentifiedRow, UtcDateTime
@@ -28,22 +14,22 @@ class ReaderDraw(IdentifiedRow, BaseTable):
 
     __tablename__ = "reader_draws"
     __table_args__ = (
-        UniqueConstraint("request_id", "position"),
-        CheckConstraint("probability IS NULL OR (probability >= 0.1 AND probability <= 1)", name="probability"),
+        sa.UniqueConstraint("request_id", "position"),
+        sa.CheckConstraint("probability IS NULL OR (probability >= 0.1 AND probability <= 1)", name="probability"),
     )
 
-    request_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("read_requests.id"))
-    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), index=True)
+    request_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("read_requests.id"))
+    case_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("cases.id"), index=True)
     # 0 when the read was planned, then one more each time the one before declined or may not read any more
-    position: Mapped[int] = mapped_column(Integer)
-    annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"))
+    position: Mapped[int] = mapped_column(sa.Integer)
+    annotator_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("annotators.id"))
     # of this annotator among those who were left; None: not drawn but preferred
-    probability: Mapped[float | None] = mapped_column(Float(53))
+    probability: Mapped[float | None] = mapped_column(sa.Float(53))
     # identifiers of those who were left, in the order from which the keyed number chose
-    among: Mapped[list[str]] = mapped_column(JSON)
+    among: Mapped[list[str]] = mapped_column(sa.JSON)
     # of the one who was preferred: expected gain of their label, and reads that waited for them
-    gain: Mapped[float | None] = mapped_column(Float(53))
-    load: Mapped[int | None] = mapped_column(Integer)
+    gain: Mapped[float | None] = mapped_column(sa.Float(53))
+    load: Mapped[int | None] = mapped_column(sa.Integer)
 
 
 RULES = ("disagreement", "expected_gain", "capacity", "graded")
@@ -58,33 +44,33 @@ class PolicyRow(IdentifiedRow, BaseTable):
 
     __tablename__ = "policies"
     __table_args__ = (
-        CheckConstraint(f"rule IN {RULES}", name="rule"),
-        CheckConstraint(f"reveal IN {REVEALS}", name="reveal"),
-        CheckConstraint("audit_rate > 0 AND audit_rate <= 1", name="audit_rate"),
+        sa.CheckConstraint(f"rule IN {RULES}", name="rule"),
+        sa.CheckConstraint(f"reveal IN {REVEALS}", name="reveal"),
+        sa.CheckConstraint("audit_rate > 0 AND audit_rate <= 1", name="audit_rate"),
     )
 
-    version: Mapped[int] = mapped_column(Integer, unique=True)
-    rule: Mapped[str] = mapped_column(String(20))
+    version: Mapped[int] = mapped_column(sa.Integer, unique=True)
+    rule: Mapped[str] = mapped_column(sa.String(20))
     # of the rules by disagreement and by expected gain
-    threshold: Mapped[float | None] = mapped_column(Float(53))
+    threshold: Mapped[float | None] = mapped_column(sa.Float(53))
     # second reads per day, of the rule by capacity and of the graded one
-    capacity_per_day: Mapped[int | None] = mapped_column(Integer)
-    audit_rate: Mapped[float] = mapped_column(Float(53))
-    target_error: Mapped[float] = mapped_column(Float(53))
-    adjudicate_below: Mapped[float | None] = mapped_column(Float(53))
-    max_labels: Mapped[int] = mapped_column(Integer)
-    reveal: Mapped[str] = mapped_column(String(20))
-    lease_seconds: Mapped[int] = mapped_column(Integer)
-    due_days: Mapped[int] = mapped_column(Integer)
+    capacity_per_day: Mapped[int | None] = mapped_column(sa.Integer)
+    audit_rate: Mapped[float] = mapped_column(sa.Float(53))
+    target_error: Mapped[float] = mapped_column(sa.Float(53))
+    adjudicate_below: Mapped[float | None] = mapped_column(sa.Float(53))
+    max_labels: Mapped[int] = mapped_column(sa.Integer)
+    reveal: Mapped[str] = mapped_column(sa.String(20))
+    lease_seconds: Mapped[int] = mapped_column(sa.Integer)
+    due_days: Mapped[int] = mapped_column(sa.Integer)
     # share of an annotator's reads that are hidden repeats; 0: no repeats, and no case is held back for them
-    repeat_rate: Mapped[float] = mapped_column(Float(53), default=0.0)
+    repeat_rate: Mapped[float] = mapped_column(sa.Float(53), default=0.0)
     # whether planned reads are asked of annotators who are drawn at random
-    draw_readers: Mapped[bool] = mapped_column(Boolean, default=False)
+    draw_readers: Mapped[bool] = mapped_column(sa.Boolean, default=False)
     # new annotators are given no read before they are qualified
-    require_qualification: Mapped[bool] = mapped_column(Boolean, default=False)
-    reason: Mapped[str] = mapped_column(Text)
+    require_qualification: Mapped[bool] = mapped_column(sa.Boolean, default=False)
+    reason: Mapped[str] = mapped_column(sa.Text)
     # None: the version that set-up made
-    created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("accounts.id"))
+    created_by: Mapped[uuid.UUID | None] = mapped_column(sa.ForeignKey("accounts.id"))
 
 
 class DailyThreshold(BaseTable):
@@ -94,26 +80,26 @@ class DailyThreshold(BaseTable):
 
     __tablename__ = "daily_thresholds"
 
-    policy_version: Mapped[int] = mapped_column(ForeignKey("policies.version"), primary_key=True)
-    day: Mapped[str] = mapped_column(String(10), primary_key=True)
+    policy_version: Mapped[int] = mapped_column(sa.ForeignKey("policies.version"), primary_key=True)
+    day: Mapped[str] = mapped_column(sa.String(10), primary_key=True)
     # None: nothing can be selected yet
-    threshold: Mapped[float | None] = mapped_column(Float(53))
-    n_cases: Mapped[int] = mapped_column(Integer)
+    threshold: Mapped[float | None] = mapped_column(sa.Float(53))
+    n_cases: Mapped[int] = mapped_column(sa.Integer)
 
 
 class TriageDecision(IdentifiedRow, BaseTable):
     """Triage decision of one policy on one case and its prediction; never on a label."""
 
     __tablename__ = "looks"
-    __table_args__ = (UniqueConstraint("case_id", "policy_version", "release_id"),)
+    __table_args__ = (sa.UniqueConstraint("case_id", "policy_version", "release_id"),)
 
-    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"))
-    policy_version: Mapped[int] = mapped_column(ForeignKey("policies.version"))
-    release_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("releases.id"))
-    selected: Mapped[bool] = mapped_column(Boolean)
+    case_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("cases.id"))
+    policy_version: Mapped[int] = mapped_column(sa.ForeignKey("policies.version"))
+    release_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("releases.id"))
+    selected: Mapped[bool] = mapped_column(sa.Boolean)
     # probability of a second planned read by this look
-    pi: Mapped[float] = mapped_column(Float(53))
-    reason: Mapped[str] = mapped_column(String(200))
+    pi: Mapped[float] = mapped_column(sa.Float(53))
+    reason: Mapped[str] = mapped_column(sa.String(200))
 
 
 class ReadRequest(IdentifiedRow, BaseTable):
@@ -121,34 +107,34 @@ class ReadRequest(IdentifiedRow, BaseTable):
 
     __tablename__ = "read_requests"
     __table_args__ = (
-        UniqueConstraint("case_id", "ordinal"),
-        CheckConstraint("round IN ('planned', 'adjudication')", name="round"),
-        CheckConstraint(f"arm IN {ARMS}", name="arm"),
-        CheckConstraint(f"state IN {REQUEST_STATES}", name="state"),
-        Index("ix_read_requests_queue", "state", "due_on", "shuffle"),
-        Index("ix_read_requests_annotator_id_state", "annotator_id", "state"),
+        sa.UniqueConstraint("case_id", "ordinal"),
+        sa.CheckConstraint("round IN ('planned', 'adjudication')", name="round"),
+        sa.CheckConstraint(f"arm IN {ARMS}", name="arm"),
+        sa.CheckConstraint(f"state IN {REQUEST_STATES}", name="state"),
+        sa.Index("ix_read_requests_queue", "state", "due_on", "shuffle"),
+        sa.Index("ix_read_requests_annotator_id_state", "annotator_id", "state"),
     )
 
-    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"))
+    case_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("cases.id"))
     # 1 is the first read of the case, 2 the second, further ones are adjudications
-    ordinal: Mapped[int] = mapped_column(Integer)
-    round: Mapped[str] = mapped_column(String(20))
-    arm: Mapped[str] = mapped_column(String(20))
-    u: Mapped[float] = mapped_column(Float(53))
-    pi: Mapped[float] = mapped_column(Float(53))
-    policy_version: Mapped[int] = mapped_column(ForeignKey("policies.version"))
-    release_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("releases.id"))
+    ordinal: Mapped[int] = mapped_column(sa.Integer)
+    round: Mapped[str] = mapped_column(sa.String(20))
+    arm: Mapped[str] = mapped_column(sa.String(20))
+    u: Mapped[float] = mapped_column(sa.Float(53))
+    pi: Mapped[float] = mapped_column(sa.Float(53))
+    policy_version: Mapped[int] = mapped_column(sa.ForeignKey("policies.version"))
+    release_id: Mapped[uuid.UUID | None] = mapped_column(sa.ForeignKey("releases.id"))
     due_at: Mapped[datetime] = mapped_column(UtcDateTime)
     # day of due_at, within which annotators get orders of their own
-    due_on: Mapped[str] = mapped_column(String(10))
-    shuffle: Mapped[int] = mapped_column(Integer)
+    due_on: Mapped[str] = mapped_column(sa.String(10))
+    shuffle: Mapped[int] = mapped_column(sa.Integer)
     # of whom it is asked, as the newest row of reader_draws says; None: of anybody
-    annotator_id: Mapped[uuid.UUID | None] = mapped_column(Uuid)
-    state: Mapped[str] = mapped_column(String(20), default="open")
+    annotator_id: Mapped[uuid.UUID | None] = mapped_column(sa.Uuid)
+    state: Mapped[str] = mapped_column(sa.String(20), default="open")
     lease_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)
     closed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     # first label of the chain that answered
-    label_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("labels.id"), unique=True)
+    label_id: Mapped[uuid.UUID | None] = mapped_column(sa.ForeignKey("labels.id"), unique=True)
 
     @property
     def named(self) -> uuid.UUID:
@@ -157,10 +143,10 @@ class ReadRequest(IdentifiedRow, BaseTable):
 
 
 #: A read's state as long as it is leased, for statements of each request: see ``app.database.engine``.
-LEASED = literal_column("'leased'", String)
-_ACTIVE = text("state = 'leased'")
-_TAKEN = text("state IN ('leased', 'committed')")
-_TAKEN_FIRST = text("state IN ('leased', 'committed') AND repeat_id IS NULL")
+LEASED = sa.literal_column("'leased'", sa.String)
+_ACTIVE = sa.text("state = 'leased'")
+_TAKEN = sa.text("state IN ('leased', 'committed')")
+_TAKEN_FIRST = sa.text("state IN ('leased', 'committed') AND repeat_id IS NULL")
 
 
 class Read(IdentifiedRow, BaseTable):
@@ -168,10 +154,10 @@ class Read(IdentifiedRow, BaseTable):
 
     __tablename__ = "reads"
     __table_args__ = (
-        CheckConstraint(f"state IN {READ_STATES}", name="state"),
-        CheckConstraint("(request_id IS NULL) <> (repeat_id IS NULL)", name="one_request"),
-        Index("uq_reads_lease", "request_id", unique=True, sqlite_where=_ACTIVE, postgresql_where=_ACTIVE),
-        Index(
+        sa.CheckConstraint(f"state IN {READ_STATES}", name="state"),
+        sa.CheckConstraint("(request_id IS NULL) <> (repeat_id IS NULL)", name="one_request"),
+        sa.Index("uq_reads_lease", "request_id", unique=True, sqlite_where=_ACTIVE, postgresql_where=_ACTIVE),
+        sa.Index(
             "uq_reads_once",
             "case_id",
             "annotator_id",
@@ -179,23 +165,23 @@ class Read(IdentifiedRow, BaseTable):
             sqlite_where=_TAKEN_FIRST,
             postgresql_where=_TAKEN_FIRST,
         ),
-        Index("uq_reads_repeated_once", "repeat_id", unique=True, sqlite_where=_TAKEN, postgresql_where=_TAKEN),
-        Index("ix_reads_annotator_id_state", "annotator_id", "state"),
+        sa.Index("uq_reads_repeated_once", "repeat_id", unique=True, sqlite_where=_TAKEN, postgresql_where=_TAKEN),
+        sa.Index("ix_reads_annotator_id_state", "annotator_id", "state"),
     )
 
     # random: annotators see it, and the time of a lease is none of its business
-    id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True, default=uuid.uuid4)
+    id: Mapped[uuid.UUID] = mapped_column(sa.Uuid, primary_key=True, default=uuid.uuid4)
     # what asked for it: a request, or a repeat
-    request_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("read_requests.id"), index=True)
-    repeat_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("repeats.id"))
-    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), index=True)
-    annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"))
-    state: Mapped[str] = mapped_column(String(20), default="leased")
+    request_id: Mapped[uuid.UUID | None] = mapped_column(sa.ForeignKey("read_requests.id"), index=True)
+    repeat_id: Mapped[uuid.UUID | None] = mapped_column(sa.ForeignKey("repeats.id"))
+    case_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("cases.id"), index=True)
+    annotator_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("annotators.id"))
+    state: Mapped[str] = mapped_column(sa.String(20), default="leased")
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     # when a page first showed the case; None: it was leased by another program, or is leased ahead
     displayed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    decline_reason: Mapped[str | None] = mapped_column(String(20))
+    decline_reason: Mapped[str | None] = mapped_column(sa.String(20))
 
     @property
     def named(self) -> uuid.UUID:
@@ -212,23 +198,23 @@ class Exposure(IdentifiedRow, BaseTable):
     """First time that model output or other labels of a case were shown to an annotator."""
 
     __tablename__ = "exposures"
-    __table_args__ = (UniqueConstraint("case_id", "annotator_id"),)
+    __table_args__ = (sa.UniqueConstraint("case_id", "annotator_id"),)
 
-    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"))
-    annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"))
-    release_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("releases.id"))
+    case_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("cases.id"))
+    annotator_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("annotators.id"))
+    release_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("releases.id"))
     # the newest label that was shown
-    label_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("labels.id"))
+    label_id: Mapped[uuid.UUID | None] = mapped_column(sa.ForeignKey("labels.id"))
 
 
 class HeldBack(IdentifiedRow, BaseTable):
     """A case that stays hidden from an annotator who has read it, so that it may come to them a second time."""
 
     __tablename__ = "held_back"
-    __table_args__ = (UniqueConstraint("annotator_id", "case_id"),)
+    __table_args__ = (sa.UniqueConstraint("annotator_id", "case_id"),)
 
-    annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"))
-    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"))
+    annotator_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("annotators.id"))
+    case_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("cases.id"))
 
 
 class Repeat(IdentifiedRow, BaseTable):
@@ -239,23 +225,23 @@ class Repeat(IdentifiedRow, BaseTable):
 
     __tablename__ = "repeats"
     __table_args__ = (
-        UniqueConstraint("annotator_id", "case_id"),
-        CheckConstraint(f"state IN {REQUEST_STATES}", name="state"),
+        sa.UniqueConstraint("annotator_id", "case_id"),
+        sa.CheckConstraint(f"state IN {REQUEST_STATES}", name="state"),
     )
 
     # random: their annotator's handle of the case is made from it
-    id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True, default=uuid.uuid4)
-    annotator_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("annotators.id"))
-    case_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"), index=True)
+    id: Mapped[uuid.UUID] = mapped_column(sa.Uuid, primary_key=True, default=uuid.uuid4)
+    annotator_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("annotators.id"))
+    case_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("cases.id"), index=True)
     # the blind label that its answer is compared with
-    label_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("labels.id"))
-    policy_version: Mapped[int] = mapped_column(ForeignKey("policies.version"))
+    label_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("labels.id"))
+    policy_version: Mapped[int] = mapped_column(sa.ForeignKey("policies.version"))
     # the case whose seat in the annotator's queue it takes, and until when that one is kept from them; None: not leased
-    in_place_of: Mapped[uuid.UUID] = mapped_column(ForeignKey("cases.id"))
+    in_place_of: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("cases.id"))
     back_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    due_on: Mapped[str] = mapped_column(String(10))
-    shuffle: Mapped[int] = mapped_column(Integer)
-    state: Mapped[str] = mapped_column(String(20), default="open")
+    due_on: Mapped[str] = mapped_column(sa.String(10))
+    shuffle: Mapped[int] = mapped_column(sa.Integer)
+    state: Mapped[str] = mapped_column(sa.String(20), default="open")
     lease_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)
     closed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 

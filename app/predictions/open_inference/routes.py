@@ -96,7 +96,6 @@ def model_version_ready(model: str, version: str, context: AppContext) -> ModelR
 
 
 async def _read_plain_body(request: Request) -> bytes:
-    """Read the uncompressed request body."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise UnsupportedImage("send the body without compression")
     return await request.body()

@@ -203,7 +203,6 @@ def _parse_request(message: InferenceMessage, preprocessing: Preprocessing) -> _
 
 
 def _parse_requested_outputs(document: Mapping[str, Any]) -> dict[str, bool]:
-    """Parse the names of the requested outputs, all by default, and whether each goes as bytes."""
     all_binary = parameters_of(document, "the request").get("binary_data_output", False) is True
     if not document.get("outputs"):
         return dict.fromkeys(OUTPUTS, all_binary)
@@ -219,7 +218,6 @@ def _parse_requested_outputs(document: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def _parse_input(message: InferenceMessage, preprocessing: Preprocessing) -> npt.NDArray[np.float32] | list[bytes]:
-    """The network's input of N images, or N files."""
     inputs = read_object_list(message.document, "inputs")
     if len(inputs) != 1 or inputs[0].get("name") not in ["image", "bytes"]:
         raise TensorError("send exactly one input: `image` (FP32) or `bytes` (BYTES)")
@@ -239,7 +237,6 @@ def _parse_input(message: InferenceMessage, preprocessing: Preprocessing) -> npt
 
 
 def _texts_of_json(data: object, count: int) -> list[bytes]:
-    """Files within a document, as base64."""
     if not isinstance(data, list) or len(data) != count or not all(isinstance(item, str) for item in data):
         raise TensorError(f"`data` of `bytes` must be {count:,} files as base64, or come as binary data")
     try:
@@ -263,7 +260,6 @@ def _check_pixel_range(inputs: npt.NDArray[np.float32], preprocessing: Preproces
 
 
 def _predict_pictures(context: ServiceContext, served: LoadedRelease, files: list[bytes]) -> Arrays:
-    """Outputs of files, one after the other as `/v1/predictions` takes them."""
     rows = []
     for data in files:
         with context.pictures.opened(data, served.predictor.release.preprocessing) as picture:
