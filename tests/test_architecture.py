@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted([*(ROOT / "app").rglob("*.py"), *(ROOT / "ml").rglob("*.py")])
 #: Made from the OpenAPI document, one method or model after the other: nobody reads or edits them as a file.
@@ -228,6 +230,8 @@ def test_the_serving_process_has_no_torch() -> None:
     assert not _modules_after("import app.main") & {"torch", "torchvision", "onnx", "safetensors"}
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_start_loads_what_every_request_may_need_and_no_more() -> None:
     """Reading tables, migrating and the job engine are rare; a worker runs networks only in some of its jobs."""
     rare = {"alembic", "mako", "pyarrow", "altair", "vl_convert", "onnx"}
@@ -235,6 +239,7 @@ def test_a_start_loads_what_every_request_may_need_and_no_more() -> None:
     assert not _modules_after("import app.worker") & (rare | {"onnxruntime", "jinja2", "ray"})
 
 
+@pytest.mark.slow
 def test_the_service_leaves_the_tools_of_numpy_alone_and_whoever_wants_them_has_them() -> None:
     begin = (
         "from app.cli.shared import paused_garbage_collection\n"

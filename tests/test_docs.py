@@ -273,6 +273,7 @@ def test_the_reference_lists_every_route_with_its_scopes(tmp_path: Path) -> None
                 assert names == set(policy.scopes), f"{method} {route.path}"
 
 
+@pytest.mark.slow
 def test_what_is_made_from_the_openapi_document_is_made_from_the_present_one() -> None:
     from tools.openapi_files import made, openapi
     from tools.typescript_client import is_present

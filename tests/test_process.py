@@ -304,6 +304,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 )
 
 
+@pytest.mark.slow
 def test_a_database_of_a_development_version_is_refused_and_stays_as_it_is(empty: Database, tmp_path: Path) -> None:
     made = Installation(tmp_path / "home", empty.engine.url.render_as_string(hide_password=False))
     made.run("db", "upgrade")

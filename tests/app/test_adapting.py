@@ -101,6 +101,7 @@ def _serves(service: Service, release_id: str, calibration: Calibration) -> None
     np.testing.assert_allclose(stored, said.class_probs[0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_too_few_double_reads_are_refused_with_their_number(service: Service) -> None:
     collect_double_reads(service, 8)
     failed = adapted(service)

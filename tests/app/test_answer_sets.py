@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
+import pytest
 from sqlalchemy import select, update
 
 from app.cases.ingest import partition_of
@@ -74,6 +75,7 @@ def shown(service: Service) -> list[dict[str, Any]]:
     return cases
 
 
+@pytest.mark.slow
 def test_sets_are_calibrated_by_patients_whom_no_fit_sees_published_and_shown(service: Service) -> None:
     twice(service)
     kept = cells_of(service, "calibration", 11)

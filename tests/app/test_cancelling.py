@@ -192,6 +192,7 @@ def test_a_job_runs_although_the_engine_remembers_another_copy_of_the_database(s
     assert service.get("viewer", f"/v1/jobs/{job_id}").json()["result"] == {"run": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.both_databases
 def test_a_job_runs_although_the_engine_has_forgotten_it(service: Service) -> None:
     """A worker that was killed left a running job, and its engine's database is lost."""

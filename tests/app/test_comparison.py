@@ -142,6 +142,7 @@ def elsewhere(service: Service, settings: Settings) -> Iterator[ServiceContext]:
     context.database.engine.dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.both_databases
 def test_a_promotion_in_another_process_is_seen_by_the_next_request(
     service: Service, elsewhere: ServiceContext, tmp_path: Path

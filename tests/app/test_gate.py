@@ -113,6 +113,7 @@ def refused(service: Service) -> tuple[str, list[str]]:
     return asked["id"], failed["error"].split("\n")
 
 
+@pytest.mark.slow
 def test_too_few_labels_say_how_many_more_are_needed_and_nobody_tries_again_in_vain(service: Service) -> None:
     for number in range(3):
         store(service, f"case-{number}", cell_png(number), {"reader": 1}, patient=f"p{number}")

@@ -95,6 +95,7 @@ def attempts(service: Service) -> int:
         return count_attempts(session, served_sha256(row))
 
 
+@pytest.mark.slow
 def test_a_release_trained_elsewhere_goes_through_the_gate(
     laboratory: Service, tiny_release: Path, tmp_path: Path
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_release_trained_elsewhere_goes_through_the_gate(
     assert promote(service, better).status_code == 200
 
 
+@pytest.mark.slow
 @undone("T18", "every attempt on a champion asks for more evidence", gate_verdicts, "count_attempts", lambda *_: 0)
 def test_trying_again_costs_and_neither_names_nor_roll_backs_give_it_back(
     laboratory: Service, tiny_release: Path, tmp_path: Path
@@ -163,6 +165,7 @@ def test_trying_again_costs_and_neither_names_nor_roll_backs_give_it_back(
     assert all("since the first champion" in reason for reason in gate["reasons"])
 
 
+@pytest.mark.slow
 def test_a_verdict_against_another_champion_does_not_count(
     laboratory: Service, tiny_release: Path, tmp_path: Path
 ) -> None:
@@ -180,6 +183,7 @@ def test_a_verdict_against_another_champion_does_not_count(
     assert gate["since_first"]["release"] == str(first)
 
 
+@pytest.mark.slow
 def test_what_a_card_from_elsewhere_says_of_a_gate_counts_for_nothing(
     laboratory: Service, tiny_release: Path, tmp_path: Path
 ) -> None:
@@ -196,6 +200,7 @@ def test_what_a_card_from_elsewhere_says_of_a_gate_counts_for_nothing(
     assert promote(service, forged).status_code == 409
 
 
+@pytest.mark.slow
 def test_a_parent_that_is_no_identifier_is_nobodys_champion(
     laboratory: Service, tiny_release: Path, tmp_path: Path
 ) -> None:
@@ -208,6 +213,7 @@ def test_a_parent_that_is_no_identifier_is_nobodys_champion(
     assert promote(service, child, despite_gate=True).status_code == 200
 
 
+@pytest.mark.slow
 def test_what_cannot_be_left_out_or_was_forgotten_is_said_with_the_verdict(
     laboratory: Service, tiny_release: Path, tmp_path: Path
 ) -> None:
@@ -287,6 +293,7 @@ def test_the_champion_is_not_judged_against_itself(laboratory: Service) -> None:
     assert laboratory.post("admin", f"/v1/releases/{'0' * 32}/judgements").status_code == 404
 
 
+@pytest.mark.slow
 def test_asking_twice_for_a_judgement_is_one_attempt(laboratory: Service, tiny_release: Path, tmp_path: Path) -> None:
     row = add(laboratory, copy_of(tiny_release, tmp_path / "mild", "mild", MILD))
     asked = [laboratory.post("admin", f"/v1/releases/{row.id}/judgements").json()["id"] for _ in range(3)]

@@ -56,6 +56,7 @@ def example() -> bytes:
     )
 
 
+@pytest.mark.slow
 def test_each_row_becomes_a_case_or_a_reason(service: Service) -> None:
     asked = send(service, example())
     assert (asked.status_code, asked.json()["state"]) == (202, "queued")
@@ -97,6 +98,7 @@ def test_a_retried_upload_is_one_import(service: Service) -> None:
     assert service.get("viewer", "/v1/cases").json()["items"][0]["external_id"] == "a"  # named by its file
 
 
+@pytest.mark.slow
 @pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_an_import_that_died_goes_on_where_it_stopped(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,6 +203,7 @@ def test_a_large_network_runs_alone_and_is_not_overtaken(
             one.result(timeout=patient(60))
 
 
+@pytest.mark.slow
 def test_a_small_network_takes_one_core_and_a_large_one_all(
     small_release: Path, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,6 +177,7 @@ def test_a_missing_worker_is_named_and_its_jobs_are_taken_over_once_it_is_gone(s
     here.release()
 
 
+@pytest.mark.slow
 def test_upkeep_that_waited_is_done_once(service: Service) -> None:
     """A worker that was held up finds many ticks of a schedule in its queue and does the work of one."""
     context, done = service.context, []

@@ -48,6 +48,8 @@ def job(service: Service, job_id: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.one_database
 def test_recalibration_makes_a_candidate_and_a_person_promotes_and_rolls_back(service: Service) -> None:
     plan = service.context.settings.home / "plan.json"
@@ -123,6 +125,7 @@ def test_a_job_began_when_its_first_attempt_did(service: Service) -> None:
     assert begun[1] == begun[0] < ended["ended_at"]
 
 
+@pytest.mark.slow
 def test_kinds_do_not_wait_for_each_other(service: Service) -> None:
     """Each of two jobs of different kinds ends only when it has seen the other one run."""
     for kind in ("evaluation", "prediction"):

@@ -113,6 +113,7 @@ def _translated() -> list[Message]:
     return [message for message in template if message.id]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", sources.translated())
 def test_a_catalogue_has_the_sentences_of_the_source_and_no_other(language: str) -> None:
     """`make languages` brings it up to date."""
@@ -229,6 +230,7 @@ def english(html: str, names: set[str]) -> list[tuple[int, str]]:
     return [(line, word) for line, word in plain if word.lower() not in names and not _NUMBER.fullmatch(word)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pseudo")
 def test_pages_of_a_running_service_have_no_english_word_left(service: Service) -> None:
     collect(service, [cell_png(number) for number in range(9)], patients=True)

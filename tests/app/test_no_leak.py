@@ -5,6 +5,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import pytest
 from PIL import Image
 from sqlalchemy import select
 
@@ -105,6 +106,7 @@ def _uuid(text: str) -> Any:
     return UUID(text)
 
 
+@pytest.mark.slow
 def test_what_a_release_was_trained_on_is_found_under_any_name_and_judges_nothing(
     service: Service, tiny_release: Path, tmp_path: Path
 ) -> None:
@@ -144,6 +146,7 @@ def test_what_a_release_was_trained_on_is_found_under_any_name_and_judges_nothin
     assert evaluation["trained_on"]["n_left_out"] == 1  # the renamed one
 
 
+@pytest.mark.slow
 def test_new_cases_are_compared_as_they_come_and_recalibration_leaves_them_out(
     service: Service, tiny_release: Path, tmp_path: Path
 ) -> None:

@@ -278,6 +278,7 @@ def beside(page: str, name: str) -> str:
     return unescape(said[1])
 
 
+@pytest.mark.slow
 def test_a_wrong_password_at_a_promotion_keeps_the_page_and_what_was_typed(service: Service, release: str) -> None:
     cookie, before = first_password(service, "admin"), champion(service)
     for typed in ("not it", ""):
@@ -295,6 +296,7 @@ def test_a_wrong_password_at_a_promotion_keeps_the_page_and_what_was_typed(servi
     assert champion(service) == release
 
 
+@pytest.mark.slow
 def test_what_else_is_refused_at_a_promotion_stands_on_the_page_too(service: Service, release: str) -> None:
     cookie = first_password(service, "admin")
     answer = move(service, release, cookie, password=GOOD, reason=" ")
@@ -309,6 +311,7 @@ def test_what_else_is_refused_at_a_promotion_stands_on_the_page_too(service: Ser
     assert "<nav" in moved.text
 
 
+@pytest.mark.slow
 def test_a_script_gets_a_problem(service: Service, release: str) -> None:
     cookie = first_password(service, "admin")
     for accept in ("*/*", "application/json"):

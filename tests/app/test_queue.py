@@ -151,6 +151,7 @@ def steps_of_sqlite(session: Session) -> Iterator[list[int]]:
     driver.set_progress_handler(None, 100)
 
 
+@pytest.mark.slow
 def test_a_lease_costs_no_more_before_many_open_requests_and_after_many_labels(service: Service) -> None:
     service.written_past = True
     service.add_case("case", cell_png(), patient="p")

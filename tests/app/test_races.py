@@ -120,6 +120,7 @@ def test_everything_that_locks_does_so_in_one_order(service: Service) -> None:
 N_CALLERS, PER_CALLER = 12, 8
 
 
+@pytest.mark.slow
 @pytest.mark.both_databases
 def test_many_requests_at_once_are_answered_without_waiting_for_each_other(service: Service) -> None:
     """A request holds its connection until its commit, and must not need a thread that others hold meanwhile."""

@@ -45,6 +45,7 @@ def losses(page: str) -> dict[str, tuple[float, int]]:
     return {name: (float(value.replace("−", "-")), int(n.replace(",", ""))) for name, value, n in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [{}, ALL, {"partition": "calibration"}])
 def test_the_parts_of_the_loss_add_up_on_the_page(service: Service, asked: dict[str, str]) -> None:
     collect(service, [cell_png(number) for number in range(24)], patients=True)
@@ -58,6 +59,7 @@ def test_the_parts_of_the_loss_add_up_on_the_page(service: Service, asked: dict[
     assert all(abs(exact[name] - shown[name][0]) <= 1.01e-4 for name in exact)
 
 
+@pytest.mark.slow
 def test_a_page_request_never_computes_a_report(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     collect(service, [cell_png(number) for number in range(8)], patients=True)
     made: list[Any] = []

@@ -108,6 +108,7 @@ def request_row(label: dict[str, Any], second: int, policy: int) -> dict[str, An
     return new_row(case_id=label["case_id"], ordinal=second + 1, **why, **when)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_on_second_database
 @pytest.mark.parametrize("n", [FEW, pytest.param(MANY, marks=pytest.mark.heavy)])
 def test_many_cases_by_snapshot_and_tail_equal_the_full_recomputation(service: Service, n: int) -> None:

@@ -174,6 +174,7 @@ def test_a_collector_that_is_away_slows_and_fails_nothing(
     assert collector.spans == []
 
 
+@pytest.mark.slow
 def test_nothing_of_it_is_imported_where_nobody_collects(tmp_path: Path) -> None:
     code = (
         "import sys; from app.main import create_app; from app.http import observability as o; import app.worker\n"

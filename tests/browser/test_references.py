@@ -79,6 +79,7 @@ def choose_cells(browser: Browser, made: Installation) -> None:
     assert admin.faults == []
 
 
+@pytest.mark.slow
 def test_a_key_opens_the_cells_of_a_class_and_nothing_moves(browser: Browser, settled: Installation) -> None:
     for name, scheme in (("anna", "light"), ("ben", "dark")):
         reader = Person(browser, settled, name, scheme)

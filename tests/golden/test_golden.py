@@ -34,6 +34,8 @@ def test_every_number_of_a_world_is_as_it_was(world: World) -> None:
     _same(f"world {world.name}", compare_numbers(world, numbers_of(world)))
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_document_is_as_it_was(group: str, tmp_path: Path) -> None:
     _same(f"the folder documents/{group}", compare_documents(group, dict(GROUPS[group](tmp_path))))

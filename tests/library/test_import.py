@@ -131,6 +131,7 @@ def _third_party(path: Path) -> set[str]:
     return names - set(sys.stdlib_module_names) - {"app", "ml", "migrations", "secondread"}
 
 
+@pytest.mark.slow
 def test_every_package_that_is_imported_is_declared_where_it_is_needed() -> None:
     declared, known = _declared(), packages_distributions()
     undeclared = []

@@ -334,6 +334,7 @@ def test_a_table_with_columns_in_another_order_gives_the_same_or_an_error(
     assert [key for key, fault in faults.items() if fault] == []
 
 
+@pytest.mark.slow
 def test_frames_in_one_order_are_taken(subtests: pytest.Subtests) -> None:
     """So that the law above is not kept by refusing every frame."""
     for name, (call, arguments) in CALLS.items():

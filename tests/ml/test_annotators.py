@@ -131,6 +131,7 @@ def test_a_rate_finds_who_says_something_else() -> None:
     assert kept[1:].min() > 0.9
 
 
+@pytest.mark.slow
 def test_names_are_used_where_they_predict_left_out_labels() -> None:
     """And named experts are the population."""
     drawn = world("biased half", "confusions", 4, 400, 0)
@@ -158,6 +159,7 @@ def test_hundreds_of_annotators_take_little_memory() -> None:
     assert peak < 60e6
 
 
+@pytest.mark.slow
 def test_annotators_who_are_alike_stay_alike() -> None:
     drawn = world("alike", "confusions", 4, 400, 0)
     chosen = choose_readers(prior_of(drawn), long_labels(drawn), list("abcd"))

@@ -96,6 +96,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"tables": tables, "out": out, "html": out.read_text(), "document": json.loads(done.stdout)}
 
 
+@pytest.mark.slow
 def test_the_page_needs_nothing_from_outside_and_runs_nothing(audited: dict[str, Any]) -> None:
     page = Reader(audited["html"])
     assert page.open == []

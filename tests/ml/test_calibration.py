@@ -186,6 +186,7 @@ def test_single_labels_carry_no_information_on_the_concentration() -> None:
     assert low == pytest.approx(high, abs=1e-14)
 
 
+@pytest.mark.slow
 def test_calibrating_never_leaves_a_worse_loss_on_the_cases_set_aside() -> None:
     for seed in range(4):
         logits, features, y, _ = simulated(60, seed=seed)
@@ -287,6 +288,7 @@ def test_gradients_of_the_joint_loss(ensemble: bool) -> None:
     assert by_a.flat[3] == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_temperature_and_concentration_together_explain_labels_better_than_one_after_the_other() -> None:
     logits, features, y, _ = simulated(6000, labels=5, temperature=1.6, seed=7)
     found = calibrate(logits, features, y, [str(i) for i in range(6000)], refined=False)

@@ -109,6 +109,7 @@ def test_calibrating_without_dropout_again_removes_the_head(trained_run: Path, t
     assert not run.dropout_head.exists()
 
 
+@pytest.mark.slow
 def test_a_head_that_does_not_belong_is_refused(dropout_release: Path, tmp_path: Path) -> None:
     wrong = DropoutHead.draw([(0.3, np.ones((8, 128), np.float32), np.zeros(8, np.float32))], samples=2)
     files = {

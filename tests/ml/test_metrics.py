@@ -383,6 +383,7 @@ def test_a_reliability_diagram_is_what_its_cases_say(patients: int) -> None:
     assert n_intervals > 10
 
 
+@pytest.mark.slow
 def test_an_interval_of_members_that_are_alike_covers_the_truth() -> None:
     """Six cases without a single label of a class do not show that its frequency is nought."""
     truth, n_cases, runs, covered = 0.05, 6, 400, 0

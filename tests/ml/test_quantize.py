@@ -62,6 +62,7 @@ def whole_weights(network: Path) -> list[np.ndarray]:
     return [numpy_helper.to_array(tensor) for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.INT8]
 
 
+@pytest.mark.slow
 def test_its_network_is_a_plain_graph_with_whole_weights(
     small_release: Path, made: tuple[Path, dict[str, Any]]
 ) -> None:
@@ -78,6 +79,7 @@ def test_its_network_is_a_plain_graph_with_whole_weights(
     assert (logits.shape, features.shape) == ((3, 8), (3, 128))
 
 
+@pytest.mark.slow
 def test_sums_of_two_products_with_weights_of_seven_bits_fit_sixteen(small_release: Path, cells: ImageDataset) -> None:
     """With the largest activation, 255: what processors without VNNI add up before they widen."""
     release, folder = read_release(small_release), cells.rows("calibration")[:IMAGES]
@@ -179,6 +181,7 @@ def test_familiar_cells_are_flagged_as_rarely_as_before(made: tuple[Path, dict[s
     assert flagged.mean() <= 0.02
 
 
+@pytest.mark.slow
 def test_what_is_made_again_has_the_same_bytes(made: tuple[Path, dict[str, Any]], int8_release: Path) -> None:
     """By the command and by the library."""
     files = sorted(path.name for path in made[0].iterdir())
@@ -255,6 +258,7 @@ def test_whoever_wants_it_all_the_same_gets_a_card_that_says_so(
     assert index["n_images"] > before["n_images"]  # those that calibrated it
 
 
+@pytest.mark.slow
 def test_images_that_the_release_was_made_with_judge_nothing(small_release: Path) -> None:
     """More cells are split in another way: among those that would judge are some that trained the network."""
     other = load_cells(400, seed=0)
@@ -311,6 +315,7 @@ def test_data_that_do_not_fit_are_refused(small_release: Path, cells: ImageDatas
         cases_for(read_release(small_release), data)
 
 
+@pytest.mark.slow
 def test_a_network_without_convolutions_and_one_that_is_quantised_are_refused(
     tiny_release: Path, made: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -321,6 +326,7 @@ def test_a_network_without_convolutions_and_one_that_is_quantised_are_refused(
         quantize_graph(read_release(tiny_release).network, inputs, "minmax")
 
 
+@pytest.mark.slow
 def test_a_full_folder_and_an_adapted_release_are_refused(small_release: Path, tmp_path: Path) -> None:
     full = quantize(small_release, small_release)
     assert (full.returncode, "the folder is not empty" in full.stderr) == (1, True)
@@ -337,6 +343,7 @@ def test_a_full_folder_and_an_adapted_release_are_refused(small_release: Path, t
     assert (done.returncode, "was recalibrated from labels" in done.stderr) == (1, True), done.stderr
 
 
+@pytest.mark.slow
 def test_a_release_without_digests_is_made_and_says_that_nothing_is_known(small_release: Path, tmp_path: Path) -> None:
     release = read_release(small_release)
     files = {"network.onnx": release.network.read_bytes()}

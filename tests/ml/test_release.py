@@ -72,6 +72,7 @@ def image(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_cuda")
 def test_cuda_that_cannot_be_used_is_an_error_and_auto_takes_the_cpu(small_release: Path) -> None:
     release = read_release(small_release)

@@ -50,6 +50,7 @@ def test_an_unknown_reproduction_is_refused(tmp_path: Path) -> None:
     assert len(NAMES) == len(set(NAMES))
 
 
+@pytest.mark.slow
 def test_coverage_quick(tmp_path: Path) -> None:
     document = quick("coverage", tmp_path)
     whole("coverage", tmp_path, document)

@@ -332,6 +332,7 @@ def test_columns_keep_their_names_though_they_differ_by_a_capital_only(tmp_path:
     assert table.to_pydict() == expected
 
 
+@pytest.mark.slow
 def test_the_same_rows_give_the_same_bytes_and_what_does_not_fit_into_memory_lies_on_disk(tmp_path: Path) -> None:
     n = 400_000
     rows = {

@@ -391,6 +391,7 @@ def test_validation_is_the_mean_over_labels(few_cells: ImageDataset) -> None:
     assert validate(network, learner.data, rows)["valid_loss"] == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_large_checkpoints_are_written_now_and_then_and_lose_nothing_but_time(
     few_cells: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,6 +430,7 @@ def test_a_run_on_a_gpu_stops_and_goes_on(few_cells: ImageDataset, tmp_path: Pat
     assert all(np.isfinite(row["valid_loss"]) for row in folder.read_metrics())
 
 
+@pytest.mark.slow
 def test_make_gpu_says_what_to_do_without_a_device_and_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     if not torch.cuda.is_available():
         assert gpu.main([]) == 1

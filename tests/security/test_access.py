@@ -45,6 +45,7 @@ def outcome(status: int) -> str:
     return {401: "who are you", 403: "not allowed"}.get(status, "let through")
 
 
+@pytest.mark.slow
 @pytest.mark.ci
 @pytest.mark.both_databases
 @pytest.mark.slow_on_second_database

@@ -31,6 +31,8 @@ from tests.support.service import Service, cell_png
 FOR_EVERYBODY = {"/v1/docs", "/openapi.json"}
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @undone("T20", "nothing is shown before the own label", blindness, "has_committed", lambda *_: True)
 @pytest.mark.slow_on_second_database
 @pytest.mark.both_databases

@@ -144,6 +144,8 @@ def command(service: Service, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @undone("T23", "remembered answers about a case go with its patient", idempotency, "_get_only_case_id", lambda _: None)
 @pytest.mark.both_databases
 @pytest.mark.slow_on_second_database

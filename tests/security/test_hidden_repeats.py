@@ -156,6 +156,7 @@ def journey(service: Service, cookie: dict[str, str], read: dict[str, Any]) -> l
     return [plain(answer) for answer in seen]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reveal", ["after_case_closed", "never"])
 def test_a_repeat_is_like_any_read_at_every_exit(service: Service, coin: Coin, reveal: str) -> None:
     planned(service, coin, reveal=reveal)
@@ -173,6 +174,7 @@ def test_a_repeat_is_like_any_read_at_every_exit(service: Service, coin: Coin, r
     assert {status for status, _, _ in of_repeat} >= {200, 201, 403, 409, 422}
 
 
+@pytest.mark.slow
 def test_a_repeat_takes_the_statements_of_any_read(
     service: Service, coin: Coin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -495,6 +497,8 @@ def documents(service: Service, case_id: str) -> dict[str, Any]:
     return answers
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.both_databases
 @pytest.mark.slow_on_second_database
 def test_whole_flows_see_a_repeat_only_where_they_must(service: Service, coin: Coin) -> None:

@@ -166,6 +166,7 @@ def refusal(service: Service, data: bytes) -> str:
     return str(answer.json()["detail"])
 
 
+@pytest.mark.slow
 @undone("T25", "an archive of two million rows is refused while they are counted", zip_contents, "MAX_ROWS", 10**9)
 def test_eight_kilobytes_of_two_million_rows_are_refused_while_they_are_counted(
     service: Service, monkeypatch: pytest.MonkeyPatch

@@ -222,6 +222,7 @@ def everything(service: Service, out: Path) -> list[Any]:
     return [labels, requests, *files, *fits, *documents]
 
 
+@pytest.mark.slow
 def test_nothing_follows_from_practice(service: Service, tmp_path: Path) -> None:
     """Metrics with drift and agreement, posteriors, exports, and what recalibrations and models of annotators read."""
     set_policy(service, **ONCE)

@@ -32,6 +32,7 @@ def allowed(goal: tuple[float, float], runs: int) -> tuple[float, float]:
     return low, high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["better by .047 in both", "worse by .01 in L"])
 def test_better_candidates_pass_and_worse_ones_do_not(name: str) -> None:
     low, high = allowed(world(name).passes, 40)
