@@ -97,7 +97,8 @@ def room_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
 
 def tables() -> str:
     """All four tables, as they stand in the document."""
-    costs, rooms = newest("unit_costs")["figures"], newest("reading_rooms")
+    figures, rooms = newest("unit_costs")["figures"], newest("reading_rooms")
+    costs = {name: figure for name, figure in figures.items() if "n" in figure}  # the rest is how they were measured
     unit_heads = ["one", "process", "PostgreSQL", "in the database", "WAL", "in files", "statements", "measured on"]
     cell_rows = [[what, *(shown(n * each, unit) for n in CELLS)] for what, each, unit in per_cell(costs)]
     room_heads = ["cells", "annotators", "reads per second", "reading of those present", "API processes", "their use"]
