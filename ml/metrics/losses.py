@@ -1,21 +1,9 @@
 """Label-histogram metrics of class and disagreement probabilities.
 
-Arguments are the same in every function:
-
-``label_counts``: (N, K) label histograms; cases with too few labels
-are left out and counted in ``Estimate.dropped``.
-``class_probs``: (N, K) class probability estimates.
-``disagreement_probs``: (N,) disagreement probability estimates φ.
-``n_bins``: bins of [0, 1].
-``strategy``: ``uniform`` widths, ``quantile`` of the probabilities of
-each class, or frozen edges as an array.
-``debias``: ``pair`` (unbiased), ``paper`` (paper eq. 16) or ``none``
-(plug-in); EL is the same under the first two.
-``sample_weight``: (N,) instance weights.
-``cluster``: (N,) patient of each case; pairs never share a patient.
-
-Standard errors are by the delete-one jackknife over clusters. Source:
-paper §3, §4.1, App. B and C; skill scores, Murphy 1973.
+Cases with too few labels are left out and counted in ``dropped``. Pairs
+never share a patient. Standard errors are by the delete-one jackknife
+over clusters. Source: paper §3, §4.1, App. B and C; skill scores,
+Murphy 1973.
 """
 
 from dataclasses import dataclass, replace
@@ -64,6 +52,15 @@ def expected_squared_loss(
 
     Mean of Σ_k [(μ̂ − z)² + μ̂(1 − μ̂)] (paper eq. 1).
 
+    Args:
+        label_counts: (N, K) label histograms.
+        class_probs: (N, K) class probability estimates.
+        sample_weight: (N,) weights of cases.
+        cluster: (N,) patient of each case.
+
+    Raises:
+        ValueError: shapes that do not match, or values out of range.
+
     >>> estimate = expected_squared_loss([[2, 1], [0, 3], [3, 0]], [[0.7, 0.3], [0.2, 0.8], [0.9, 0.1]])
     >>> round(estimate.value, 4), estimate.n
     (0.1822, 3)
@@ -83,6 +80,16 @@ def epistemic_loss(
     """Epistemic loss EL = E Σ_k (q − z)², n ≥ 2; may be negative.
 
     Unbiased by subtracting μ̂(1 − μ̂)/(n − 1) (paper eq. 15).
+
+    Args:
+        label_counts: (N, K) label histograms.
+        class_probs: (N, K) class probability estimates.
+        debias: ``pair``, ``paper`` (eq. 16) or ``none``.
+        sample_weight: (N,) weights of cases.
+        cluster: (N,) patient of each case.
+
+    Raises:
+        ValueError: shapes that do not match, or values out of range.
 
     >>> round(epistemic_loss([[2, 1], [0, 3], [3, 0]], [[0.7, 0.3], [0.2, 0.8], [0.9, 0.1]]).value, 4)
     -0.04
@@ -105,6 +112,18 @@ def calibration_loss(
 
     Squared gap of mean label frequency and mean probability.
 
+    Args:
+        label_counts: (N, K) label histograms.
+        class_probs: (N, K) class probability estimates.
+        n_bins: equal bins of [0, 1].
+        strategy: ``uniform``, ``quantile``, or frozen edges as an array.
+        debias: ``pair``, ``paper`` (eq. 16) or ``none``.
+        sample_weight: (N,) weights of cases.
+        cluster: (N,) patient of each case.
+
+    Raises:
+        ValueError: shapes that do not match, or values out of range.
+
     >>> round(calibration_loss([[2, 1], [0, 3], [3, 0]], [[0.7, 0.3], [0.2, 0.8], [0.9, 0.1]], n_bins=2).value, 4)
     -0.0044
     """
@@ -126,6 +145,18 @@ def dispersion_loss(
 
     How much finer the probabilities could be; ``none`` takes both plug-ins.
 
+    Args:
+        label_counts: (N, K) label histograms.
+        class_probs: (N, K) class probability estimates.
+        n_bins: equal bins of [0, 1].
+        strategy: ``uniform``, ``quantile``, or frozen edges as an array.
+        debias: ``pair``, ``paper`` (eq. 16) or ``none``.
+        sample_weight: (N,) weights of cases.
+        cluster: (N,) patient of each case.
+
+    Raises:
+        ValueError: shapes that do not match, or values out of range.
+
     >>> round(dispersion_loss([[2, 1], [0, 3], [3, 0]], [[0.7, 0.3], [0.2, 0.8], [0.9, 0.1]], n_bins=2).value, 4)
     -0.0356
     """
@@ -143,6 +174,15 @@ def disagreement_loss(
     """Squared loss L_φ of the DPE, n ≥ 2 (paper §4.3).
 
     Mean of (φ̂ − φ)² + φ̂(1 − φ̂), φ̂ whether two annotators differ.
+
+    Args:
+        label_counts: (N, K) label histograms.
+        disagreement_probs: (N,) disagreement probability estimates φ.
+        sample_weight: (N,) weights of cases.
+        cluster: (N,) patient of each case.
+
+    Raises:
+        ValueError: shapes that do not match, or values out of range.
 
     >>> round(disagreement_loss([[2, 1], [0, 3], [3, 0]], [0.42, 0.32, 0.18]).value, 4)
     0.1393
@@ -162,6 +202,18 @@ def disagreement_calibration_loss(
     cluster: npt.ArrayLike | None = None,
 ) -> Estimate:
     """Calibration loss CL_φ of the DPE, n ≥ 2 (paper §4.3); signed.
+
+    Args:
+        label_counts: (N, K) label histograms.
+        disagreement_probs: (N,) disagreement probability estimates φ.
+        n_bins: equal bins of [0, 1].
+        strategy: ``uniform``, ``quantile``, or frozen edges as an array.
+        debias: ``pair``, ``paper`` (eq. 16) or ``none``.
+        sample_weight: (N,) weights of cases.
+        cluster: (N,) patient of each case.
+
+    Raises:
+        ValueError: shapes that do not match, or values out of range.
 
     >>> round(disagreement_calibration_loss([[2, 1], [0, 3], [3, 0]], [0.42, 0.32, 0.18], n_bins=1).value, 4)
     -0.0219
@@ -185,6 +237,15 @@ def class_skill(
 
     1 is best, 0 what the frequencies reach; NaN if one class only occurs.
 
+    Args:
+        label_counts: (N, K) label histograms.
+        class_probs: (N, K) class probability estimates.
+        sample_weight: (N,) weights of cases.
+        cluster: (N,) patient of each case.
+
+    Raises:
+        ValueError: shapes that do not match, or values out of range.
+
     >>> round(class_skill([[2, 1], [0, 3], [3, 0]], [[0.7, 0.3], [0.2, 0.8], [0.9, 0.1]]).value, 4)
     0.631
     """
@@ -201,6 +262,15 @@ def disagreement_skill(
     """Skill 1 − L_φ / (p(1 − p)), p the rate of disagreement, n ≥ 2.
 
     1 is best, 0 what the constant reaches; NaN if no two labels differ, or all do.
+
+    Args:
+        label_counts: (N, K) label histograms.
+        disagreement_probs: (N,) disagreement probability estimates φ.
+        sample_weight: (N,) weights of cases.
+        cluster: (N,) patient of each case.
+
+    Raises:
+        ValueError: shapes that do not match, or values out of range.
 
     >>> round(disagreement_skill([[2, 1], [0, 3], [3, 0]], [0.42, 0.32, 0.18]).value, 4)
     0.1941
