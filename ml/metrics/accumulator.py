@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ml.dataframes import by_class, same_rows
+from ml.dataframes import same_rows
 from ml.distributions.families import gini
 from ml.documents import from_document, to_document
 from ml.metrics.binned import Binned
-from ml.metrics.cases import CaseTerms, Sample, check_clusters, check_weights, class_frequencies
-from ml.metrics.definitions import MEANS, BinnedSource, Bins, metric_values
+from ml.metrics.cases import MEANS, Inputs, Sample, case_terms, check_inputs, class_frequencies
+from ml.metrics.definitions import BinnedSource, Bins, metric_values
 from ml.metrics.jackknife import Replicates
 from ml.metrics.sums import SUMMED, Batch, BinIndex, BinSums, Debias, NamedCells, sums_by_slot
-from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector, require_whole
+from ml.util.arrays import FloatArray, IntArray, as_vector, require_whole
 
 #: Groups of patients: a standard error by them varies by 1/√(2 · 399), 3.5 %, about the one by patients.
 N_GROUPS = 400
@@ -95,24 +95,17 @@ class UnitSums:
         class_probs: npt.ArrayLike,
         disagreement_probs: npt.ArrayLike | None,
         sample_weight: npt.ArrayLike | None,
-    ) -> _Cases:
-        counts, probs = as_label_counts(label_counts), as_class_probs(class_probs)
-        if counts.shape != probs.shape or counts.shape[1] != self.n_classes:
-            shapes = f"label_counts {counts.shape} and class_probs {probs.shape}"
-            raise ValueError(f"{shapes} must both be (N, {self.n_classes})")
-        size = len(counts)
-        weights, dpe = (
-            check_weights(sample_weight, size),
-            gini(probs) if disagreement_probs is None else disagreement_probs,
-        )
-        return _Cases(
-            counts,
-            probs,
-            np.asarray(np.einsum("nk->n", counts)),
-            as_vector(dpe, size, "disagreement_probs", 0.0, 1.0),
-            np.ones(size) if weights is None else weights,
-            np.zeros(size, dtype=np.intp),
-        )
+        units: npt.ArrayLike | None,
+    ) -> tuple[Inputs, _Cases]:
+        same_rows(label_counts=label_counts, disagreement_probs=disagreement_probs)
+        data = check_inputs(label_counts, class_probs, sample_weight, units)
+        size, n_classes = data.counts.shape
+        if n_classes != self.n_classes:
+            raise ValueError(f"label_counts and class_probs must both be (N, {self.n_classes}), got (N, {n_classes})")
+        phi = gini(data.probs) if disagreement_probs is None else disagreement_probs
+        dpe = as_vector(phi, size, "disagreement_probs", 0.0, 1.0)
+        weight = np.ones(size) if data.weight is None else data.weight
+        return data, _Cases(data.counts, data.probs, data.n_labels, dpe, weight, np.zeros(size, dtype=np.intp))
 
     def _add(self, cases: _Cases) -> None:
         # larger chunks of many units: each touches the sums of all
@@ -129,12 +122,12 @@ class UnitSums:
     def _add_labelled(self, table: str, cases: _Cases) -> None:
         freqs, weight, several = class_frequencies(cases.counts, cases.n_labels), cases.weight, table == "several"
         gap = self._add_table(table, cases, freqs, cases.probs).gap
-        terms = CaseTerms.of(freqs, cases.probs, gap, cases.n_labels, cases.dpe)
+        terms = case_terms(freqs, cases.probs, gap, cases.n_labels, cases.dpe)
         if several:
-            self._add_table("disagreement", cases, terms.observed_disagreement[:, None], cases.dpe[:, None])
-        for name, mean in MEANS.items():
-            if mean.order == 1 or several:
-                self.sums[name] += self._by_unit(cases, weight * mean.terms(terms))
+            self._add_table("disagreement", cases, terms["disagreement"][:, None], cases.dpe[:, None])
+        for name, order in MEANS.items():
+            if order == 1 or several:
+                self.sums[name] += self._by_unit(cases, weight * terms[name])
         for order in ORDERS if several else (1,):
             enough = (cases.n_labels >= order).astype(np.float64)
             self.used[order] += self._by_unit(cases, enough).astype(np.int64)
@@ -201,10 +194,8 @@ class GroupSums(UnitSums):
         units: npt.ArrayLike,
     ) -> None:
         """Add cases."""
-        same_rows(label_counts=label_counts, class_probs=class_probs, disagreement_probs=disagreement_probs)
-        cases = self._check(label_counts, class_probs, disagreement_probs, sample_weight)
-        names = check_clusters(units, len(cases.counts))
-        numbers = group_numbers([] if names is None else names.tolist(), self.n_units)
+        data, cases = self._check(label_counts, class_probs, disagreement_probs, sample_weight, units)
+        numbers = group_numbers([] if data.cluster is None else data.cluster.tolist(), self.n_units)
         self._add(replace(cases, unit=numbers))
 
     def merge(self, other: "GroupSums") -> "GroupSums":
@@ -284,13 +275,10 @@ class Accumulator(UnitSums):
         Raises:
             ValueError: arrays or class names that do not match; nothing is added.
         """
-        columns = {"label_counts": label_counts, "class_probs": class_probs, "disagreement_probs": disagreement_probs}
-        same_rows(**columns, sample_weight=sample_weight, cluster=cluster)
-        counted, predicted, classes = by_class(label_counts, class_probs)
+        data, cases = self._check(label_counts, class_probs, disagreement_probs, sample_weight, cluster)
+        classes, names = data.classes, data.cluster
         if self.n_cases and classes != self.classes:
             raise ValueError(f"the classes are {classes}, and those of the cases before are {self.classes}")
-        cases = self._check(counted, predicted, disagreement_probs, sample_weight)
-        names = check_clusters(cluster, len(cases.counts))
         if self.n_cases and (names is None) != (self.cells is None):
             raise ValueError("either all cases come with a cluster or none does")
         self.classes = classes
@@ -397,7 +385,7 @@ class _Totals(BinnedSource):
         return Sample(one, self.sums.weight[order], None if self.sums.cells is None else one, 1, dropped, whole=True)
 
     def mean(self, name: str) -> Replicates:
-        total, weight = float(self.sums.sums[name][0]), float(self.sums.weight[MEANS[name].order][0])
+        total, weight = float(self.sums.sums[name][0]), float(self.sums.weight[MEANS[name]][0])
         return Replicates(total / weight if weight > 0 else float("nan"), np.empty(0))
 
     def calibration(self, bins: Bins, order: int, debias: Debias) -> Replicates:

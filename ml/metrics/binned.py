@@ -251,16 +251,12 @@ class Binned:
 
     def replicates(self, debias: Debias) -> Replicates:
         """CL with its leave-one-cluster-out values."""
-        known = self._replicates_by_form
-        return known[debias] if debias in known else self._replicates_of({debias})[debias]
+        return self._replicates_by_form[debias]
 
     @cached_property
     def _replicates_by_form(self) -> dict[Debias, Replicates]:
-        return self._replicates_of(self.forms)
-
-    def _replicates_of(self, forms: Set[Debias]) -> dict[Debias, Replicates]:
-        joined = {debias for debias in forms if self.joins and debias == "pair"}
-        return self._paired._replicates(joined) | self._replicates(forms - joined)
+        joined: Set[Debias] = self.forms & {"pair"} if self.joins else set()
+        return self._paired._replicates(joined) | self._replicates(self.forms - joined)
 
     def _replicates(self, forms: Set[Debias]) -> dict[Debias, Replicates]:
         full = {debias: contributions(self.bins, debias) for debias in forms}
@@ -352,24 +348,20 @@ class Binned:
         return to_estimate(replicates, self.sample, self.singleton_mass(debias), quadratic=quadratic)
 
     def quadratic_part(self, debias: Debias, replicates: Replicates) -> QuadraticPart:
-        """Contribution of pairs of clusters to the error of CL."""
-        return self._paired._quadratic_part(replicates) if debias == "pair" and self.joins else LINEAR
-
-    def _quadratic_part(self, replicates: Replicates) -> QuadraticPart:
-        """Pairs' contribution ψ_gh = 2 Σ_b c_b e_gb e_hb."""
-        bins, moved = self.bins, replicates.value - replicates.without
-        if self.sample.weight.sum() <= 0 or not np.isfinite(moved).all():
+        """Pairs of clusters in the error of CL: ψ_gh = 2 Σ_b c_b e_gb e_hb."""
+        bins, moved = self._paired.bins, replicates.value - replicates.without
+        if debias != "pair" or not self.joins or self.sample.total_weight <= 0 or not np.isfinite(moved).all():
             return LINEAR
         pairs = np.where(usable_bins(bins), bins.weight**2 - bins.cell_weight_sq, np.inf)
         mean = bins.diff / np.where(bins.weight > 0, bins.weight, 1.0)
         crossed, own, squares, fourths = np.zeros((4, len(self.slots)))
-        for cells in self.cells:
+        for cells in self._paired.cells:
             slot = cells.slot.astype(np.intp)
             above = cells.diff - mean[slot] * cells.weight
             by_move = moved[cells.cluster] * above
             for sums, terms in ((crossed, by_move), (own, by_move**2), (squares, above**2), (fourths, above**4)):
                 sums += sums_by_slot(slot, terms, len(self.slots))
-        share = bins.weight / (pairs * float(self.sample.weight.sum()))
+        share = bins.weight / (pairs * self.sample.total_weight)
         return QuadraticPart(
             curvature=float((2 * share * (crossed**2 - own)).sum()),
             variance=float((2 * share**2 * (squares**2 - fourths)).sum()),
@@ -386,15 +378,16 @@ class Binned:
     def diagram(self, column: int | None = None) -> tuple[ReliabilityBin, ...]:
         """Rows of the reliability diagram of one column, or of all."""
         edges = self.slots.edges[0 if column is None else column]
-        n_bins = len(edges) - 1
-        chosen = self._chosen(column)
-        sums = BinSums(*(getattr(self.bins, f.name)[chosen].reshape(-1, n_bins).sum(axis=0) for f in fields(BinSums)))
-        mean = sums.freq / np.where(sums.weight > 0, sums.weight, 1.0)
-        members = sums.cells
-        spread = self._own_spread[0] if column is not None else self._spread(np.tile(mean, len(self.slots.edges)))
-        spread = spread[chosen].reshape(-1, n_bins).sum(axis=0)
+        n_bins, chosen = len(edges) - 1, self._chosen(column)
+        of_slots = self.bins.take(chosen)
+        sums = BinSums(*(getattr(of_slots, f.name).reshape(-1, n_bins).sum(axis=0) for f in fields(BinSums)))
+        mean, members = sums.freq / np.where(sums.weight > 0, sums.weight, 1.0), sums.cells
+        # Σ (Σwμ̂ − mean Σw)² over cells; rounding may leave less than nothing
+        squares, crossed = (of_own_mean[chosen] for of_own_mean in self._spread)
+        moved = np.resize(mean, squares.size) - self._mean[chosen]
+        spread = np.maximum(squares - 2 * moved * crossed + moved**2 * of_slots.cell_weight_sq, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            half = 1.96 * np.sqrt(spread * members / (members - 1)) / sums.weight
+            half = 1.96 * np.sqrt(spread.reshape(-1, n_bins).sum(axis=0) * members / (members - 1)) / sums.weight
         low, high = np.maximum(0.0, mean - half), np.minimum(1.0, mean + half)
         alike = half < _NO_SPREAD
         low[alike], high[alike] = binomial_interval(mean[alike], members[alike])
@@ -415,25 +408,19 @@ class Binned:
         return tuple(rows)
 
     @cached_property
-    def _own_mean(self) -> FloatArray:
+    def _mean(self) -> FloatArray:
         return self.bins.freq / np.where(self.bins.weight > 0, self.bins.weight, 1.0)
 
     @cached_property
-    def _own_spread(self) -> tuple[FloatArray, FloatArray]:
+    def _spread(self) -> tuple[FloatArray, FloatArray]:
         """Σ e² and Σ e Σw (S,), e = Σwμ̂ − mean Σw."""
-        squares, crossed, mean = np.zeros(len(self.slots)), np.zeros(len(self.slots)), self._own_mean
+        squares, crossed = np.zeros(len(self.slots)), np.zeros(len(self.slots))
         for cells in self.cells:
             slot = cells.slot.astype(np.intp)
-            above = cells.freq - mean[slot] * cells.weight
+            above = cells.freq - self._mean[slot] * cells.weight
             squares += sums_by_slot(slot, above**2, len(squares))
             crossed += sums_by_slot(slot, above * cells.weight, len(squares))
         return squares, crossed
-
-    def _spread(self, mean: FloatArray) -> FloatArray:
-        """Σ (Σwμ̂ − mean Σw)² (S,) over cells, by other means."""
-        (squares, crossed), moved = self._own_spread, mean - self._own_mean
-        # rounding may leave less than nothing
-        return np.maximum(squares - 2 * moved * crossed + moved**2 * self.bins.cell_weight_sq, 0.0)
 
 
 @dataclass(frozen=True)

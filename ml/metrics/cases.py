@@ -1,7 +1,6 @@
 """Cases of an estimator, and their terms."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -50,15 +49,16 @@ class Sample:
     @cached_property
     def ess(self) -> float:
         """Effective sample size (Σw)²/Σw²."""
-        return _effective(self.weight)
+        return effective_size(self.weight)
 
     @cached_property
     def effective_clusters(self) -> float:
         """Effective number of clusters, the same by the weights of the clusters."""
-        return _effective(self.cluster_weight)
+        return effective_size(self.cluster_weight)
 
 
-def _effective(weight: FloatArray) -> float:
+def effective_size(weight: FloatArray) -> float:
+    """Effective number (Σw)²/Σw² of weights."""
     squares = float((weight**2).sum())
     return float(weight.sum()) ** 2 / squares if squares > 0 else 0.0
 
@@ -311,65 +311,38 @@ def statistic_terms(observed: FloatArray, predicted: FloatArray) -> FloatArray:
     return np.asarray((observed - predicted) ** 2 + observed * (1 - observed))
 
 
-@dataclass(frozen=True)
-class CaseTerms:
-    """Per-case terms (n,) of the means, for cases with at least one label."""
+#: Means over cases, and the labels that a case needs for each.
+MEANS = {
+    "agreement": 1,
+    "L": 1,
+    "EL": 2,
+    "EL_plugin": 2,
+    "L_D": 2,
+    "L_D_minus_max": 2,
+    "L_D_minus_gini": 2,
+    "accuracy": 3,
+}
 
-    n_labels: FloatArray  # labels of a case
-    plugin: FloatArray  # plug-in terms of EL, Σ_k (μ̂ − z)²
-    spread: FloatArray  # Σ_k μ̂(1 − μ̂)
-    agreement: FloatArray  # share of labels that name the most probable class
-    hits: FloatArray  # whether the leading classes agree; 0 below three labels
-    max_rule: FloatArray  # 1 − max f
-    gini_rule: FloatArray  # 1 − Σf², the quadratic entropy
-    dpe: FloatArray  # disagreement probability φ
 
-    @classmethod
-    def of(
-        cls,
-        freqs: FloatArray,
-        class_probs: FloatArray,
-        gap: FloatArray,
-        n_labels: IntArray | FloatArray,
-        dpe: FloatArray,
-    ) -> "CaseTerms":
-        """Terms of cases."""
-        hits, enough = np.zeros(len(freqs)), n_labels >= 3
-        many = slice(None) if enough.all() else np.flatnonzero(enough)
-        leaders = Leaders.of(class_probs)
-        hits[many] = accuracy_terms(freqs[many], class_probs[many], leaders.take(many))
-        return cls(
-            n_labels=n_labels.astype(np.float64),
-            plugin=np.einsum("nk,nk->n", gap, gap),
-            spread=1 - np.einsum("nk,nk->n", freqs, freqs),
-            agreement=agreement_terms(freqs, class_probs, leaders),
-            hits=hits,
-            max_rule=1 - leaders.largest,
-            gini_rule=1 - np.einsum("nk,nk->n", class_probs, class_probs),
-            dpe=dpe,
-        )
-
-    @classmethod
-    def joined(cls, parts: Sequence["CaseTerms"]) -> "CaseTerms":
-        """Terms of consecutive cases as one."""
-        return cls(*(np.concatenate([np.empty(0), *(getattr(p, f.name) for p in parts)]) for f in fields(cls)))
-
-    @cached_property
-    def loss(self) -> FloatArray:
-        """Terms of L."""
-        return self.plugin + self.spread
-
-    @cached_property
-    def epistemic(self) -> FloatArray:
-        """Terms of EL, unbiased; n ≥ 2 labels."""
-        return self.plugin - self.spread / (self.n_labels - 1)
-
-    @cached_property
-    def observed_disagreement(self) -> FloatArray:
-        """Share φ̂ of pairs of a case's labels that differ; n ≥ 2 labels."""
-        return self.spread / (1 - 1 / self.n_labels)
-
-    @cached_property
-    def disagreement_loss(self) -> FloatArray:
-        """Terms of L_φ; n ≥ 2 labels."""
-        return statistic_terms(self.observed_disagreement, self.dpe)
+def case_terms(
+    freqs: FloatArray, class_probs: FloatArray, gap: FloatArray, n_labels: IntArray | FloatArray, dpe: FloatArray
+) -> dict[str, FloatArray]:
+    """Terms (n,) of the ``MEANS``, and observed disagreement φ̂; of too few labels they mean nothing."""
+    leaders, n = Leaders.of(class_probs), np.maximum(n_labels, 2)
+    plugin, same, squares = (np.einsum("nk,nk->n", values, values) for values in (gap, freqs, class_probs))
+    spread = 1 - same
+    observed, hits = spread / (1 - 1 / n), np.zeros(len(freqs))
+    loss, enough = statistic_terms(observed, dpe), n_labels >= 3
+    many = slice(None) if enough.all() else np.flatnonzero(enough)
+    hits[many] = accuracy_terms(freqs[many], class_probs[many], leaders.take(many))
+    return {
+        "agreement": agreement_terms(freqs, class_probs, leaders),
+        "L": plugin + spread,
+        "EL": plugin - spread / (n - 1),
+        "EL_plugin": plugin,
+        "L_D": loss,
+        "L_D_minus_max": loss - statistic_terms(observed, 1 - leaders.largest),
+        "L_D_minus_gini": loss - statistic_terms(observed, 1 - squares),
+        "accuracy": hits,
+        "disagreement": observed,
+    }

@@ -1,15 +1,14 @@
 """Metrics as data: mean, bins, constant, labels and range."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from ml.distributions.families import gini
 from ml.metrics.binned import Binned
-from ml.metrics.cases import CaseTerms, Sample, accuracy_terms, epistemic_terms, statistic_terms
+from ml.metrics.cases import Sample
 from ml.metrics.jackknife import (
     LINEAR,
     SHARE,
@@ -21,54 +20,12 @@ from ml.metrics.jackknife import (
     root,
     to_estimate,
 )
-from ml.metrics.reader_variance import ReadTerms
 from ml.metrics.sums import Debias
-from ml.util.arrays import FloatArray, IntArray
 
 #: Frequencies and probabilities in bins: of the classes, or of the disagreement of two annotators.
 Bins = Literal["classes", "disagreement"]
 # a loss of the constant at or below which nothing was left to predict, but rounding
 _NOTHING = 1e-12
-
-
-@dataclass(frozen=True)
-class CaseMean:
-    """A mean over cases."""
-
-    order: int  # labels that a case needs
-    terms: Callable[[CaseTerms], FloatArray]  # (n,) of cases
-    of_reading: Callable[[ReadTerms], FloatArray] | None = None  # (m,) by reading
-    of_counts: Callable[[IntArray, FloatArray], FloatArray] | None = None  # (e,) by counts
-
-
-def _less_rule(rule: Callable[[CaseTerms], FloatArray], by_probs: Callable[[FloatArray], FloatArray]) -> CaseMean:
-    return CaseMean(
-        2,
-        lambda terms: terms.disagreement_loss - statistic_terms(terms.observed_disagreement, rule(terms)),
-        lambda reads: reads.statistic() - reads.statistic(by_probs(reads.probs)),
-    )
-
-
-MEANS: dict[str, CaseMean] = {
-    "agreement": CaseMean(1, lambda terms: terms.agreement, ReadTerms.agreement),
-    "L": CaseMean(1, lambda terms: terms.loss, lambda reads: reads.squared),
-    "EL": CaseMean(
-        2,
-        lambda terms: terms.epistemic,
-        lambda reads: reads.epistemic(True),
-        lambda counts, probs: epistemic_terms(counts, probs)[:, 1],
-    ),
-    "EL_plugin": CaseMean(
-        2,
-        lambda terms: terms.plugin,
-        lambda reads: reads.epistemic(False),
-        lambda counts, probs: epistemic_terms(counts, probs)[:, 0],
-    ),
-    "L_D": CaseMean(2, lambda terms: terms.disagreement_loss, ReadTerms.statistic),
-    "L_D_minus_max": _less_rule(lambda terms: terms.max_rule, lambda probs: 1 - probs.max(axis=1)),
-    "L_D_minus_gini": _less_rule(lambda terms: terms.gini_rule, gini),
-    "accuracy": CaseMean(3, lambda terms: terms.hits, of_counts=accuracy_terms),
-}
 
 
 @dataclass(frozen=True)

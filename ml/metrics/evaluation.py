@@ -278,10 +278,12 @@ def _model_assisted(source: ArraySource, debias: Debias) -> dict[str, ModelAssis
     data, labelled, paired = source.first, source.labelled, source.paired
     everyone = replace(data, weight=None).sample(0)
     features = prediction_features(data.probs, source.dpe)
-    two_phase = TwoPhaseSample(features, everyone, labelled.sample, labelled.terms.loss, paired.sample)
-    epistemic = paired.terms.plugin if debias == "none" else paired.terms.epistemic
-    losses = ((epistemic, None), (paired.terms.plugin, SQUARED_LOSS), (paired.terms.disagreement_loss, SHARE))
-    forms: dict[str, ModelAssisted | None] = {"L": two_phase.of_order_1(labelled.terms.loss, SQUARED_LOSS)}
+    two_phase = TwoPhaseSample(features, everyone, labelled.sample, labelled.terms["L"], paired.sample)
+    epistemic, plugin, disagreement = (
+        paired.terms[str(BY_NAME[name].mean_name(debias))] for name in ("EL", "EL_plugin", "L_D")
+    )
+    losses = ((epistemic, None), (plugin, SQUARED_LOSS), (disagreement, SHARE))
+    forms: dict[str, ModelAssisted | None] = {"L": two_phase.of_order_1(labelled.terms["L"], SQUARED_LOSS)}
     return forms | dict(zip(("EL", "EL_plugin", "L_D"), two_phase.of_order_2(*losses), strict=True))
 
 

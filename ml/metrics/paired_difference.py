@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from ml.documents import LEFT_OUT, AsDocument, named
 from ml.messages import Message
-from ml.metrics.cases import Sample, SampleWeight, check_both_orders, weights_by_order
-from ml.metrics.definitions import BY_NAME, MEANS, Metric, metric_replicates
+from ml.metrics.cases import MEANS, Sample, SampleWeight, check_both_orders, weights_by_order
+from ml.metrics.definitions import BY_NAME, Metric, metric_replicates
 from ml.metrics.jackknife import (
     Estimate,
     EstimateDocument,
@@ -227,12 +227,12 @@ class _Pair:
         if before is None or after is None:
             return None
         if metric.mean is not None:
-            change = after.terms(metric.mean) - before.terms(metric.mean)
-            return before.reads.crossed.part(change, MEANS[metric.mean].order)
+            return before.crossed.part(after.terms[metric.mean] - before.terms[metric.mean], MEANS[metric.mean])
         error = replicates.standard_error()
         if error is None:
             return None
-        lost = [readers.calibration_without(metric.own_bins, "pair") for readers in (before, after)]
+        bins, sides = metric.own_bins, ((before, self.before), (after, self.after))
+        lost = [of.calibration_without(by.binned(bins, metric.order), bins, "pair") for of, by in sides]
         return before.left_out.part(lost[1] - lost[0], error**2)
 
 

@@ -30,9 +30,19 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from ml.metrics.binned import contributions, usable_bins
-from ml.metrics.cases import Sample
-from ml.metrics.jackknife import NO_READERS, ReaderPart
+from ml.distributions.families import gini
+from ml.metrics.binned import Binned, contributions, usable_bins
+from ml.metrics.cases import (
+    MEANS,
+    Inputs,
+    Sample,
+    accuracy_terms,
+    class_frequencies,
+    epistemic_terms,
+    observed_disagreement,
+)
+from ml.metrics.definitions import Bins, Metric
+from ml.metrics.jackknife import NO_READERS, ReaderPart, Replicates
 from ml.metrics.sums import BinIndex, BinSums, Debias, sums_by_slot
 from ml.util.arrays import EqualByValue, FloatArray, IntArray
 
@@ -202,76 +212,46 @@ class ReaderPatientCells:
     spread: FloatArray  # (R,) Σ_c s_rc², 1 of a reader of one patient
 
 
-@dataclass(frozen=True, eq=False)
-class ReadTerms:
-    """Terms (m,) of the readings of a sample's cases."""
+def terms_of_readings(
+    crossed: CrossedEffects, counts: IntArray, probs: FloatArray, dpe: FloatArray
+) -> dict[str, FloatArray]:
+    """Terms (m,) of the readings of n cases; those of pairs are means over the case's other readings."""
+    case, label, weight = crossed.case, crossed.label, crossed.weight
+    totals, squares = np.einsum("nk->n", counts), np.einsum("nk,nk->n", probs, probs)
+    n = totals[case].astype(np.float64)
+    others = np.maximum(n - 1, 1)
+    leading = probs == probs.max(axis=1, keepdims=True)
+    frequencies = np.bincount(label, weight, counts.shape[1]).astype(np.float64)
+    loss = 1 - 2 * probs[case, label] + squares[case]  # Σ_k (y_k − z_k)²
+    rest = counts - totals[:, None] * probs
+    together = rest[case, label] - np.einsum("nk,nk->n", probs, rest)[case]  # Σ_k (y_k − z_k)(y′_k − z_k) over all y′
+    differs = (n - counts[case, label]) / others
+    rate = float(weight @ differs)
 
-    crossed: CrossedEffects  # the readings
-    counts: IntArray  # (n, K) labels of the sample's cases
-    probs: FloatArray  # (n, K) class probability estimates
-    dpe: FloatArray  # (n,) disagreement probabilities φ
+    def statistic(phi: FloatArray) -> FloatArray:
+        """Terms (d − φ)², mean over other readings."""
+        return np.asarray(differs * (1 - 2 * phi[case]) + phi[case] ** 2)
 
-    @cached_property
-    def n_labels(self) -> FloatArray:
-        """Labels of each reading's case (m,)."""
-        return np.asarray(np.einsum("nk->n", self.counts)[self.crossed.case], dtype=np.float64)
-
-    @cached_property
-    def squared(self) -> FloatArray:
-        """Terms of L (m,): Σ_k (y_k − z_k)² = 1 − 2 z_l + Σz²."""
-        case, label = self.crossed.case, self.crossed.label
-        return np.asarray(1 - 2 * self.probs[case, label] + np.einsum("nk,nk->n", self.probs, self.probs)[case])
-
-    def epistemic(self, debias: bool = True) -> FloatArray:
-        """Terms of EL: mean Σ_k (y_k − z_k)(y′_k − z_k)."""
-        n = self.n_labels
-        if debias:
-            return np.asarray((self._all_ones - self.squared) / np.maximum(n - 1, 1))
-        return np.asarray((self._all_ones - self.squared / 2) / n)
-
-    @cached_property
-    def _all_ones(self) -> FloatArray:
-        """Σ_k (y_k − z_k)(y′_k − z_k) (m,) over all readings."""
-        case, label = self.crossed.case, self.crossed.label
-        rest = self.counts - np.einsum("nk->n", self.counts)[:, None] * self.probs
-        return np.asarray(rest[case, label] - np.einsum("nk,nk->n", self.probs, rest)[case])
-
-    @cached_property
-    def disagreement(self) -> FloatArray:
-        """Share (m,) of the case's other readings that say something else."""
-        case, label, n = self.crossed.case, self.crossed.label, self.n_labels
-        return np.asarray((n - self.counts[case, label]) / np.maximum(n - 1, 1))
-
-    def statistic(self, probs: FloatArray | None = None) -> FloatArray:
-        """Terms (d − φ)² of L_φ, mean over other readings."""
-        phi = (self.dpe if probs is None else probs)[self.crossed.case]
-        return np.asarray(self.disagreement * (1 - 2 * phi) + phi**2)
-
-    def agreement(self) -> FloatArray:
-        """Indicator that the reading names the most probable class; ties share."""
-        case, label = self.crossed.case, self.crossed.label
-        largest = self.probs.max(axis=1, keepdims=True)
-        leading = self.probs == largest
-        return np.asarray(leading[case, label] / leading.sum(axis=1)[case])
-
-    def skill(self) -> FloatArray:
-        """Linearised terms of 1 − L / (1 − Σc²), c the class frequencies."""
-        weight, label = self.crossed.weight, self.crossed.label
-        frequencies = np.bincount(label, weight, self.counts.shape[1])
-        constant, squared = float(1 - frequencies @ frequencies), self.squared
+    def skill(loss: FloatArray, constant: float, slope: FloatArray) -> FloatArray:
+        """Linearised terms of 1 − loss / constant."""
         if constant <= 0:
             return np.zeros(weight.size)
-        loss = float(weight @ squared)
-        return np.asarray(-squared / constant - 2 * loss / constant**2 * frequencies[label])
+        return np.asarray(-loss / constant + float(weight @ loss) / constant**2 * slope)
 
-    def disagreement_skill(self) -> FloatArray:
-        """Linearised terms of 1 − L_φ / (p(1 − p)), p the rate of disagreement."""
-        weight, differs, loss = self.crossed.weight, self.disagreement, self.statistic()
-        rate = float(weight @ differs)
-        constant = rate * (1 - rate)
-        if constant <= 0:
-            return np.zeros(weight.size)
-        return np.asarray(-loss / constant + float(weight @ loss) / constant**2 * (1 - 2 * rate) * differs)
+    of_pairs = statistic(dpe)
+    return {
+        "agreement": leading[case, label] / leading.sum(axis=1)[case],
+        "L": loss,
+        "skill": skill(
+            loss, float(1 - frequencies @ frequencies), np.asarray(-2.0 * frequencies[label], dtype=np.float64)
+        ),
+        "EL": (together - loss) / others,
+        "EL_plugin": (together - loss / 2) / n,
+        "L_D": of_pairs,
+        "skill_D": skill(of_pairs, rate * (1 - rate), (1 - 2 * rate) * differs),
+        "L_D_minus_max": of_pairs - statistic(1 - probs.max(axis=1)),
+        "L_D_minus_gini": of_pairs - statistic(gini(probs)),
+    }
 
 
 #: Readers that are left out one by one; of more, this many groups of them.
@@ -378,3 +358,59 @@ def _with_labels(
     result = np.zeros((len(counts), *some.shape[1:]))
     result[rows] = some
     return result, enough.astype(np.float64)
+
+
+#: Terms of the means that no sum over readings gives, by label counts and probabilities.
+_OF_COUNTS: dict[str, Callable[[IntArray, FloatArray], FloatArray]] = {
+    "EL": lambda counts, probs: epistemic_terms(counts, probs)[:, 1],
+    "EL_plugin": lambda counts, probs: epistemic_terms(counts, probs)[:, 0],
+    "accuracy": accuracy_terms,
+}
+#: What falls into the bins, by label counts.
+_OF_LABELS: dict[Bins, Callable[[IntArray], FloatArray]] = {
+    "classes": class_frequencies,
+    "disagreement": lambda counts: observed_disagreement(counts)[:, None],
+}
+
+
+class SampleReaders:
+    """Readings of the cases with so many labels."""
+
+    def __init__(self, crossed: CrossedEffects, data: Inputs, dpe: FloatArray, order: int) -> None:
+        sample = crossed.sample
+        self.crossed, self.order, self.dpe = crossed, order, sample.take(dpe)
+        self.counts, self.probs = sample.take(data.counts), sample.take(data.probs)
+        self.terms = terms_of_readings(crossed, self.counts, self.probs, self.dpe)
+        self._bins: dict[Bins, BinSums] = {}
+
+    @cached_property
+    def left_out(self) -> LeftOut:
+        """Labels without each reader."""
+        return LeftOut.of(self.crossed, self.counts, self.probs)
+
+    def part(self, metric: Metric, debias: Debias, replicates: Replicates, binned: Binned | None) -> ReaderPart | None:
+        """Readers' part of the error of a metric with bins or without; None if unknown."""
+        name, error = metric.mean_name(debias), replicates.standard_error()
+        if metric.skill:
+            return self.crossed.part(self.terms[metric.name], metric.order)
+        if name in self.terms and binned is None:
+            return self.crossed.part(self.terms[name], MEANS[name])
+        if error is None:
+            return None
+        without = np.float64(0.0) if name is None else self._mean_without(name)
+        if binned is not None:
+            calibration = self.calibration_without(binned, metric.own_bins, debias)
+            without = calibration if name is None else without - calibration
+        return self.left_out.part(np.asarray(without), error**2)
+
+    def _mean_without(self, name: str) -> FloatArray:
+        left = self.left_out
+        return np.asarray(left.means(lambda counts, case: _OF_COUNTS[name](counts, left.probs[case]), self.order)[:, 0])
+
+    def calibration_without(self, binned: Binned, bins: Bins, debias: Debias) -> FloatArray:
+        """CL (G,) without each reader."""
+        if bins not in self._bins:
+            probs, of_labels = self.probs if bins == "classes" else self.dpe[:, None], _OF_LABELS[bins]
+            given = (probs, self.order, binned.slots, binned.bins)
+            self._bins[bins] = self.left_out.bins(lambda counts, case: of_labels(counts), *given)
+        return calibration_of(self._bins[bins], len(binned.slots.edges), debias)

@@ -10,15 +10,14 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from ml.metrics.accumulator import ORDERS, TABLES_OF, GroupSums, table_of, weights_differ
 from ml.metrics.binned import Binned
-from ml.metrics.cases import CaseTerms, Inputs, Sample, class_frequencies, observed_disagreement
-from ml.metrics.definitions import MEANS, BinnedSource, Bins, Metric
+from ml.metrics.cases import MEANS, Inputs, Sample, case_terms
+from ml.metrics.definitions import BinnedSource, Bins, Metric
 from ml.metrics.jackknife import ReaderPart, Replicates, mean_replicates, ratio_replicates
-from ml.metrics.reader_variance import CrossedEffects, LeftOut, OfLabels, Readings, ReadTerms, calibration_of
-from ml.metrics.sums import BinIndex, BinSums, ClusterBinSums, Debias, Strategy
+from ml.metrics.reader_variance import CrossedEffects, Readings, SampleReaders
+from ml.metrics.sums import BinIndex, ClusterBinSums, Debias, Strategy
 from ml.util.arrays import FloatArray
 
 
@@ -28,7 +27,7 @@ class CasePass:
 
     sample: Sample  # the cases
     binned: Binned  # label frequencies and probabilities by class
-    terms: CaseTerms  # of the means over cases
+    terms: dict[str, FloatArray]  # (n,) of the means over cases
     class_terms: FloatArray  # (2, K) sums of w(μ̂ − z)² and wμ̂(1 − μ̂)/(n − 1)
 
 
@@ -83,8 +82,10 @@ class ArraySource(BinnedSource):
             if paired:
                 class_terms[0] += weight @ gap**2
                 class_terms[1] += (weight / np.maximum(n_labels - 1, 1)) @ (freqs * (1 - freqs))
-            parts.append(CaseTerms.of(freqs, probs, gap, n_labels, self.dpe[rows]))
-        return CasePass(sample, binned, CaseTerms.joined(parts), class_terms)
+            parts.append(case_terms(freqs, probs, gap, n_labels, self.dpe[rows]))
+        none: FloatArray = np.empty(0)
+        terms = {name: np.concatenate([none, *(part[name] for part in parts)]) for name in (*MEANS, "disagreement")}
+        return CasePass(sample, binned, terms, class_terms)
 
     @cached_property
     def _many(self) -> Sample:
@@ -93,7 +94,7 @@ class ArraySource(BinnedSource):
     @cached_property
     def disagreement(self) -> Binned:
         """Observed disagreement and its probability in bins."""
-        sample, observed = self.paired.sample, self.paired.terms.observed_disagreement[:, None]
+        sample, observed = self.paired.sample, self.paired.terms["disagreement"][:, None]
         predicted = sample.take(self.dpe)[:, None]
         return Binned.of(observed, predicted, sample, self.n_bins, self.strategy, self.forms, joining=self.joining)
 
@@ -103,15 +104,13 @@ class ArraySource(BinnedSource):
 
     def terms(self, name: str, order: int) -> FloatArray:
         """Terms (n,) of a mean of the cases with so many labels."""
-        terms = (self.labelled if order == 1 else self.paired).terms
-        values = MEANS[name].terms(terms)
+        cases = self.labelled if order == 1 else self.paired
         # cases with three labels stand among those with two in the same order
-        return values[terms.n_labels >= 3] if order == 3 else values
+        return cases.terms[name][self.second.n_labels[cases.sample.rows] >= 3] if order == 3 else cases.terms[name]
 
     def mean(self, name: str) -> Replicates:
         """A mean among ``MEANS``."""
-        order = MEANS[name].order
-        return mean_replicates(self.terms(name, order), self.sample(order))
+        return mean_replicates(self.terms(name, MEANS[name]), self.sample(MEANS[name]))
 
     def binned(self, bins: Bins, order: int) -> Binned:
         """Bins of the cases with so many labels."""
@@ -121,92 +120,19 @@ class ArraySource(BinnedSource):
             raise ValueError("the class probabilities were not put into bins")
         return (self.labelled if order == 1 else self.paired).binned
 
-    def readers_of(self, order: int) -> "SampleReaders | None":
+    def readers_of(self, order: int) -> SampleReaders | None:
         """Readings of cases; None if too few read."""
-        if order not in self._readers:
-            self._readers[order] = SampleReaders.of(self, order)
-        return self._readers[order]
+        if self.readings is not None and order not in self._readers:
+            data, first = self.first if order == 1 else self.second, order == 1
+            crossed = CrossedEffects.of(self.readings, self.sample(order), len(data.counts), first=first)
+            self._readers[order] = None if crossed is None else SampleReaders(crossed, data, self.dpe, order)
+        return self._readers.get(order)
 
     def readers(self, metric: Metric, debias: Debias, replicates: Replicates) -> ReaderPart | None:
         """What readers add to the error of a metric in a form."""
         readers = self.readers_of(metric.order)
-        return None if readers is None else readers.part(metric, debias, replicates)
-
-
-class SampleReaders:
-    """Readings of the cases with so many labels."""
-
-    def __init__(self, source: ArraySource, reads: ReadTerms, order: int) -> None:
-        self.source, self.reads, self.order = source, reads, order
-        self._bins: dict[Bins, BinSums] = {}
-
-    @classmethod
-    def of(cls, source: ArraySource, order: int) -> "SampleReaders | None":
-        """Readings of a source's cases; None if too few read."""
-        data, sample = source.first if order == 1 else source.second, source.sample(order)
-        if source.readings is None:
-            return None
-        crossed = CrossedEffects.of(source.readings, sample, len(data.counts), first=order == 1)
-        if crossed is None:
-            return None
-        arrays = (sample.take(data.counts), sample.take(data.probs), sample.take(source.dpe))
-        return cls(source, ReadTerms(crossed, *arrays), order)
-
-    @cached_property
-    def left_out(self) -> LeftOut:
-        """Labels without each reader."""
-        return LeftOut.of(self.reads.crossed, self.reads.counts, self.reads.probs)
-
-    def terms(self, name: str) -> FloatArray:
-        """Terms (m,) of a mean over readings."""
-        of_reading = MEANS[name].of_reading
-        if of_reading is None:
-            raise ValueError(f"{name} is no mean over readings")
-        return of_reading(self.reads)
-
-    def part(self, metric: Metric, debias: Debias, replicates: Replicates) -> ReaderPart | None:
-        """Readers' part of the error; None if unknown."""
-        name = metric.mean_name(debias)
-        if metric.skill:
-            skill = ReadTerms.skill if metric.bins == "classes" else ReadTerms.disagreement_skill
-            return self.reads.crossed.part(skill(self.reads), metric.order)
-        if name is not None and metric.bins is None and MEANS[name].of_reading is not None:
-            return self.reads.crossed.part(self.terms(name), MEANS[name].order)
-        error = replicates.standard_error()
-        if error is None:
-            return None
-        if name is None:
-            without = self.calibration_without(metric.own_bins, debias)
-        elif metric.bins is None:
-            without = self._mean_without(name)
-        else:
-            without = self._mean_without(name) - self.calibration_without(metric.bins, debias)
-        return self.left_out.part(without, error**2)
-
-    def _mean_without(self, name: str) -> FloatArray:
-        of_counts, left = MEANS[name].of_counts, self.left_out
-        if of_counts is None:
-            raise ValueError(f"{name} cannot be computed without a reader")
-        return np.asarray(left.means(lambda counts, case: of_counts(counts, left.probs[case]), self.order)[:, 0])
-
-    def calibration_without(self, bins: Bins, debias: Debias) -> FloatArray:
-        """CL (G,) without each reader."""
-        binned = self.source.binned(bins, self.order)
-        if bins not in self._bins:
-            probs = self.left_out.probs if bins == "classes" else self.reads.dpe[:, None]
-            self._bins[bins] = self.left_out.bins(_OF_LABELS[bins], probs, self.order, binned.slots, binned.bins)
-        return calibration_of(self._bins[bins], len(binned.slots.edges), debias)
-
-
-def _frequencies(counts: npt.NDArray[np.int64], case: npt.NDArray[np.intp]) -> FloatArray:
-    return class_frequencies(counts)
-
-
-def _pairs_that_differ(counts: npt.NDArray[np.int64], case: npt.NDArray[np.intp]) -> FloatArray:
-    return observed_disagreement(counts)[:, None]
-
-
-_OF_LABELS: dict[Bins, OfLabels] = {"classes": _frequencies, "disagreement": _pairs_that_differ}
+        binned = None if metric.bins is None or metric.skill else self.binned(metric.bins, metric.order)
+        return None if readers is None else readers.part(metric, debias, replicates, binned)
 
 
 @dataclass(frozen=True)
@@ -248,7 +174,7 @@ class GroupSource(BinnedSource):
 
     def mean(self, name: str) -> Replicates:
         """A mean among ``MEANS``."""
-        order = MEANS[name].order
+        order = MEANS[name]
         removed = self._sums[order].sums[name][self._present[order]]
         return ratio_replicates(float(removed.sum()), removed, self._samples[order])
 
