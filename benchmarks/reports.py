@@ -25,7 +25,7 @@ from app.accounts import people as auth
 from app.audit.installation import claim_database
 from app.context import ServiceContext
 from app.database.migration import upgrade_schema
-from app.database.tables import PolicyRow, PublishedReportRow, new_digest_key
+from app.database.tables import Annotator, PolicyRow, PublishedReportRow, new_digest_key
 from app.main import create_app
 from app.metrics.load import load_dataset
 from app.metrics.snapshot import write_snapshot
@@ -100,14 +100,10 @@ def fill(context: ServiceContext, release_id: uuid.UUID, classes: list[str], n: 
         account = auth.add_account(session, context.keys.audit, "filler", "service").id
         policy = session.execute(select(PolicyRow.version)).scalar_one()
         accounts = [auth.add_account(session, context.keys.audit, f"reader {i}", "annotator").id for i in range(4)]
-    readers = [other_id() for _ in range(4)]
+        ids = session.scalars(select(Annotator.id).where(Annotator.account_id.in_(accounts)))
+        readers = [str(annotator_id) for annotator_id in ids]
     read = [(i, k, other_id()) for i in range(n) for k in range(cells.reads[i])]
     with psycopg.connect(context.settings.sqlalchemy_url.replace("+psycopg", "")) as connection:
-        people = (
-            {"id": reader, "created_at": MADE, "name": f"reader {reader}", "account_id": account_id}
-            for reader, account_id in zip(readers, accounts, strict=True)
-        )
-        copy(connection, "annotators", people)
         copy(connection, "cases", (case_row(cells, i, account) for i in range(n)))
         copy(connection, "predictions", (prediction_row(cells, i, release_id) for i in range(n)))
         labels = (
