@@ -334,8 +334,9 @@ def test_the_tables_of_threats_name_tests_that_exist_and_those_that_run_without_
     tests, undone = set(), set()
     for path in (ROOT / "tests").rglob("test_*.py"):
         name, text = path.relative_to(ROOT).as_posix(), path.read_text()
-        tests |= {(name, test) for test in re.findall(r"^def (test_\w+)\(", text, re.MULTILINE)}
-        undone |= {(name, test) for test in re.findall(r"^@undone\((?:.|\n)*?^def (test_\w+)\(", text, re.MULTILINE)}
+        pattern = r"^(?:async )?def (test_\w+)\("
+        tests |= {(name, test) for test in re.findall(pattern, text, re.MULTILINE)}
+        undone |= {(name, test) for test in re.findall(rf"^@undone\((?:.|\n)*?{pattern}", text, re.MULTILINE)}
     assert {(path, test) for path, test, _ in named} - tests == set()
     assert {(path, test) for path, test, mark in named if mark} == undone
     assert len(undone) >= 30

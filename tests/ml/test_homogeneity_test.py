@@ -25,6 +25,7 @@ from ml.metrics.homogeneity_test import DIFFERENT, ClassMixChange, mix_change_of
 from ml.tables import evaluate as evaluate_tables
 from ml.tables.matching import EvaluationOptions
 from ml.util.arrays import FloatArray, IntArray
+from tests.support.tables import matrix_table, wide_table
 
 Ints = npt.NDArray[np.int64]
 
@@ -133,9 +134,12 @@ def test_renaming_changes_nothing_and_lone_labels_count_for_nothing() -> None:
 
 def table(labels: Ints, patient: Ints) -> dict[str, list[str]]:
     """LABELS, long."""
-    rows = long(labels, patient)
-    columns = {"case_id": "case", "annotator": "annotator", "label": "label", "patient": "cluster"}
-    return {name: [f"{name} {value}" for value in rows[of]] for name, of in columns.items()}
+    return matrix_table(labels, "ab") | {"patient": [f"p{number}" for number in long(labels, patient)["cluster"]]}
+
+
+def halves(n: int) -> dict[str, Any]:
+    """PREDICTIONS that know nothing."""
+    return wide_table(np.full((n, 2), 0.5), "ab")
 
 
 def test_an_evaluation_and_the_agreement_warn_where_annotators_differ_and_only_there() -> None:
@@ -151,9 +155,7 @@ def test_an_evaluation_and_the_agreement_warn_where_annotators_differ_and_only_t
     for seed, lean, moved in ((unlucky, 0.2, 0.0), (0, 0.0, 0.3)):
         labels, patient = readings(seed, lean=lean, moved=moved, patients=12)
         given = table(labels, patient)
-        halves = {f"prob:label {k}": np.full(len(labels), 0.5) for k in range(2)}
-        predictions = {"case_id": [f"case_id {i}" for i in range(len(labels))], **halves}
-        said = evaluate_tables(given, predictions, cluster="patient").warnings
+        said = evaluate_tables(given, halves(len(labels)), cluster="patient").warnings
         assert any("use the classes differently" in text for text in said) == (moved > 0)
         warnings = measure_agreement(given, cluster="patient").warnings
         assert any("use the classes differently" in text for text in warnings) == (moved > 0)
@@ -166,8 +168,7 @@ def test_one_limit_decides_wherever_annotators_are_called_different() -> None:
         labels, patient = readings(seed, lean=0.0, moved=moved, patients=12, cells=6)
         assert (DIFFERENT < marginal_homogeneity_test(**long(labels, patient)).p_value < 0.05) == (not above)
         given = table(labels, patient)
-        halves = {f"prob:label {k}": np.full(len(labels), 0.5) for k in range(2)}
-        predictions = {"case_id": [f"case_id {i}" for i in range(len(labels))], **halves}
+        predictions = halves(len(labels))
         (answered,) = audit_findings(given, predictions, EvaluationOptions(cluster="patient"))
         agreement = measure_agreement(given, cluster="patient")
         places = {

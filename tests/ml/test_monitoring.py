@@ -258,24 +258,6 @@ def test_coverage_is_exact_over_all_patients_left_out_however_their_cells_hang_t
         assert float(np.mean(covered)) >= 0.9 - 1e-12
 
 
-def test_cells_of_a_patient_who_counts_once_each_would_mislead() -> None:
-    """Every cell counted alike: patients with many cells speak for all, and the next patient is covered too rarely."""
-    rng = np.random.default_rng(1)
-    by_patient, by_cell = [], []
-    for _ in range(1500):
-        sizes = np.where(rng.random(21) < 0.1, 60, 1)
-        level = np.where(sizes > 1, 0.0, 1.0) + rng.random(21)  # cells of the patients with many are easy ones
-        patients = np.repeat(np.arange(20), sizes[:20])
-        values = level[patients]
-        grouped = calibrate(values, patient_masses(patients), patients).at()
-        naive = calibrate(values, np.ones(values.size), np.arange(values.size)).at()
-        by_patient.append(grouped is None or level[20] <= grouped)
-        by_cell.append(naive is None or level[20] <= naive)
-    error = np.sqrt(0.09 / 1500)
-    assert float(np.mean(by_patient)) >= 0.9 - 3 * error
-    assert float(np.mean(by_cell)) < 0.9 - 10 * error
-
-
 def second_answers(rng: np.random.Generator, n_patients: int) -> tuple[FloatArray, ...]:
     """Cells of patients, scores of second answers, probabilities of asking for them, and whether they were asked."""
     sizes = rng.integers(1, 5, size=n_patients)
