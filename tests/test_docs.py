@@ -20,16 +20,7 @@ from app.http import errors
 from app.settings import Settings
 from tests.support.command import run_here
 from tests.support.process import Installation
-from tools.document_numbers import (
-    Claim,
-    Constant,
-    NumberError,
-    agrees,
-    check,
-    declared,
-    prose,
-    undeclared,
-)
+from tools.document_numbers import Claim, Constant, NumberError, agrees, check, declared, prose, undeclared
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -153,12 +144,7 @@ def test_the_commands_of_readme_and_tutorial_run_in_order(served: Installation) 
     for block in [block for document in RUN for block in blocks(document) if block.reason is None]:
         script = block.script.replace(ADDRESS, served.address)
         done = subprocess.run(
-            [*SHELL[block.language], script],
-            capture_output=True,
-            text=True,
-            cwd=folder,
-            env=environment,
-            check=False,
+            [*SHELL[block.language], script], capture_output=True, text=True, cwd=folder, env=environment, check=False
         )
         assert done.returncode == 0, f"{block.where}\n{script}\n{done.stdout}\n{done.stderr}"
         answers[block.where] = done.stdout

@@ -282,17 +282,13 @@ def passes(seed: int, habit: FloatArray, runs: int = 60) -> float:
     found = []
     for run in range(runs):
         posterior = balanced(1000 * seed + run)
-        found.append(
-            judge_answers(posterior, drawn(rng, like_the_others(posterior, LEAST_SLIPS) @ habit), LEAST_SLIPS).passed
-        )
+        answers = drawn(rng, like_the_others(posterior, LEAST_SLIPS) @ habit)
+        found.append(judge_answers(posterior, answers, LEAST_SLIPS).passed)
     return float(np.mean(found))
 
 
-def test_somebody_like_the_others_passes() -> None:
+def test_somebody_like_the_others_passes_and_somebody_who_guesses_does_not() -> None:
     assert passes(11, np.eye(K), 120) >= 0.95
-
-
-def test_somebody_who_guesses_does_not() -> None:
     assert passes(2, np.full((K, K), 1 / K)) <= 0.10
 
 
@@ -324,10 +320,8 @@ def test_permuting_classes_and_cells_changes_no_verdict() -> None:
     answers = drawn(np.random.default_rng(5), posterior)
     order, classes = np.random.default_rng(6).permutation(N), np.array([2, 0, 3, 1])
     place = np.argsort(classes)
-    one, other = (
-        judge_answers(posterior, answers, 0.05),
-        judge_answers(posterior[order][:, classes], place[answers[order]], 0.05),
-    )
+    one = judge_answers(posterior, answers, 0.05)
+    other = judge_answers(posterior[order][:, classes], place[answers[order]], 0.05)
     assert other.mean == pytest.approx(one.mean)
     assert other.of_pool == pytest.approx(one.of_pool)
     assert (other.low, other.high) == pytest.approx((one.low, one.high))
@@ -363,10 +357,7 @@ def test_slips_of_the_pool_are_found() -> None:
 
 
 def test_pass_rates_say_what_a_set_can_tell() -> None:
-    large, small = (
-        pass_rates(balanced(9), LEAST_SLIPS),
-        pass_rates(balanced(9, 8), LEAST_SLIPS),
-    )
+    large, small = (pass_rates(balanced(9, n), LEAST_SLIPS) for n in (N, 8))
     assert min(large.like_the_others, small.like_the_others) >= 0.95
     assert large.guessing <= 0.10
     assert large.confusing.max() <= 0.15

@@ -14,12 +14,7 @@ from typer.testing import CliRunner
 
 from app.cli.main import secondread
 from ml.annotations import Annotations
-from ml.metrics import (
-    epistemic_ranked_probability_score,
-    evaluate,
-    paired_changes,
-    ranked_probability_score,
-)
+from ml.metrics import epistemic_ranked_probability_score, evaluate, paired_changes, ranked_probability_score
 from ml.tables import EvaluationOptions, evaluate_findings, read_annotations
 from ml.tables import evaluate as evaluate_tables
 from ml.tables.files import read_labels, read_predictions
@@ -98,10 +93,7 @@ def test_one_column_is_refused_where_it_cannot_stand_for_two(tmp_path: Path) -> 
 
 def test_labels_without_a_prediction_are_left_out_counted_and_named(tmp_path: Path) -> None:
     paths = write(
-        tmp_path,
-        more=LONG + "a,r,x\nz1,r,x\nb,r,y\nz2,r,y\n",
-        fewer=LONG + "a,r,x\nb,r,y\n",
-        predictions=GOOD,
+        tmp_path, more=LONG + "a,r,x\nz1,r,x\nb,r,y\nz2,r,y\n", fewer=LONG + "a,r,x\nb,r,y\n", predictions=GOOD
     )
     arguments = ["evaluate", "--labels", paths["more"], "--predictions", paths["predictions"], "--json"]
     refused = run_here(*arguments)

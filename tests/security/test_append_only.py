@@ -164,13 +164,6 @@ def test_postgresql_refuses_every_way_to_rewrite(filled: Service) -> None:
             assert connection.execute(text(f"SELECT * FROM {name}")).all() == before
 
 
-def test_every_append_only_table_has_its_triggers(service: Service) -> None:
-    """Also after migrations that make tables anew, which leaves triggers behind."""
-    with service.context.database.read() as session:
-        triggers = set(session.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).scalars())
-    assert triggers == {f"{table}_no_{verb}" for table in APPEND_ONLY for verb in ("update", "delete", "replace")}
-
-
 KEY = SecretStr("the same coins and partitions in every run")
 
 

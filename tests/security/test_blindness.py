@@ -13,7 +13,7 @@ from sqlalchemy import select, update
 from app.cases import blindness
 from app.database.engine import Database
 from app.database.migration import upgrade_schema
-from app.database.tables import Alias, Annotator, Exposure, PolicyRow, Read, ReadRequest
+from app.database.tables import Alias, Annotator, Exposure, PolicyRow, ReadRequest
 from app.http.routing import walk_routes
 from app.labels.posterior import reassign_open_requests
 from app.metrics.queries import blind_labels
@@ -250,27 +250,6 @@ def test_all_requests_of_a_case_have_its_place(service: Service) -> None:
     assert len(rows) >= 6
     assert [len(of_case) for of_case in places.values()] == [1, 1, 1]
     assert len(set.union(*places.values())) == 3
-
-
-def test_annotators_go_through_the_cases_together(service: Service) -> None:
-    """Each next case is one of the four that come first, and which of them is everybody's own."""
-    all_twice(service)
-    cases = [UUID(service.add_case(f"case {number}", cell_png(number))["id"]) for number in range(12)]
-    left = {who: {random_queue_place(case) for case in cases} for who in ("anna", "ben")}
-    code = classes_of(service)[0]
-    ranks: dict[str, list[int]] = {who: [] for who in left}
-    for _ in range(12):
-        for who, places in left.items():
-            read = read_next(service, who)
-            with service.context.database.read() as session:
-                request_id = session.get_one(Read, UUID(read["id"])).request_id
-                place = session.get_one(ReadRequest, request_id).shuffle
-            ranks[who].append(sorted(places).index(place))
-            places.remove(place)
-            assert commit(service, who, read, code).status_code == 201
-    assert left == {"anna": set(), "ben": set()}
-    assert all(max(of_one) < 4 for of_one in ranks.values())
-    assert ranks["anna"] != ranks["ben"]
 
 
 def mixed(service: Service, n: int = 12) -> list[str]:

@@ -375,15 +375,6 @@ def coins_and_partitions(service: Service) -> dict[str, tuple[float, str]]:
     return {row[0]: (row[1], row[2]) for row in service.rows(select(Case.external_id, Case.u, Case.partition))}
 
 
-@pytest.mark.both_databases
-@pytest.mark.slow_on_second_database
-def test_coins_and_partitions_follow_from_the_key_and_nothing_else(service: Service) -> None:
-    collect(service, [cell_png(number) for number in range(4)], patients=True)
-    for number, (external_id, (u, partition)) in enumerate(sorted(coins_and_partitions(service).items())):
-        assert u == uniform_draw(service.context.keys.coin, external_id)
-        assert partition == partition_of(service.context.keys.partition, f"p{number // 3}", external_id)
-
-
 def test_what_a_key_decides_never_moves() -> None:
     """Whatever is derived from the key in a new way would move them."""
     keys = derive_keys(KeyRing.parse(b"the same coins and partitions in every run"))

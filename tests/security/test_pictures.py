@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from app.http.errors import ServiceOverloaded
-from app.http.limiter import CHEAP_PICTURES, MAX_UPLOAD, Limiter, LimitPlace
+from app.http.limiter import CHEAP_PICTURES, MAX_UPLOAD, Limiter
 from app.predictions import inference
 from app.predictions.inference import ImageDecoder
 from ml.images import image_container_checks
@@ -152,34 +151,6 @@ def test_cheap_pictures_start_no_process_and_large_ones_do(service: Service, giv
     assert (case["width"], case["height"]) == (300, 300)
     stored = service.get("viewer", f"/v1/cases/{case['id']}/image").content
     assert stored == read_picture(large, PREPROCESSING, png=True).png
-
-
-def test_a_budget_is_shared_waited_for_and_given_back() -> None:
-    budget, release, inside = Limiter(CHEAP_PICTURES, 10, queue=1), threading.Event(), []
-
-    def hold(size: int) -> None:
-        with LimitPlace(budget, size):
-            inside.append(size)
-            release.wait(patient(30))
-
-    with ThreadPoolExecutor(3) as pool:
-        first = pool.submit(hold, 6)
-        wait_until(lambda: inside == [6])
-        waiting = pool.submit(hold, 5)
-        wait_until(lambda: budget.count_use().waiting == 1)
-        with pytest.raises(ServiceOverloaded, match="too many"), LimitPlace(budget, 5):
-            pass
-        with LimitPlace(budget, 4):  # what fits is not kept waiting by what does not
-            assert inside == [6]
-        release.set()
-        assert (first.result(), waiting.result()) == (None, None)
-    assert inside == [6, 5]
-    with LimitPlace(budget, 999):  # more than there is: all of it
-        budget.wait_seconds = 0.05
-        with pytest.raises(ServiceOverloaded, match="other pictures"), LimitPlace(budget, 1):
-            pass
-    with LimitPlace(budget, 10):
-        pass
 
 
 def test_a_failure_gives_the_memory_back() -> None:

@@ -309,11 +309,7 @@ def names(service: Service) -> list[str]:
 
 
 @undone(
-    "T26",
-    "no outside system labels under a name that looks like an account's",
-    people,
-    "look_alike",
-    lambda *_: False,
+    "T26", "no outside system labels under a name that looks like an account's", people, "look_alike", lambda *_: False
 )
 @pytest.mark.both_databases
 def test_no_spelling_of_an_account_that_has_not_read_yet_is_taken(service: Service) -> None:

@@ -14,12 +14,7 @@ import pytest
 from sqlalchemy import select
 
 from app.audit.chain.keys import DerivedKey
-from app.database.tables import (
-    Account,
-    Annotator,
-    Label,
-    ReadRequest,
-)
+from app.database.tables import Account, Annotator, Label, ReadRequest
 from app.labels.queue import iter_waiting_requests
 from app.metrics.cohort import CohortQuery, build_cohort, evaluate_cohort
 from app.metrics.dataset import EvaluationDataset
