@@ -201,15 +201,11 @@ SHARE = np.array([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
 N_REFERENCE = 2000
 
 
-def sums_of_patients(frequencies: FloatArray, cluster: Any) -> FloatArray:
-    """Sums (G, K) of the label frequencies (N, K) of each patient's cases."""
-    number = np.unique(cluster, return_inverse=True)[1]
-    return np.stack([np.bincount(number, column) for column in frequencies.T], axis=1)
-
-
 def change_of(frequencies: FloatArray, cluster: Any, share: FloatArray, n_reference: float) -> ClassMixChange:
     """The change of cases with label frequencies (N, K) of patients (N,)."""
-    return mix_change_of_patients(sums_of_patients(frequencies, cluster), share, n_reference)
+    number = np.unique(cluster, return_inverse=True)[1]
+    sums = np.stack([np.bincount(number, column) for column in frequencies.T], axis=1)
+    return mix_change_of_patients(sums, share, n_reference)
 
 
 def cells(rng: np.random.Generator, n: int, per_patient: int, share: FloatArray = SHARE) -> tuple[FloatArray, IntArray]:

@@ -12,9 +12,7 @@ from ml.conformal import answer_scores, answer_sets, calibrate, fewest_patients,
 from ml.metrics import betting_monitor
 from ml.metrics.betting_monitor import (
     LARGEST,
-    LEVEL,
     N_FIRST,
-    CapitalPath,
     clipped_log_loss,
     compute_capital_path,
     daily_stakes,
@@ -179,23 +177,6 @@ def test_the_loss_is_the_log_of_the_probability_of_the_label_and_bounded() -> No
     probs = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.004, 0.996, 0.0]])
     found = clipped_log_loss(probs, np.array([1, 0, 0]))
     np.testing.assert_allclose(found, [np.log(2), 0.0, LARGEST])
-
-
-def test_a_change_rings_and_the_same_score_does_not() -> None:
-    """Forty cells a day; after 40 days a tenth of the labels goes to improbable classes."""
-    rng = np.random.default_rng(5)
-    day = day_by_day(3600, 40)
-    loss = np.where(rng.random(3600) < 0.1, 3.0, 0.15)
-    assert path_of(loss, day).alarm_day() is None
-    worse = np.where((day >= 40) & (rng.random(3600) < 0.1), 3.0, loss)
-    found = path_of(worse, day).alarm_day()
-    assert found is not None
-    assert 40 <= found <= 60
-    assert path_of(worse, day).alarm_day(LEVEL / 1000) > found
-
-
-def path_of(loss: FloatArray, day: IntArray) -> CapitalPath:
-    return compute_capital_path(loss, day, daily_stakes([day])[0])
 
 
 ONE = np.ones

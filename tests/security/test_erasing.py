@@ -131,12 +131,16 @@ def live_with(service: Service, spoil: Callable[[Service, str], None] = spoil_he
 
 
 @pytest.fixture
-def command(service: Service, monkeypatch: pytest.MonkeyPatch) -> Any:
+def settings_of_commands(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of this process are those of the service."""
     settings = service.context.settings
     monkeypatch.setenv("SECONDREAD_HOME", str(settings.home))
     monkeypatch.setenv("SECONDREAD_DATABASE_URL", str(settings.database_url))
     monkeypatch.setenv("SECONDREAD_SECRET_KEY", settings.key_ring().to_bytes().decode())
 
+
+@pytest.fixture
+def command(settings_of_commands: None) -> Any:
     def run(*arguments: str, stdin: str = "") -> Result:
         return CliRunner().invoke(secondread, list(arguments), input=stdin)
 
@@ -268,19 +272,16 @@ def test_a_snapshot_that_was_under_way_is_written_again(service: Service, tmp_pa
 
 
 @pytest.fixture
-def backed_up(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def backed_up(service: Service, settings_of_commands: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A backup with a patient who was erased afterwards; the environment names a new HOME."""
-    settings, context = service.context.settings, service.context
+    context = service.context
     store(service, EXTERNAL, cell_png(1), {"r1": 0}, patient=PATIENT)
     store(service, "another", cell_png(2), {}, patient="another")
-    monkeypatch.setenv("SECONDREAD_SECRET_KEY", settings.key_ring().to_bytes().decode())
-    monkeypatch.setenv("SECONDREAD_HOME", str(settings.home))
-    monkeypatch.setenv("SECONDREAD_DATABASE_URL", str(settings.database_url))
     monkeypatch.setenv("SECONDREAD_AUDIT_ANCHOR", str(tmp_path / "heads"))
     done = run_here("db", "backup", tmp_path / "backup")
     assert done.returncode == 0, done.stderr
     assert "erasures.jsonl" in done.stdout + done.stderr
-    shutil.copy(settings.erasure_list, tmp_path / "older")
+    shutil.copy(context.settings.erasure_list, tmp_path / "older")
     report = erase_patient_everywhere(context, "lead", PATIENT, "asked")
     assert (report.cases, report.unfinished) == (1, None)
     assert any(name.startswith("backup ") for name in report.backups)
