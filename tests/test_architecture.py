@@ -178,10 +178,8 @@ def test_folders_import_what_the_tables_allow() -> None:
 
 def test_pages_call_services_and_write_no_sql() -> None:
     taken = {module for path in (ROOT / "app" / "web").glob("*.py") for module in imports(path)}
-    assert {module for module in taken if module.startswith("sqlalchemy")} <= {
-        "sqlalchemy.orm",
-        "sqlalchemy.orm.Session",
-    }
+    sql = {module for module in taken if module.startswith("sqlalchemy")}
+    assert sql <= {"sqlalchemy.orm", "sqlalchemy.orm.Session"}
 
 
 def test_every_operation_of_the_api_has_its_name_in_the_route() -> None:

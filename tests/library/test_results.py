@@ -12,7 +12,7 @@ import pytest
 import secondread
 from secondread.calibration import Calibration, ConcentrationHead, Scaling
 from secondread.distributions import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe
-from secondread.metrics import Estimate, Evaluation
+from secondread.metrics import Evaluation
 from tests.support.tables import wide_table
 
 COUNTS = np.random.default_rng(1).multinomial(3, [0.5, 0.3, 0.2], size=200)
@@ -49,13 +49,6 @@ def test_a_notebook_shows_names_as_text(evaluation: Evaluation) -> None:
     assert page.count("<tr>") == 1 + len(evaluation.metrics)
     assert "&lt;script&gt;" in page
     assert "<script>" not in page
-
-
-def test_an_estimate_is_a_number() -> None:
-    estimate = secondread.expected_squared_loss(COUNTS, PROBS)
-    assert isinstance(estimate, Estimate)
-    assert float(estimate) == estimate.value
-    assert round(float(estimate), 6) == pytest.approx(np.round(estimate.value, 6))
 
 
 def distributions() -> list[object]:

@@ -144,9 +144,13 @@ def test_a_caller_who_sends_too_much_is_asked_to_wait_and_nobody_else(service: S
 
 
 @pytest.mark.parametrize(
-    "header", ["Bearer x", "Bearer sr_1_2", "Bearer ", "Basic YTpi", f"Bearer sr_{'0' * 32}_{'0' * 64}"]
+    "header",
+    [
+        *[b"Bearer x", b"Bearer sr_1_2", b"Bearer ", b"Basic YTpi", b"Bearer sr_" + b"0" * 32 + b"_" + b"0" * 64],
+        *[b"\xff", b"Bearer sr_\xff_x", b"Bearer sr_" + b"0" * 32 + b"_\xff"],
+    ],
 )
-def test_credentials_that_are_not_valid_are_401(shared_service: Service, header: str) -> None:
+def test_credentials_that_are_not_valid_are_401(shared_service: Service, header: bytes) -> None:
     response = shared_service.client.get("/v1/cases", headers={"Authorization": header})
     assert (response.status_code, response.json()["type"]) == (401, "urn:secondread:problem:unauthenticated")
     assert response.headers["www-authenticate"] == "Bearer"

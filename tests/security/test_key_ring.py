@@ -319,14 +319,7 @@ def test_no_key_gives_what_the_key_of_another_purpose_gives() -> None:
 
 REFUSED = "not the key of this database"
 OTHER = b"another key, as long as a key must be at least"
-COMMANDS: tuple[tuple[str, ...], ...] = (
-    ("user", "add", "eve", "--role", "admin"),
-    ("db", "upgrade"),
-    ("db", "verify"),
-    ("demo",),
-    ("serve",),
-    ("worker",),
-)
+COMMANDS = ("user add eve --role admin", "db upgrade", "db verify", "demo", "serve", "worker")
 
 
 def contents(database: Database) -> dict[str, list[tuple[Any, ...]]]:
@@ -363,10 +356,10 @@ def test_a_second_installation_with_a_key_of_its_own_is_refused_before_it_writes
     first.run("user", "list")
     database = Database(url)
     before = contents(database)
-    for arguments in COMMANDS:
-        done = second.run(*arguments, check=False)
-        assert (done.returncode, REFUSED in done.stderr, done.stderr.count("\n")) == (1, True, 1), arguments
-        assert contents(database) == before, arguments
+    for command in COMMANDS:
+        done = second.run(*command.split(), check=False)
+        assert (done.returncode, REFUSED in done.stderr, done.stderr.count("\n")) == (1, True, 1), command
+        assert contents(database) == before, command
     first.run("user", "add", "ben", "--role", "annotator")
     database.engine.dispose()
 

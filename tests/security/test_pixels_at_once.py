@@ -3,6 +3,7 @@
 import functools
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,48 +57,26 @@ def paused(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], Paused]:
     return replace
 
 
-class Running(threading.Thread):
-    """Something that is done meanwhile, with its result or its error."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        super().__init__()
-        self.work, self.result, self.error = work, None, None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.result = self.work()
-        except BaseException as exc:
-            self.error = exc
-
-    def ended(self) -> Any:
-        """Its result."""
-        self.join(patient(60))
-        assert not self.is_alive()
-        if self.error is not None:
-            raise self.error
-        return self.result
-
-
 @contextmanager
 def meanwhile(
     service: Service, pause: Paused, first: Callable[[], Any]
-) -> Iterator[Callable[[Callable[[], Any]], Any]]:
+) -> Iterator[Callable[[Callable[[], Any]], "Future[Any]"]]:
     """One thing stops in its transaction until another one has ended, or waits for it; both end with the block."""
-    running = Running(first)
-    assert pause.reached.wait(patient(30)), running.error
+    with ThreadPoolExecutor(2) as pool:
+        running = pool.submit(first)
+        assert pause.reached.wait(patient(30)), running
 
-    def beside(second: Callable[[], Any]) -> Running:
-        other = Running(second)
-        wait_until(lambda: not other.is_alive() or somebody_waits(service))
-        pause.go.set()
-        return other
+        def beside(second: Callable[[], Any]) -> "Future[Any]":
+            other = pool.submit(second)
+            wait_until(lambda: other.done() or somebody_waits(service))
+            pause.go.set()
+            return other
 
-    try:
-        yield beside
-    finally:
-        pause.go.set()
-        running.ended()
+        try:
+            yield beside
+        finally:
+            pause.go.set()
+            running.result(patient(60))
 
 
 def somebody_waits(service: Service) -> bool:
@@ -124,7 +103,7 @@ def test_two_uploads_of_one_picture_at_once_are_twins(service: Service, paused: 
     pause = paused(ingest, "plan_case")
     with meanwhile(service, pause, lambda: service.add_case("one", cell_png(3), patient="p")) as beside:
         other = beside(lambda: service.add_case("two", cell_png(3), patient="q"))
-        assert other.ended()["same_image_as"] == str(rows(service)["one"].id)
+        assert other.result()["same_image_as"] == str(rows(service)["one"].id)
     assert pairs(service) == {("one", "two"), ("two", "one")}
     assert service.faults() == []
 
@@ -134,12 +113,12 @@ def test_uploads_of_different_pictures_do_not_wait_for_each_other(
     service: Service, database_kind: str, paused: Callable[[Any, str], Paused]
 ) -> None:
     pause = paused(ingest, "plan_case")
-    with meanwhile(service, pause, lambda: service.add_case("one", cell_png(3), patient="p")):
-        other = Running(lambda: service.add_case("two", cell_png(4), patient="q"))
+    first = functools.partial(service.add_case, "one", cell_png(3), patient="p")
+    with meanwhile(service, pause, first), ThreadPoolExecutor(1) as pool:
+        other = pool.submit(service.add_case, "two", cell_png(4), patient="q")
         if database_kind == "postgresql":  # SQLite has one writer
-            other.ended()
+            other.result(patient(60))
         pause.go.set()
-        other.ended()
     assert set(rows(service)) == {"one", "two"}
     assert pairs(service) == set()
 
@@ -153,7 +132,7 @@ def test_a_twin_that_is_erased_meanwhile_is_in_no_pair(
     pause = paused(erasure_registry, "_record_erasure")
     erase = functools.partial(erase_patient_everywhere, service.context, "admin", "q", "asked to")
     with meanwhile(service, pause, erase) as beside:
-        beside(lambda: service.add_case("other", cell_png(3), patient="p")).ended()
+        beside(lambda: service.add_case("other", cell_png(3), patient="p")).result()
     assert tombstone(service)
     assert pairs(service) == set()
     assert rows(service)["other"].pixels_sha256 is not None
