@@ -247,20 +247,6 @@ def test_the_error_is_that_of_leaving_each_group_out(debias: Debias) -> None:
         assert estimate.se == pytest.approx(error, rel=1e-8), name
 
 
-def test_errors_by_groups_are_those_by_patients() -> None:
-    """The mean ratio over laboratories, whose spread is that of 400 groups: 3.5 % each."""
-    ratios: dict[str, list[float]] = {}
-    for seed in range(12):
-        counts, probs, dpe, units = laboratory(seed, n=6_000, n_patients=3_000)
-        found = of_groups((counts, probs, dpe, units), "pair", weight=None, by_patient=True, n_groups=400).metrics
-        exact = evaluate(counts, probs, disagreement_probs=dpe, cluster=units).metrics
-        for name in ("L", "EL", "CL", "DL", "L_D", "CL_D", "skill"):
-            assert 0.8 < (found[name].se or 0) / (exact[name].se or 1) < 1.2, name
-            ratios.setdefault(name, []).append((found[name].se or 0) / (exact[name].se or 1))
-    for name, values in ratios.items():
-        assert np.mean(values) == pytest.approx(1, abs=0.05), name
-
-
 def test_what_is_missing_is_said() -> None:
     sums = GroupSums(2, by_patient=True)
     sums.add([[0, 0], [1, 0]], [[0.5, 0.5], [0.4, 0.6]], units=["p1", "p2"])

@@ -321,15 +321,6 @@ def test_erasing_a_patient_takes_their_cells_out(service: Service) -> None:
     assert begin(service, made).json()["n_cells"] == 3
 
 
-def test_what_practice_writes_is_explained_by_its_events(service: Service) -> None:
-    set_policy(service, **ONCE)
-    settle(service, 6)
-    finish(service, begin(service, make_set(service, n_cells=3)).json())
-    finish(service, begin(service, make_set(service, "qualification", n_per_run=3)).json())
-    assert decide(service, "withdrawn").status_code == 201
-    assert service.faults() == []
-
-
 def test_a_set_has_a_name_that_can_be_seen(service: Service) -> None:
     """A button of spaces leads nobody anywhere."""
     for name in ("", "   "):
