@@ -1,9 +1,8 @@
 """A flood of requests or bodies waits for itself, and nobody else does for it."""
 
 import asyncio
-import functools
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from app.http import middleware
 from app.http.limiter import BODIES, MAX_SIGN_IN, MAX_UPLOAD, MIN_PER_ADDRESS, Limiter, LimitPlace
 from app.http.middleware import BodyLimits, FairShare, make_share_limiters
 from tests.security.test_pictures import memory_of, watched_memory
-from tests.support.coroutines import run_async
+from tests.support.coroutines import asynchronous, run_async
 from tests.support.process import Installation
 from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
@@ -81,16 +80,6 @@ class Door:
         return all(limiter.count_use() == (0, 0) for limiter in self.limiters)
 
 
-def in_a_loop(scene: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Make a test of a coroutine."""
-
-    @functools.wraps(scene)
-    def test(**arguments: Any) -> None:
-        run_async(scene(**arguments))
-
-    return test
-
-
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(patient(20)):
         while not condition():
@@ -102,7 +91,7 @@ def start(door: Door, paths: list[str], **whose: Any) -> "list[asyncio.Task[int]
 
 
 @undone("T17", "of one caller a few work at once", FairShare, "__call__", lambda self, *call: self.app(*call))
-@in_a_loop
+@asynchronous
 async def test_a_flood_waits_in_turn_and_others_pass_it() -> None:
     door = Door()
     flood = start(door, [f"/{number}" for number in range(9)])
@@ -116,7 +105,7 @@ async def test_a_flood_waits_in_turn_and_others_pass_it() -> None:
     assert door.is_empty()
 
 
-@in_a_loop
+@asynchronous
 async def test_an_address_with_ever_new_credentials_leaves_room_for_others() -> None:
     door = Door()
     flood = [task for number in range(60) for task in start(door, ["/x"], caller=f"Bearer made up {number}")]
@@ -128,7 +117,7 @@ async def test_an_address_with_ever_new_credentials_leaves_room_for_others() -> 
     assert door.is_empty()
 
 
-@in_a_loop
+@asynchronous
 async def test_what_streams_takes_no_place() -> None:
     door = Door(at_once=1)
     tasks = start(door, ["/stream"] * 5)
@@ -138,7 +127,7 @@ async def test_what_streams_takes_no_place() -> None:
     assert door.is_empty()
 
 
-@in_a_loop
+@asynchronous
 async def test_who_waits_too_long_or_in_too_long_a_queue_is_asked_to_come_back() -> None:
     door = Door(at_once=1)
     first = start(door, ["/1"])
@@ -154,7 +143,7 @@ async def test_who_waits_too_long_or_in_too_long_a_queue_is_asked_to_come_back()
 
 
 @pytest.mark.parametrize("caller", ["Bearer a", ""])
-@in_a_loop
+@asynchronous
 async def test_bodies_that_arrive_slowly_hold_no_place(caller: str) -> None:
     """Otherwise a few half-sent requests would keep out everybody of an address, or of a key."""
     door = Door()
@@ -172,7 +161,7 @@ async def test_bodies_that_arrive_slowly_hold_no_place(caller: str) -> None:
     assert door.is_empty()
 
 
-@in_a_loop
+@asynchronous
 async def test_who_finds_no_place_after_the_body_is_asked_to_come_back() -> None:
     door = Door(at_once=1)
     door.body.clear()
@@ -188,7 +177,7 @@ async def test_who_finds_no_place_after_the_body_is_asked_to_come_back() -> None
     assert door.is_empty()
 
 
-@in_a_loop
+@asynchronous
 async def test_nobody_takes_the_places_of_an_address_or_a_key_by_naming_them() -> None:
     door = Door()
     named = start(door, ["/1", "/2", "/3"], caller="192.0.2.7")
@@ -271,7 +260,7 @@ class BodyDoor:
 
 
 @undone("T1", "bodies that wait share a budget of memory", middleware, "_COPIES", 0)
-@in_a_loop
+@asynchronous
 async def test_a_body_without_room_waits_unread_and_what_fits_passes_it() -> None:
     door = BodyDoor(20 * MIB)  # each counts twice
     first = asyncio.create_task(door.ask(7 * MIB))
@@ -286,7 +275,7 @@ async def test_a_body_without_room_waits_unread_and_what_fits_passes_it() -> Non
     assert door.memory.count_use() == (0, 0)
 
 
-@in_a_loop
+@asynchronous
 async def test_a_request_without_a_body_takes_nothing() -> None:
     """A stream of events lasts for hours and listens for the end of its connection."""
     door = BodyDoor(MIB)
@@ -297,7 +286,7 @@ async def test_a_request_without_a_body_takes_nothing() -> None:
     assert await task == 200
 
 
-@in_a_loop
+@asynchronous
 async def test_who_waits_too_long_is_asked_to_come_back() -> None:
     door = BodyDoor(2 * MIB)
     door.memory.wait_seconds = 0.01

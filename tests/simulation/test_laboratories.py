@@ -105,7 +105,8 @@ class DrawnLaboratory(SimulatedQueue):
 
     def __init__(self, seed: int, *, draws: bool, people: tuple[Person, ...] = PEOPLE) -> None:
         super().__init__(open_laboratory(seed, DAYS * PER_DAY), np.random.default_rng([seed, 1]), DAYS)
-        self.people, self.said = people, self._answers(len(people))
+        self.people = people
+        self.said = self._answers()
         self.order, self.draws = (DerivedKey(self.rng.bytes(32), label) for label in (b"order", b"draws"))
         accounts = [
             Account(id=uuid.UUID(bytes=self.rng.bytes(16)), name=f"reader {number}", role="annotator")
@@ -113,9 +114,9 @@ class DrawnLaboratory(SimulatedQueue):
         ]
         self.open(accounts, audit_rate=0.3, reveal="never", due_days=DUE_DAYS, draw_readers=draws)
 
-    def _answers(self, r: int) -> IntArray:
+    def _answers(self) -> IntArray:
         """(N, R) what each of the annotators would say of each case."""
-        n = len(self.lab.u)
+        n, r = len(self.lab.u), len(self.people)
         cumulative = self.lab.true_probs.cumsum(axis=1)
         said = (self.rng.random((n, r, 1)) > cumulative[:, None, :-1]).sum(axis=2)
         wrong = self.rng.random((n, r)) < np.array([person.wrong for person in self.people])
